@@ -19,9 +19,8 @@ use crate::home::DatabaseFile;
 use crate::log_file::making::{self, is_in_place};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, JournalError};
 
-/// Opens the log that a guarded database names. The process that finds itself alone recovers it;
-/// everybody leaves committed transactions as they are. Other processes are waited for as long as `pause` has
-/// patience; then they are `Busy`.
+/// Opens the log that a guarded database names. The process that finds itself alone recovers it; committed transactions
+/// stay as they are. Waits for other processes as long as `pause` permits, and then returns `Busy`.
 pub(crate) fn attach(
     database: &dyn DatabaseFile,
     log_dir: &LogDirectory,
@@ -44,8 +43,8 @@ pub(crate) fn attach(
     };
     let head = check_owner(&path, &file, db, id, adopt)?;
     let place = Place::new(log_dir, &path, id);
-    // One at a time: between finding itself alone and saying that it is there, a process must
-    // not be overtaken by another that then finds itself alone too.
+    // Only one process at a time attaches. Otherwise, between finding itself alone and announcing that it uses the log,
+    // a process could be overtaken by another that then finds itself alone too.
     let attaching = place.lock(db, pause)?;
     let gone = || {
         let what = "its log has just been checkpointed into it or put aside; open it again";
@@ -62,7 +61,7 @@ pub(crate) fn attach(
     if alone && log_dir.is_dax() {
         sync_what_was_emulated(&path, &file)?;
     }
-    // Who checkpoints the log may have deleted both meanwhile.
+    // A process that checkpoints the log may have deleted both files meanwhile.
     let segment = segment_files::open_segment_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
     let segment = place.join(segment, alone)?;
     let mut log = place.open(
@@ -78,8 +77,8 @@ pub(crate) fn attach(
         },
     )?;
     log.attaching = Some(attaching);
-    // Here ends the wait for who checkpoints the log without SQLite's locks. SQLite's own users cannot
-    // have deleted it: that takes EXCLUSIVE on the database, and who attaches holds SHARED.
+    // This waits for a process that checkpoints the log without SQLite's locks. A process that uses SQLite cannot have
+    // deleted the log: that takes EXCLUSIVE on the database, and the attaching connection holds SHARED.
     let shared = waiting::lock(&log.file, Lock::Shared, pause);
     if !shared.map_err(|error| JournalError::io("lock", &path, &error))? {
         return Err(JournalError::Busy {
@@ -93,42 +92,42 @@ pub(crate) fn attach(
     Ok(log.on_file_systems(&db.path))
 }
 
-/// A log in persistent memory may have been used as emulated memory, on this very file system. Blocks that were first
-/// touched then are not durable, nor is what an emulated model of persistency did not
-/// flush, and a commit that survives a power loss would stand behind one that does not.
+/// A log in persistent memory may have been used as emulated memory on the same file system. Blocks that were first
+/// written at that time are not durable, nor are stores that the emulated persistency model did not flush. A commit
+/// that survives a power loss would then follow one that does not.
 fn sync_what_was_emulated(path: &Path, file: &File) -> Result<(), JournalError> {
     file.sync_all().map_err(|error| JournalError::io("sync", path, &error))
 }
 
-/// Deletes a log that nobody uses and whose database has no name any more. One that somebody uses stays, and
-/// so does one that is somewhere else by now.
+/// Deletes a log whose database has no name any more, if no process uses the log. A log that has been moved elsewhere
+/// stays.
 pub(crate) fn remove_unused(path: &Path, id: LogId) {
     let Ok(file) = open_log(path, true) else { return };
     let Ok(head) = Head::read(path, &file) else { return };
     let is_it = head.log_id == id && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false);
     if is_it && head.release(path, &file).is_ok() {
-        // It may hold commits, which would come back with its name.
+        // The log may hold commits, which would come back with its name after a power loss: hence the sync.
         drop(making::remove(path, &names::segment(path, id)).and_then(|()| making::sync_names(path)));
     }
 }
 
-/// Nobody else has the log.
+/// Proof that no other process uses the log.
 struct Alone {
-    /// What the engine's words were when the last who had it had gone; see [`left_of`].
+    /// The engine's words as the last process that used the log left them; see [`left_of`].
     left: Option<Vec<u8>>,
 }
 
-/// Finds out whether nobody else has the log. The kernel gives the locks of a dead process back one after
-/// another, so that its lock of the log may outlive the one that attachers wait for: only a
-/// process that lives, of a segment that was completed, proves that somebody is there.
+/// Determines whether no other process uses the log. The kernel releases the locks of a dead process one after another,
+/// so that its lock on the log may outlive the lock that attaching processes wait for. Only a living process, of a
+/// segment that was completed, proves that the log is in use.
 ///
-/// Who gets the lock reads no state older than what was acknowledged. The engine's descriptors are
-/// duplicates of the one that locked, so that the lock goes with the last of them, when nothing of
-/// that process is under way any more, and it acknowledged nothing that it had not flushed (or
-/// flushed it when it let go, under Group Synch). All that it may still have is the memory that
-/// was shared, with its locks given back, and the lock of its own process slot, which nobody
-/// else takes until then. Who does not get it shares the state that is in force, whose last process
-/// may leave at any time: what it has sealed and not flushed stays in the ring for the next leader.
+/// A process that gets the exclusive lock reads no state older than what was acknowledged. An engine's descriptors are
+/// duplicates of the one that holds the lock. So the lock of a dead process goes with the last of these, when none of
+/// its operations is under way any more. That process had flushed everything that it acknowledged (or flushed it when
+/// it closed the log, under Group Synch). It may still hold only the memory that was shared, whose locks have been
+/// released, and the lock of its own process slot, which no other process takes until then. A process that does not get
+/// the lock joins the state in force. The last process that uses that state may end at any time: transactions that it
+/// sealed and did not flush stay in the ring for the next leader.
 fn find_alone(
     file: &File,
     place: &Place<'_>,
@@ -163,12 +162,13 @@ fn find_alone(
     Err(JournalError::Busy { path: path.to_path_buf(), what })
 }
 
-/// Makes sure that nobody joins what a power loss left, which is of another time, before it is completed again,
-/// should this process die meanwhile. `false` when it goes on as it is: a reader who is without a process slot is in the middle
-/// of a transaction by it. That reader's process has been there since those with slots lived, so no power loss came between,
-/// and the words say all that is left to do, as when any process dies.
+/// Marks the segment as incomplete, so that no process joins words from before a power loss if this process dies before
+/// it has completed the segment again. Returns `false` when the segment has to go on as it is: a reader without a
+/// process slot is in the middle of a transaction that relies on it. The process of that reader already ran while
+/// processes with slots lived. So no power loss came in between, and the words say what is left to do, as after the
+/// death of any process.
 ///
-/// Announced first and looked then; such a reader does the same the other way round.
+/// This process announces first and looks second; such a reader does so in the opposite order.
 fn clear(segment: &File) -> Result<bool, MediumError> {
     let failed = |error: io::Error| {
         MediumError::from_errno(

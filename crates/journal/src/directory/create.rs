@@ -14,12 +14,12 @@ use crate::home::DatabaseFile;
 use crate::log_file::making;
 use crate::{DatabaseIdentity, EngineOptions, JournalError, identity};
 
-/// Makes a log for a database that names none. It and its directory entry are durable on return, unless it
-/// is provisional: then [`Log::harden`](crate::Log::harden) makes them so.
+/// Makes a log for a database that names none. The log and its directory entry are durable on return, unless the log is
+/// provisional: then [`Log::harden`](crate::Log::harden) makes them durable.
 ///
-/// Nothing of it has a name before it is complete, and its shared memory gets one last: the death of the process on the way
-/// leaves nothing, or a log without commits that [`leftovers::collect`] deletes. So does a power loss, which may leave a
-/// part of a log that is not durable yet.
+/// No file of the log has a name before it is complete, and the segment gets its name last. If the process dies on the
+/// way, it leaves nothing, or a log without commits that [`leftovers::collect`] deletes. So does a power loss, which
+/// may also leave a part of a log that is not durable yet.
 pub(crate) fn create(
     database: &dyn DatabaseFile,
     log_dir: &LogDirectory,
@@ -34,19 +34,20 @@ pub(crate) fn create(
             "it is none; make it, or name another",
         )));
     }
-    // One look at the directory is little beside making a log.
+    // Reading the directory once costs little compared with making a log.
     collect_leftovers(database, log_dir, db);
     let id = draw_id(db)?;
     let (path, moved) = choose_name(log_dir, db, id)?;
     let place = Place::new(log_dir, &path, id);
     let segment_path = place.segment_path.clone();
     let file = making::make_file(&log_dir.dir, &path, db)?;
-    // It may have a name already, and is not to be taken for what a power loss has left.
+    // The file may have a name already. The lock keeps others from taking it for the remains of a power loss.
     file.lock_shared().map_err(|error| JournalError::io("lock", &path, &error))?;
-    // All that the log has is in its file: a power loss that takes it leaves nothing else of it.
+    // Everything that such a log has is in its file: a power loss that destroys the file leaves nothing else of the
+    // log.
     let is_provisional = !log_dir.engine.rollback_journals;
     let make = || {
-        // Before the log, which makes do with what room is left.
+        // The segment comes before the log: the log can use whatever space is left.
         let shared = segment_files::create_segment(&segment_path, db)?;
         let named = shared.try_clone().map_err(|error| JournalError::io("open", &segment_path, &error))?;
         let segment = place.join(shared, true)?;
@@ -74,14 +75,14 @@ pub(crate) fn create(
         .map(|log| OpenLog { moved, is_provisional, ..log }.on_file_systems(&db.path))
 }
 
-/// Deletes what crashes have left of logs of this database, whose header is made durable first as it is: it names none of them. Nobody
-/// else may be about to change it.
+/// Deletes what crashes have left of logs of this database, which names none of them. First makes the database's header
+/// durable as it is. No other process may be about to change the header.
 pub(crate) fn collect_leftovers(database: &dyn DatabaseFile, log_dir: &LogDirectory, db: &DatabaseIdentity) {
     leftovers::collect(&log_dir.dir, db, true, &|| settle_header(database).is_ok());
 }
 
-/// Makes durable what the database's header says. A process may have died that had lifted the guard, or its sync have failed, after
-/// which only bytes that are written anew are sure to be synced.
+/// Makes the database's header durable as it is. The process that lifted the guard may have died before its sync, or
+/// its sync may have failed. After a failed sync only bytes that are written anew are sure to be synced.
 fn settle_header(database: &dyn DatabaseFile) -> Result<(), JournalError> {
     let mut header = [0; HEADER_BYTES];
     let len = database.read(&mut header, 0)?;
@@ -89,7 +90,7 @@ fn settle_header(database: &dyn DatabaseFile) -> Result<(), JournalError> {
     database.sync()
 }
 
-/// What a new log says about itself.
+/// The head of a new log.
 fn head_of(db: &DatabaseIdentity, page_bytes: u32, log_id: LogId, made_in: Option<FileIdentity>) -> LogHead {
     let path = db.path_hint().to_vec();
     LogHead { page_bytes, log_id, db_inode: db.inode, db_birth_ns: db.birth_ns, path, made_in }
@@ -106,7 +107,7 @@ fn draw_id(db: &DatabaseIdentity) -> Result<LogId, JournalError> {
     Ok(LogId(id))
 }
 
-/// The name of a new log, and what made way for it.
+/// Chooses the name of a new log. Also returns the logs that were renamed to make way for it.
 fn choose_name(
     log_dir: &LogDirectory,
     db: &DatabaseIdentity,
@@ -114,7 +115,7 @@ fn choose_name(
 ) -> Result<(PathBuf, Vec<(PathBuf, PathBuf)>), JournalError> {
     let with_id = names::with_id(&log_dir.dir, &db.path, id);
     let is_beside = db.path.parent() == Some(&*log_dir.dir);
-    // Where the database has gone from its path, another one's log may have the plain name, now or soon.
+    // Where the database is no longer at its path, another database's log may have the plain name, now or soon.
     let plain = names::plain(&log_dir.dir, &db.path).filter(|_| is_beside && db.is_in_place());
     let Some(plain) = plain else { return Ok((with_id, Vec::new())) };
     let moved = leftovers::free_plain_name(&plain, db)?;
@@ -126,7 +127,7 @@ fn is_free(path: &Path) -> bool {
     matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// What fails while a log is made is the directory's fault: the file has no name yet.
+/// Attributes an error of making a log to the directory: the file has no name yet.
 fn at_directory(error: JournalError, dir: &Path) -> JournalError {
     match error {
         JournalError::Medium { source: duralite_medium::MediumError::NoSpace, .. } => {

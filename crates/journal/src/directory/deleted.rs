@@ -1,7 +1,7 @@
-//! A log that was deleted while processes have it open: taking a copy of it before the last of them is gone.
+//! A log that was deleted while processes have it open: finding it, and copying it before the last of those processes ends.
 //!
-//! The kernel keeps such a file as long as anybody has it open, and shows it as `/proc/PID/fd/N`. Whoever may read the memory of that
-//! process may open it there.
+//! The kernel keeps such a file as long as a process has it open, and shows it as `/proc/PID/fd/N`. A user who may read the memory of that
+//! process may open the file there.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -20,33 +20,33 @@ use super::words::{LOG_DELETED, is_complete, is_segment_of};
 use crate::log_file::making::{make_file, publish};
 use crate::{DatabaseIdentity, JournalError};
 
-/// What the kernel puts behind the name of a file that was deleted.
+/// The suffix that the kernel adds to the path of a deleted file.
 const DELETED: &[u8] = b" (deleted)";
-/// What the kernel calls a file that was made without a name.
+/// How the kernel's name for a file that was created without a name begins.
 const NAMELESS: &[u8] = b"#";
-/// A copy that was read while somebody wrote is made again, for so long.
+/// How long to repeat a copy while processes write to the log.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two readings, once the writers have been told.
+/// The pause between two readings, once the writers have been told.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Between two readings where the writers could not be told. A writer looks for itself every tenth of a second.
+/// The pause between two readings where the writers could not be told. Each writer checks for itself every tenth of a second.
 const PAUSE_UNTOLD: Duration = Duration::from_millis(500);
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A log without a name, as a living process has it open.
+/// A log without a name, which a living process has open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletedLog {
-    /// The process.
+    /// The id of the process.
     pub process: u32,
-    /// Where this process's open file can be opened.
+    /// The path at which that process's open file can be opened.
     pub descriptor: PathBuf,
     /// Where the log was, as far as can be told: it may have had its shorter name.
     pub path: PathBuf,
-    /// Its identity.
+    /// The log's id.
     pub id: LogId,
 }
 
-/// Looks for the log with this id among the deleted files that processes have open; the first is as good as any other, since it is one
-/// file. Processes that this user may not look at are passed over.
+/// Looks for the log with this id among the deleted files that processes have open. The first one found is as good as any other, since all
+/// are one file. Skips processes that this user may not inspect.
 ///
 /// # Errors
 /// `Io` when there is no `/proc`.
@@ -58,7 +58,7 @@ pub fn find_deleted(id: LogId) -> Result<Option<DeletedLog>, JournalError> {
     Ok(open_files()?.find_map(log_at))
 }
 
-/// What every process has open, as far as this user may look: the process, and where its open file can be opened.
+/// Every file that a process has open, as far as this user may see them: the process, and the path at which its open file can be opened.
 fn open_files() -> Result<impl Iterator<Item = (u32, PathBuf)>, JournalError> {
     let proc = Path::new("/proc");
     let processes = fs::read_dir(proc).map_err(|error| JournalError::io("read", proc, &error))?;
@@ -70,13 +70,13 @@ fn open_files() -> Result<impl Iterator<Item = (u32, PathBuf)>, JournalError> {
     }))
 }
 
-/// Where a deleted file was that a process has open here; `None` for a file that was not deleted.
+/// The former path of the deleted file that a process has open here; `None` for a file that was not deleted.
 fn deleted_path(descriptor: &Path) -> Option<PathBuf> {
     let link = fs::read_link(descriptor).ok()?;
     Some(PathBuf::from(OsStr::from_bytes(link.as_os_str().as_bytes().strip_suffix(DELETED)?)))
 }
 
-/// Where the file was, if it is this log and was deleted. Nothing is opened that can be none, by its name.
+/// The former path of the file, if it is this log and was deleted. Opens no file whose name shows that it is not this log.
 fn deleted_log_at(descriptor: &Path, id: LogId) -> Option<PathBuf> {
     let path = deleted_path(descriptor)?;
     let name = path.file_name()?;
@@ -84,7 +84,7 @@ fn deleted_log_at(descriptor: &Path, id: LogId) -> Option<PathBuf> {
         Some(Kind::Plain) => true,
         Some(Kind::WithId(other)) => other == id,
         Some(Kind::Segment(_)) => false,
-        // Whoever made a file without a name sees it so, whatever it was called later.
+        // For the process that created a file without a name, the kernel shows this name, whatever name the file got later.
         None => name.as_bytes().starts_with(NAMELESS),
     };
     if !may_be {
@@ -112,22 +112,22 @@ pub(crate) fn is_deleted(file: &File) -> bool {
 }
 
 impl DeletedLog {
-    /// Copies the log to `to`, with the mode and owner of its database `db`; durable on return. Writers are told first that the log was
-    /// deleted, by the memory that they share, which may have been deleted too. A writer looks whether it was told once its commit is in
-    /// the log, and acknowledges nothing then. So everything that a writer has acknowledged, or will, is in the copy. The copy is read
-    /// twice, and counts when nothing has changed in between.
+    /// Copies the log to `to`, with the mode and owner of its database `db`; durable on return. First tells writers that the log was
+    /// deleted, through the segment, which may have been deleted too. A writer looks whether it was told after its commit is in the log,
+    /// and then acknowledges nothing. So the copy holds everything that any writer has acknowledged, or will. The copy is made by two
+    /// readings, and is accepted when nothing changed between them.
     ///
-    /// Where this user may not write that memory, writers find out for themselves. Then the copy can lack what a writer acknowledged that
-    /// was stopped for longer than the time between the two readings.
+    /// Where this user may not write to the segment, writers find out for themselves that the log was deleted. The copy may then lack a
+    /// commit of a writer that was stopped for longer than the time between the two readings.
     ///
-    /// Those who commit nothing more put pages into the database file, which some logs are of no use beside: `as_of` gets the database
-    /// file as it was at the moment that the copy is of. It is not made durable.
+    /// A process that commits nothing more still writes pages to the database file, and some logs are useless without that file. So `as_of`
+    /// gets the database file as it was at the moment of the copy. `as_of` is not made durable.
     ///
-    /// `to` must not be called like a log: a process that opens the database would take the copy for a log that nobody uses, while those
-    /// that have the deleted one go on. Give it its name when they have ended.
+    /// `to` must not have the name of a log: a process that opens the database would take the copy for a log that no process uses, while
+    /// others still use the deleted log. Give the copy that name when they have ended.
     ///
     /// # Errors
-    /// `Busy` when somebody goes on writing, or `to` is called like a log; `Io`.
+    /// `Busy` when a process goes on writing, or `to` has the name of a log; `Io`.
     pub fn copy(&self, to: &Path, db: &DatabaseIdentity, as_of: Option<&File>) -> Result<(), JournalError> {
         let busy = |what| JournalError::Busy { path: to.to_path_buf(), what };
         if is_log_name(to) {
@@ -159,13 +159,13 @@ impl DeletedLog {
         copied
     }
 
-    /// Whether nobody has written to the log since it was copied to `copy`. A log that is gone with its last process nobody writes to.
+    /// Whether no process has written to the log since it was copied to `copy`. A log whose last process has ended cannot be written to.
     ///
     /// # Errors
     /// `Io`.
     pub fn is_as_in(&self, copy: &Path) -> Result<bool, JournalError> {
         let failed = |error: io::Error| JournalError::io("read", copy, &error);
-        // The number may be another file's by now.
+        // The descriptor's number may belong to another file by now.
         if deleted_log_at(&self.descriptor, self.id).is_none() {
             return Ok(true);
         }
@@ -174,8 +174,8 @@ impl DeletedLog {
         is_same(&from, &to).map_err(failed)
     }
 
-    /// Sets the word that every process looks at before it writes, and before it acknowledges; whether there was one to set. Somebody may
-    /// have made new memory under the name of memory that was deleted, so that both may be there.
+    /// Sets the word that every process checks before it writes, and again before it acknowledges. Returns whether there was such a word. A
+    /// process may have made a new segment under the name of a deleted one, so both may exist.
     fn stop_writers(&self) -> Result<bool, JournalError> {
         let path = names::segment(&self.path, self.id);
         let named = OwnFile::open(|| fs::OpenOptions::new().read(true).write(true).open(&path)).ok();
@@ -183,14 +183,14 @@ impl DeletedLog {
         let deleted = open_files()?.filter_map(|(_, descriptor)| deleted_segment_at(&descriptor, self.id));
         let told = |file: OwnFile| file.write_all_at(&1_u64.to_ne_bytes(), LOG_DELETED).is_ok();
         let told = named.into_iter().chain(deleted).map(told).fold(false, |any, told| any | told);
-        // Before anything is read.
+        // The word is set before anything is read.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         Ok(told)
     }
 }
 
-/// Copies files until two readings of all of them are the same; whether they were. Then each of them was as it was copied at a
-/// moment between the two.
+/// Copies files until two successive readings of all of them are the same; returns whether they were. Each copy is then its file as it was
+/// at one moment between the two readings.
 fn copy_settled(files: &[(&File, &File)], pause: Duration) -> io::Result<bool> {
     let start = Instant::now();
     let mut is_first = true;
@@ -208,7 +208,7 @@ fn copy_settled(files: &[(&File, &File)], pause: Duration) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Makes `to` what `from` is; whether it was already.
+/// Makes `to` a copy of `from`. Returns whether it already was one.
 fn copy_once(from: &File, to: &File) -> io::Result<bool> {
     let length = from.metadata()?.len();
     let was_as_long = to.metadata()?.len() == length;
@@ -221,8 +221,8 @@ fn is_same(from: &File, to: &File) -> io::Result<bool> {
     Ok(to.metadata()?.len() == length && compare(from, to, length, &mut |_, _| Ok(()))?)
 }
 
-/// Gives `differs` the pieces that are not the same, and where they are; whether there was none. A file that is cut meanwhile is not
-/// the same.
+/// Passes every differing piece and its offset to `differs`. Returns whether there was none. A file that is truncated meanwhile counts as
+/// different.
 fn compare(
     from: &File,
     to: &File,

@@ -13,7 +13,7 @@ use crate::{DatabaseIdentity, ErrorKind, JournalError, log_file};
 /// A log file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundLog {
-    /// Where it is, and on which media.
+    /// The directory of the log, and its media.
     pub log_dir: LogDirectory,
     /// The file.
     pub path: PathBuf,
@@ -21,20 +21,20 @@ pub struct FoundLog {
     pub id: LogId,
 }
 
-/// Whether and why a log can serve a database whose inode it does not name.
+/// Whether a log can serve a database that it does not name by inode, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// It was made for this very file.
+    /// The log was made for this very file.
     Own,
-    /// Database and log are copies of another pair, or that pair moved to another file system, or the database
-    /// was replaced in its place: the log may be put home into it, and nobody else can want it.
+    /// Database and log are copies of another pair, or that pair moved to another file system; or the database was
+    /// replaced in its place. The log may be applied to the database, and no other database can need it.
     Copy,
-    /// Only the database was copied: its original needs the log.
+    /// Only the database was copied: the original database needs the log.
     Foreign,
 }
 
-/// What a log says about itself; `None` when there is none by this name, or it says nothing. An error where that cannot be told: a log
-/// that cannot be opened just now is not missing.
+/// Reads the head of a log; `None` when no log has this name, or its head says nothing. An error where that cannot be
+/// determined: a log that cannot be opened at present is not missing.
 fn read_head(path: &Path) -> Result<Option<Head>, JournalError> {
     match open_log(path, false).and_then(|file| Head::read(path, &file)) {
         Ok(head) => Ok(Some(head)),
@@ -43,16 +43,16 @@ fn read_head(path: &Path) -> Result<Option<Head>, JournalError> {
     }
 }
 
-/// Whether a file of this name is there, and its head says nothing: damaged, or of another version. Whoever
-/// attaches it is told.
+/// Whether a file with this name exists whose head is illegible: damaged, or of another version. A caller that attaches
+/// the log gets the error.
 fn is_illegible(path: &Path) -> bool {
     let read = open_log(path, false).and_then(|file| Head::read(path, &file));
     matches!(read, Err(JournalError::Format { .. }))
 }
 
-/// Whether a file is the log of this id in another version of the engine's format: every version has the id in the same
-/// place. A caller that attaches the log is told which version it is. A log that is damaged is not found by its id: under
-/// a provisional guard a power loss may have left one, and no commit is missing then.
+/// Whether a file is the log with this id in another version of the engine's format. Every version has the id in the
+/// same place. A caller that attaches the log learns its version. A damaged log is not found by its id: under a
+/// provisional guard, a power loss may have left a damaged log, and then no commit is missing.
 fn is_of_other_version(path: &Path, engine: &Descriptor, id: LogId) -> bool {
     let Ok(file) = open_log(path, false) else { return false };
     let other = matches!(Head::read(path, &file), Err(error) if error.is_other_version());
@@ -60,7 +60,7 @@ fn is_of_other_version(path: &Path, engine: &Descriptor, id: LogId) -> bool {
     other && bytes.is_ok_and(|bytes| bytes.starts_with(&engine.magic) && LogId::of_log(&bytes) == Some(id))
 }
 
-/// The log of this id in a directory.
+/// Finds the log with this id in a directory.
 pub(super) fn by_id(
     log_dir: &LogDirectory,
     database: &Path,
@@ -69,12 +69,13 @@ pub(super) fn by_id(
     let is_it = |head: &Head| head.log_id == id && head.engine == log_dir.engine;
     let with_id = names::with_id(&log_dir.dir, database, id);
     let plain = names::plain(&log_dir.dir, database).filter(|_| database.parent() == Some(&*log_dir.dir));
-    // Told if it is found by none of its names.
+    // The first error; it is returned if no name leads to the log.
     let mut unknown = None;
     for path in [Some(&with_id), plain.as_ref()].into_iter().flatten() {
         match read_head(path) {
             Ok(Some(head)) if is_it(&head) || *path == with_id && head.engine == log_dir.engine => {
-                // What has the name with the id is it, or is not what it is called: whoever attaches it is told.
+                // A file whose name contains the id is the log, or is not what its name says. In the second case
+                // attaching it fails.
                 return Ok(Some(path.clone()));
             }
             Ok(_) => {}
@@ -93,7 +94,7 @@ pub(super) fn by_id(
     }
 }
 
-/// The same where the database has another name now, or another one still.
+/// Searches the whole directory, for the case that the database was renamed.
 fn scan(
     log_dir: &LogDirectory,
     id: LogId,
@@ -102,7 +103,7 @@ fn scan(
     let failed = |error: std::io::Error| JournalError::io("read directory", &log_dir.dir, &error);
     let entries = match std::fs::read_dir(&log_dir.dir).map_err(failed) {
         Ok(entries) => entries,
-        // Who may not read a directory may use what is in it by its name.
+        // A user who may not read a directory may still use its files by name.
         Err(error) if error.says_none() || error.kind() == ErrorKind::ReadOnly => return Ok(None),
         Err(error) => return Err(error),
     };
@@ -120,7 +121,7 @@ fn scan(
         match read_head(&path) {
             Ok(Some(head)) if is_it(&head) => return Ok(Some(path)),
             Ok(None) if is_of_other_version(&path, log_dir.engine, id) => return Ok(Some(path)),
-            // Others' logs may be others' secrets.
+            // Logs of other databases may be unreadable for this user on purpose.
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::ReadOnly => {}
             Err(error) => return Err(error),
@@ -129,10 +130,11 @@ fn scan(
     Ok(None)
 }
 
-/// The log that was made for a database whose header cannot say so, beside it or in one of the directories.
+/// Finds the log that was made for a database whose header cannot name it, beside the database or in one of the
+/// directories.
 ///
 /// # Errors
-/// `Io` where that cannot be told.
+/// `Io` where that cannot be determined.
 pub fn made_for(log_dirs: &[LogDirectory], db: &DatabaseIdentity) -> Result<Option<FoundLog>, JournalError> {
     for log_dir in log_dirs {
         let plain = names::plain(&log_dir.dir, &db.path);
@@ -151,7 +153,7 @@ pub fn made_for(log_dirs: &[LogDirectory], db: &DatabaseIdentity) -> Result<Opti
     Ok(None)
 }
 
-/// Files in a directory that are called like logs of this database.
+/// Files in a directory whose names are those of logs of this database.
 fn named_after(dir: &Path, database: &Path) -> Result<Vec<PathBuf>, JournalError> {
     let failed = |error: std::io::Error| JournalError::io("read directory", dir, &error);
     let entries = match std::fs::read_dir(dir).map_err(failed) {
@@ -166,31 +168,31 @@ fn named_after(dir: &Path, database: &Path) -> Result<Vec<PathBuf>, JournalError
 
 /// What a database may do with the log that it names.
 ///
-/// Whoever copies a database and its log, live or after a crash, gets what stock SQLite's users get who
-/// copy a database and its `-wal`. What must not happen is that a copy of the database alone takes the log of
-/// its original. The original may be where nobody here can see it: renamed, not mounted, or in a directory of
-/// another user's. And it may be open in this process, so that opening it here and closing it would give back
-/// SQLite's locks of it. So it is not asked: the log itself says whether it is a copy.
+/// A user who copies a database and its log, live or after a crash, gets what a user of stock SQLite gets who copies a
+/// database and its `-wal`. A copy of the database alone must not take the log of its original. The original may be
+/// where this process cannot see it: renamed, not mounted, or in another user's directory. It may also be open in this
+/// process, so that opening it here and closing it would release SQLite's locks on it. So the original is not examined:
+/// the log itself shows whether it is a copy.
 ///
 /// # Errors
-/// `Io` where it cannot be opened, `Format` where it is of another version.
+/// `Io` where the log cannot be opened, `Format` where it is of another version.
 pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Result<Claim, JournalError> {
     let opened = open_log(&log.path, false).and_then(|file| Ok((Head::read(&log.path, &file)?, file)));
     let (head, file) = match opened {
         Ok(opened) => opened,
-        // Attaching it says what it is; under a provisional guard nothing need be there.
+        // Attaching the log reports what the file is. Under a provisional guard there need not be a log.
         Err(error) if error.says_none() && !error.is_other_version() => return Ok(Claim::Foreign),
         Err(error) => return Err(error),
     };
     if head.is_of(db) {
         return Ok(Claim::Own);
     }
-    // Found under the name that this database's own log would have, and not by its id only.
+    // The log must have the name that this database's own log would have; a log found only by its id is another's.
     let with_id = names::with_id(&log.log_dir.dir, &db.path, log.id);
     if log.path != with_id && names::plain(&log.log_dir.dir, &db.path).is_none_or(|plain| log.path != plain) {
         return Ok(Claim::Foreign);
     }
-    // SQLite would take a `-wal` that lies there too.
+    // SQLite would apply a `-wal` file in the same place too.
     let is_replaced = log.path.parent() == db.path.parent() && head.was_made_at(db.path_hint());
     Ok(if head.is_copy(&file) || is_replaced { Claim::Copy } else { Claim::Foreign })
 }

@@ -1,4 +1,4 @@
-//! What any log file says about itself, whichever engine wrote it.
+//! The head of a log file, which every engine's logs have.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -11,7 +11,7 @@ use duralite_medium::process::OwnFile;
 use crate::descriptor::{Descriptor, HEAD_BYTES, LogHead, OpenFile};
 use crate::{DatabaseIdentity, JournalError, engines, identity, log_file};
 
-/// What ties a log to its database.
+/// What a log's superblock says about its database.
 pub(super) struct Head {
     /// The engine that wrote it.
     pub(super) engine: &'static Descriptor,
@@ -19,7 +19,7 @@ pub(super) struct Head {
     pub(super) db_inode: u64,
     pub(super) db_birth_ns: u64,
     path: Vec<u8>,
-    /// The file that it was made in, where it is known.
+    /// The file in which the log was made, where that is known.
     made_in: Option<FileIdentity>,
 }
 
@@ -34,12 +34,13 @@ impl Head {
         Ok(Self { engine, log_id, db_inode, db_birth_ns, path, made_in })
     }
 
-    /// Where the database was when the log was made, or the front of that path if it is very long.
+    /// The path of the database when the log was made, truncated if it is very long.
     pub(super) fn database(&self) -> PathBuf {
         PathBuf::from(OsStr::from_bytes(&self.path))
     }
 
-    /// Whether this is the path at which the log's database was, or the front of it if it is very long.
+    /// Whether this was the path of the log's database when the log was made, or that path truncated if it is very
+    /// long.
     pub(super) fn was_made_at(&self, path: &[u8]) -> bool {
         self.path == path
     }
@@ -49,23 +50,23 @@ impl Head {
         (self.db_inode, self.db_birth_ns) == (db.inode, db.birth_ns)
     }
 
-    /// Whether an open file with this head is a copy of the log that was made.
+    /// Whether an open file with this head is a copy, and not the file in which the log was made.
     pub(super) fn is_copy(&self, file: &File) -> bool {
         self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in))
     }
 
-    /// Gives back what the log has outside of its file, which is about to be deleted.
+    /// Releases what the log owns outside of its file, which is about to be deleted.
     pub(super) fn release(&self, path: &Path, file: &OwnFile) -> Result<(), JournalError> {
         (self.engine.release)(&OpenFile { path, file })
     }
 
-    /// Whether the log, which nobody uses, holds no commits; `false` where that cannot be told.
+    /// Whether the log, which no process uses, holds no commits; `false` where that cannot be determined.
     pub(super) fn is_empty(&self, path: &Path, file: &OwnFile) -> bool {
         (self.engine.is_empty)(&OpenFile { path, file })
     }
 }
 
-/// Checks that an open log is the one that this database names, and was made by somebody who may write it.
+/// Checks that an open log is the one that this database names, and that its owner may write the database.
 pub(super) fn check_owner(
     path: &Path,
     file: &OwnFile,

@@ -1,10 +1,10 @@
-//! Logs that a database does not name.
+//! Logs that their databases do not name.
 //!
-//! A crash leaves one where it comes between giving a new log its name and writing that into the database,
-//! or between lifting the guard and deleting the log; a power loss may leave the name of one that was provisional, and a part of
-//! what was in it. And people delete, replace and restore databases. A
-//! database that names no log needs none: a log without commits that was made for this very file is deleted,
-//! and any other one makes way: it is kept, under its longer name.
+//! A crash leaves such a log when it comes between giving a new log its name and writing its id to the database, or
+//! between lifting the guard and deleting the log. A power loss may leave the name of a provisional log, and a part of
+//! its contents. People also delete, replace and restore databases. A database that names no log needs none. So a log
+//! without commits that was made for this very file is deleted. Any other log makes way: it is kept, under its longer
+//! name.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -21,10 +21,10 @@ use crate::descriptor::{HEAD_BYTES, OpenFile};
 use crate::log_file::making::{self, is_in_place};
 use crate::{DatabaseIdentity, JournalError, engines, log_file};
 
-/// Deletes the logs that were made for this database, which names none of them, and that hold nothing, and what a power
-/// loss has left of such. Those
-/// that somebody uses, or that are being made, stay. With `scan` those are found too that were made while the
-/// database had another name. None goes unless `make_sure`, asked then, says that it is durable that the database names none.
+/// Deletes logs that were made for this database, which names none of them, if they hold nothing; also deletes what a
+/// power loss has left of such logs. Logs that a process uses or is making stay. With `scan` this includes logs that
+/// were made while the database had another name. Nothing is deleted unless `make_sure`, which is called then, confirms
+/// that the database durably names no log.
 pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: &dyn Fn() -> bool) {
     let entries = if scan { entries(dir) } else { Vec::new() };
     let mut seen = Vec::new();
@@ -35,7 +35,7 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
             _ => continue,
         }
         seen.push(path.clone());
-        // To be changed: what it has elsewhere is given back.
+        // For writing: `release` changes what the log owns outside of its file.
         let Ok(file) = open_log(&path, true) else {
             log_file::remove_torn(&path, &|meta| is_named_after(name, meta, db), make_sure);
             continue;
@@ -53,15 +53,15 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
             }
         };
         let trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));
-        // Who has the lock may delete it. It may have been deleted since it was opened, and its name be
-        // that of the log that another process has just made.
-        // With a directory that was copied as its database was closed comes a copy of a log that has ended.
+        // The lock permits this process to delete the log. The log may have been deleted since it was opened, and its
+        // name may be that of a log that another process has just made. A directory that was copied while its database
+        // was being closed contains a copy of a log that has ended.
         let is_copy = head.is_copy(&file) && names::belongs_to(name, &db.path);
         let may_delete = trusted
             && (head.is_of(db) || is_copy)
             && file.try_lock().is_ok()
             && is_in_place(&path, &file).unwrap_or(false);
-        // What a copy names elsewhere belongs to the log that it was copied from.
+        // What a copy refers to outside of its file belongs to the original log.
         let release = || is_copy || head.release(&path, &file).is_ok();
         if may_delete && head.is_empty(&path, &file) && make_sure() && release() {
             let segment = names::segment(&path, head.log_id);
@@ -71,12 +71,12 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
     collect_memory(dir, &entries, db);
 }
 
-/// Whether a file is called like a log of this database, by somebody who may have made it.
+/// Whether a file has the name of a log of this database, and an owner who may have made such a log.
 fn is_named_after(name: &OsStr, meta: &Metadata, db: &DatabaseIdentity) -> bool {
     names::belongs_to(name, &db.path) && db.trusts(meta)
 }
 
-/// Whether a log that does not say what it is has no commits either, and is not of a version that is unknown here.
+/// Whether a log with an illegible head has no commits either, and is not of a version that this build does not know.
 fn is_torn(path: &Path, file: &OwnFile, error: &JournalError) -> bool {
     let JournalError::Format { source: FormatError::Short { .. } | FormatError::Damaged { .. }, .. } = error
     else {
@@ -87,8 +87,8 @@ fn is_torn(path: &Path, file: &OwnFile, error: &JournalError) -> bool {
     engine.is_some_and(|engine| (engine.is_empty)(&OpenFile { path, file }))
 }
 
-/// Deletes the memory that users of a log of this database have shared which is not there any more: its name came back with a power
-/// loss, and that of the log did not.
+/// Deletes segments of logs of this database that no longer exist: a power loss brought back the name of the segment
+/// but not that of the log.
 fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
     let own = entries.iter().filter_map(|path| {
         let name = path.file_name().filter(|name| names::belongs_to(name, &db.path))?;
@@ -98,7 +98,7 @@ fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
         }
     });
     for (path, id) in own {
-        // What cannot be told is taken to be so.
+        // What cannot be determined is assumed.
         let may_be_of_plain = || {
             names::plain(dir, &db.path).is_some_and(|plain| {
                 let head = open_log(&plain, false).and_then(|file| Head::read(&plain, &file));
@@ -116,11 +116,11 @@ fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
     }
 }
 
-/// So many files of a directory are looked at for logs. In a larger one a leftover may stay, which holds nothing.
+/// How many files of a directory are examined. In a larger directory a leftover may stay; it holds nothing.
 const LOOKED_AT: usize = 1000;
 
-/// Of logs that are called after other databases so many are opened: this one may have been called so, but each is a file to be opened and
-/// read, and a directory may have those of hundreds of databases.
+/// How many logs with the names of other databases are opened. This database may have had such a name, but each log has
+/// to be opened and read, and a directory may hold the logs of hundreds of databases.
 const OTHERS_OPENED: usize = 16;
 
 fn entries(dir: &Path) -> Vec<PathBuf> {
@@ -128,7 +128,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// What is called like a log, whatever the database was called when it was made.
+/// The files that have the name of a log, whatever the database's name was when the log was made.
 fn logs_among(entries: &[PathBuf], db: &DatabaseIdentity) -> impl Iterator<Item = PathBuf> {
     let logs = entries.iter().filter(|path| names::is_log_name(path));
     let is_named_after =
@@ -137,8 +137,8 @@ fn logs_among(entries: &[PathBuf], db: &DatabaseIdentity) -> impl Iterator<Item 
     own.into_iter().chain(others.into_iter().take(OTHERS_OPENED)).cloned()
 }
 
-/// Makes sure that no log has the plain name, which a new one is to get. What is there and cannot be moved
-/// keeps it. Returns what was moved, and where to.
+/// Makes sure that no log has the plain name, which a new log is to get. A file that cannot be moved keeps the name.
+/// Returns the old and the new path of a log that was moved.
 pub(super) fn free_plain_name(
     plain: &Path,
     db: &DatabaseIdentity,
@@ -148,22 +148,23 @@ pub(super) fn free_plain_name(
     if !file.metadata().is_ok_and(|meta| db.trusts(&meta)) {
         return Ok(None);
     }
-    // Somebody is about to delete it, by that name.
+    // Another process is about to delete the log, by this name.
     if head.is_of(db) && file.try_lock().is_err() {
         return Ok(None);
     }
     let aside = names::aside(plain, head.log_id);
-    // The name has the log's id: what has it already is a copy of this very log, and both stay.
+    // The name contains the log's id: a file that already has it is a copy of this very log, and both stay.
     if may_exist(&aside) {
         return Ok(None);
     }
     std::fs::rename(plain, &aside).map_err(|error| JournalError::io("put aside", plain, &error))?;
-    // It may be the database's after all, by a guard whose end is not durable: it stays to be found, whatever gets its name.
+    // The log may be the database's after all, if the lifting of the guard was not durable. With its longer name
+    // durable it can be found, whatever file gets the plain name.
     making::sync_names(plain).map_err(|error| JournalError::io("sync the directory of", plain, &error))?;
     Ok(Some((plain.to_path_buf(), aside)))
 }
 
-/// Whether a log has been put aside.
+/// Whether the log has been put aside under its longer name.
 pub(super) fn is_aside(path: &Path, head: &Head) -> bool {
     may_exist(&names::aside(path, head.log_id))
 }
@@ -172,7 +173,7 @@ fn may_exist(path: &Path) -> bool {
     !matches!(path.try_exists(), Ok(false))
 }
 
-/// Where a log is that was opened by this path: there, or put aside since, or where people have moved it.
+/// The present path of a log that was opened by this path: the same, its longer name, or where somebody has moved it.
 pub(crate) fn where_now(path: &Path, file: &OwnFile, id: LogId) -> Result<Option<PathBuf>, JournalError> {
     let moved = std::fs::read_link(making::own_name(file));
     for name in [Some(path.to_path_buf()), Some(names::aside(path, id)), moved.ok()].into_iter().flatten() {

@@ -1,10 +1,10 @@
-//! Looking at a log from outside, whether or not others use it at that moment: nothing is written, no lock is taken, and nobody
-//! waits for it.
+//! Inspecting a log from outside, whether or not other processes use it at that moment: the inspection writes nothing,
+//! takes no lock, and makes no process wait.
 //!
-//! What is read while others write may be of two states at once. So a reading counts only if nothing moved on under it:
-//! beside living users it is made by the memory that they share, and the log must not have started over meanwhile;
-//! where nobody uses the log, nobody may have come meanwhile. Otherwise the log is read again. What contradicts itself is
-//! damage only where nobody uses the log (invariant 12).
+//! What is read while others write may mix two states. So a reading counts only if nothing changed meanwhile. While
+//! processes use the log, the reading goes through their segment, and the log must not have started over meanwhile.
+//! While no process uses the log, none may have come meanwhile. Otherwise the log is read again. A contradiction counts
+//! as damage only while no process uses the log (invariant 12).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,36 +28,36 @@ use crate::stream::WalStream;
 use crate::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 use crate::{DatabaseIdentity, EngineOptions, JournalError};
 
-/// For so long a log is read again that others change under it.
+/// How long a log is read again that other processes change meanwhile.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two readings.
+/// The pause between two readings.
 const PAUSE: Duration = Duration::from_millis(2);
-/// In the place of an offset or an order that only the walk of an unused log tells.
+/// Replaces an offset or an order that only the walk of an unused log can tell.
 const LIVE: &str = "in use";
 
-/// How a log is looked at.
+/// The way in which a log is inspected.
 pub enum Reading<'a> {
-    /// Others use it: this engine reads along with them.
+    /// Other processes use the log: this engine reads along with them.
     Along(Box<dyn Engine>),
-    /// Nobody does.
+    /// No process uses the log.
     Unused(&'a Path),
 }
 
-/// What a log was when it was looked at.
+/// The result of inspecting a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Looked<T> {
-    /// What was read.
+    /// What the reading function returned.
     pub found: T,
     /// Whether processes had the log open.
     pub in_use: bool,
 }
 
-/// Looks at a log by a function that reads it, as often as it takes until nothing has moved on meanwhile: the function says `None`
-/// where it has found that itself.
+/// Inspects a log with a function that reads it, repeatedly until nothing has changed during a reading. The function
+/// returns `None` if it finds itself that something has changed.
 ///
 /// # Errors
-/// That of the function, where nobody uses the log; `Busy` where its users change it faster than it can be read, or what
-/// is read contradicts itself as long as they use it; `Io`, `Medium`, `Format`, `Owner`.
+/// That of the function, where no process uses the log. `Busy` where processes change the log faster than it can be
+/// read, or where what is read contradicts itself as long as they use it. `Io`, `Medium`, `Format`, `Owner`.
 pub fn look<T>(
     path: &Path,
     read: &mut dyn FnMut(Reading<'_>) -> Result<Option<T>, JournalError>,
@@ -84,7 +84,7 @@ pub fn look<T>(
     }
 }
 
-/// Reads by the memory that the users of the log share; `None` when the log has moved on meanwhile.
+/// Reads through the segment of the processes that use the log; `None` when the log has moved on meanwhile.
 fn read_along<T>(
     path: &Path,
     file: &OwnFile,
@@ -106,14 +106,14 @@ fn read_along<T>(
     Ok(found.filter(|_| segment.load(0) == MAGIC))
 }
 
-/// Who uses a log, and by which beginning of the memory that they share.
+/// The users of a log, and the beginning of the segment that they share.
 #[derive(PartialEq, Eq)]
 struct Users {
-    /// The beginning and how often it was joined; of processes that live, and share complete memory.
+    /// The word [`INCARNATION`], if processes live that have a slot of the segment.
     living: Option<u64>,
-    /// The same where nobody lives: whoever comes and goes meanwhile changes it.
+    /// The same if no such process lives: a process that comes and goes meanwhile changes the word.
     left: Option<u64>,
-    /// Whether nobody is attaching the log, which may take a recovery.
+    /// Whether no process is attaching the log, which may involve recovery.
     is_settled: bool,
 }
 
@@ -123,7 +123,7 @@ impl Users {
         let Ok(file) = OwnFile::open(|| std::fs::File::open(&segment_path)) else {
             return Ok(Self { living: None, left: None, is_settled: true });
         };
-        // After what was read.
+        // These loads come after the reading.
         fence(Ordering::SeqCst);
         let failed = |source: MediumError| JournalError::Medium { path: segment_path.clone(), source };
         let living = FileSegment::has_processes(&file).map_err(failed)?;
@@ -146,12 +146,12 @@ fn undecided(path: &Path, error: Option<&JournalError>) -> JournalError {
     JournalError::Busy { path: path.to_path_buf(), what }
 }
 
-/// Visits every committed transaction of a log in order, and checks SQLite's checksums, whether or not others use the log
-/// meanwhile. Whenever it has to be read again, `begin` is called, and what was visited before counts no more. Beside users of the
-/// log the places of records and the order of commits are not told.
+/// Visits every committed transaction of a log in order, and checks SQLite's checksums, whether or not other processes
+/// use the log meanwhile. Calls `begin` at the start of each reading: transactions visited before no longer count.
+/// While the log is in use, the offsets of records and the order of commits are not reported.
 ///
 /// # Errors
-/// As [`look`], and the one that recovery would fail with.
+/// As [`look`], and the one with which recovery would fail.
 pub fn look_through(
     path: &Path,
     database: &dyn DatabaseFile,
@@ -167,7 +167,8 @@ pub fn look_through(
     })
 }
 
-/// As [`super::walk`], of an engine that reads along with the users of the log. `None` when the log has moved on meanwhile.
+/// As [`super::walk`], for an engine that reads along with the users of the log. `None` when the log has moved on
+/// meanwhile.
 fn walk_along(
     mut engine: Box<dyn Engine>,
     database: &dyn DatabaseFile,

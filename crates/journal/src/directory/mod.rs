@@ -52,11 +52,11 @@ pub use words::{
 };
 
 impl LogDirectory {
-    /// The log of this id and of the directory's engine, which the database at this path names; `None` when it is
-    /// not here.
+    /// The path of the log with this id and of the directory's engine, which the database at this path names; `None`
+    /// when the log is not in this directory.
     ///
     /// # Errors
-    /// `Io` where that cannot be told: a log that cannot be opened just now is not missing.
+    /// `Io` where that cannot be determined: a log that cannot be opened at present is not missing.
     pub fn find(&self, database: &Path, id: LogId) -> Result<Option<PathBuf>, JournalError> {
         find::by_id(self, database, id)
     }
@@ -72,9 +72,9 @@ pub(crate) fn is_own(open: &OpenLog, db: &DatabaseIdentity) -> Result<bool, Jour
 pub struct About {
     /// The engine that wrote it.
     pub engine: &'static Descriptor,
-    /// Its identity.
+    /// The log's id.
     pub id: LogId,
-    /// Where its database was when it was made.
+    /// Where the log's database was when the log was made.
     pub database: PathBuf,
 }
 
@@ -87,23 +87,23 @@ pub fn describe(path: &Path) -> Result<About, JournalError> {
     Ok(About { engine: head.engine, id: head.log_id, database: head.database() })
 }
 
-/// Opens a log of any engine to look at it, as recovery would find it: nothing is written, no
-/// lock is taken.
+/// Opens a log of any engine for inspection, in the state in which recovery would find it. Writes nothing, and takes no
+/// lock.
 ///
 /// # Errors
-/// As for attaching, but whatever database it belongs to.
+/// As for attaching, except that the log may belong to any database.
 pub fn open_log_read_only(path: &Path) -> Result<Box<dyn Engine>, JournalError> {
     let file = open_log(path, false)?;
     let head = Head::read(path, &file)?;
     (head.engine.open_read_only)(&OpenFile { path, file: &file })
 }
 
-/// Visits every committed transaction of a log in order, by the code that recovers, then rebuilds
-/// every page and checks SQLite's checksums. Writes nothing, and reads of the database what the pages need;
-/// [`crate::home::NoDatabase`] does for engines whose pages are all in the log.
+/// Visits every committed transaction of a log in order, with the code that recovers logs. Then rebuilds every page and
+/// checks SQLite's checksums. Writes nothing, and reads from the database what the pages need;
+/// [`crate::home::NoDatabase`] is enough for engines whose pages are all in the log.
 ///
 /// # Errors
-/// The one that recovery would fail with; what came before it has been visited.
+/// The one with which recovery would fail. The transactions before it have been visited.
 pub fn walk(
     path: &Path,
     database: &dyn DatabaseFile,
@@ -114,11 +114,11 @@ pub fn walk(
     (head.engine.walk)(&OpenFile { path, file: &file }, database, visit)
 }
 
-/// Opens a log to save what it holds, and gives `later` every transaction behind the damage that is whole. Reads the database
-/// file too, to tell which of its pages are newer than the damage. Writes nothing, and takes no lock.
+/// Opens a log to salvage its contents, and passes every intact transaction after the damage to `later`. Also reads the
+/// database file, to determine which of its pages are newer than the damage. Writes nothing, and takes no lock.
 ///
 /// # Errors
-/// `Format` for a log whose head is damaged, `NoRegion`; what `later` answers; of reading the files.
+/// `Format` for a log whose head is damaged, `NoRegion`; the errors that `later` returns; those of reading the files.
 pub fn salvage(path: &Path, database: &dyn DatabaseFile, later: Later<'_>) -> Result<Salvaged, JournalError> {
     let file = open_log(path, false)?;
     let head = Head::read(path, &file)?;

@@ -1,9 +1,9 @@
-//! What the files of a log are called.
+//! The names of a log's files.
 //!
-//! A log beside its database is called after it: `app.db-duralite`. Everywhere else, and where that name is
-//! taken, its id follows: `app.db-duralite-0123…`. The memory that its users share is called by name and id in
-//! any case, `app.db-duralite-0123…-shm`, so that it never has to be renamed. So `ls` shows what belongs
-//! together, and `rm app.db*` and backups catch all of it.
+//! A log beside its database is named after it: `app.db-duralite`. In any other directory, and where that name is
+//! taken, the log's id follows: `app.db-duralite-0123…`. The segment, the memory that the log's users share, is always
+//! named after both, `app.db-duralite-0123…-shm`, so that it never has to be renamed. So `ls` lists these files
+//! together, and `rm app.db*` and backups include all of them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -14,14 +14,14 @@ use duralite_logfmt::LogId;
 const SUFFIX: &str = "-duralite";
 const SEGMENT_SUFFIX: &str = "-shm";
 const ID_CHARS: usize = 32;
-/// A longer name of a database is cut: a file's name has at most 255 bytes.
+/// A longer database name is cut: a file name has at most 255 bytes.
 const LONGEST_NAME: usize = 200;
 
-/// What the names of a database's logs begin with, and whether the database's own name had to be cut.
+/// The beginning of the names of a database's logs, and whether the database's own name had to be cut.
 fn stem(database: &Path) -> (OsString, bool) {
     let name = database.file_name().unwrap_or(OsStr::new("database")).as_bytes();
     let mut end = name.len().min(LONGEST_NAME);
-    // Not in the middle of a character.
+    // Do not cut in the middle of a character.
     while end > 0 && end < name.len() && name[end] & 0xc0 == 0x80 {
         end -= 1;
     }
@@ -36,14 +36,14 @@ pub(super) fn plain(dir: &Path, database: &Path) -> Option<PathBuf> {
     (!cut).then(|| dir.join(stem))
 }
 
-/// The name of a log anywhere.
+/// The name of a log in any directory.
 pub(super) fn with_id(dir: &Path, database: &Path, id: LogId) -> PathBuf {
     let (mut name, _) = stem(database);
     name.push(format!("-{id}"));
     dir.join(name)
 }
 
-/// The memory that the users of a log share, beside it. It is the same for both names of a log.
+/// The name of a log's segment, beside the log. It is the same for both names of a log.
 pub(crate) fn segment(log: &Path, id: LogId) -> PathBuf {
     let mut name = aside(log, id).into_os_string();
     name.push(SEGMENT_SUFFIX);
@@ -59,18 +59,18 @@ pub(super) fn aside(log: &Path, id: LogId) -> PathBuf {
     name.into()
 }
 
-/// What a file is by its name.
+/// What a file is, to judge by its name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A log that is called after its database only.
+    /// A log whose name has only its database's name.
     Plain,
-    /// A log whose name has its id.
+    /// A log whose name contains its id.
     WithId(LogId),
-    /// Shared memory of the log with this id.
+    /// The segment of the log with this id.
     Segment(LogId),
 }
 
-/// What a file of this name is; `None` when it belongs to no log.
+/// Classifies a file by its name; `None` when the name belongs to no log.
 pub(super) fn kind_of(name: &OsStr) -> Option<Kind> {
     let name = name.as_bytes();
     if name.ends_with(SUFFIX.as_bytes()) {
@@ -97,12 +97,12 @@ fn parse_id(text: &[u8]) -> Option<LogId> {
     Some(LogId(id))
 }
 
-/// Whether a file in the directory may be a log of the database at this path.
+/// Whether a file name may be that of a file of this database's logs.
 pub(super) fn belongs_to(name: &OsStr, database: &Path) -> bool {
     name.as_bytes().starts_with(stem(database).0.as_bytes())
 }
 
-/// Whether a path is called as logs are.
+/// Whether a path has the name of a log.
 #[must_use]
 pub fn is_log_name(path: &Path) -> bool {
     path.file_name().and_then(kind_of).is_some_and(|kind| matches!(kind, Kind::Plain | Kind::WithId(_)))

@@ -1,4 +1,4 @@
-//! Opening what is called like a log.
+//! Opening a file that has the name of a log.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::{JournalError, engines, log_file};
 /// Opens an existing log of any engine.
 ///
 /// # Errors
-/// `Io`; `Format` when it is none, by its first bytes.
+/// `Io`; `Format` when the first bytes are not those of a log.
 pub(super) fn open_log(path: &Path, write: bool) -> Result<OwnFile, JournalError> {
     log_file::open(path, write, |bytes| engines::by_magic(bytes).is_some())
 }

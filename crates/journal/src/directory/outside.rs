@@ -1,12 +1,14 @@
 //! Attaching a log as a user who may only read the database (invariant 13).
 //!
-//! Such a user is without a process slot of the shared memory: it maps what it may not change, and the kernel's locks say that
-//! it is there. While processes with slots live it reads along with them. When none does, a crash has left the log: it reads what
-//! recovery would find, for itself, and SQLite makes a wal-index of its own from that.
+//! Such a user has no process slot of the segment: it maps memory that it may not change, and announces itself with
+//! locks of the kernel. While processes with slots live, it reads along with them. When none lives, the log is as a
+//! crash has left it: this process then reads for itself what recovery would find, and SQLite builds a private
+//! wal-index from that.
 //!
-//! It never makes a process wait for it that wants to open the database. So the shared memory may begin anew
-//! while it has it mapped, but for a transaction that reads along: whoever would begin it anew then goes on
-//! with it instead. [`Outside::look_again`] follows what has happened.
+//! A process that wants to open the database never waits for such a reader. So the segment may begin anew while a
+//! reader has it mapped. The exception is a reader in the middle of a transaction that reads along: the process that
+//! would begin the segment anew then continues with it instead. [`Outside::look_again`] adapts the reader to such
+//! changes.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -27,7 +29,7 @@ use crate::engine::Engine;
 use crate::log_file::making::is_in_place;
 use crate::{DatabaseIdentity, EngineOptions, JournalError};
 
-/// A log as somebody has attached it who may only read it.
+/// A log that is attached by a user who may only read it.
 pub struct Outside {
     pub(super) engine: &'static Descriptor,
     options: EngineOptions,
@@ -36,15 +38,15 @@ pub struct Outside {
     pub(super) segment_path: PathBuf,
     pub(super) file: OwnFile,
     pub(super) segment: Arc<FileSegment>,
-    /// Whether it reads along with others.
+    /// Whether the reader reads along with processes that have slots.
     live: AtomicBool,
-    /// Of the shared memory, when it was last looked at.
+    /// The word [`INCARNATION`] of the segment, when the reader last looked.
     incarnation: AtomicU64,
-    /// Of the log, when it was opened.
+    /// The generation of the log when it was opened.
     generation: AtomicU64,
 }
 
-/// Attaches a log that this user may not open for writing, as `denied` says.
+/// Attaches a log that this user may not open for writing, as the error `denied` says.
 pub(super) fn attach(
     log_dir: &LogDirectory,
     options: &EngineOptions,
@@ -54,7 +56,7 @@ pub(super) fn attach(
     denied: JournalError,
     pause: Pause<'_>,
 ) -> Result<(Outside, Box<dyn Engine>), JournalError> {
-    // It may not be readable either: then what was said first is the better answer.
+    // This user may not be able to read the log either: then `denied` is the better answer.
     let Ok(file) = open_log(path, false) else { return Err(denied) };
     check_owner(path, &file, db, id, false)?;
     let segment_path = names::segment(path, id);
@@ -86,31 +88,31 @@ pub(super) fn attach(
 }
 
 impl Outside {
-    /// Whether it reads along with others.
+    /// Whether the reader reads along with processes that have slots.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
     }
 
-    /// Whether the shared memory has begun anew since it was last looked at, so that what is read by it belongs to
-    /// no transaction.
+    /// Whether the segment has begun anew since the reader last looked. What it has read through the segment since then
+    /// belongs to no transaction.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        // After what the caller has read.
+        // This load comes after what the caller has read.
         fence(Ordering::SeqCst);
         self.is_live()
             && self.segment.load(INCARNATION) / BEGUN != self.incarnation.load(Ordering::Acquire) / BEGUN
     }
 
-    /// Whether the log has started over since it was opened, for one who does not read along with others: nobody has held
-    /// that up, and what is read by the wal-index of its own belongs to no transaction.
+    /// Whether the log has started over since it was opened, for a reader that does not read along with others. No
+    /// process waited for it, and what it has read through its own wal-index belongs to no transaction.
     #[must_use]
     pub(crate) fn is_overtaken(&self, engine: &dyn Engine) -> bool {
         let generation = self.generation.load(Ordering::Acquire);
         !self.is_live() && (engine.origin().generation != generation || !engine.is_current())
     }
 
-    /// Whether somebody uses the log who may write it.
+    /// Whether a process uses the log that may write it.
     ///
     /// # Errors
     /// `Medium`.
@@ -118,8 +120,8 @@ impl Outside {
         FileSegment::has_processes(self.segment_file()).map_err(|source| self.failed(source))
     }
 
-    /// Whether a transaction may begin by the shared memory: to be asked once the mark is held, which keeps it from
-    /// beginning anew.
+    /// Whether a transaction may begin that reads through the segment. The caller already holds its mark, which keeps
+    /// the segment from beginning anew.
     ///
     /// # Errors
     /// `Medium`.
@@ -129,11 +131,11 @@ impl Outside {
         Ok(named && self.segment.load(0) == MAGIC && !self.is_lost())
     }
 
-    /// Looks whether others use the log by now, or have since it was last looked at. Returns what to read it by
-    /// from now on, where that is not what it was.
+    /// Looks whether other processes use the log now, or have used it since the reader last looked. Returns a new
+    /// engine to read with, if anything has changed.
     ///
     /// # Errors
-    /// `Busy` while somebody attaches it; as for attaching.
+    /// `Busy` while a process attaches the log; as for attaching.
     pub(crate) fn look_again(&self, pause: Pause<'_>) -> Result<Option<Box<dyn Engine>>, JournalError> {
         let processes = self.has_processes()?;
         fence(Ordering::SeqCst);
@@ -149,7 +151,8 @@ impl Outside {
         }
         self.check_names()?;
         let live = if self.is_live() {
-            // SQLite has the wal-index mapped. It is of this time: this process was there when those with slots were.
+            // SQLite has the wal-index mapped. It stems from the current start of the system, because this process
+            // already ran while processes with slots lived.
             if !is_complete(&attaching) {
                 return busy("its log has to be recovered by somebody who may write it");
             }
@@ -160,7 +163,7 @@ impl Outside {
         self.open(live).map(Some)
     }
 
-    /// The file of the shared memory.
+    /// The file of the segment.
     fn segment_file(&self) -> &File {
         self.segment.file()
     }
@@ -169,7 +172,7 @@ impl Outside {
         JournalError::Medium { path: self.segment_path.clone(), source }
     }
 
-    /// Whether both files are still those that the names lead to.
+    /// Whether the paths still lead to both files.
     fn check_names(&self) -> Result<(), JournalError> {
         if is_in_place(&self.path, &self.file)? && is_in_place(&self.segment_path, self.segment_file())? {
             return Ok(());
@@ -178,7 +181,8 @@ impl Outside {
         Err(JournalError::Busy { path: self.db.path.clone(), what })
     }
 
-    /// Whether processes with slots use the log, or did and another reader has been there since. Nobody attaches it meanwhile.
+    /// Whether processes with slots use the log, or did and another reader has been there since. The caller keeps
+    /// others from attaching the log meanwhile.
     fn has_company(&self, attaching: &File, pause: Pause<'_>) -> Result<bool, JournalError> {
         let path = &self.path;
         for tries in 0.. {
@@ -204,7 +208,7 @@ impl Outside {
             if !held {
                 return Ok(false);
             }
-            // Its process is dying, or is one that only looks at the log.
+            // The process that holds the lock is dying, or only inspects the log.
             if !pause(tries) {
                 break;
             }
@@ -213,9 +217,10 @@ impl Outside {
         Err(JournalError::Busy { path: path.clone(), what })
     }
 
-    /// Opens the log anew. Nobody attaches it meanwhile.
+    /// Opens the log anew. The caller keeps others from attaching the log meanwhile.
     fn open(&self, live: bool) -> Result<Box<dyn Engine>, JournalError> {
-        // First: what is committed from here on by somebody who attaches is not overlooked later.
+        // This load comes first, so that a later look notices any process that attaches the log from here on and
+        // commits.
         let incarnation = self.segment.load(INCARNATION);
         let shared = live.then(|| Arc::clone(&self.segment));
         let engine = (self.engine.attach_outside)(AttachingOutside {

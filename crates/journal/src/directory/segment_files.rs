@@ -1,4 +1,4 @@
-//! Opening the memory that the users of a log share.
+//! Opening the segment, the memory that the users of a log share.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -13,10 +13,10 @@ use crate::hooks::{self, FileStep};
 use crate::log_file::making::{adjust, is_in_place, open_new};
 use crate::{DatabaseIdentity, JournalError};
 
-/// What whoever attaches a log is told while another one does.
+/// The error for a process that attaches a log while another process does.
 pub(super) const ATTACHING: &str = "another process opens its log just now";
 
-/// The file of the shared segment of a new log, without a name where the file system can do that.
+/// Creates the file of the segment of a new log, without a name where the file system supports that.
 pub(super) fn create_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     let failed = |error: io::Error| JournalError::io("make the shared memory of a log in", path, &error);
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
@@ -27,20 +27,20 @@ pub(super) fn create_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFi
     Ok(file)
 }
 
-/// Who may use the shared memory: whoever may use the database, and as far as they may (invariant 13).
+/// The mode of the segment's file: a user has the same access to it as to the database (invariant 13).
 fn segment_mode(db: &DatabaseIdentity) -> u32 {
     db.mode & 0o666
 }
 
-/// How the file of a shared segment is opened: never through a symbolic link.
+/// The options for opening a segment's file: never through a symbolic link.
 fn segment_options(write: bool) -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     options
 }
 
-/// Opens the file of the shared segment, made if it is not there; nobody but the database's owner
-/// and group may use it.
+/// Opens the file of the segment, and creates it if it does not exist. A file that a user has made who may not write
+/// the database is refused.
 pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     let failed = |error: io::Error| JournalError::io("open the shared memory of the log", path, &error);
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
@@ -62,7 +62,7 @@ pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile
     }
 }
 
-/// Opens the file of the shared segment once more, which is locked; `None` when it has been deleted, together with the log.
+/// Opens the file of the segment, which is locked, once more; `None` when it has been deleted, together with the log.
 pub(super) fn open_segment_again(path: &Path, locked: &File) -> Result<Option<OwnFile>, JournalError> {
     let failed = |error: io::Error| JournalError::io("open the shared memory of the log", path, &error);
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
@@ -73,7 +73,7 @@ pub(super) fn open_segment_again(path: &Path, locked: &File) -> Result<Option<Ow
     }
 }
 
-/// Opens the file of the shared segment as a user who may only read it.
+/// Opens the file of the segment for a user who may only read it.
 pub(super) fn open_segment_read_only(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => {
@@ -91,8 +91,8 @@ pub(super) fn open_segment_read_only(path: &Path, db: &DatabaseIdentity) -> Resu
     Ok(file)
 }
 
-/// The file of the shared segment, locked: one process at a time attaches a log. That one may be recovering a
-/// long log, or be stopped.
+/// Opens and locks the file of the segment: only one process at a time attaches a log. That process may be recovering a
+/// long log, or be stopped, so this waits only as long as `pause` permits.
 pub(super) fn lock_segment(
     path: &Path,
     db: &DatabaseIdentity,
@@ -105,7 +105,7 @@ pub(super) fn lock_segment(
             return Err(JournalError::Busy { path: db.path.clone(), what: ATTACHING });
         }
         let links = file.metadata().map_err(|error| JournalError::io("examine", path, &error))?.nlink();
-        // Somebody may have deleted it before it was locked.
+        // Another process may have deleted the file before it was locked.
         if links > 0 {
             return Ok(file);
         }

@@ -1,4 +1,4 @@
-//! An attached log, and how it comes to be one.
+//! An attached log, and the steps that attach it.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -26,41 +26,42 @@ use crate::media::Medium;
 use crate::pins::{PINS_OFFSET, Pins};
 use crate::{DatabaseIdentity, EngineOptions, JournalError};
 
-/// An attached log and the file whose lock says that this process uses it.
+/// An attached log, and the file whose lock says that this process uses the log.
 pub(crate) struct OpenLog {
     pub(crate) kind: &'static Descriptor,
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) segment: Arc<FileSegment>,
     pub(crate) path: PathBuf,
-    /// The shared memory's file.
+    /// The file of the segment, the memory that the log's users share.
     pub(crate) segment_path: PathBuf,
-    /// Held for its `flock`; shared while attached.
+    /// Held for its `flock`, which is shared while the log is attached.
     pub(crate) file: OwnFile,
-    /// Whether nobody else had the log when it was opened.
+    /// Whether no other process used the log when it was opened.
     pub(crate) alone: bool,
-    /// Whether the system may have been started since it was last used: a power loss has left what it could.
+    /// Whether the system may have been restarted since the log was last used. The log is then whatever a power loss
+    /// has left.
     pub(crate) is_of_another_boot: bool,
-    /// Keeps others from attaching until the log has been checked.
+    /// The lock that keeps other processes from attaching the log until this process has checked it.
     pub(crate) attaching: Option<OwnFile>,
-    /// Logs that had to make way: from where, and to where.
+    /// Logs that were renamed to make way for this one: the old and the new path of each.
     pub(crate) moved: Vec<(PathBuf, PathBuf)>,
-    /// It was made just now, and neither the file nor its name is durable.
+    /// Whether the log was made just now, and neither its file nor its name is durable.
     pub(crate) is_provisional: bool,
-    /// Why what was synced does not survive a power loss; `None` where nothing is known against it.
+    /// Why a sync does not make data survive a power loss; `None` if no reason is known.
     pub(crate) unsynced: Option<String>,
-    /// For a user who may only read it.
+    /// Set for a user who may only read the log.
     pub(crate) outside: Option<Arc<Outside>>,
 }
 
 impl OpenLog {
-    /// Where this process counts what it does with the log; `None` for a user who may only read it.
+    /// The metrics block in which this process counts its use of the log; `None` for a user who may only read the log.
     pub(crate) fn figures(&self) -> Option<Figures> {
         let (base, _) = figures_of(self.kind.shared.all);
         self.outside.is_none().then(|| Figures::new(self.segment.clone(), base))
     }
 
-    /// The same, and what is known against the file systems that log and database are on. Emulated memory promises nothing that
-    /// a file system could take back.
+    /// The same log, with what is known about the file systems of the log and the database. They do not matter for
+    /// emulated memory, which guarantees nothing that a file system could fail to keep.
     pub(super) fn on_file_systems(mut self, database: &Path) -> Self {
         let is_of_blocks = self.kind.needs.first() == Some(&Medium::LogBlocks);
         let log = is_of_blocks.then(|| ("the log", &*self.path));
@@ -73,7 +74,7 @@ impl OpenLog {
         self
     }
 
-    /// A log as a user has it who may only read it.
+    /// The log as a user attaches it who may only read it.
     pub(super) fn of_outside(outside: Outside, engine: Box<dyn Engine>) -> Result<Self, JournalError> {
         let file = outside.file.try_clone();
         Ok(Self {
@@ -94,13 +95,13 @@ impl OpenLog {
     }
 }
 
-/// Says to those who read without process slots that what they have mapped is about to begin anew; returns its
-/// number then.
+/// Announces to readers without process slots that the segment which they have mapped is about to begin anew. Returns
+/// the new value of [`INCARNATION`].
 fn begin_anew(file: &File, path: &Path) -> Result<u64, JournalError> {
     let mut bytes = [0; 8];
     let failed = |error| JournalError::io("write the shared memory of the log", path, &error);
     if file.read_at(&mut bytes, INCARNATION).map_err(failed)? < bytes.len() {
-        // Nobody has mapped one so short.
+        // No process can have mapped a file this short.
         return Ok(BEGUN);
     }
     let next = (u64::from_ne_bytes(bytes) / BEGUN).wrapping_add(1).wrapping_mul(BEGUN).max(BEGUN);
@@ -109,7 +110,7 @@ fn begin_anew(file: &File, path: &Path) -> Result<u64, JournalError> {
     Ok(next)
 }
 
-/// What a log is to whoever opens it; see [`Attaching`].
+/// In which state a log was found when it is opened; see [`Attaching`].
 pub(super) struct Found {
     pub(super) alone: bool,
     pub(super) of_another: bool,
@@ -117,7 +118,7 @@ pub(super) struct Found {
     pub(super) left: Option<Vec<u8>>,
 }
 
-/// A log's file that is being opened.
+/// A log's file that is being opened, and the paths of the log.
 pub(super) struct Place<'a> {
     pub(super) log_dir: &'a LogDirectory,
     pub(super) path: &'a Path,
@@ -130,7 +131,7 @@ impl<'a> Place<'a> {
         Self { log_dir, path, segment_path: names::segment(path, id), id }
     }
 
-    /// Joins those who use the log, as the first if `alone`.
+    /// Joins the processes that use the log, as the first of them if `alone`.
     pub(super) fn join(&self, file: OwnFile, alone: bool) -> Result<Arc<FileSegment>, JournalError> {
         let path = &self.segment_path;
         let (media, shared) = (self.log_dir.media().word(), self.log_dir.engine.shared);
@@ -153,8 +154,8 @@ impl<'a> Place<'a> {
         if segment.is_readable() {
             segment.store(READABLE, 1);
         }
-        // Emulated memory and direct access to the same file promise different things, and each builds
-        // on what the other has stored.
+        // Emulated memory and direct access to the same file give different guarantees, and processes of either kind
+        // would build on what the others have stored.
         if alone {
             segment.store(BOOT, boot());
             segment.store(MEDIA, media);
@@ -162,13 +163,13 @@ impl<'a> Place<'a> {
             return Err(JournalError::Settings);
         }
         let segment = Arc::new(segment);
-        // The slot may have been that of a follower that died.
+        // The slot may have belonged to a follower that died.
         Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, PINS_OFFSET).unpin();
         Figures::join(segment.clone(), figures, beginning_of(segment.load(INCARNATION)));
         Ok(segment)
     }
 
-    /// Opens the log itself; whoever is alone recovers it.
+    /// Opens the log itself. A process that is alone recovers it.
     pub(super) fn open(
         self,
         options: &EngineOptions,
@@ -191,7 +192,7 @@ impl<'a> Place<'a> {
             is_new,
             left,
         })?;
-        // Last: from here on others may join.
+        // This store is the last step: from here on others may join.
         if alone {
             segment.store(0, MAGIC);
         }
@@ -214,7 +215,7 @@ impl<'a> Place<'a> {
         })
     }
 
-    /// The shared memory's file, locked: one process at a time makes or attaches a log.
+    /// Opens and locks the segment's file: only one process at a time makes or attaches a log.
     pub(super) fn lock(&self, db: &DatabaseIdentity, pause: Pause<'_>) -> Result<OwnFile, JournalError> {
         segment_files::lock_segment(&self.segment_path, db, pause)
     }

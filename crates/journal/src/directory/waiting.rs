@@ -1,25 +1,25 @@
-//! Waiting for other processes: one of them may be stopped, and then it would be for ever. So whatever is waited
-//! for is tried again, as often as the caller has patience for.
+//! Waiting for other processes. Since one of them may be stopped, nothing waits without limit: every attempt is
+//! repeated as often as the caller's patience permits.
 
 use std::fs::{File, TryLockError};
 use std::io;
 use std::time::{Duration, Instant};
 
-/// Pauses before try number n, counted from 0; `false` when there is no patience left.
+/// Pauses before attempt number n, counted from 0. Returns `false` when the caller's patience has ended.
 pub type Pause<'a> = &'a dyn Fn(u32) -> bool;
 
 const FIRST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(2);
 
-/// How long somebody waits for processes that open a log, or that die, who has no busy handler to ask.
+/// How long a caller without a busy handler waits for processes that open a log, or that are dying.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The patience of somebody who has no busy handler to ask: two seconds.
+/// The patience of a caller without a busy handler: two seconds.
 pub(crate) fn pause() -> impl Fn(u32) -> bool {
     pause_for(PATIENCE)
 }
 
-/// Patience for so long.
+/// Patience for `limit`.
 pub fn pause_for(limit: Duration) -> impl Fn(u32) -> bool {
     let start = Instant::now();
     move |tries| {
@@ -36,7 +36,7 @@ pub(super) enum Lock {
     Exclusive,
 }
 
-/// Locks a file; whether that came about.
+/// Locks a file. Returns whether it got the lock.
 pub(super) fn lock(file: &File, how: Lock, pause: Pause<'_>) -> io::Result<bool> {
     for tries in 0.. {
         if try_lock(file, how)? {
@@ -49,7 +49,7 @@ pub(super) fn lock(file: &File, how: Lock, pause: Pause<'_>) -> io::Result<bool>
     Ok(false)
 }
 
-/// Locks a file if nobody is in the way; whether that came about. A signal is no reason to fail.
+/// Locks a file if no other process is in the way. Returns whether it got the lock. A signal does not make it fail.
 pub(super) fn try_lock(file: &File, how: Lock) -> io::Result<bool> {
     loop {
         let tried = match how {

@@ -1,7 +1,9 @@
-//! Looking on while others use a log, without taking part: nothing is locked, nothing is written, and nobody waits for it.
+//! Observing a log while other processes use it, without taking part: nothing is locked or written, and no process
+//! waits for the observer.
 //!
-//! Processes may come, go and die meanwhile, and the shared memory may begin anew or be deleted: each look says whether it is still the
-//! memory that is in use. What it finds there is anybody's who may write the database, and taken for numbers only.
+//! Processes may come, go and die meanwhile, and the segment may begin anew or be deleted. So each look checks whether
+//! the segment is still the one in use. Any user who may write the database may have written its contents, so they are
+//! only read as numbers.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{Ordering, fence};
@@ -16,7 +18,7 @@ use crate::figures::{ProcessFigures, read_all};
 use crate::log_file::making::is_in_place;
 use crate::{DatabaseIdentity, JournalError};
 
-/// The memory that the users of a log share, as somebody sees it who looks on.
+/// The segment, the memory that the users of a log share, as an observer sees it.
 pub struct Watch {
     about: About,
     path: PathBuf,
@@ -24,13 +26,13 @@ pub struct Watch {
     segment: FileSegment,
 }
 
-/// What there was at one look.
+/// What one look found.
 pub struct Glance {
     /// The segment's clock in nanoseconds.
     pub clock_ns: u64,
-    /// Which beginning of the shared memory it was; counts of another one do not go on with these.
+    /// The number of the segment's beginning. Counts from another beginning do not continue these.
     pub beginning: u64,
-    /// What processes have counted, those that are gone too.
+    /// What processes have counted, including those that have ended.
     pub processes: Vec<ProcessFigures>,
     /// Writes to the database file since that beginning: of pages in checkpoints, and of its size at their ends.
     pub home_writes: u64,
@@ -39,11 +41,12 @@ pub struct Glance {
 }
 
 impl Watch {
-    /// Looks on at the log of a database; `None` while nobody uses it, or somebody is just about to. Takes no lock.
+    /// Opens the segment of a log for observation; `None` while no process uses the log, or a process is just about to.
+    /// Takes no lock.
     ///
     /// # Errors
-    /// `Io` when this user may not read a file of it, or it is not there; `Busy` when those who use it share memory of another
-    /// layout; `Owner`; `Format`.
+    /// `Io` when this user may not read a file of the log, or the log does not exist; `Busy` when the processes that
+    /// use it share a segment of another layout; `Owner`; `Format`.
     pub fn open(log: &Path, id: LogId, database: &DatabaseIdentity) -> Result<Option<Self>, JournalError> {
         let about = describe(log)?;
         let segment_path = names::segment(log, id);
@@ -65,7 +68,7 @@ impl Watch {
         Ok(if watch.is_current()? { Some(watch) } else { None })
     }
 
-    /// Whether processes use the log by the memory that is looked at.
+    /// Whether processes use the log through this segment.
     ///
     /// # Errors
     /// `Io`, `Medium`.
@@ -85,19 +88,19 @@ impl Watch {
         &self.about
     }
 
-    /// The log's file, as it was called when it was opened.
+    /// The log's path when it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The shared memory, which nothing is stored in through this.
+    /// The segment, in which this observer stores nothing.
     #[must_use]
     pub fn segment(&self) -> &FileSegment {
         &self.segment
     }
 
-    /// Looks; `None` when nobody uses the log by this memory any more.
+    /// Looks; `None` when no process uses the log through this segment any more.
     ///
     /// # Errors
     /// `Io`, `Medium`.
@@ -115,7 +118,7 @@ impl Watch {
             home_writes: self.segment.load(HOME_WRITES),
             home_failures: self.segment.load(HOME_FAILURES),
         };
-        // It may have begun anew meanwhile, with blocks of either time.
+        // The segment may have begun anew meanwhile, so that blocks of both beginnings were read.
         fence(Ordering::SeqCst);
         let same = beginning == beginning_of(self.segment.load(INCARNATION));
         Ok(same.then_some(glance))
