@@ -1,14 +1,14 @@
-//! A histogram of times whose buckets grow with what is in them: each power of two of nanoseconds is cut into eight.
+//! A histogram of times with buckets of growing width: each power of two of nanoseconds is divided into eight.
 //!
-//! A bucket holds the times above the limit of the one before it, up to its own. From 256 ns on a bucket is at most an eighth
-//! as wide as what it holds is long, so a percentile is at most so much too long. Times above the last limit, 137 seconds, count in the
-//! last bucket.
+//! A bucket counts the times above the limit of the bucket before it, up to its own limit. From 256 ns on, the width of
+//! a bucket is at most an eighth of the times in it, so a percentile is too long by at most an eighth. Times above the
+//! last limit, 137 seconds, are counted in the last bucket.
 
-/// Buckets of a histogram.
+/// Number of buckets in a histogram.
 pub const BUCKETS: usize = 240;
-/// The width of the narrowest buckets is 2 to this power of nanoseconds.
+/// The width of the narrowest buckets, as a power of two in nanoseconds.
 const UNIT_BITS: u32 = 5;
-/// Buckets for each power of two, as a power of two.
+/// Number of buckets for each power of two, as a power of two.
 const PART_BITS: u32 = 3;
 const PARTS: u64 = 1 << PART_BITS;
 
@@ -21,9 +21,7 @@ pub fn bucket_of(ns: u64) -> usize {
     (bucket as usize).min(BUCKETS - 1)
 }
 
-/// The longest time in a bucket, in nanoseconds.
-///
-/// The last one holds longer ones too.
+/// The longest time that belongs to a bucket, in nanoseconds. The last bucket also counts longer times.
 #[must_use]
 pub fn limit_of(bucket: usize) -> u64 {
     let bucket = bucket.min(BUCKETS - 1) as u64;
@@ -32,7 +30,7 @@ pub fn limit_of(bucket: usize) -> u64 {
     (first + 1) << shift << UNIT_BITS
 }
 
-/// How many times there were in each bucket.
+/// The number of times in each bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
@@ -45,49 +43,49 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// One of these counts, by bucket.
+    /// A histogram with these counts, by bucket.
     #[must_use]
     pub fn new(count: impl FnMut(usize) -> u64) -> Self {
         Self { counts: std::array::from_fn(count) }
     }
 
-    /// How many times there are.
+    /// The number of all times.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.up_to(u64::MAX)
     }
 
-    /// How many of them are in buckets whose limits are at most so long.
+    /// The number of times in buckets whose limits are at most `ns`.
     #[must_use]
     pub fn up_to(&self, ns: u64) -> u64 {
         let within = self.buckets().take_while(|(limit, _)| *limit <= ns);
         within.fold(0, |sum: u64, (_, count)| sum.wrapping_add(count))
     }
 
-    /// The limit of each bucket in nanoseconds, and how many are in it.
+    /// The limit of each bucket in nanoseconds, and the number of times in it.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         self.counts.iter().enumerate().map(|(bucket, count)| (limit_of(bucket), *count))
     }
 
-    /// What it has more than an earlier one of the same.
+    /// The difference from an earlier state of the same histogram.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self::new(|bucket| self.counts[bucket].saturating_sub(earlier.counts[bucket]))
     }
 
-    /// Adds another one.
+    /// Adds the counts of another histogram.
     pub fn add(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count = count.wrapping_add(*more);
         }
     }
 
-    /// A time that so large a part of them is not longer than, 0 to 1, in nanoseconds: the limit of the bucket that the
-    /// percentile is in. `None` when there are none.
+    /// The percentile `part`, from 0 to 1, in nanoseconds: the limit of the bucket in which it is. `None` when there
+    /// are no times.
     #[must_use]
     pub fn percentile(&self, part: f64) -> Option<u64> {
         let count = self.count();
-        // Rounded up: of two, half is the first one.
+        // The rank is rounded up: the half of two times is the first one.
         let rank = ((part.clamp(0.0, 1.0) * count as f64).ceil() as u64).clamp(1, count.max(1));
         let mut seen = 0_u64;
         self.buckets().find_map(|(limit, count)| {
@@ -120,7 +118,7 @@ mod tests {
         assert!((UNIT_BITS..=37).all(|bits| limits.contains(&(1 << bits))));
     }
 
-    /// A generator of numbers by Marsaglia: the same ones in every run.
+    /// Marsaglia's xorshift generator: the same numbers in every run.
     fn xorshift(state: &mut u64) -> u64 {
         *state ^= *state << 13;
         *state ^= *state >> 7;
@@ -132,7 +130,7 @@ mod tests {
     fn percentiles_are_those_of_the_sorted_times_up_to_an_eighth() {
         let mut state = 0x2545_f491_4f6c_dd1d;
         for count in [1, 2, 3, 10, 1000, 5000] {
-            // As often of any order of magnitude, up to a minute.
+            // Times of every order of magnitude up to a minute, equally often.
             let mut times: Vec<u64> =
                 (0..count).map(|_| xorshift(&mut state) >> (28 + xorshift(&mut state) % 30)).collect();
             let mut histogram = Histogram::default();

@@ -1,19 +1,19 @@
-//! Where what stands in a process's block.
+//! The layout of a process's block.
 
 use duralite_medium::PROCESS_SLOTS;
 
 use super::histogram::BUCKETS;
 
-/// Bytes of the segment that the blocks take, from a multiple of 64 on.
+/// Bytes of the segment that the blocks occupy, beginning at a multiple of 64.
 pub const FIGURES_BYTES: u64 = PROCESS_SLOTS as u64 * BLOCK_BYTES;
 pub(super) const BLOCK_BYTES: u64 = LATENCIES + 8 * BUCKETS as u64;
 
-/// Which beginning of the shared memory it counts from; see [`tag_of`].
+/// The beginning of the segment from which the block counts; see [`tag_of`].
 pub(super) const TAG: u64 = 0;
 pub(super) const PID: u64 = 8;
-/// When the process came, by the segment's clock, in nanoseconds.
+/// When the process joined, by the segment's clock, in nanoseconds.
 pub(super) const JOINED: u64 = 16;
-/// Commits of those that had the slot before.
+/// Commits of the earlier processes in this slot.
 pub(super) const BEFORE: u64 = 24;
 /// The sum of all latencies in nanoseconds.
 pub(super) const LATENCY: u64 = 32;
@@ -21,20 +21,20 @@ pub(super) const LATENCY: u64 = 32;
 pub(super) const COUNTERS: u64 = 40;
 /// How full the log was at the newest commit; see [`Filled`].
 pub(super) const FILLED: u64 = 72;
-/// Bytes that the log may take.
+/// The log's limit in bytes.
 pub(super) const LIMIT: u64 = 80;
-/// How often each time was seen, by bucket.
+/// The number of latencies in each bucket.
 pub(super) const LATENCIES: u64 = 128;
 
-/// What is told apart from whatever else may be there, as from the content of a file that had another layout.
+/// Distinguishes a block from other bytes, such as those of a file with another layout.
 const FIGURES: u64 = u64::from_le_bytes(*b"DURAFIGS");
 
-/// The tag of blocks that count from the beginning with this number.
+/// The tag of blocks that count from this beginning of the segment.
 pub(super) fn tag_of(beginning: u64) -> u64 {
     FIGURES ^ beginning
 }
 
-/// How full the log was, and when: one word, so that the two belong together.
+/// How full the log was, and when. Both are in one word, so that they belong together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Filled {
     pub(super) used_bytes: u64,

@@ -1,16 +1,16 @@
-//! What each process counts of its use of a log, in memory that others can read: commits by how long they took, and what else
-//! is counted where it happens anyway.
+//! The metrics of processes: each process counts its use of a log, in memory that other processes can read. It counts
+//! its commits by latency, and other events where they happen.
 //!
-//! Each process slot has a block of its own, so that no two processes write the same line, and a commit stores in it without a
-//! system call. Nobody but its process writes a block, and nothing goes by what is in it: whoever looks reads numbers that a
-//! process may have left at any instruction, or made up.
+//! Each process slot has a block of its own. So no two processes write the same cache line, and a commit stores its
+//! counts without a system call. Only the slot's process writes to its block, and no decision depends on the contents:
+//! a reader may find numbers that a process left at any instruction, or invented.
 //!
-//! **A slot that is used again goes on** where the process before it stopped, so that the sums over all blocks only grow, until
-//! the shared memory begins anew. A block names the beginning that it counts from ([`INCARNATION`](crate::directory)); one that
-//! names another is of an earlier time and counts for nothing. So nothing has to be cleared when the memory begins anew: each
-//! process clears its own block when it joins.
+//! **A slot that is used again continues** the counts of the process before it, so that the sums over all blocks only
+//! grow until the segment begins anew. A block names the beginning of the segment from which it counts
+//! ([`INCARNATION`](crate::directory)); a block that names another beginning is old and is ignored. So nothing has to
+//! be cleared when the segment begins anew: each process clears its own block when it joins.
 //!
-//! The blocks are the end of the segment, behind the engine's part. None of it survives the last process.
+//! The blocks are at the end of the segment, after the engine's part. They do not outlive the last process.
 
 mod histogram;
 mod layout;

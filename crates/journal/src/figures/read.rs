@@ -1,4 +1,4 @@
-//! Reading what processes count, as somebody who looks on.
+//! Reading the metrics of processes, as an observer.
 
 use duralite_medium::{MediumError, PROCESS_SLOTS, Segment};
 
@@ -9,22 +9,22 @@ use super::layout::{
 use super::record::Counter;
 use crate::engine::Fill;
 
-/// What a process has counted, and those before it that had its slot.
+/// The metrics of a process, and of the earlier processes in its slot.
 #[derive(Debug, Clone)]
 pub struct ProcessFigures {
-    /// Its slot.
+    /// The process slot.
     pub slot: usize,
-    /// Its number, as it gave it: in the namespace that it is in.
+    /// The process id, as the process stored it: in its own namespace.
     pub pid: u64,
-    /// Whether it lives; else the slot is free, and the counts are of processes that are gone.
+    /// Whether the process lives. If not, the slot is free, and the counts are of processes that have ended.
     pub is_alive: bool,
-    /// When it came, by the segment's clock, in nanoseconds.
+    /// When the process joined, by the segment's clock, in nanoseconds.
     pub joined_ns: u64,
     /// Commits of this process alone.
     pub commits: u64,
-    /// How long commits took.
+    /// The latencies of the commits.
     pub latencies: Histogram,
-    /// The sum of that in nanoseconds.
+    /// The sum of all latencies in nanoseconds.
     pub latency_ns: u64,
     counters: [u64; Counter::ALL.len()],
     filled: Filled,
@@ -32,7 +32,7 @@ pub struct ProcessFigures {
 }
 
 impl ProcessFigures {
-    /// How often something was counted.
+    /// The number of events of a kind.
     #[must_use]
     pub fn counted(&self, counter: Counter) -> u64 {
         self.counters[counter as usize]
@@ -61,10 +61,10 @@ fn read(segment: &dyn Segment, slot: usize, block: u64) -> Result<ProcessFigures
     })
 }
 
-/// The figures of all processes that have counted since the segment has begun for the time of this number, those that are gone too.
+/// The metrics of all processes that have counted since this beginning of the segment, including those that have ended.
 ///
 /// # Errors
-/// When the kernel does not tell who lives.
+/// When the kernel does not report which processes live.
 pub(crate) fn read_all(
     segment: &dyn Segment,
     base: u64,
@@ -77,8 +77,8 @@ pub(crate) fn read_all(
         .collect()
 }
 
-/// How full the log was at the newest commit of these processes, as of now by the segment's clock; `None` before
-/// the first one.
+/// How full the log was at the newest commit of these processes, where `clock_ns` is the time now by the segment's
+/// clock; `None` before the first commit.
 #[must_use]
 pub fn fill(processes: &[ProcessFigures], clock_ns: u64) -> Option<Fill> {
     let age = |process: &&ProcessFigures| Filled::time_of(clock_ns).wrapping_sub(process.filled.time);

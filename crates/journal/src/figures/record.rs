@@ -1,4 +1,4 @@
-//! Counting, as a process that uses the log.
+//! Counting events, in a process that uses the log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,46 +11,47 @@ use super::layout::{
 };
 use crate::engine::{Fill, Led};
 
-/// What is counted beside commits. The sums over all processes only grow until the shared memory begins anew.
+/// The events that are counted besides commits. The sums over all processes only grow until the segment begins anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
-    /// Locks of the wal-index that were refused.
+    /// Requests for locks of the wal-index that were refused.
     Refusals,
-    /// Checkpoints that put something home.
+    /// Checkpoints that wrote something to the database.
     Checkpoints,
-    /// Groups that a process of these has written, each with one write and at most one flush.
+    /// Groups that this process has written as leader, each with one write and at most one flush.
     Groups,
-    /// Transactions in them.
+    /// Transactions in those groups.
     Grouped,
 }
 
 impl Counter {
-    /// All, in the order of their words.
+    /// All events, in the order of their words.
     pub const ALL: [Self; 4] = [Self::Refusals, Self::Checkpoints, Self::Groups, Self::Grouped];
 }
 
-/// The block of this process.
+/// The metrics block of this process.
 pub struct Figures {
     segment: Arc<dyn Segment>,
     block: u64,
-    /// What this process has told already of what it has led.
+    /// How much of what this process has led it has already counted.
     told: [AtomicU64; 2],
 }
 
 impl Figures {
-    /// The block of a process that has a slot, of those that begin at `base`. [`Figures::join`] has been called.
+    /// The block of a process that has a slot, among the blocks that begin at `base`. The process has called
+    /// [`Figures::join`].
     #[must_use]
     pub fn new(segment: Arc<dyn Segment>, base: u64) -> Self {
         let block = base + segment.process_slot() as u64 * BLOCK_BYTES;
         Self { segment, block, told: Default::default() }
     }
 
-    /// Takes the block over for a process that has just got its slot, in a segment whose beginning has this number.
+    /// Takes the block over for a process that has just got its slot, in a segment with this beginning.
     pub fn join(segment: Arc<dyn Segment>, base: u64, beginning: u64) {
         let own = Self::new(segment, base);
         let tag = tag_of(beginning);
         if own.load(TAG) != tag {
-            // Whoever looks meanwhile sees no block.
+            // An observer that looks meanwhile sees no block.
             own.store(TAG, 0);
             (8..BLOCK_BYTES).step_by(8).for_each(|word| own.store(word, 0));
         }
@@ -73,13 +74,13 @@ impl Figures {
         self.segment.fetch_add(self.block + word, value);
     }
 
-    /// Counts something.
+    /// Counts `more` events.
     pub fn count(&self, counter: Counter, more: u64) {
         self.add(COUNTERS + 8 * counter as u64, more);
     }
 
-    /// Counts a commit that is acknowledged: when the writing of it began, and how full the log was with it. One look at the
-    /// clock, and three words.
+    /// Counts an acknowledged commit: `began_ns` is when the writing of it began, and `fill` how full the log was after
+    /// it. This reads the clock once and writes three words.
     pub fn committed(&self, began_ns: u64, fill: Fill) {
         let now = self.segment.clock_ns();
         let latency = now.saturating_sub(began_ns);
@@ -92,11 +93,11 @@ impl Figures {
         }
     }
 
-    /// Takes in what this process has led so far.
+    /// Adds what this process has led since the last call.
     pub fn led(&self, led: Led) {
         let both = [(Counter::Groups, led.groups), (Counter::Grouped, led.transactions)];
         for ((counter, so_far), told) in both.into_iter().zip(&self.told) {
-            // Of the threads that come at once each tells what is new to it.
+            // Of several threads that call this at once, each counts what is new to it.
             if told.load(Ordering::Relaxed) < so_far {
                 let before = told.fetch_max(so_far, Ordering::Relaxed);
                 self.count(counter, so_far.saturating_sub(before));

@@ -1,4 +1,4 @@
-//! Blocks that are written by one process after the other, and read by whoever looks on.
+//! Blocks that one process after the other writes, and that an observer reads.
 
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ fn of_several_the_newest_knows_how_full_the_log_is() {
     assert_eq!(fill(&two, wrapped + 2 * second).unwrap().used_bytes, 2 << 20);
 }
 
-/// What others have made up is read as numbers.
+/// Values that other processes invented are read as numbers.
 #[test]
 fn nothing_that_is_in_a_block_does_harm() {
     let segment = segment();

@@ -11,9 +11,9 @@ use crate::engine::Ticket;
 
 /// The bytes of a transaction.
 pub(crate) enum Content<'a> {
-    /// The same wherever it goes.
+    /// Bytes that do not depend on their place.
     Anywhere(&'a [u8]),
-    /// Of a fixed length, and made for a place.
+    /// A number of bytes that are made for their place.
     At(u64, &'a mut dyn FnMut(Placing) -> Vec<u8>),
 }
 
@@ -26,18 +26,18 @@ impl Content<'_> {
     }
 }
 
-/// Where a transaction is to go.
+/// The place that a transaction gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Placing {
-    /// Position of its first byte.
+    /// Position of the transaction's first byte.
     pub(crate) at: u64,
-    /// Whether it begins a group.
+    /// Whether the transaction begins a group.
     pub(crate) starts_group: bool,
 }
 
 impl Group {
-    /// Seals a transaction that the ring has room for. Returns where it is and what to wait for.
-    /// `time_ms` is that of a group that it begins.
+    /// Seals a transaction that fits into the ring. Returns its place, and the ticket to wait for. `time_ms` is the
+    /// time of a group that the transaction begins.
     pub(crate) fn append(
         &self,
         mut content: Content<'_>,
@@ -58,11 +58,11 @@ impl Group {
             self.reserve(end)?;
             let placing = Placing { at, starts_group: tail.closed };
             if self.get(DIRECT_END) > tail.position {
-                // Left by a process that died before it published what it had written.
+                // A process that died before it published a direct write has left this.
                 self.set(DIRECT_END, tail.position);
             }
             self.set(FRONTIER, end.max(self.get(FRONTIER)));
-            // Whoever reads what is written from here on reads this too when it looks again.
+            // A reader that sees any bytes written from here on also sees the new `FRONTIER` when it checks again.
             self.segment.fence();
             if tail.closed {
                 if group_start - tail.position < self.block_bytes() {
@@ -94,25 +94,25 @@ impl Group {
         Err(JournalError::Unexpected("a transaction of a generation that is over"))
     }
 
-    /// Whether the ring has room up to a position: its oldest bytes go only once they are durable.
+    /// Whether the ring has space up to a position: its oldest bytes may be overwritten only once they are durable.
     fn is_free(&self, end: u64) -> bool {
         end.next_multiple_of(self.block_bytes()) <= self.durable().position + RING_BYTES
     }
 
-    /// Whether a group may be opened behind the last, which is closed: a third that is not durable
-    /// would take the place of the first's end.
+    /// Whether a group may be opened after the last one, which is closed. A third group that is not durable would
+    /// overwrite the entry of the first group in `ENDS`.
     fn may_open_behind(&self, tail: Mark) -> bool {
         tail.group.wrapping_sub(self.durable().group) % GROUP_NUMBERS <= 1
     }
 
-    /// Whether a transaction of so many bytes can be appended without waiting.
+    /// Whether a transaction of this size can be appended without waiting.
     pub(super) fn has_room(&self, bytes: u64) -> bool {
         let tail = self.tail();
         let at = self.group_start(tail.position) + self.group_header_bytes();
         self.is_free(at + bytes) && (!tail.closed || self.may_open_behind(tail))
     }
 
-    /// Makes sure that the file reaches to a position, and that it would after a power loss.
+    /// Makes sure that the file reaches to a position, even after a power loss.
     pub(crate) fn reserve(&self, end: u64) -> Result<(), JournalError> {
         let offset = self.offset_of(self.generation(), end).next_multiple_of(self.block_bytes());
         if offset > self.get(LENGTH) {
@@ -121,27 +121,27 @@ impl Group {
         self.learn_len(offset)
     }
 
-    /// Makes the first blocks for groups, and durable with them all that is in the file before them.
+    /// Allocates the first blocks for groups, and with them makes durable everything before them in the file.
     pub(crate) fn make_first_blocks(&self) -> Result<(), JournalError> {
         let first = self.first_bytes();
         self.reach(first, first)
     }
 
-    /// Whether the file has room for any group. As long as it has none, nothing that it says needs to be durable.
+    /// Whether the file has space for any group. As long as it has none, nothing that the file says needs to be
+    /// durable.
     pub(crate) fn has_blocks(&self) -> bool {
         self.get(LENGTH) > self.geometry.data_offset
     }
 
-    /// Bytes of the file with its first blocks, for which there has to be room.
+    /// The length of the file in bytes with its first blocks, for which there has to be space.
     pub(crate) fn first_bytes(&self) -> u64 {
         let Geometry { data_offset, block_bytes, limit_bytes, .. } = self.geometry;
         (data_offset + first_step(block_bytes)).min(limit_bytes) / AREA_BYTES * AREA_BYTES
     }
 
-    /// Makes the file durably reach to an offset. That it seems to already is not enough: a commit
-    /// would then leave it to its own write to make the size and the blocks of another process
-    /// durable, which is the file system's journal's work at every commit and no promise of the
-    /// medium's.
+    /// Makes the file durably reach to an offset. It is not enough that it seems to reach that far already. A commit
+    /// would then rely on its own write to make durable the size and the blocks that another process allocated. That
+    /// would cost a transaction of the file system's journal at every commit, and the medium does not promise it.
     pub(super) fn extend(&self, offset: u64) -> Result<(), JournalError> {
         self.block.refresh_len().map_err(|source| self.failed(source))?;
         let length = self.block.len();
@@ -153,7 +153,8 @@ impl Group {
                 return Err(JournalError::LimitReached { limit_bytes: limit });
             }
             let step = first_step(self.geometry.block_bytes).max(length.min(LARGEST_STEP));
-            // As much is left to the database as is taken: what is in the log has to go there some time.
+            // Take at most half of the free space, so that the database finds as much: the contents of the log have to
+            // go there some time.
             let step = step.min(self.block.free_bytes() / 2);
             let wanted = (length + step).max(offset).min(limit) / AREA_BYTES * AREA_BYTES;
             let least = offset.next_multiple_of(AREA_BYTES);
@@ -162,7 +163,7 @@ impl Group {
         self.reach(wanted, least)
     }
 
-    /// Makes the file durably as long as is wanted, or where there is not so much room at least as long as that.
+    /// Makes the file durably `wanted` bytes long, or at least `least` bytes where there is not enough space.
     fn reach(&self, wanted: u64, least: u64) -> Result<(), JournalError> {
         let reached = match self.block.preallocate(wanted) {
             // A smaller step may still fit.
@@ -177,16 +178,17 @@ impl Group {
         Ok(())
     }
 
-    /// Where a transaction goes that is written past the ring: everything before it is durable, and
-    /// the last group closed with it.
+    /// The place of a transaction that bypasses the ring. On return everything before it is durable, and the last group
+    /// is closed.
     pub(crate) fn begin_direct(&self) -> Result<u64, JournalError> {
         self.drain()?;
         self.refuse_during_switch()?;
         Ok(self.group_start(self.tail().position))
     }
 
-    /// Seals a group that was written past the ring from [`Group::begin_direct`]'s place on and is
-    /// as durable as groups are. Nobody else appends meanwhile, so there is nothing for a leader.
+    /// Seals a group that was written to the device, bypassing the ring, at the place that [`Group::begin_direct`]
+    /// gave. The group is as durable as groups are. No other process appends meanwhile, so there is nothing for a
+    /// leader to write.
     pub(crate) fn publish_direct(&self, end: u64) -> Result<Ticket, JournalError> {
         self.check()?;
         let (word, durable) = (self.get(TAIL), self.get(DURABLE));
@@ -195,7 +197,7 @@ impl Group {
             return Err(JournalError::Unexpected("a large transaction behind one that is not durable"));
         }
         let new = Mark { position: end, group: tail.group + 1, closed: true };
-        // Says to whoever takes over that there is nothing to write.
+        // Tells a process that takes over the lead that there is nothing to write.
         self.set(DIRECT_END, end);
         let sealed = self.exchange(TAIL, word, new.pack());
         sealed.map_err(|_| JournalError::Unexpected("two writers at once"))?;
@@ -204,8 +206,8 @@ impl Group {
     }
 }
 
-/// Bytes that a log grows by at first: zeroing them takes part of the time of a program that
-/// opens a database, commits once and closes it. Later it grows by as much as it has.
+/// Bytes by which a log grows at first. Zeroing them takes part of the time of a program that opens a database, commits
+/// once and closes it. Later the log grows by its own length each time, up to [`LARGEST_STEP`].
 fn first_step(block_bytes: u32) -> u64 {
     u64::from(block_bytes) * 16
 }

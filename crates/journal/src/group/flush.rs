@@ -1,4 +1,4 @@
-//! Making groups durable: one leader writes for all that are sealed, the others sleep.
+//! Making groups durable: one leader writes all sealed transactions, and the other committers sleep.
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,18 +13,18 @@ use super::words::{
 use crate::JournalError;
 use crate::engine::{DurabilityWaiter, Led, Ticket};
 
-/// How long a sleeper sleeps before it looks whether the leader is still alive.
+/// How long a committer sleeps before it checks whether the leader is still alive.
 const SLICE: Duration = Duration::from_millis(20);
 
 impl Group {
-    /// Closes a group, if it is open: what is sealed from now on belongs to the next. Returns where
-    /// it ends, as long as it is one of the two that are not durable.
+    /// Closes a group, if it is open: transactions sealed from now on belong to the next group. Returns where the group
+    /// ends. The group has to be one of the two that are not durable.
     fn close(&self, group: u64) -> u64 {
         loop {
             let word = self.get(TAIL);
             let tail = Mark::unpack(word);
             if tail.group != group {
-                // A leader that died may have closed it, and the next is already open.
+                // A leader that died may have closed the group, and the next group is already open.
                 return self.get(ENDS[(group % 2) as usize]);
             }
             let closed = Mark { closed: true, ..tail };
@@ -34,7 +34,7 @@ impl Group {
         }
     }
 
-    /// Makes everything durable that is sealed now, unless somebody else has taken over.
+    /// Makes durable everything that is sealed now, unless another process has taken over.
     pub(super) fn flush(&self, leader: &Leader<'_>) -> Result<(), JournalError> {
         self.check()?;
         let goal = self.tail().position;
@@ -46,19 +46,19 @@ impl Group {
         }
     }
 
-    /// Makes the group durable that follows what is; whether it was still up to this leader.
+    /// Makes the first group durable that is not yet. Returns whether this leader was still the one to do so.
     fn flush_group(&self, leader: &Leader<'_>, durable: u64) -> Result<bool, JournalError> {
         let before = Mark::unpack(durable);
         let group = (before.group + 1) % GROUP_NUMBERS;
         let end = self.close(group);
-        // Else written past the ring.
+        // If `DIRECT_END` is the end of the group, the group was written to the device when it was sealed.
         if self.get(DIRECT_END) != end && !self.write_group(leader, durable, end)? {
             return Ok(false);
         }
         Ok(self.made_durable(durable, Mark { position: end, group, closed: false }))
     }
 
-    /// Tells everybody that the group behind what is durable is too, unless somebody else has.
+    /// Publishes that the group after `before` is durable, unless another process has done so.
     pub(super) fn made_durable(&self, before: u64, mark: Mark) -> bool {
         if self.exchange(DURABLE, before, mark.pack()).is_err() {
             return false;
@@ -70,7 +70,7 @@ impl Group {
         true
     }
 
-    /// Wakes those that wait for a group, without a system call when nobody does.
+    /// Wakes the threads that wait for a group, without a system call when there are none.
     fn wake(&self, group: u64, count: u32) {
         let word = self.base + SLEEPERS[(group % 2) as usize];
         self.segment.fetch_add(word, 1);
@@ -79,8 +79,8 @@ impl Group {
         }
     }
 
-    /// Writes the closed group from the ring with one write, unless it is no longer this leader's to
-    /// write: `durable` is what its place was found by.
+    /// Writes the closed group from the ring with one write, unless another leader has done so or has taken over.
+    /// `durable` is the value of `DURABLE` from which this leader computed the group's place.
     fn write_group(&self, leader: &Leader<'_>, durable: u64, end: u64) -> Result<bool, JournalError> {
         let generation = self.generation();
         let start = self.group_start(Mark::unpack(durable).position);
@@ -92,19 +92,19 @@ impl Group {
         let (content, padding) = whole.split_at_mut(bytes.unwrap_or(0) as usize);
         padding.fill(0);
         self.read_ring(start, content);
-        // What has been read so far is this group's if the one before it is still the last that is
-        // durable: only then are its place and its bytes in the ring nobody else's. The write that
-        // follows may come late, and is of the same bytes as any other of this group.
+        // If `DURABLE` has not changed, then the bytes that were read are this group's: only until then do its place,
+        // and its bytes in the ring, belong to no other group. The write that follows may come late, but it writes the
+        // same bytes as any other write of this group.
         self.segment.fence();
         if self.get(DURABLE) != durable || !leader.leads() {
             return Ok(false);
         }
-        // Poisoned with the buffer still locked, for `force`.
+        // Poison while the buffer is still locked, because `force` checks under that lock.
         let poison = |error| self.poison(error);
         bytes.ok_or(JournalError::Unexpected("a group that ends before it begins")).map_err(poison)?;
         let completed = self.framing.complete(content, generation, offset, self.is_ordered());
         let transactions = completed.map_err(poison)?;
-        // Whoever sealed the last of it may have made the file longer, durably.
+        // The writer that sealed the group's last transaction may have extended the file, durably.
         self.learn_len(offset + whole.len() as u64).map_err(poison)?;
         let committed = self.block.commit(offset, whole, self.options.durability);
         committed.map_err(|source| self.failed(source)).map_err(poison)?;
@@ -113,7 +113,7 @@ impl Group {
         Ok(true)
     }
 
-    /// Wakes one committer of the group that is open or waiting, to lead it.
+    /// Wakes one committer of the group that is open or waits, to lead it.
     pub(super) fn wake_next_leader(&self) {
         let tail = self.tail();
         if tail.position != self.durable().position {
@@ -121,19 +121,20 @@ impl Group {
         }
     }
 
-    /// Makes everything that is sealed now durable.
+    /// Makes durable everything that is sealed now.
     pub(crate) fn drain(&self) -> Result<(), JournalError> {
         self.wait_for(self.tail())
     }
 
-    /// Makes everything that is sealed now durable, even where commits are acknowledged before
-    /// they are (invariant 5).
+    /// Makes durable everything that is sealed now, even where commits are acknowledged before they are durable
+    /// (invariant 5).
     pub(crate) fn force(&self) -> Result<(), JournalError> {
         self.drain()?;
         if self.get(HARDENED) >= self.durable().position {
             return Ok(());
         }
-        // One flush of this process at a time: of two, only one is told that it failed.
+        // Only one thread of this process flushes at a time: the kernel reports a failed flush to only one of two
+        // callers.
         let _buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         self.check()?;
         let durable = self.durable().position;
@@ -172,7 +173,7 @@ impl Group {
     }
 }
 
-/// What is called without the log's lock, and left by a panic if it is dropped (invariant 9).
+/// Guards a call that runs without the log's lock: if a panic drops this, the log is in doubt (invariant 9).
 struct Unfinished<'a>(&'a Group);
 
 impl Drop for Unfinished<'_> {

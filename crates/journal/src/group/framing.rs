@@ -1,5 +1,5 @@
-//! What group commit is told of the log that it serves: it knows positions, groups and generations, and
-//! no format.
+//! The interface between group commit and the log that it serves. Group commit knows positions, groups and generations,
+//! but no format.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,74 +10,74 @@ use duralite_medium::block::{Block, Durability};
 
 use crate::JournalError;
 
-/// Generations begin at multiples of it, and the file's length is one: no device's block is larger.
+/// Generations begin at multiples of this, and it divides the file's length: no device has larger blocks.
 pub(crate) const AREA_BYTES: u64 = 4096;
 
-/// Where groups are in the file.
+/// The layout of groups in the file.
 #[derive(Debug, Clone)]
 pub(crate) struct Geometry {
-    /// Every write is a multiple of it.
+    /// Every write is a multiple of this.
     pub(crate) block_bytes: u32,
-    /// Where every generation begins.
+    /// The file offset at which every generation begins.
     pub(crate) data_offset: u64,
-    /// Most bytes the file may take.
+    /// The maximum length of the file in bytes.
     pub(crate) limit_bytes: u64,
-    /// What errors name.
+    /// The path that errors name.
     pub(crate) path: PathBuf,
 }
 
-/// What the settings choose.
+/// The options from the settings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GroupOptions {
     /// How a group becomes durable.
     pub(crate) durability: Durability,
-    /// How long one that leads a group and does not come to its end is waited for.
+    /// How long other threads wait for a leader that makes no progress before they replace it.
     pub(crate) leader_patience: Duration,
-    /// A number that is the same for processes whose settings agree on what others rely on.
+    /// A number that is equal for processes whose settings agree wherever processes depend on each other.
     pub(crate) settings: u64,
 }
 
-/// A generation that begins.
+/// A generation that begins, as the log stores it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Generation {
     pub(crate) number: u64,
     /// SQLite's WAL header; `None` for an empty log.
     pub(crate) wal_header: Option<[u8; WAL_HEADER_BYTES]>,
-    /// Everything is in the database file.
+    /// Whether everything is in the database file.
     pub(crate) retired: bool,
-    /// Least bytes that the file has.
+    /// The least length of the file in bytes.
     pub(crate) file_bytes: u64,
-    /// Transactions sealed before it.
+    /// Transactions sealed before this generation.
     pub(crate) position: u64,
-    /// When it began, in milliseconds since 1970.
+    /// When the generation began, in milliseconds since 1970.
     pub(crate) time_ms: u64,
 }
 
-/// How the log starts over.
+/// The caller's parameters of a switch to a new generation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NewGeneration {
     /// SQLite's WAL header; `None` for an empty log.
     pub(crate) wal_header: Option<[u8; WAL_HEADER_BYTES]>,
-    /// Everything is in the database file.
+    /// Whether everything is in the database file.
     pub(crate) retired: bool,
-    /// What the file keeps, where it gives back the rest.
+    /// The number of bytes to which the file may be shrunk; `None` to keep its length.
     pub(crate) keep_bytes: Option<u64>,
-    /// Transactions sealed before it.
+    /// Transactions sealed before the new generation.
     pub(crate) position: u64,
-    /// When it begins, in milliseconds since 1970.
+    /// When the new generation begins, in milliseconds since 1970.
     pub(crate) time_ms: u64,
 }
 
-/// How groups and generations are told apart on the device.
+/// The format of groups and generations on the device.
 pub(crate) trait Framing: Send + Sync {
     /// Bytes between the beginning of a group and its first transaction, a multiple of 8.
     fn header_bytes(&self) -> u64;
 
-    /// So many bytes, for a group that is open since `time_ms`.
+    /// The bytes that stand in for the header of a group that was opened at `time_ms`, until the group is closed.
     fn placeholder(&self, generation: u64, time_ms: u64) -> Vec<u8>;
 
-    /// Completes the header of a closed group, which is to be written at an offset of the file. `ordered` says
-    /// that everything before it is durable. Returns how many transactions it has.
+    /// Completes the header of a closed group that is about to be written at an offset of the file. `ordered` says
+    /// whether everything before the group is durable. Returns the number of transactions in the group.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -89,9 +89,10 @@ pub(crate) trait Framing: Send + Sync {
         ordered: bool,
     ) -> Result<u64, JournalError>;
 
-    /// Writes what a generation begins with. Durable on return; where `later` is set, with the next flush or preallocation.
+    /// Writes what a generation begins with. Durable on return; with `later`, durable only with the next flush or
+    /// preallocation.
     ///
     /// # Errors
-    /// That of the device.
+    /// The device's.
     fn begin(&self, block: &dyn Block, generation: &Generation, later: bool) -> Result<(), MediumError>;
 }

@@ -1,4 +1,4 @@
-//! Generations: the log starts over.
+//! Starting the log over with a new generation.
 
 use duralite_logfmt::sqlite_wal::WAL_HEADER_BYTES;
 
@@ -13,21 +13,21 @@ const STATE_EMPTY: u64 = 1;
 const STATE_RETIRED: u64 = 2;
 
 impl Group {
-    /// What the file keeps when it is to have so many bytes: at least as much as SQLite fills between two automatic
-    /// checkpoints, so that it does not grow anew each time.
+    /// The length that the file keeps when it is to be shrunk to `keep_bytes`: at least as much as SQLite fills between
+    /// two automatic checkpoints, so that the file does not grow anew each time.
     pub(crate) fn kept_bytes(&self, keep_bytes: u64) -> u64 {
         let keep = keep_bytes.max(u64::from(self.geometry.block_bytes) * 1024);
         keep.checked_next_multiple_of(AREA_BYTES).unwrap_or(u64::MAX)
     }
 
-    /// Starts the log over, under SQLite's WRITE lock. Durable on return, or where the log has no blocks yet with the first
-    /// of them. With `keep_bytes` the file
-    /// then gives back what it has beyond that.
+    /// Starts the log over, under SQLite's WRITE lock. Returns the number of the new generation, which is durable on
+    /// return. In a log without blocks yet, it becomes durable together with the first of them. With `keep_bytes` the
+    /// file is then shrunk.
     ///
-    /// The slot that says how long the file is at least comes first, and is durable before the file is
-    /// cut; `LENGTH` comes before the slot. So neither promises bytes that are gone, wherever this
-    /// process dies or the power fails. Who holds WRITE is the only one who appends, nothing of the
-    /// new generation is there yet, and who still reads the old one finds that it is over. Returns its number.
+    /// The slot that stores the least length of the file is written and durable before the file is shrunk, and `LENGTH`
+    /// is lowered before the slot is written. So neither promises bytes that are gone, wherever this process dies or
+    /// the power fails. The holder of WRITE is the only process that appends, so the new generation is still empty, and
+    /// a process that still reads the old generation finds that it is over.
     pub(crate) fn switch(&self, new: &NewGeneration) -> Result<u64, JournalError> {
         let NewGeneration { wal_header, retired, keep_bytes, position, time_ms } = *new;
         self.force()?;
@@ -51,16 +51,16 @@ impl Group {
         self.set(INTENT, generation);
         self.finish_switch(&leader)?;
         if let Some(keep) = keep {
-            // What cannot be given back stays.
+            // It is no error if the file cannot be shrunk.
             let _ = self.block.shrink(keep);
         }
         Ok(generation)
     }
 
-    /// Completes a switch whose process died: what it announced is decided, and nobody may take in
-    /// the generation before. One that is under way is left to its process.
+    /// Completes a switch whose process died. Its announcement decided the switch, and no process may apply the
+    /// generation before. A switch in progress is left to its own process.
     pub(crate) fn adopt_switch(&self) -> Result<(), JournalError> {
-        // Who may only read leaves it to others. It needs no frame of a log that is about to start over.
+        // A user who may only read leaves the switch to others. It needs no frame of a log that is about to start over.
         if self.get(INTENT) == self.get(GENERATION) || self.segment.is_read_only() {
             return Ok(());
         }
@@ -71,7 +71,7 @@ impl Group {
         }
     }
 
-    /// Carries out a switch that has begun: this process's own, or one whose process died.
+    /// Carries out a switch that has begun: this process's own, or that of a process that died.
     fn finish_switch(&self, leader: &Leader<'_>) -> Result<(), JournalError> {
         let intent = self.get(INTENT);
         if intent == self.get(GENERATION) {
@@ -88,13 +88,14 @@ impl Group {
             number: generation,
             wal_header: (state & STATE_EMPTY == 0).then_some(wal_header),
             retired: state & STATE_RETIRED != 0,
-            // Not a length that is only seen: the slot may become durable before that does, and the
-            // log would then be taken for one that was cut short.
+            // This is not the length that the file seems to have: the slot may become durable before that length does,
+            // and the log would then be taken for one that was cut short.
             file_bytes: self.get(LENGTH),
             position: self.get(INTENT_POSITION),
             time_ms: self.get(INTENT_TIME),
         };
-        // The first group's blocks make it durable with them. Without a WAL header it says how the log ends.
+        // The first blocks of the file make the generation durable with them. A generation without a WAL header has to
+        // be durable at once: it says how the log ends.
         let later = new.wal_header.is_some() && !self.has_blocks();
         let begun = self.framing.begin(self.block.as_ref(), &new, later);
         begun.map_err(|source| self.poison(self.failed(source)))?;

@@ -1,16 +1,16 @@
-//! Who leads, and for how long.
+//! The leader lock: who holds it, and for how long.
 //!
-//! **The word.** `LEADER` holds the process that leads and an epoch that every acquisition advances:
-//! no two leaders ever hold the same word, and whoever frees it or takes it over compares it whole. An
-//! exchange that comes late, of a process that has slept in between, finds another word and does nothing.
+//! **The word.** `LEADER` holds the process slot of the leader, and an epoch that every acquisition advances. So no two
+//! leaders ever hold the same word. A process that frees the word, or takes it over, compares all of it. If that
+//! process has slept in between, its late exchange finds another word and does nothing.
 //!
-//! **Stopped leaders.** A process that is stopped while it leads (SIGSTOP, a frozen container) holds the
-//! word and cannot be told from a slow one. After a while another takes the word over, and writes the same
-//! group again. The stopped one may still do one write when it goes on, long after: it looked before that write
-//! whether its group was the oldest that is not durable, so its bytes are those of that group, and harm
-//! nothing where they are already. They would where the place has got another use, and that takes a new
-//! generation. So each process counts in a word how many of its threads may write, and a new generation
-//! waits until no other living process has one that does ([`Group::lead_alone`]).
+//! **Stopped leaders.** A process that is stopped while it leads (SIGSTOP, a frozen container) holds the word and
+//! cannot be told from a slow one. After a while another process takes the word over, and writes the same group again.
+//! The stopped process may still do one write when it continues, long after. Before that write it checked that its
+//! group was the oldest that was not durable. So it writes the bytes of that group, which do no harm where they already
+//! are. They would do harm if the place had been reused, which takes a new generation. So each process counts in a word
+//! how many of its threads may write, and a new generation waits until no other living process has such a thread
+//! ([`Group::lead_alone`]).
 
 use std::time::Duration;
 
@@ -20,19 +20,19 @@ use super::Group;
 use super::words::{ALONE, EPOCH, GENERATION, INTENT, LEADER, process_of, writing};
 use crate::JournalError;
 
-/// How long who waits for the leader lock sleeps before it looks again.
+/// How long a thread that waits for the leader lock sleeps before it looks again.
 const PAUSE: Duration = Duration::from_micros(50);
-/// How often a process is looked at again that writes without leading: it may be about to end.
+/// How often a process that writes without leading is looked at again: its write may be about to end.
 const LOOKS: u32 = 20;
 
-/// The leader lock, held.
+/// The leader lock, while a thread holds it.
 pub(super) struct Leader<'a> {
     group: &'a Group,
     token: u64,
 }
 
 impl Leader<'_> {
-    /// Whether nobody has taken over.
+    /// Whether no other process has taken over.
     pub(super) fn leads(&self) -> bool {
         self.group.get(LEADER) == self.token
     }
@@ -47,12 +47,12 @@ impl Drop for Leader<'_> {
     }
 }
 
-/// The word when its holder has let go.
+/// The word after its holder has released it.
 fn freed(token: u64) -> u64 {
     token / EPOCH * EPOCH
 }
 
-/// A leader that is in the way, and since when.
+/// The leader word that a thread waits for, and since when.
 #[derive(Default)]
 pub(super) struct Watch(Option<(u64, u64)>);
 
@@ -61,9 +61,10 @@ impl Group {
         self.segment.fetch_add(self.base + writing(self.segment.process_slot()), by);
     }
 
-    /// Takes the word over from what it was seen to be.
+    /// Takes the leader lock if the word is still `seen`.
     pub(super) fn acquire(&self, seen: u64, alone: u64) -> Option<Leader<'_>> {
-        // Counted before it leads: whoever wants to be alone takes the word first and looks then.
+        // This thread counts itself before it leads: a thread that needs to be alone takes the word first, and then
+        // looks at the counts.
         self.count_writer(1);
         let token = (seen / EPOCH).wrapping_add(1).wrapping_mul(EPOCH) | alone | self.own();
         if self.exchange(LEADER, seen, token).is_ok() {
@@ -73,7 +74,7 @@ impl Group {
         None
     }
 
-    /// Leads if nobody does.
+    /// Takes the leader lock if it is free.
     pub(super) fn try_lead(&self) -> Option<Leader<'_>> {
         self.try_lead_as(0)
     }
@@ -83,7 +84,7 @@ impl Group {
         if process_of(word).is_some() { None } else { self.acquire(word, alone) }
     }
 
-    /// Voids what a process left behind that had this process slot before: it is dead.
+    /// Clears the words of the dead process that had this process slot before.
     pub(super) fn bury_predecessor(&self) {
         self.set(writing(self.segment.process_slot()), 0);
         let word = self.get(LEADER);
@@ -98,7 +99,7 @@ impl Group {
         if let Some(process) = process_of(word)
             && !self.is_alive(process)?
         {
-            // If the slot has a new process by now that leads, the word is another.
+            // If a new process has the slot by now and leads, the word is another.
             let _ = self.exchange(LEADER, word, freed(word));
         }
         Ok(())
@@ -108,12 +109,12 @@ impl Group {
         self.segment.is_alive(process).map_err(|source| self.failed(source))
     }
 
-    /// Leads in the place of one that has been in the way for too long. The more have been
-    /// replaced already, the longer it takes: a slow device is not helped by more writers.
+    /// Takes the leader lock from a leader that has made no progress for too long. The more leaders have been replaced
+    /// already, the longer this waits: more writers do not help a slow device.
     pub(super) fn take_over(&self, watch: &mut Watch) -> Result<Option<Leader<'_>>, JournalError> {
         let word = self.get(LEADER);
         if process_of(word).is_none() || word & ALONE != 0 && self.get(INTENT) != self.get(GENERATION) {
-            // What a switch of generation writes may be written by one only.
+            // Only one process may do the writes of a switch of generation.
             *watch = Watch::default();
             return Ok(None);
         }
@@ -133,12 +134,12 @@ impl Group {
         Ok(self.acquire(word, 0))
     }
 
-    /// When waiting for others that may write ends.
+    /// The time at which a thread stops waiting for others that may write.
     fn deadline(&self) -> u64 {
         self.segment.clock_ns().saturating_add(self.patience().saturating_mul(5))
     }
 
-    /// In nanoseconds.
+    /// How long to wait for a leader, in nanoseconds.
     fn patience(&self) -> u64 {
         u64::try_from(self.options.leader_patience.as_nanos()).unwrap_or(u64::MAX)
     }
@@ -155,8 +156,9 @@ impl Group {
         Ok(count)
     }
 
-    /// Leads when nobody else can write to the device any more, not even late. Gives up as busy when
-    /// a process that may is in the way for long: it is stopped, or its device hardly moves.
+    /// Takes the leader lock, and waits until no other thread can write to the device any more, not even late. Returns
+    /// `Busy` when another process that may write does not finish in time: it is stopped, or its device hardly makes
+    /// progress.
     pub(super) fn lead_alone(&self) -> Result<Leader<'_>, JournalError> {
         let deadline = self.deadline();
         let mut watch = Watch::default();
@@ -166,7 +168,8 @@ impl Group {
                 break leader;
             }
             self.depose_dead_leader()?;
-            // It would have nothing to write: what is left is to find out who may.
+            // The leader lock is dropped at once: everything is durable, so a leader would have nothing to write. What
+            // is left is to find out which threads may write.
             drop(self.take_over(&mut watch)?);
             self.pause_until(deadline)?;
         };
@@ -176,7 +179,7 @@ impl Group {
         Ok(leader)
     }
 
-    /// As [`Group::lead_alone`], if that can be had at once.
+    /// As [`Group::lead_alone`], but returns `None` instead of waiting.
     pub(super) fn try_lead_alone(&self) -> Result<Option<Leader<'_>>, JournalError> {
         match self.try_lead_as(ALONE) {
             Some(leader) if self.is_alone()? => Ok(Some(leader)),
@@ -184,7 +187,7 @@ impl Group {
         }
     }
 
-    /// Whether the caller, who leads, is the only one that may write.
+    /// Whether the caller, who leads, is the only thread that may write.
     fn is_alone(&self) -> Result<bool, JournalError> {
         Ok(self.writers()? <= 1)
     }
@@ -202,14 +205,15 @@ impl Group {
         JournalError::Busy { path: self.geometry.path.clone(), what }
     }
 
-    /// Lets others run. Nobody wakes this: it is a sleep that a simulated segment can see.
+    /// Lets other threads run. No thread wakes this one: it waits on a word so that a simulated segment can observe the
+    /// sleep.
     fn pause(&self) {
         let word = self.get(LEADER);
         self.segment.wait(self.base + LEADER, (word & 0xffff_ffff) as u32, PAUSE);
     }
 
-    /// Makes everything durable that is sealed, for whoever has the WRITE lock and is about to start
-    /// the log over; whether nobody is left then that could write to it late.
+    /// Makes everything sealed durable, for the holder of the WRITE lock that is about to start the log over. Returns
+    /// whether no thread is left that could write to the log late.
     pub(super) fn settle(&self) -> Result<bool, JournalError> {
         self.force()?;
         let (mut watch, mut looks) = (Watch::default(), LOOKS);
@@ -218,8 +222,8 @@ impl Group {
             if self.writers()? == 0 {
                 return Ok(true);
             }
-            // A leader is at the end of its work. Any other was replaced, or takes a moment to find that
-            // somebody else leads.
+            // A leader is about to finish its work. Any other writer was replaced, or needs a moment to find that
+            // another thread leads.
             match process_of(self.get(LEADER)) {
                 None if looks == 0 => return Ok(false),
                 Some(_) if self.segment.clock_ns() > deadline => return Ok(false),

@@ -1,7 +1,8 @@
-//! What the processes that shared a log left of the words that they shared.
+//! The state in which the last processes left the words of a log.
 //!
-//! The words say what was written, as the writer's successors would go on by them if its process died: the same
-//! holds if the last process has gone, as long as the memory is there. Where nothing was under way then, the log is durable up to its end, and nothing was written after it.
+//! If a process dies, the words tell the other processes how to continue. The same holds after the last process has
+//! ended, as long as the memory still exists. If no operation was in progress then, the log is durable up to its end,
+//! and nothing was written after the end.
 
 use super::Recovered;
 use super::words::{
@@ -10,19 +11,19 @@ use super::words::{
 };
 use duralite_medium::PROCESS_SLOTS;
 
-/// How a log was left.
+/// The state in which a log was left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Left {
-    /// Where it ended, durably and with nothing after it.
+    /// The end of the log: durable, and with nothing written after it.
     pub(crate) end: Recovered,
-    /// Bytes that the file has durably.
+    /// The length of the file in bytes that is known to be durable.
     pub(crate) file_bytes: u64,
-    /// The settings that it was used with.
+    /// The settings with which the log was used.
     pub(crate) settings: u64,
 }
 
-/// How the log was left by the words that are left of those who shared it; `None` where
-/// something was under way or had failed. `data_offset` is where a generation's first group is in the file.
+/// Determines from the words in which state the last processes left the log. `None` where an operation was in progress
+/// or had failed. `data_offset` is the file offset of a generation's first group.
 pub(crate) fn left(words: &[u8], data_offset: u64) -> Option<Left> {
     let word = |at: u64| {
         let bytes = words.get(at as usize..at as usize + 8)?;
@@ -40,7 +41,7 @@ pub(crate) fn left(words: &[u8], data_offset: u64) -> Option<Left> {
         && word(HARDENED)? >= end
         && reached.iter().all(|position| *position <= end);
     let start = word(STARTS[(generation % 2) as usize])?;
-    // Without a group the generation itself may not be durable yet.
+    // A generation without a group may itself not be durable yet.
     if !is_quiet || end <= start {
         return None;
     }

@@ -1,22 +1,21 @@
-//! Group commit: sealed transactions wait in shared memory, one committer writes them for all.
+//! Group commit: sealed transactions wait in shared memory, and one committer, the leader, writes them for all.
 //!
-//! **Places.** A transaction's place is a position that only grows while processes share the
-//! segment; a generation maps its positions to the file from [`Geometry::data_offset`] on. The ring of the
-//! segment holds the bytes of the newest positions, as they are to stand on the device.
+//! **Positions.** A transaction's place is a position, which only grows while processes share the segment. A generation
+//! maps its positions to the file, from [`Geometry::data_offset`] on. The ring in the segment holds the bytes of the
+//! newest positions, in the form that they get on the device.
 //!
-//! **Words.** `TAIL` is the end of the last sealed transaction, `DURABLE` the end of the last
-//! durable group; both carry the group's number, and `TAIL` whether its group is closed. Who holds
-//! SQLite's WRITE lock appends: it writes the ring behind `TAIL` and moves `TAIL` by one
-//! compare-and-exchange. Who holds the leader lock closes the open group by another, writes it
-//! with one write, and moves `DURABLE`. Either may die at any instruction: before its exchange
-//! nothing has happened, and after it the words say what is left to do, so that the next leader
-//! does it again from the ring (invariants 4, 7, 9). The leader may be replaced while it is stopped:
-//! see [`lead`]. A group that is closed and not durable may
-//! have the next one behind it already; `ENDS` says where it ends.
+//! **Words.** `TAIL` is the end of the last sealed transaction, `DURABLE` the end of the last durable group. Both carry
+//! a group number, and `TAIL` also whether its group is closed. The holder of SQLite's WRITE lock appends: it writes to
+//! the ring after `TAIL` and moves `TAIL` by one compare-and-exchange. The holder of the leader lock closes the open
+//! group by another compare-and-exchange, writes the group with one write, and moves `DURABLE`. Either process may die
+//! at any instruction. Before its exchange nothing has happened. After the exchange the words say what is left to do,
+//! and the next leader redoes it from the ring (invariants 4, 7, 9). Another process may replace a leader that is
+//! stopped: see [`lead`]. While a closed group is not yet durable, the next group may already be open; `ENDS` then says
+//! where the closed group ends.
 //!
-//! **Sleeping.** A committer sleeps on one of two words, by its group's parity: at any time only
-//! a closed and an open group are not durable. The leader wakes its whole group, and one committer of
-//! the next to lead it.
+//! **Sleeping.** A committer sleeps on one of two words, chosen by the parity of its group: at any time at most one
+//! closed and one open group are not durable. The leader wakes its whole group, and one committer of the next group to
+//! lead it.
 
 mod append;
 mod flush;
@@ -45,7 +44,7 @@ use words::{
 };
 pub(crate) use words::{RING_SHARE, SHARED_BYTES, STATE_BYTES};
 
-/// What group commit has done in this process.
+/// Counts of what group commit has done in this process.
 #[derive(Debug, Default)]
 pub(crate) struct GroupActivity {
     pub(crate) groups: AtomicU64,
@@ -53,7 +52,7 @@ pub(crate) struct GroupActivity {
     pub(crate) sleeps: AtomicU64,
 }
 
-/// The part of a log that processes share.
+/// A log's group commit, with the words and the ring that processes share.
 pub(crate) struct Group {
     segment: Arc<dyn Segment>,
     base: u64,
@@ -61,21 +60,21 @@ pub(crate) struct Group {
     geometry: Geometry,
     framing: Arc<dyn Framing>,
     options: GroupOptions,
-    /// What the leader writes from.
+    /// The buffer from which the leader writes.
     buffer: Mutex<AlignedBuf>,
     /// Why this process poisoned the log.
     reason: Mutex<Option<JournalError>>,
-    /// Whether this process panicked while it waited or led: it stops, and the others go on as after
-    /// its death, which may come at any instruction too.
+    /// Whether a thread of this process panicked while it waited or led. This process then stops using the log. The
+    /// other processes continue as after its death, which may also come at any instruction.
     panicked: AtomicBool,
     pub(crate) activity: GroupActivity,
 }
 
-/// Where a log stands when the first process attaches it.
+/// The end of a log when the first process attaches it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Recovered {
     pub(crate) generation: u64,
-    /// Offset in the file behind the last committed transaction.
+    /// Offset in the file just after the last committed transaction.
     pub(crate) end: u64,
 }
 
@@ -92,7 +91,7 @@ impl Group {
         self.segment.compare_exchange(self.base + word, current, new)
     }
 
-    /// Raises a word to a value, unless it is beyond that already.
+    /// Raises a word to a value, unless the word is already higher.
     fn advance(&self, word: u64, value: u64) {
         let mut seen = self.get(word);
         while seen < value {
@@ -111,7 +110,7 @@ impl Group {
         Mark::unpack(self.get(DURABLE))
     }
 
-    /// Joins the processes that share the log, or begins the sharing with what recovery found.
+    /// Joins the processes that share the log, or begins the sharing with the state that recovery found.
     pub(crate) fn join(
         segment: Arc<dyn Segment>,
         base: u64,
@@ -146,7 +145,7 @@ impl Group {
             // The ring is empty.
             group.set(DIRECT_END, end);
             group.set(SETTINGS, group.options.settings);
-            // The flush that ends recovery has made the size durable too, or it is known to be.
+            // The size is durable: the flush that ends recovery made it so, or it was known to be so before.
             group.set(LENGTH, group.block.len());
         } else if !group.segment.is_read_only() {
             group.bury_predecessor();
@@ -184,23 +183,23 @@ impl Group {
         self.durable().position
     }
 
-    /// Keeps what was read before from being read after the words that are loaded next.
+    /// Orders earlier reads before the loads of words that follow.
     pub(crate) fn fence(&self) {
         self.segment.fence();
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 
-    /// Where a generation's positions begin.
+    /// The position at which a generation begins.
     pub(crate) fn start_of(&self, generation: u64) -> u64 {
         self.get(STARTS[(generation % 2) as usize])
     }
 
-    /// The place in the file of a position of a generation.
+    /// The file offset of a position of a generation.
     pub(crate) fn offset_of(&self, generation: u64, position: u64) -> u64 {
         position.wrapping_sub(self.start_of(generation)).wrapping_add(self.geometry.data_offset)
     }
 
-    /// Where the group begins that is appended behind `end`.
+    /// The position of a group that is appended after `end`.
     fn group_start(&self, end: u64) -> u64 {
         end.next_multiple_of(self.block_bytes()).max(self.start_of(self.generation()))
     }
@@ -210,7 +209,7 @@ impl Group {
         self.framing.header_bytes()
     }
 
-    /// Whether everything before a group that is written now is durable.
+    /// Whether every group is durable before the next group is written.
     pub(crate) fn is_ordered(&self) -> bool {
         self.options.durability != Durability::Normal
     }
@@ -219,7 +218,7 @@ impl Group {
         JournalError::Medium { path: self.geometry.path.clone(), source }
     }
 
-    /// Refuses to go on after a failure in any process (invariant 9).
+    /// Fails if any process has poisoned the log (invariant 9).
     pub(crate) fn check(&self) -> Result<(), JournalError> {
         if self.panicked.load(Ordering::Relaxed) {
             return Err(JournalError::Poisoned("a panic; its message says why".to_owned()));
@@ -233,7 +232,7 @@ impl Group {
         }))
     }
 
-    /// Stops everybody: what the device holds is in doubt (invariant 9). Returns the error.
+    /// Poisons the log for all processes: what the device holds is in doubt (invariant 9). Returns the error.
     pub(crate) fn poison(&self, error: JournalError) -> JournalError {
         let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         let message = JournalError::Poisoned(error.to_string());

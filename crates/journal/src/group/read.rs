@@ -1,12 +1,12 @@
-//! Reading what is sealed: from the ring, or from the device once it has left it.
+//! Reading sealed bytes: from the ring, or from the device once they have left the ring.
 
 use super::Group;
 use super::words::{DIRECT_END, FRONTIER, RING, RING_BYTES};
 use crate::JournalError;
 
 impl Group {
-    /// Copies bytes of the present generation from the ring, or from the device if they have left
-    /// it. Bytes beyond [`Group::sealed`] must not be asked for.
+    /// Copies bytes of the current generation from the ring, or from the device if they have left the ring. The caller
+    /// must not ask for bytes beyond [`Group::sealed`].
     pub(crate) fn read(&self, generation: u64, position: u64, buf: &mut [u8]) -> Result<(), JournalError> {
         if self.read_sealed(position, buf) {
             return Ok(());
@@ -16,24 +16,25 @@ impl Group {
         self.block.read(offset, buf).map_err(|source| self.failed(source))
     }
 
-    /// Copies sealed bytes from the ring; `false`, with anything in `buf`, if they have left it.
+    /// Copies sealed bytes from the ring. Returns `false` if they have left the ring; the contents of `buf` are then
+    /// undefined.
     pub(crate) fn read_sealed(&self, position: u64, buf: &mut [u8]) -> bool {
         let in_ring = |frontier: u64| frontier.wrapping_sub(position) <= RING_BYTES && position < frontier;
         if !in_ring(self.get(FRONTIER)) || position < self.get(DIRECT_END) {
             return false;
         }
         self.read_ring(position, buf);
-        // If any of it was written over, then so that this is seen now.
+        // If a writer has overwritten any of these bytes, then the load of `FRONTIER` after this fence shows it.
         self.segment.fence();
         in_ring(self.get(FRONTIER))
     }
 
-    /// Bytes before this position have left the ring: they are on the device.
+    /// The position before which all bytes have left the ring: they are on the device.
     pub(crate) fn past_ring(&self) -> u64 {
         self.get(DIRECT_END).max(self.get(FRONTIER).saturating_sub(RING_BYTES))
     }
 
-    /// Another process may have made the file longer.
+    /// Looks up the length of the file anew: another process may have extended it.
     pub(super) fn learn_len(&self, end: u64) -> Result<(), JournalError> {
         if end <= self.block.len() {
             return Ok(());

@@ -1,5 +1,5 @@
-//! The words and the ring under a weak memory model: through the code itself, with the copies that a
-//! processor may reorder.
+//! The words and the ring under a weak memory model. The tests run the real code, on copies that a processor may
+//! reorder.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use super::*;
 const DATA_OFFSET: u64 = 3 * AREA_BYTES;
 const OLD: [u8; 16] = [1; 16];
 const NEW: [u8; 16] = [2; 16];
-/// Where the old bytes are, and the position that has the same place in the ring.
+/// The position of the old bytes, and a later position that has the same place in the ring.
 const AT: u64 = DATA_OFFSET;
 const AGAIN: u64 = AT + RING_BYTES;
 
-/// A device on which the old bytes are, for ever.
+/// A device that always has the old bytes.
 #[derive(Debug)]
 struct OldBlock;
 
@@ -72,7 +72,7 @@ impl Block for OldBlock {
     }
 }
 
-/// Groups without a header, as those of embedded frames are.
+/// Groups without a header, like those of embedded frames.
 struct Bare;
 
 impl Framing for Bare {
@@ -111,7 +111,7 @@ fn join(process: Arc<WeakProcess>, first: bool) -> Group {
     Group::join(process, 0, Arc::new(OldBlock), geometry, Arc::new(Bare), options, recovered).unwrap()
 }
 
-/// Two processes that share a log whose last group, durable or not, is the old bytes.
+/// Two processes that share a log whose last group, durable or not, consists of the old bytes.
 fn pair() -> [Group; 2] {
     let place = RING + AT % RING_BYTES;
     let ranges = [0..LENGTH + 8, writing(0)..writing(PROCESS_SLOTS), place..place + 512];
@@ -122,7 +122,7 @@ fn pair() -> [Group; 2] {
     groups
 }
 
-/// As if so much had been committed since that the next transaction has the old bytes' place.
+/// Sets the words as if so much had been committed that the next transaction gets the old bytes' place.
 fn go_round(group: &Group) {
     let closed = Mark { position: AGAIN, group: 2, closed: true };
     group.set(FRONTIER, AGAIN);

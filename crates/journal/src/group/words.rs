@@ -1,67 +1,68 @@
-//! The words that processes share, and where they are.
+//! The words that processes share, and their offsets.
 
 use duralite_logfmt::sqlite_wal::WAL_HEADER_BYTES;
 use duralite_medium::PROCESS_SLOTS;
 
 use super::framing::AREA_BYTES;
 
-/// Words, each on lines of its own, relative to where the group's part of the segment begins.
+/// Offsets relative to the group's part of the segment. Frequently written words are on cache lines of their own.
 pub(super) const GENERATION: u64 = 0;
 pub(super) const TAIL: u64 = 128;
 pub(super) const DURABLE: u64 = 256;
 pub(super) const FRONTIER: u64 = 384;
-/// Who leads: [`EPOCH`] and above a number that every acquisition advances, below it the process slot + 1
-/// (0 for nobody) and whether it is alone.
+/// The leader word. From [`EPOCH`] up: an epoch that every acquisition advances. Below: the leader's process slot + 1
+/// (0 if there is no leader), and the flag [`ALONE`].
 pub(super) const LEADER: u64 = 512;
 pub(super) const POISON: u64 = 640;
 pub(super) const HARDENED: u64 = 768;
 pub(super) const DIRECT_END: u64 = 896;
 pub(super) const SLEEPERS: [u64; 2] = [1024, 1152];
-/// How many sleep, or are about to, beside their word; more than there are when some have died.
+/// Offset from a word of [`SLEEPERS`] to its count of threads that sleep on it or are about to. The count is too high
+/// after the death of a sleeping process.
 pub(super) const SLEEPING: u64 = 8;
 pub(super) const STARTS: [u64; 2] = [1280, 1288];
-/// Where a closed group ends, by its parity, once the next is open.
+/// The end of a closed group, by the parity of its number, once the next group is open.
 pub(super) const ENDS: [u64; 2] = [1296, 1304];
-/// A switch of generation that has begun: the number, and what its slot is to hold.
+/// A switch of generation that has begun: the new generation's number, and the contents of its slot.
 pub(super) const INTENT: u64 = 1408;
 pub(super) const INTENT_STATE: u64 = 1416;
 pub(super) const INTENT_HEADER: u64 = 1424;
 pub(super) const INTENT_POSITION: u64 = 1456;
 pub(super) const INTENT_TIME: u64 = 1464;
 pub(super) const SETTINGS: u64 = 1536;
-/// Bytes that the file has durably, as far as is known: whoever sees a longer one may see what a
-/// process left that died while it preallocated. 0 where nobody has said yet.
+/// The length of the file in bytes that is known to be durable. A process that sees a longer file may see space that
+/// another process was preallocating when it died. 0 if unknown.
 pub(super) const LENGTH: u64 = 1544;
-/// A word for each process: how many of its threads may write groups or generations to the device.
+/// A word for each process slot: how many of its threads may write groups or generations to the device.
 const WRITING: u64 = 2048;
-/// Bytes of the segment that have to be zeros at first. The ring behind them need not be: only what has
-/// been written to it is read.
+/// Bytes of the segment that must be zeros initially. The ring after them need not be: only bytes that were written to
+/// it are read.
 pub(crate) const STATE_BYTES: u64 = RING;
 pub(super) const RING: u64 = 4096;
 
-/// Bytes of sealed transactions that may wait for a leader; a power of two.
+/// Size of the ring, which holds sealed transactions until a leader has written them; a power of two.
 pub(crate) const RING_BYTES: u64 = 1 << 20;
-/// Bytes that the group's part takes in the segment.
+/// Bytes of the segment that the group's part occupies.
 pub(crate) const SHARED_BYTES: u64 = RING + RING_BYTES;
-/// A transaction above this is written past the ring.
+/// A larger transaction bypasses the ring.
 pub(crate) const RING_SHARE: u64 = RING_BYTES / 4;
 
 pub(super) const EPOCH: u64 = 1 << 16;
-/// The leader switches the generation, or is about to: nobody else may be writing.
+/// The leader switches the generation, or is about to: no other thread may be writing.
 pub(super) const ALONE: u64 = 1 << 8;
 
-/// The process that leads.
+/// The process slot of the leader.
 pub(super) fn process_of(leader: u64) -> Option<usize> {
     (leader % ALONE).checked_sub(1).map(|process| process as usize)
 }
 
-/// Where a process's count of writers is.
+/// Offset of a process slot's count of writers.
 pub(super) fn writing(process: usize) -> u64 {
     WRITING + 8 * process as u64
 }
 
-/// A position with the number of its group, as `TAIL` and `DURABLE` hold it: bits 7.. position in
-/// units of 8 bytes, bits 1..7 group number, bit 0 whether the group is closed.
+/// A position with the number of its group, as `TAIL` and `DURABLE` store it: the position in units of 8 bytes from bit
+/// 7 up, the group number in bits 1 to 6, and in bit 0 whether the group is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) position: u64,
@@ -69,7 +70,7 @@ pub(super) struct Mark {
     pub(super) closed: bool,
 }
 
-/// Group numbers wrap: only two groups are ever not durable.
+/// Group numbers wrap: at most two groups are not durable at any time.
 pub(super) const GROUP_NUMBERS: u64 = 1 << 6;
 
 impl Mark {
