@@ -268,7 +268,7 @@ impl Log {
         self.stream.engine().wal_header().is_some()
     }
 
-    /// Fills `buf` from stream offset `offset` on; returns how many bytes there were.
+    /// Fills `buf` from stream offset `offset` on. Returns how many bytes it read.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.

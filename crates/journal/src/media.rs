@@ -41,7 +41,7 @@ impl MemoryKind {
     }
 }
 
-/// How home pages become durable, and logs that are in the same memory.
+/// How home pages, and logs in the same memory, become durable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HomeSync {
     /// For each page, the way that is cheaper.
@@ -50,7 +50,7 @@ pub enum HomeSync {
     /// For each page, by the paper's rule: a page that is written less often than the average page is written with
     /// non-temporal stores.
     Average,
-    /// Stored through the cache, and flushed at the sync.
+    /// Written with ordinary stores, and flushed at the sync.
     WriteBack,
     /// Written with non-temporal stores.
     WriteThrough,
