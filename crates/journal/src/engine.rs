@@ -114,8 +114,8 @@ pub trait DurabilityWaiter: Send + Sync {
     /// Returns when the transaction is durable.
     ///
     /// # Errors
-    /// When the transaction could not be made durable: then no transaction sealed after it is durable either (invariant
-    /// 9).
+    /// When the transaction could not be made durable: then no transaction sealed after it is durable either
+    /// (invariant 9).
     fn wait(&self, ticket: Ticket) -> Result<(), JournalError>;
 
     /// Returns when everything sealed before the call is durable.
