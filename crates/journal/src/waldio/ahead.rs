@@ -1,28 +1,29 @@
-//! Reading a log on and on: the further, the more at a time.
+//! Read-ahead for a process that reads a log sequentially: each read is twice as large as the one before, up to a limit.
 
 use crate::JournalError;
 
-/// Bytes read at a time, at least and at most.
+/// Smallest and largest size of a read, in bytes.
 const LEAST: u64 = 4 << 10;
 const MOST: u64 = 1 << 20;
-/// Of the memory for them so much is kept.
+/// Bytes of memory that a cleared buffer keeps.
 const KEPT: usize = 16 << 10;
 
-/// A part of the log in memory.
+/// A buffer with a part of the log.
 #[derive(Default)]
 pub(super) struct Ahead {
     bytes: Vec<u8>,
-    /// Position of the first of them.
+    /// Position of the first byte in `bytes`.
     at: u64,
-    /// So many were wanted.
+    /// Intended size of the last read, in bytes.
     size: u64,
 }
 
 impl Ahead {
-    /// `len` bytes from a position on. If they are not here, `read` gets as many as are worth while of the `at_once` that it can.
+    /// Returns `len` bytes from a position on. If the buffer does not hold them, `read` fills it from there. It is asked for more
+    /// than `len` bytes as far as it can deliver `at_once` bytes in one read.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The errors of `read`.
     pub(super) fn get(
         &mut self,
         from: u64,
@@ -44,14 +45,15 @@ impl Ahead {
         Ok(&self.bytes[within..within + len as usize])
     }
 
-    /// Takes bytes in that somebody else has read.
+    /// Fills the buffer with bytes that the caller has read.
     pub(super) fn put(&mut self, at: u64, bytes: &[u8]) {
         self.bytes.clear();
         self.bytes.extend_from_slice(bytes);
         self.at = at;
     }
 
-    /// Takes in `len` bytes from a position on that `read` has at hand, if it still has.
+    /// Fills the buffer with `len` bytes from a position on, by `read`. If `read` returns `false`, because the bytes have left
+    /// the ring, the buffer is empty afterwards.
     pub(super) fn fill(&mut self, at: u64, len: usize, read: impl FnOnce(&mut [u8]) -> bool) {
         self.bytes.resize(len, 0);
         self.at = at;
@@ -60,7 +62,7 @@ impl Ahead {
         }
     }
 
-    /// Forgets it.
+    /// Empties the buffer. The next read is small again.
     pub(super) fn clear(&mut self) {
         self.size = 0;
         self.bytes.clear();

@@ -1,4 +1,4 @@
-//! `waldio` in the registry, and its settings.
+//! The descriptor of the `waldio` engine for the registry, and the engine's settings.
 
 use std::time::Duration;
 
@@ -50,7 +50,8 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
 };
 
 impl WaldioOptions {
-    /// Its part of the options of all engines, and what it shares with others.
+    /// Takes this engine's options from those of all engines. A limit or a cache size that is set for all engines takes
+    /// precedence.
     pub(super) fn of(all: &EngineOptions) -> Self {
         let own = all.own::<Self>();
         Self {
@@ -61,7 +62,7 @@ impl WaldioOptions {
     }
 }
 
-/// Sets a value of a type, once it has been read.
+/// Sets an option of this engine to a parsed value; passes a parse error on.
 fn put<T>(
     all: &mut EngineOptions,
     value: Result<T, String>,

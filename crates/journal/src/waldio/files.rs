@@ -29,7 +29,7 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
     Waldio::format(block.as_ref(), &superblock)
 }
 
-/// Opens a log; whoever is alone recovers it.
+/// Attaches a log. A process that has the log alone recovers it.
 pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
     let Attaching { file, segment, base, alone, is_new, left, .. } = log;
     let options = WaldioOptions::of(log.options);
@@ -37,10 +37,12 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
     let block = hooked(file.path, blocks(&options, &file, Some(superblock.block_bytes), false)?)?;
     Ok(Box::new(match (alone, is_new) {
         (true, false) => {
-            // Else groups are written behind others that are not durable, and a disk may have lost power since: a stick that was pulled out.
+            // Otherwise a group may have been written after groups that were not durable. The disk may have lost power since (a
+            // stick that was pulled out), so the shared words prove nothing.
             let left = left.filter(|_| options.waits() && options.durability != Durability::Normal);
             let left = left.and_then(|words| group::left(&words, DATA_OFFSET));
-            // Nor is it known whether a longer file is durable: a process may have died that preallocated.
+            // If the file is longer than the words say, a process may have died while it preallocated. It is then not known
+            // whether the file's length is durable.
             let left =
                 left.filter(|left| left.settings == options.fingerprint() && left.file_bytes == block.len());
             let left = left.map(|left| left.end);
@@ -51,8 +53,8 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
     }))
 }
 
-/// Opens a log as a user who may only read it, along with those who share the segment or, without one, as a
-/// crash has left it.
+/// Attaches a log for a user who may only read it. With a segment the reader joins the processes that share it. Without one it
+/// reads the log as a crash has left it.
 pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, JournalError> {
     let AttachingOutside { file, shared, base, .. } = log;
     let options = WaldioOptions::of(log.options);
@@ -90,25 +92,25 @@ fn decode(path: &Path, bytes: &[u8]) -> Result<Superblock, JournalError> {
     Superblock::decode(bytes).map_err(|source| JournalError::Format { log: path.to_path_buf(), source })
 }
 
-/// What a log says about itself.
+/// Reads what a log's superblock says about the log.
 pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
     Ok(decode(log.path, bytes)?.head)
 }
 
-/// Opens the blocks of a log to look at them.
+/// Opens the blocks of a log for inspection.
 pub(super) fn blocks_read_only(log: &OpenFile<'_>) -> Result<(Arc<dyn Block>, Superblock), JournalError> {
     let superblock = superblock_of(log.path, log.file)?;
     let block = blocks(&WaldioOptions::default(), log, Some(superblock.block_bytes), true)?;
     Ok((Arc::new(block), superblock))
 }
 
-/// Opens a log to look at it: nothing is written, no lock is taken.
+/// Opens a log for inspection. Writes nothing and takes no lock.
 pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Waldio, JournalError> {
     let (block, superblock) = blocks_read_only(log)?;
     Waldio::open_read_only(block, superblock, log.path)
 }
 
-/// Whether the log holds no commits, whatever a power loss has left of what comes before them.
+/// Whether the log holds no commits. That is also so if a power loss has damaged its head and everything after the head is zeros.
 pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
     look_at(log).is_ok_and(|log| log.transactions() == 0)
         || log_file::has_only_zeros_from(log.file, DATA_OFFSET)

@@ -1,6 +1,6 @@
-//! Taking in the transactions that others have sealed, or that recovery has found: the one decoder
-//! of transactions behind both, `duralite verify` and fuzzing. It takes any bytes (invariant 12), and
-//! memory that depends on the size of a record, not on that of a transaction.
+//! Applies transactions to the index: those that other processes have sealed, or that recovery has found. `duralite verify` and
+//! fuzzing use the same decoder. The decoder accepts any bytes (invariant 12). It needs memory for a record, not for a whole
+//! transaction.
 
 use duralite_logfmt::record::{RECORD_HEADER_BYTES, RecordHeader, largest_record};
 use duralite_logfmt::waldio::{
@@ -17,20 +17,21 @@ use crate::engine::prelude::*;
 
 const ALONE: &str = "a transaction that takes its group";
 
-/// So much of the ring is copied at once.
+/// Most bytes of new transactions that are copied from the ring in one piece.
 const AT_HAND: u64 = 64 << 10;
 
-/// A part of the log in memory: nothing of what is sealed in a generation changes.
+/// A part of the log in memory. The copy stays valid: sealed bytes do not change within a generation.
 struct Window(Ahead);
 
 impl Window {
-    /// The bytes from a position on. Those before `end`, and all that have left the ring, can be read at once.
+    /// Returns `len` bytes from a position on. More may be read in the same piece: the bytes before `end`, and all that have left
+    /// the ring.
     fn get(&mut self, log: &Waldio, from: u64, len: u32, end: u64) -> Result<&[u8], JournalError> {
         let at_once = end.max(log.group.past_ring()).saturating_sub(from);
         self.0.get(from, len.into(), at_once, |at, buf| log.read_log(at, buf))
     }
 
-    /// Those that have to end before `end`.
+    /// As [`Window::get`], for bytes that must not reach beyond `end`.
     fn within(&mut self, log: &Waldio, from: u64, len: u32, end: u64) -> Result<&[u8], JournalError> {
         if from + u64::from(len) > end {
             return Err(log.damaged(from, "a transaction's records"));
@@ -38,7 +39,7 @@ impl Window {
         self.get(log, from, len, end)
     }
 
-    /// A few bytes.
+    /// Returns `N` bytes from a position on.
     fn array<const N: usize>(&mut self, log: &Waldio, from: u64) -> Result<[u8; N], JournalError> {
         let bytes = self.get(log, from, N as u32, 0)?.first_chunk();
         bytes.copied().ok_or_else(|| log.damaged(from, "a transaction's records"))
@@ -46,12 +47,12 @@ impl Window {
 }
 
 impl Waldio {
-    /// Takes in the transactions that were sealed since this process last looked.
+    /// Applies the transactions that were sealed since this process last looked.
     pub(super) fn follow(&mut self) -> Result<(), JournalError> {
         let sealed = self.group.sealed();
         let len = sealed.saturating_sub(self.end);
         if len > 0 && len <= AT_HAND {
-            // What many processes have sealed in the meantime is read at once, and not word by word.
+            // Copy everything that is new at once, instead of a few bytes at a time for each header and record.
             let (group, end) = (&self.group, self.end);
             self.window.fill(end, len as usize, |buf| group.read_sealed(end, buf));
         }
@@ -65,17 +66,16 @@ impl Waldio {
         followed
     }
 
-    /// Takes in the transactions of a group that recovery has just read, in a log of which nothing has another place than in the
-    /// file.
+    /// Applies the transactions of a group that recovery has just read. During recovery a position is an offset in the file.
     pub(super) fn take_in_group(&mut self, group: &CheckedGroup<'_>) -> Result<(), JournalError> {
         self.window.put(group.at, group.bytes);
-        // What is before it fills a block up.
+        // The bytes between the last group and this one are padding.
         self.end = group.at;
         while self.take_in_next(group.end)? {}
         Ok(())
     }
 
-    /// Takes in one transaction, if there is one before `sealed`.
+    /// Applies the next transaction before `sealed`. Returns whether there was one.
     pub(super) fn take_in_next(&mut self, sealed: u64) -> Result<bool, JournalError> {
         if self.wal_header.is_none() || self.end >= sealed {
             return Ok(false);
@@ -98,7 +98,7 @@ impl Waldio {
         self.group.read(self.generation, position, buf)
     }
 
-    /// The next transaction of the `delta` layout; returns where it ends.
+    /// Applies the next transaction of the `delta` layout. Returns where it ends.
     fn take_in_group_transaction(&mut self, window: &mut Window, sealed: u64) -> Result<u64, JournalError> {
         let unit = u64::from(self.superblock().block_bytes);
         let mut at = self.end;
@@ -162,8 +162,8 @@ impl Waldio {
         Ok(end)
     }
 
-    /// Where the group ends that begins at a position and was written past the ring: its header is on
-    /// the device as long as its transaction is sealed.
+    /// Returns where the group ends that begins at a position and bypassed the ring. The group's header is on the device: its
+    /// writer writes it before it seals the transaction.
     fn end_of_group(&self, at: u64) -> Result<u64, JournalError> {
         let mut head = [0; GROUP_HEADER_BYTES as usize];
         self.read_log(at, &mut head)?;
@@ -173,7 +173,7 @@ impl Waldio {
         at.checked_add(group.bytes).ok_or_else(|| self.damaged(at, ALONE))
     }
 
-    /// The next transaction of the `embedded` layout; returns where it ends.
+    /// Applies the next transaction of the `embedded` layout. Returns where it ends.
     fn take_in_frames(&mut self, sealed: u64) -> Result<u64, JournalError> {
         let (page_bytes, block_bytes) = (self.superblock.head.page_bytes, self.superblock.block_bytes);
         let longest = u64::from(frame_bytes(page_bytes, block_bytes, false));

@@ -1,4 +1,4 @@
-//! The groups and generations of a `waldio` log, for group commit.
+//! Encodes the groups and generations of a `waldio` log for group commit.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::WaldioOptions;
 use crate::JournalError;
 use crate::group::{self, Framing, Generation, Geometry, Group, GroupOptions, Recovered};
 
-/// The layout of a log whose groups are committed.
+/// What group commit needs to know of a log to encode its groups.
 struct WaldioFraming {
     id: LogId,
     layout: Layout,
@@ -75,7 +75,7 @@ impl Framing for WaldioFraming {
     }
 }
 
-/// Joins the processes that share the log, or begins the sharing with what recovery found.
+/// Joins the processes that share the log. With `recovered`, initialises the shared state to what recovery found.
 pub(super) fn join(
     segment: Arc<dyn Segment>,
     base: u64,

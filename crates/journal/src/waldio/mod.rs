@@ -5,8 +5,8 @@
 //! of whole blocks and one flush. Frames are page images with their header inside (4.2,
 //! `embedded`), or differences packed into blocks (`delta`). The layout is `docs/format/waldio.md`.
 //!
-//! Invariants kept here: 4, 5, 7, 9, 10, 11, 12. What processes share is in [`crate::group`]; the fields of
-//! [`Waldio`] are rebuilt by scanning.
+//! Invariants kept here: 4, 5, 7, 9, 10, 11, 12. The state that processes share is in [`crate::group`]. Each process rebuilds the
+//! fields of [`Waldio`] by scanning the log.
 
 mod ahead;
 mod descriptor;
@@ -47,11 +47,11 @@ pub use options::WaldioOptions;
 use transaction::{Open, STAGED};
 pub use walk::walk;
 
-/// Bytes of shared memory that processes with a log of this kind need.
+/// Bytes of shared memory that the processes with a `waldio` log need.
 pub const SHARED_BYTES: u64 = group::SHARED_BYTES;
 use group::STATE_BYTES;
 
-/// What this process has done since it attached.
+/// Counters of what this process has done since it attached the log.
 #[derive(Debug, Clone, Copy, Default)]
 struct Activity {
     commits: u64,
@@ -71,28 +71,28 @@ pub struct Waldio {
     origin: Origin,
     wal_header: Option<WalHeader>,
     retired: bool,
-    /// Position where that generation begins.
+    /// Byte position where `generation` begins.
     start: u64,
-    /// Position behind the last transaction taken in.
+    /// Byte position after the last transaction that this process has applied to its index.
     end: u64,
-    /// Transactions taken in of this generation.
+    /// Number of transactions of this generation that this process has applied.
     sequence: u32,
-    /// Time of the group that was taken in last, in milliseconds since 1970; 0 if it is not known.
+    /// Time of the group of the last applied transaction, in milliseconds since 1970; 0 if it is not known.
     group_ms: u64,
     clock: Clock,
     chains: DeltaChains,
     open: Open,
     payload: Vec<u8>,
-    /// What was read of the log to take in what is in it.
+    /// Bytes of the log that were read ahead, to be applied next.
     window: Ahead,
-    /// Frames acknowledged under Group Synch since this process last waited, and since when.
+    /// Under Group Synch: how many frames were acknowledged since this process last waited, and when the first of them was.
     unwaited: Option<(u32, Instant)>,
     activity: Activity,
 }
 
 impl Waldio {
-    /// Writes an empty log, without a block for transactions: whoever only reads needs none. What it has written is durable
-    /// once the file has been synced, or with its first blocks ([`LogWriter::harden`]).
+    /// Writes an empty log, without blocks for transactions: a connection that only reads needs none. The log is durable once the
+    /// caller has synced the file, or once a writer has made the first blocks ([`LogWriter::harden`]).
     ///
     /// # Errors
     /// `NoSpace`, `Medium`.
@@ -101,11 +101,12 @@ impl Waldio {
             .map_err(|source| JournalError::Medium { path: PathBuf::new(), source })
     }
 
-    /// Attaches a log. With `first` nobody else has it: it is recovered, and the sharing begins in
-    /// `segment` from byte `base` on, which holds zeros. Otherwise it joins those that share it.
+    /// Attaches a log. If `first` is set, no other process has the log attached. This process then recovers the log and
+    /// initialises the shared state in `segment` from byte `base` on, where the segment holds zeros. Otherwise this process joins
+    /// those that share the log.
     ///
     /// # Errors
-    /// `Corrupt` for a damaged log, `Settings` when others use it with other settings, `Medium`.
+    /// `Corrupt` for a damaged log, `Settings` when other processes use the log with other settings, `Medium`.
     pub fn attach(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -121,8 +122,9 @@ impl Waldio {
         Self::join(block, superblock, path, options, segment, base, None)
     }
 
-    /// Begins the sharing of a log that nobody has with what it holds, in one pass over it, and makes that durable: whoever
-    /// wrote it may have died before it was.
+    /// Recovers a log that no process has attached: applies its groups in one pass, makes them durable, and initialises the
+    /// shared state. The process that wrote the newest group may have died before the group was durable. `left` is the end of the
+    /// log as the last processes left it, if it is known to be durable.
     fn recover(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -146,7 +148,7 @@ impl Waldio {
         Ok(log)
     }
 
-    /// Begins the sharing of a log with what it is known to hold, or joins those that share it.
+    /// Joins the processes that share the log. With `known`, the end of the log, initialises the shared state instead.
     fn join(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -162,7 +164,7 @@ impl Waldio {
         Ok(log)
     }
 
-    /// A log that nobody is joined with.
+    /// Opens a log with a segment of its own, which it shares with no process.
     fn alone(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -175,7 +177,7 @@ impl Waldio {
         Ok(Self::over(group, superblock, path, options))
     }
 
-    /// Opens a log to look at it, as recovery would find it. Changes nothing.
+    /// Opens a log for inspection, in the state that recovery would find. Changes nothing.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`.
@@ -224,7 +226,7 @@ impl Waldio {
         &self.superblock
     }
 
-    /// Whether the log was retired and never used again.
+    /// Whether the log was retired ([`LogFile::retire`]) and has not been used since.
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.retired
@@ -242,7 +244,7 @@ impl Waldio {
         self.sequence
     }
 
-    /// Bytes of the file that the generation takes which was taken in last: it may be over.
+    /// Bytes of the file up to the end of the generation that this process last read. The log may have started over since.
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
         DATA_OFFSET + (self.end - self.start)
@@ -267,16 +269,16 @@ impl Waldio {
         self.begin(&slot)
     }
 
-    /// Starts the log over, and goes on with the generation that begins.
+    /// Starts the log over, and continues with the new generation.
     fn start_over(&mut self, new: NewGeneration) -> Result<(), JournalError> {
         let generation = self.group.switch(&new)?;
         let NewGeneration { wal_header, retired, position, time_ms, .. } = new;
-        // As it was written just now, unread.
+        // The switch has just written this slot: no need to read it back. `begin` ignores `file_bytes`.
         self.begin(&Slot { generation, wal_header, retired, file_bytes: 0, position, time_ms })?;
         self.refresh()
     }
 
-    /// Takes in a generation from its beginning on.
+    /// Resets this process's view of the log to the beginning of a generation.
     fn begin(&mut self, slot: &Slot) -> Result<(), JournalError> {
         let header = match slot.wal_header {
             Some(bytes) => {
@@ -302,7 +304,7 @@ impl Waldio {
         Ok(())
     }
 
-    /// An empty generation behind this one.
+    /// Describes an empty generation that follows this one.
     fn empty_generation(&self) -> NewGeneration {
         NewGeneration {
             wal_header: None,
@@ -424,7 +426,7 @@ impl LogFile for Waldio {
     }
 
     fn has_surplus(&self, keep_bytes: u64) -> bool {
-        // Another process may have made the file longer; an error shows when something is read.
+        // Another process may have made the file longer. An error here shows again at the next read.
         let _ = self.group.block().refresh_len();
         self.group.block().len() > self.group.kept_bytes(keep_bytes)
     }
@@ -448,13 +450,13 @@ impl LogReader for Waldio {
     }
 
     fn is_durable(&self, frame: u32) -> bool {
-        // A group is durable with all of its transactions.
+        // A group becomes durable as a whole, so the place of one record is enough.
         let record = self.chains.record_of_frame(frame);
         record.is_some_and(|record| record.at & STAGED == 0 && record.at < self.group.durable_end())
     }
 
     fn is_current(&self) -> bool {
-        // After what was read.
+        // Orders the load of the generation after the reads that the caller has made.
         self.group.fence();
         self.group.generation() == self.generation
     }
@@ -468,7 +470,7 @@ impl LogReader for Waldio {
             let followed = followed.and_then(|()| self.follow());
             match followed {
                 _ if self.group.generation() != generation => {
-                    // What was read was being recycled.
+                    // The log started over meanwhile, and what was read may have been overwritten: begin again.
                     self.generation = 0;
                 }
                 result => return result,
@@ -555,12 +557,12 @@ impl LogWriter for Waldio {
         self.refresh()?;
         let group = Arc::clone(&self.group);
         let failed = |source| self.failed(source);
-        // Anew: whoever wrote it may have seen its sync fail, and have died.
+        // Write the head again: the process that wrote it may have seen its sync fail, and have died.
         let mut head = vec![0; DATA_OFFSET as usize];
         group.block().read(0, &mut head).map_err(failed)?;
         if !group.has_blocks() {
-            // From now on a file that is shorter has been cut. Until the blocks are there the guard is provisional, and stays so
-            // where there is no room for them.
+            // With this slot, recovery takes a shorter file for one that was cut. Until the blocks exist the guard is
+            // provisional. It stays provisional if there is no room for them.
             let slot = recovery::load_slot(group.block(), &self.superblock, self.generation, &failed)?;
             let slot = Slot { file_bytes: group.first_bytes(), ..slot }.encode(self.log_id());
             let at = slot_offset(self.generation) as usize;
@@ -575,8 +577,8 @@ impl LogWriter for Waldio {
 }
 
 impl Waldio {
-    /// Whether the committer has to wait: always, except under Group Synch while its buffer is
-    /// neither full nor old (section 4.3).
+    /// Whether the committer has to wait for the flush: always, except under Group Synch while its buffer is neither full nor old
+    /// (section 4.3).
     fn must_wait(&mut self, frames: u32) -> bool {
         let options = &self.options;
         if options.waits() {

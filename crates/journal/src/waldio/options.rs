@@ -1,4 +1,4 @@
-//! How a `waldio` log works: what the settings choose.
+//! The options of a `waldio` log, which the settings choose.
 
 use std::time::Duration;
 
@@ -10,28 +10,29 @@ use crate::settings::common::CACHE_BYTES;
 /// The engine's name in settings.
 pub(super) const NAME: &str = "waldio";
 
-/// How a log works; layout, block size and limit are fixed when it is made.
+/// The options of a `waldio` log. Layout, block size and limit are fixed when a log is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaldioOptions {
     /// Layout of frames; fixed when a log is made.
     pub layout: Layout,
     /// Bytes in a block, 0 to let the device decide; fixed when a log is made.
     pub block_bytes: u32,
-    /// How blocks get to the device.
+    /// Whether blocks are read and written by direct I/O or through the page cache.
     pub access: Access,
     /// How a commit becomes durable.
     pub durability: Durability,
-    /// Group Synch (section 4.3): a commit is acknowledged before it is durable, and this many
-    /// frames are written at once. 0 switches it off: then an acknowledged commit is durable.
+    /// Group Synch (section 4.3): commits are acknowledged before they are durable. A committer waits for the flush only once
+    /// this many frames have been acknowledged without waiting. 0 switches Group Synch off: then an acknowledged commit is
+    /// durable.
     pub group_synch: u32,
-    /// The longest that an acknowledged commit stays in memory under Group Synch.
+    /// The longest time that an acknowledged commit stays in memory under Group Synch.
     pub group_interval: Duration,
     /// Most bytes the log file may take, 0 for as many as the file system has; fixed when a log is made.
     pub limit_bytes: u64,
     /// Bytes of page images kept in memory.
     pub cache_bytes: usize,
-    /// How long one that leads a group and does not come to its end is waited for, before another leads
-    /// in its place: it may be stopped.
+    /// How long committers wait for a leader that makes no progress. After that another committer leads in its place, since the
+    /// leader's process may be stopped.
     pub leader_patience: Duration,
 }
 
@@ -58,7 +59,7 @@ impl WaldioOptions {
         if self.limit_bytes == 0 { u64::MAX } else { self.limit_bytes }
     }
 
-    /// A number that is the same for processes whose settings agree on what others rely on.
+    /// A number that is the same for two processes if they agree on the settings on which other processes rely.
     pub(crate) fn fingerprint(&self) -> u64 {
         let durability = match self.durability {
             Durability::Full => 0,

@@ -1,4 +1,4 @@
-//! Reading a log from front to back, the next piece while the last one is looked at.
+//! Reads a log from front to back. In a long log a thread reads the next piece while the caller works on the last one.
 
 use std::mem;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -7,24 +7,25 @@ use std::thread::{self, Scope};
 use duralite_medium::MediumError;
 use duralite_medium::block::Block;
 
-/// Bytes read at a time, at least and at most. As long as it is less than most, nothing is read that was not asked for.
+/// Smallest and largest size of a piece, in bytes. The sizes double. The thread starts once a piece has the largest size.
 const LEAST: u64 = 4 << 10;
 const MOST: u64 = 1 << 20;
 
-/// So many pieces are read before they are asked for: one while the last is looked at, and one so that the device need not wait.
+/// Pieces that the thread reads ahead: one while the caller works on the last piece, and one more so that the device is never
+/// idle.
 const AHEAD: usize = 2;
 
-/// Reads pieces of a log that nobody writes, in one thread more once it turns out to be long.
+/// A reader of a log that no process writes. Starts a second thread once the log turns out to be long.
 pub(super) struct Prefetch<'scope, 'env> {
     block: &'env dyn Block,
     scope: &'scope Scope<'scope, 'env>,
     bytes: Vec<u8>,
-    /// Position of the first of them.
+    /// Position of the first byte in `bytes`.
     at: u64,
-    /// So many were read at once.
+    /// Intended size of the last piece, in bytes.
     size: u64,
     reader: Option<Reader>,
-    /// Whether a thread was asked for, and refused.
+    /// Whether the system has refused to start the thread.
     is_single: bool,
 }
 
@@ -33,16 +34,16 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
         Self { block, scope, bytes: Vec::new(), at: 0, size: 0, reader: None, is_single: false }
     }
 
-    /// `len` bytes from a position on.
+    /// Returns `len` bytes from a position on.
     ///
     /// # Errors
-    /// Those of [`Block::read`], for bytes that are asked for.
+    /// Those of [`Block::read`]. An error of a piece that was read ahead is returned when the caller asks for that piece.
     pub(super) fn get(&mut self, from: u64, len: usize) -> Result<&[u8], MediumError> {
         let held = self.at..self.at + self.bytes.len() as u64;
         if !held.contains(&from) || held.end - from < len as u64 {
             let mut used = Vec::new();
             if held.contains(&from) {
-                // What is left of the last piece begins the next.
+                // Keep the rest of the last piece, and append to it.
                 self.bytes.drain(..(from - held.start) as usize);
             } else {
                 used = mem::take(&mut self.bytes);
@@ -56,7 +57,7 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
         Ok(&self.bytes[within..within + len])
     }
 
-    /// Appends the next piece. `room` is memory that nobody needs any more.
+    /// Appends the next piece to `bytes`. `room` is a buffer to be used again.
     fn append(&mut self, len: usize, mut room: Vec<u8>) -> Result<(), MediumError> {
         let next = self.at + self.bytes.len() as u64;
         let missing = (len - self.bytes.len()) as u64;
@@ -64,7 +65,7 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
         let piece = match self.reader.as_mut().and_then(|reader| reader.take(next)) {
             Some(piece) => piece?,
             None => {
-                // More than the log has, if that is asked for: the device says that it is out of bounds.
+                // If the caller asks for more than the log has, so does this read, and the device reports it as out of bounds.
                 let size = self.size.min(self.block.len().saturating_sub(next)).max(missing.min(MOST));
                 let mut piece = mem::take(&mut room);
                 piece.resize(size as usize, 0);
@@ -88,7 +89,7 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
         Ok(())
     }
 
-    /// Starts the thread. Where there can be none, the log is read by this one alone.
+    /// Starts the thread. If the system refuses, the calling thread reads the log alone.
     fn start(&mut self) {
         if self.reader.is_some() || self.is_single {
             return;
@@ -111,24 +112,24 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
     }
 }
 
-/// Bytes of the log, or room for them.
+/// A piece of the log, or a buffer to read one into.
 struct Piece {
     at: u64,
     bytes: Vec<u8>,
 }
 
-/// The thread. It ends when this is dropped.
+/// The calling side of the thread. The thread ends when this is dropped.
 struct Reader {
     wanted: SyncSender<Piece>,
     read: Receiver<(Piece, Result<(), MediumError>)>,
-    /// Pieces it was asked for, one after another in the log, that were not taken.
+    /// Number of pieces that were requested and not taken yet. In the log they follow one another.
     asked: usize,
-    /// Where the last of them ends.
+    /// Position where the last requested piece ends.
     until: u64,
 }
 
 impl Reader {
-    /// Has it read on, from `after` if it reads nothing, in a log of `len` bytes.
+    /// Requests pieces of a log of `len` bytes until `AHEAD` are outstanding. Begins at `after` if none is.
     fn ask(&mut self, after: u64, len: u64, mut room: Vec<u8>) {
         if self.asked == 0 {
             self.until = after;
@@ -145,7 +146,8 @@ impl Reader {
         }
     }
 
-    /// What it has read at `at`; nothing that it was asked for is left where that was something else.
+    /// Returns the requested piece that begins at `at`. Drops the requested pieces before it, or all of them if none begins
+    /// there.
     fn take(&mut self, at: u64) -> Option<Result<Vec<u8>, MediumError>> {
         while self.asked > 0 {
             self.asked -= 1;
@@ -170,7 +172,7 @@ mod tests {
         (0..len).map(|at| (at / 4096 + at % 251) as u8).collect()
     }
 
-    /// How often a block was read.
+    /// Bytes that were read from the block.
     fn reads(block: &RecordingBlock) -> u64 {
         block.counters().read_bytes
     }
@@ -186,7 +188,7 @@ mod tests {
                 while at < log.len() {
                     let len = step.min(log.len() - at);
                     assert_eq!(pieces.get(at as u64, len).unwrap(), &log[at..at + len], "at {at}");
-                    // Again, as where the first bytes say how many there are.
+                    // Read the same bytes again, as a caller does that reads a header and then all that the header announces.
                     assert_eq!(pieces.get(at as u64, len / 2).unwrap(), &log[at..at + len / 2]);
                     at += len;
                 }
@@ -236,12 +238,12 @@ mod tests {
                 pieces.get(at, 4096).unwrap();
                 at += 4096;
             }
-            // No more than so many are under way by now, or read; the next one fails.
+            // At most `AHEAD` pieces have been requested by now. The read after those fails.
             let held = pieces.at + pieces.bytes.len() as u64;
             block.fail(BlockOp::Read, AHEAD as u64, MediumError::NoSpace);
             let failed_at = (at..log.len() as u64).step_by(4096).find(|at| pieces.get(*at, 4096).is_err());
             assert!(failed_at.unwrap() >= held, "{failed_at:?}");
-            // It was one error: the same bytes can be read again.
+            // Only one read fails, so the same bytes can be read again.
             let at = failed_at.unwrap() as usize;
             assert_eq!(pieces.get(at as u64, 4096).unwrap(), &log[at..at + 4096]);
         });

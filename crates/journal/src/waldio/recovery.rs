@@ -1,9 +1,9 @@
-//! Finding where a log ends, by whoever attaches it first.
+//! Finds where a log ends, for the process that attaches the log first.
 //!
-//! The log ends before the first group that does not check. A valid group further on that was
-//! written after that place was durable proves damage and not a torn write; one that was not is
-//! what a power loss left of writes without flushes between them, and goes before anything is
-//! appended, lest it be taken for a successor of what will be.
+//! The log ends before the first group whose checks fail. A valid group further on may be *ordered*: it was written when
+//! everything before it was durable. It then proves that the log is damaged, and that the failed group is not a torn write. A
+//! valid group that is not ordered is what a power loss left of writes without a flush between them. Recovery overwrites such a
+//! group with zeros before anything is appended. Otherwise a later scan could take it for the successor of a new group.
 
 use std::thread;
 
@@ -21,24 +21,24 @@ use crate::JournalError;
 use crate::group::Recovered;
 use crate::salvage::damage_of;
 
-/// Bytes read at a time of what may be long.
+/// Bytes read at a time from a part of the log that may be long.
 const CHUNK: u64 = 1 << 20;
-/// Generations that are tried where no slot says which one is in force.
+/// Number of generations that salvage tries if no slot says which one is in force.
 const GENERATIONS_TRIED: u64 = 1 << 16;
 
-/// What a log was found to hold.
+/// What a scan of a log has found.
 pub(crate) struct Found {
     pub(crate) slot: Slot,
     pub(crate) recovered: Recovered,
-    /// Where the last group begins that says that everything before it is durable.
+    /// Offset of the last ordered group: everything before it is durable.
     rewrite_from: u64,
-    /// Blocks behind the end that look like a part of the log.
+    /// Offsets of blocks after the end that look like a part of the log.
     stale: Vec<u64>,
-    /// Whether it is known to be durable, and that nothing is behind it.
+    /// Whether the log is known to be durable up to its end, with nothing after it.
     is_settled: bool,
 }
 
-/// Where a log's newest generation begins, before it is known where it ends.
+/// A scan of a log's newest generation, whose end is not known yet.
 pub(crate) struct Scan<'a> {
     pub(super) block: &'a dyn Block,
     pub(super) superblock: &'a Superblock,
@@ -46,20 +46,20 @@ pub(crate) struct Scan<'a> {
     pub(super) failed: &'a dyn Fn(MediumError) -> JournalError,
 }
 
-/// Hears of each group of a `delta` log that checks, in their order.
+/// Is called with each valid group of a `delta` log, in log order.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(&CheckedGroup<'_>) -> Result<(), JournalError>;
 
 /// A group that is part of the log.
 pub(crate) struct CheckedGroup<'a> {
-    /// Offset in the file.
+    /// Offset of the group in the file.
     pub(crate) at: u64,
-    /// That of the first byte after it.
+    /// Offset of the first byte after the group.
     pub(crate) end: u64,
-    /// All of it; nothing where it is too long to be kept in memory.
+    /// All bytes of the group; empty if the group is too long to be kept in memory.
     pub(crate) bytes: &'a [u8],
 }
 
-/// Reads the slot of a generation that is in force among those who share the log.
+/// Reads the slot of the generation that is in force for the processes that share the log.
 pub(crate) fn load_slot(
     block: &dyn Block,
     superblock: &Superblock,
@@ -125,16 +125,16 @@ impl<'a> Scan<'a> {
         self.slot.generation
     }
 
-    /// What it began with.
+    /// The slot of the generation in force.
     pub(super) fn slot(&self) -> &Slot {
         &self.slot
     }
 
-    /// As [`Scan::begin`], for a log that may be damaged: where the newest slot cannot be read, the generation is the one that
-    /// the log's first block is of, and the error is what recovery refuses.
+    /// As [`Scan::begin`], for a log that may be damaged. If the newest slot cannot be used, takes the generation that the log's
+    /// first block belongs to, and also returns the error with which recovery refuses the log.
     ///
     /// # Errors
-    /// `Corrupt` where that is of no generation, `Medium`.
+    /// `Corrupt` if the first block belongs to no generation, `Medium`.
     pub(super) fn begin_damaged(
         block: &'a dyn Block,
         superblock: &'a Superblock,
@@ -164,7 +164,7 @@ impl<'a> Scan<'a> {
             time_ms: 0,
         };
         let candidates: Box<dyn Iterator<Item = Slot>> = match slot {
-            // The file may only be shorter than the slot says.
+            // The slot may be the right one: perhaps the file is only shorter than the slot says.
             Some(slot) => Box::new([unknown(slot.generation + 1), slot].into_iter()),
             None => Box::new((1..=GENERATIONS_TRIED).map(unknown)),
         };
@@ -179,7 +179,7 @@ impl<'a> Scan<'a> {
         Err(error)
     }
 
-    /// The generation of a log that is open.
+    /// A scan of the given generation, without its slot.
     pub(super) fn of_generation(
         block: &'a dyn Block,
         superblock: &'a Superblock,
@@ -197,10 +197,11 @@ impl<'a> Scan<'a> {
         Self { block, superblock, slot, failed }
     }
 
-    /// As [`Scan::find_end`], with the end before damage, and what recovery refuses.
+    /// As [`Scan::find_end`], for a log that may be damaged. Finds the end before the damage, and the error with which recovery
+    /// refuses the log.
     ///
     /// # Errors
-    /// `Corrupt` where the end cannot be told, `Medium`.
+    /// `Corrupt` if the end cannot be found, `Medium`.
     pub(super) fn find_damage(self) -> Result<(Found, Option<JournalError>), JournalError> {
         if self.slot.wal_header.is_none() {
             return Ok((self.found(DATA_OFFSET, DATA_OFFSET), None));
@@ -220,8 +221,9 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Finds the end of the log. Changes nothing. If that is where those who had it have `left` it, durable and with nothing
-    /// written after it, nothing is looked for there.
+    /// Finds the end of the log. Changes nothing. `left` is the end as the last processes left it, if that is known: the log was
+    /// durable up to there, with nothing written after it. If the scan finds the same end, it does not search the rest of the
+    /// file.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`, those of `visit`.
@@ -245,13 +247,14 @@ impl<'a> Scan<'a> {
 }
 
 impl Found {
-    /// Makes sure that what was found will be found again: a process that died, or that saw a write
-    /// fail, may have left it in a cache only. Removes what is stale. Durable on return.
+    /// Makes durable what the scan has found, and overwrites stale blocks with zeros. Durable on return. A process that died, or
+    /// that saw a write fail, may have left the newest groups in a cache only.
     pub(crate) fn settle(&self, block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
         if self.is_settled {
             return Ok(());
         }
-        // Where there are groups of its generation, it was durable before the first of them: one flush does for both.
+        // If the generation has groups, its slot was durable before the first of them was written. So one flush at the end is
+        // enough for slot and groups.
         block.write(slot_offset(self.slot.generation), &self.slot.encode(superblock.head.log_id))?;
         let unit = u64::from(superblock.block_bytes);
         let end = self.recovered.end.next_multiple_of(unit);
@@ -280,8 +283,8 @@ impl Scan<'_> {
         u64::from(self.superblock.block_bytes)
     }
 
-    /// The slot in force may be unreadable, and the one before it would then be taken for it:
-    /// the log's first block tells.
+    /// Refuses a log whose newest slot cannot be read. The slot before it then looks like the newest one, but the log's first
+    /// block belongs to the next generation.
     fn refuse_newer_generation(&self) -> Result<(), JournalError> {
         let (bytes, mut page) = self.first_frame()?;
         if self.starts_at(&bytes, &mut page, self.slot.generation + 1, DATA_OFFSET).is_some() {
@@ -291,7 +294,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// What the log's first block holds, and room for a page.
+    /// Reads the first bytes of the log, enough for a frame. Also returns a buffer for a page.
     fn first_frame(&self) -> Result<(Vec<u8>, Vec<u8>), JournalError> {
         let length = self.longest_frame().max(GROUP_HEADER_BYTES);
         let mut bytes = vec![0; length.min(self.block.len().saturating_sub(DATA_OFFSET)) as usize];
@@ -304,8 +307,8 @@ impl Scan<'_> {
         u64::from(frame_bytes(page, unit, false))
     }
 
-    /// Whether a group starts at a place, and if so whether it was written after everything before
-    /// it was durable. `page` is room for one.
+    /// Looks whether a group, or a frame of the `embedded` layout, starts at a place. `None` if not; otherwise whether it starts
+    /// an ordered group. `page` is a buffer for a page.
     fn starts_at(&self, bytes: &[u8], page: &mut [u8], generation: u64, at: u64) -> Option<bool> {
         let Superblock { block_bytes, layout, .. } = *self.superblock;
         let log_id = self.superblock.head.log_id;
@@ -316,7 +319,7 @@ impl Scan<'_> {
         }
     }
 
-    /// The end of the last valid group, and where the last ordered one begins.
+    /// Returns the end of the last valid group, and where the last ordered group begins.
     fn groups(&self, log: &mut Prefetch<'_, '_>, visit: Visit<'_>) -> Result<(u64, u64), JournalError> {
         let mut bytes = Vec::new();
         let (mut end, mut ordered_from, mut sequence) = (DATA_OFFSET, DATA_OFFSET, 0);
@@ -343,7 +346,7 @@ impl Scan<'_> {
             if group.ordered {
                 ordered_from = at;
             }
-            // A number that no log reaches is damage, which taking the transactions in will name.
+            // No log reaches this number. If damage has caused it, applying the transactions reports the damage.
             sequence = sequence.saturating_add(group.transactions).min(u32::MAX - 1);
             end = at + group.bytes;
             let bytes = if bytes.len() as u64 == group.bytes { &bytes[..] } else { &[] };
@@ -351,8 +354,9 @@ impl Scan<'_> {
         }
     }
 
-    /// The hash of a group's body, taken piece by piece: how long it is only its header says. `None` if
-    /// it has a hole that no body has. What was read is in `read`, as far as that is not long.
+    /// Computes the hash of a group's body piece by piece, since only the group's header says how long the body is. `None` if the
+    /// body has a longer hole than any valid body. Appends the body to `read`, but only its beginning if the group is longer than
+    /// `CHUNK`.
     pub(super) fn body_hash(
         &self,
         log: &mut Prefetch<'_, '_>,
@@ -366,7 +370,7 @@ impl Scan<'_> {
         from += head.len() as u64;
         read.extend_from_slice(&head);
         let mut hash = BodyHash::new(self.superblock.head.log_id, self.slot.generation, at);
-        // The most zeros in a row are those of a record that makes a page one of zeros.
+        // The longest run of zeros in a valid body is a record that fills a page with zeros.
         let longest_hole = 2 * u64::from(self.superblock.head.page_bytes);
         while from < end {
             let mut until = end;
@@ -387,8 +391,7 @@ impl Scan<'_> {
         Ok(Some(hash.finish(&head)))
     }
 
-    /// The end of the last committed transaction of embedded frames, and where the last ordered
-    /// group begins.
+    /// Returns the end of the last committed transaction of embedded frames, and where the last ordered group begins.
     fn frames(&self) -> Result<(u64, u64), JournalError> {
         let (mut end, mut at, mut ordered_from) = (DATA_OFFSET, DATA_OFFSET, DATA_OFFSET);
         let mut transaction = None;
@@ -424,16 +427,17 @@ impl Scan<'_> {
         decode_frame(bytes, page, block_bytes, log_id, self.slot.generation, at)
     }
 
-    /// Blocks behind the end at which something of this generation begins.
+    /// Returns the blocks after the end at which a group or a frame of this generation begins. Fails with `Corrupt` if one of
+    /// these groups is ordered.
     fn behind(&self, end: u64) -> Result<Vec<u64>, JournalError> {
         let mut stale = Vec::new();
-        // What begins at the end itself is the torn group, and is written over.
+        // A group that begins at the end itself is torn. The next group overwrites it.
         let mut at = end.next_multiple_of(self.unit()) + self.unit();
         let overlap = self.longest_frame().max(GROUP_HEADER_BYTES);
         let mut bytes = Vec::new();
         let mut page = vec![0; self.superblock.head.page_bytes as usize];
         while at < self.block.len() {
-            // A frame may begin with zeros.
+            // A frame may begin with zeros, in the hole before the data.
             let data = self.block.next_data(at).map_err(self.failed)?;
             at = at.max(data.start.saturating_sub(overlap) / self.unit() * self.unit());
             let until = data.end.min(at + CHUNK);
@@ -457,7 +461,7 @@ impl Scan<'_> {
     }
 }
 
-/// What would be recovered of a log that has just been made.
+/// What recovery would find in a log that has just been made.
 pub(super) const NEW: Recovered = Recovered { generation: 1, end: DATA_OFFSET };
 
 /// Writes an empty log into an empty file.
@@ -468,7 +472,7 @@ pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), M
         retired: false,
         file_bytes: DATA_OFFSET,
         position: 0,
-        // Nothing is ever committed in it.
+        // No transaction is ever committed in this generation.
         time_ms: 0,
     };
     let mut head = superblock.encode().to_vec();

@@ -1,4 +1,4 @@
-//! Saving a damaged log: what can be taken in before the damage, and which groups are whole behind it.
+//! Salvages a damaged log: the transactions that can be applied before the damage, and the groups that are whole after it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use crate::JournalError;
 use crate::descriptor::OpenFile;
 use crate::salvage::{Damage, Images, Later, LaterTransaction, Salvaged, damage_of};
 
-/// A log that is read up to its damage.
+/// A log that can be read up to its damage.
 pub(super) struct UpToDamage {
-    /// None of its transactions is taken in yet.
+    /// The log. None of its transactions has been applied yet.
     pub(super) log: Waldio,
-    /// Where they end.
+    /// Byte position where the transactions before the damage end.
     pub(super) sealed: u64,
-    /// What recovery refuses.
+    /// The error with which recovery refuses the log; `None` for a sound log.
     pub(super) damage: Option<JournalError>,
-    /// Whether the generation's slot says with what it began.
+    /// Whether the generation's slot could be read, with the log's position at its beginning.
     has_slot: bool,
 }
 
 impl Waldio {
-    /// Opens a log to read it up to its damage, if it is damaged behind its head. Changes nothing.
+    /// Opens a log to read it up to its damage, if there is damage after its head. Changes nothing.
     ///
     /// # Errors
-    /// `Corrupt` where no generation is found, `Medium`.
+    /// `Corrupt` if no generation is found, `Medium`.
     pub(super) fn up_to_damage(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -50,7 +50,7 @@ impl Waldio {
     }
 }
 
-/// Saves a log.
+/// Salvages a log: applies the transactions before the damage, and passes the whole ones after it to `later`.
 pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, JournalError> {
     let (block, superblock) = files::blocks_read_only(log)?;
     let UpToDamage { mut log, sealed, mut damage, has_slot } =
@@ -85,15 +85,15 @@ pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, 
     Ok(Salvaged::of_frames(Box::new(log), has_slot, Some(damage)))
 }
 
-/// What is behind the damage.
+/// Reads the part of the log after the damage.
 struct Behind<'a, 'b> {
     scan: Scan<'b>,
     images: Images,
     /// Number of the transaction that was read last.
     before: u64,
-    /// The position before the generation.
+    /// The log's position at the beginning of the generation, if that is known.
     origin: Option<u64>,
-    /// Where the first whole transaction begins.
+    /// Offset of the first whole transaction after the damage.
     until: Option<u64>,
     later: Later<'a>,
 }
@@ -104,7 +104,7 @@ impl Behind<'_, '_> {
         let mut at = from;
         while at < end {
             let data = self.scan.block.next_data(at).map_err(self.scan.failed)?;
-            // A frame may begin with zeros.
+            // A frame may begin with zeros, in the hole before the data.
             at = at.max(data.start.saturating_sub(self.scan.longest_frame()) / unit * unit);
             if at >= end {
                 break;
@@ -126,7 +126,7 @@ impl Behind<'_, '_> {
         (self.later)(transaction)
     }
 
-    /// The group that begins at a place, if it is whole; returns where it ends.
+    /// Reads the group that begins at a place. Returns where it ends; `None` if no whole group begins there.
     fn group(&mut self, at: u64) -> Result<Option<u64>, JournalError> {
         let log_id = self.scan.superblock.head.log_id;
         let room = self.scan.block.len().saturating_sub(at);
@@ -155,14 +155,14 @@ impl Behind<'_, '_> {
         while place + u64::from(TX_HEADER_BYTES) <= end {
             match self.transaction(place, end, group.time_ms)? {
                 Some(next) => place = next,
-                // Its hash says that it was written so: nothing of it is believed.
+                // The group's hash matches, so the transaction was written like this. Do not use it, nor the rest of the group.
                 None => break,
             }
         }
         Ok(Some(end))
     }
 
-    /// A transaction of a whole group; returns where it ends. `None` for one that contradicts itself.
+    /// Reads a transaction of a whole group. Returns where it ends; `None` if the transaction contradicts itself.
     fn transaction(&mut self, at: u64, group_end: u64, time_ms: u64) -> Result<Option<u64>, JournalError> {
         let mut head = [0; TX_HEADER_BYTES as usize];
         self.scan.read(at, &mut head)?;
@@ -212,7 +212,8 @@ impl Behind<'_, '_> {
         Ok(Some(end))
     }
 
-    /// The transaction of embedded frames that begins at a place, if it is whole; returns where it ends.
+    /// Reads the transaction of embedded frames that begins at a place. Returns where it ends; `None` if no whole one begins
+    /// there.
     fn frames(&mut self, from: u64) -> Result<Option<u64>, JournalError> {
         let mut page = vec![0; self.scan.superblock.head.page_bytes as usize];
         let mut bytes = Vec::new();

@@ -7,12 +7,13 @@ use crate::JournalError;
 use crate::delta_chains::{Record, apply_record};
 use crate::group::{Group, RING_SHARE};
 
-/// Marks the place of a record of the open transaction: what is below is an offset in it.
+/// Marks the place of a record of the open transaction. The lower bits are then an offset in the transaction (`delta`), or the
+/// number of one of its frames (`embedded`).
 pub(super) const STAGED: u64 = 1 << 63;
 /// The transaction being staged.
 #[derive(Default)]
 pub(super) struct Open {
-    /// `delta`: header and records, without what has gone to the device.
+    /// `delta`: header and records, without the bytes that have been written to the device.
     pub(super) bytes: Vec<u8>,
     pub(super) records: u32,
     pub(super) direct: Option<Direct>,
@@ -20,19 +21,19 @@ pub(super) struct Open {
     pub(super) frames: Vec<(u32, Box<[u8]>)>,
 }
 
-/// A transaction that is written past the ring.
+/// A transaction that bypasses the ring.
 pub(super) struct Direct {
     /// Position of its group.
     pub(super) start: u64,
-    /// Bytes of the transaction on the device.
+    /// Bytes of the transaction that have been written to the device.
     pub(super) written: u64,
-    /// The group's first block, to be written again with its header.
+    /// The group's first block, to be written again with the group's header.
     pub(super) first_block: Vec<u8>,
     pub(super) hash: BodyHash,
 }
 
 impl Open {
-    /// Forgets the transaction, and keeps the memory for the next.
+    /// Drops the transaction, and keeps the memory for the next one.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.records = 0;
@@ -45,16 +46,16 @@ impl Open {
         self.direct.as_ref().map_or(0, |direct| direct.written) + self.bytes.len() as u64
     }
 
-    /// Whether it may have to go past the ring when so many bytes have come. A page may take more than
-    /// its own bytes, by less than half or, embedded, by a block.
+    /// Whether the transaction may have to bypass the ring once `bytes` more bytes of pages have been staged. A page may take
+    /// more than its own bytes in the log: by less than half or, embedded, by a block.
     pub(super) fn outgrows(&self, bytes: usize, block_bytes: usize) -> bool {
         let frame = self.frames.first().map_or(0, |(_, page)| page.len() + block_bytes);
         let staged = self.bytes.len() + self.frames.len() * frame + block_bytes;
         self.direct.is_none() && (staged + bytes) as u64 > RING_SHARE / 2
     }
 
-    /// Reads bytes of the transaction from its offset `at` on: those that have gone to the device
-    /// from there, the rest from memory.
+    /// Reads bytes of the transaction from its offset `at` on. Those that have been written to the device are read from there,
+    /// the rest from memory.
     pub(super) fn read(
         &self,
         group: &Group,
@@ -82,7 +83,7 @@ impl Open {
         Ok(())
     }
 
-    /// Lays a record over a page, wherever it is.
+    /// Applies a record to a page, wherever the record is stored.
     pub(super) fn apply(
         &self,
         (group, superblock): (&Group, &Superblock),

@@ -1,4 +1,4 @@
-//! Walking a log transaction by transaction, for `duralite verify`: by the code that recovers.
+//! Walks a log transaction by transaction, for `duralite verify`, with the code that recovery uses.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 /// checksums. Writes nothing.
 ///
 /// # Errors
-/// The one that recovery would fail with; what came before it has been visited.
+/// The error that recovery would return. The transactions before it have been visited.
 pub fn walk(
     block: Arc<dyn Block>,
     superblock: Superblock,
@@ -41,7 +41,7 @@ pub fn walk(
 }
 
 impl Waldio {
-    /// The transaction taken in last.
+    /// The transaction that was applied last.
     fn last_transaction(&self) -> Result<WalkedTransaction, JournalError> {
         let missing = || JournalError::Unexpected("a frame number");
         let last_frame = self.committed();

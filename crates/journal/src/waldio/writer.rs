@@ -1,8 +1,8 @@
 //! Staging a transaction in this process's memory, and sealing it.
 //!
-//! A transaction that outgrows its share of the ring is written past it: its blocks go to the
-//! device as they fill, behind everything sealed, and count for nothing until the group's header
-//! is written over zeros at the end.
+//! A transaction that outgrows its share of the ring bypasses the ring: the writer writes the transaction to the device itself,
+//! after everything sealed. Recovery ignores these blocks until the last write completes them. In the `delta` layout that write
+//! replaces the zeros in the place of the group's header. In the `embedded` layout it writes the last frames.
 
 use duralite_logfmt::LogId;
 use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
@@ -19,12 +19,12 @@ use crate::delta_chains::Committed;
 use crate::engine::{Commit, Ticket};
 use crate::group::{Content, Group, Placing, RING_SHARE};
 
-/// Staged bytes above this go to the device.
+/// When more bytes than this are staged, the writer writes them to the device.
 const STAGE_LIMIT: usize = 1 << 20;
-/// Frames of a large transaction are written this many bytes at a time.
+/// Bytes per write when the frames of a large transaction are written to the device.
 const FRAMES_STEP: usize = 1 << 20;
 
-/// What the index keeps of an embedded frame.
+/// Makes the record header under which the index keeps an embedded frame.
 pub(super) fn frame_record(bytes: u32, frame: u32, page_number: u32) -> RecordHeader {
     RecordHeader { record_bytes: bytes, frame, page_number, ranges: 0, base: Base::Zeros }
 }
@@ -83,7 +83,7 @@ impl Waldio {
         Ok(())
     }
 
-    /// Writes what is staged to the device, as far as it fills blocks.
+    /// Writes those staged bytes to the device that fill whole blocks.
     fn spill(&mut self) -> Result<(), JournalError> {
         let group = self.group.clone();
         let unit = self.superblock.block_bytes as usize;
@@ -123,7 +123,7 @@ impl Waldio {
         Ok(())
     }
 
-    /// Seals a transaction of differences.
+    /// Seals a transaction of the `delta` layout.
     pub(super) fn seal_differences(&mut self, commit: &Commit) -> Result<Ticket, JournalError> {
         let length = self.open.len();
         let in_ring = self.open.direct.is_none() && length <= RING_SHARE;
@@ -164,7 +164,7 @@ impl Waldio {
         Ok(ticket)
     }
 
-    /// Completes a group that is written past the ring.
+    /// Seals a transaction that bypasses the ring: writes its last blocks, then the group's first block with its header.
     fn seal_direct(&mut self, header: &TxHeader) -> Result<(u64, Ticket), JournalError> {
         self.spill()?;
         let group = self.group.clone();
@@ -203,9 +203,9 @@ impl Waldio {
         Ok((start + GROUP_HEADER_BYTES, ticket))
     }
 
-    /// Writes the last blocks of a group that is written past the ring.
+    /// Writes the blocks that complete a group which bypasses the ring, and makes the whole group durable.
     fn write_whole(&mut self, group: &Group, offset: u64, blocks: &[u8]) -> Result<(), JournalError> {
-        // Blocks written before become durable by a flush only, not by this write's own durability.
+        // FUA would make this write durable, but not the group's earlier writes. They need a flush.
         let durability = match self.options.durability {
             Durability::Normal => Durability::Normal,
             Durability::Full | Durability::Fua => Durability::Full,
@@ -270,13 +270,14 @@ impl Waldio {
         Ok(ticket)
     }
 
-    /// How the next transaction of embedded frames is committed: its marks have no room for a time.
+    /// What the index learns of the next transaction of embedded frames. Their marks hold neither a time nor a checksum of
+    /// SQLite's.
     pub(super) fn frames_committed(&self, last_frame: u32, db_pages: u32) -> Committed {
         Committed { last_frame, db_pages, checksum: None, sequence: self.sequence + 1, time_ms: 0 }
     }
 
-    /// Writes the frames of a transaction past the ring, from a position on. Only its last write is
-    /// waited for: without any one of them it is not committed.
+    /// Writes the frames of a transaction to the device from a position on, bypassing the ring. Only the last write waits for
+    /// durability: without any one of its frames the transaction is not committed.
     fn write_frames(
         &mut self,
         group: &Group,
@@ -321,7 +322,7 @@ impl Waldio {
     }
 }
 
-/// Makes the frames of a transaction, in order.
+/// Encodes the frames of a transaction, in order.
 struct FrameEncoder {
     block_bytes: u32,
     log_id: LogId,
@@ -335,7 +336,7 @@ struct FrameEncoder {
 }
 
 impl FrameEncoder {
-    /// Appends the next frame to `bytes`, which are for this offset on.
+    /// Appends the next frame to `bytes`. The first byte of `bytes` goes to `offset` in the file.
     fn encode(&mut self, bytes: &mut Vec<u8>, offset: u64, (page_number, page): &(u32, Box<[u8]>)) {
         let Commit { first_frame, last_frame, db_pages, .. } = self.commit;
         let first = self.frame == first_frame;
