@@ -1,4 +1,4 @@
-//! `nvwal` in the registry, and its settings.
+//! The descriptor of the `nvwal` engine for the registry, and the engine's settings.
 
 use duralite_logfmt::nvwal::MAGIC;
 
@@ -15,9 +15,9 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     magic: MAGIC,
     needs: &[Medium::LogMemory],
     settings: &[&SYNC, &DIFF, &HEAP, &BLOCK_BYTES, &ON_CLOSE, &LOG_LIMIT, &CACHE],
-    // All that is shared is in the log itself.
     rollback_journals: false,
     writes_home: false,
+    // All state that processes share is in the log itself.
     shared: SharedBytes { zeroed: 0, all: 0 },
     format: files::format,
     attach: files::attach,
@@ -32,7 +32,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
 };
 
 impl NvwalOptions {
-    /// Its part of the options of all engines, and what it shares with others.
+    /// Takes this engine's options from those of all engines. An option that is set for all engines takes precedence.
     pub(super) fn of(all: &EngineOptions) -> Self {
         let own = all.own::<Self>();
         Self {
@@ -44,7 +44,7 @@ impl NvwalOptions {
     }
 }
 
-/// Sets a value of a type, once it has been read.
+/// Sets an option of this engine to a parsed value; passes a parse error on.
 fn put<T>(
     all: &mut EngineOptions,
     value: Result<T, String>,

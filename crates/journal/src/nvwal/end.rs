@@ -1,8 +1,10 @@
-//! Whether the end of a log is its end: zeros are what unused space holds, and what damage may leave.
+//! Checks that a log ends where the scan stops. The scan stops at zeros, which unused space holds, but which damage may leave
+//! too.
 //!
-//! A transaction that was ordered behind all before it proves that those were durable. So if one is whole behind the end, what
-//! is missing between them was there. What is read for that does not grow with the log, but for the table of blocks, a line of
-//! each that is in it and in no list, and a transaction that has everything but its mark.
+//! A transaction of the order `Ordered` was marked when everything before it was durable. So if such a transaction is whole after
+//! the end, the transactions between the two were there, and the log is damaged. What the check reads does not grow with the log,
+//! with three exceptions: the table of block states, a cache line of each block that the table has and no list contains, and a
+//! transaction that is complete except for its mark.
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::nvwal::{BLOCK_HEADER_BYTES, Order, TX_HEADER_BYTES, decode_mark, encode_mark};
@@ -12,14 +14,15 @@ use super::scan::{self, Expected, FoundTransaction, Position};
 use crate::JournalError;
 use crate::heap::BlockList;
 
-/// Behind the end so many bytes are read at most.
+/// Most bytes after the end that are searched for marks.
 const LOOK_BYTES: u32 = 64 << 10;
 
 impl Nvwal {
-    /// The blocks to which links lead from the last one of a transaction: a link is stored when its block is durable.
+    /// Returns the blocks that links lead to from the last block of the committed list. A writer stores a link only when the
+    /// block is durable.
     ///
     /// # Errors
-    /// `Corrupt` for a link that leads to none.
+    /// `Corrupt` for a link that leads to no block of this generation, or back into the list.
     pub(super) fn blocks_behind_tail(&mut self) -> Result<BlockList, JournalError> {
         let (mut behind, mut at) = (BlockList::default(), self.tail.block);
         while let Some(next) = self.heap.next(at, self.slot.generation)? {
@@ -32,8 +35,7 @@ impl Nvwal {
         Ok(behind)
     }
 
-    /// Refuses a log with links behind its end that lead nowhere, or in which a transaction is whole behind its end that was ordered
-    /// behind all before it.
+    /// Refuses a log with a damaged link after its end, or with a whole transaction of the order `Ordered` after its end.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -50,13 +52,13 @@ impl Nvwal {
         Ok(())
     }
 
-    /// What is wrong with a log that goes on behind its end.
+    /// The error for a log that continues after its end.
     pub(super) fn broken_off(&self) -> JournalError {
         let what = FormatError::Damaged { what: "the transactions before one that was ordered behind them" };
         self.heap.corrupt(self.tail.block, self.tail.offset, what)
     }
 
-    /// The transaction of this number that begins at a place behind the end, if one does.
+    /// Reads the transaction of this number that begins at a place after the end, if one does.
     pub(super) fn transaction_at(
         &mut self,
         at: Position,
@@ -66,7 +68,7 @@ impl Nvwal {
         scan::next_transaction(&mut self.heap, &BlockList::default(), at, expected, &mut self.record)
     }
 
-    /// The places where a transaction may begin: that are near the end, or at the beginning of a block that is of no list.
+    /// Finds the places with the mark of a later transaction near the end, and at the beginning of blocks that are in no list.
     fn marks_near_end(&mut self) -> Result<Vec<(u32, Position)>, JournalError> {
         let (generation, mut found) = (self.slot.generation, Vec::new());
         let (mut block, mut from, mut left) = (self.tail.block, self.tail.offset, LOOK_BYTES);
@@ -85,7 +87,7 @@ impl Nvwal {
             let Some(next) = next.filter(|_| left > 0) else { break };
             (block, from) = (*next, BLOCK_HEADER_BYTES);
         }
-        // Behind a link that is lost.
+        // The link to such a block may be lost.
         for block in self.heap.taken() {
             if !self.blocks.contains(block)
                 && !near.contains(block)
@@ -97,10 +99,11 @@ impl Nvwal {
         Ok(found)
     }
 
-    /// Adds the places in a part of a block with the mark of a later transaction than those that were taken in.
+    /// Searches a part of a block for marks of transactions that are later than the last one applied. Adds their places to
+    /// `found`.
     pub(super) fn marks_in(&self, block: u32, (from, until): (u32, u32), found: &mut Vec<(u32, Position)>) {
         let generation = self.slot.generation;
-        // The mark of number 0 is what marks of the generation have besides their numbers.
+        // The marks of a generation differ from the mark of number 0 by their numbers.
         let base = encode_mark(Order::Ordered, generation, 0);
         let last = self.heap.block_bytes() - TX_HEADER_BYTES;
         for offset in (from..until.min(last + 1)).step_by(8) {

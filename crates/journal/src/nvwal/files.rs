@@ -34,7 +34,7 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
     Nvwal::format(nvm.as_ref(), &superblock)
 }
 
-/// Maps and opens a log; whoever is alone repairs its heap.
+/// Maps and opens a log. A process that has the log alone repairs its heap.
 pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
     let Attaching { directory, options, file, alone, .. } = log;
     let superblock = superblock_of(&file)?;
@@ -47,7 +47,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
     Ok(Box::new(engine))
 }
 
-/// Opens a log as a user who may only read it. What others commit is seen: it is in the log's own memory.
+/// Opens a log for a user who may only read it. The reader sees what other processes commit, since it is in the log's own memory.
 pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, JournalError> {
     let AttachingOutside { options, file, .. } = log;
     let superblock = superblock_of(&file)?;
@@ -55,40 +55,40 @@ pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine
     Ok(Box::new(Nvwal::open(nvm, file.path, NvwalOptions::of(options))?))
 }
 
-/// Opens a log to look at it: nothing is stored, no lock is taken.
+/// Opens a log for inspection. Stores nothing and takes no lock.
 ///
 /// # Errors
-/// As for attaching, but whatever database it belongs to.
+/// As for attaching, except that the log may belong to any database.
 pub fn open_read_only(path: &Path) -> Result<Nvwal, JournalError> {
     look_at(&OpenFile { path, file: &log_file::open(path, false, |bytes| bytes.starts_with(&MAGIC))? })
 }
 
-/// As [`open_read_only`], for a file that is open.
+/// As [`open_read_only`], for a file that is open already.
 pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Nvwal, JournalError> {
     let mut engine = Nvwal::open(map_read_only(log)?, log.path, NvwalOptions::default())?;
     engine.check_end()?;
     Ok(engine)
 }
 
-/// Maps a log to look at it, without reading its transactions.
+/// Maps a log for inspection, without reading its transactions.
 pub(super) fn map_read_only(log: &OpenFile<'_>) -> Result<Arc<dyn Nvm>, JournalError> {
     let superblock = superblock_of(log)?;
     Ok(Arc::new(map(Access::Read, &MediaOptions::default(), log, &superblock)?))
 }
 
-/// What a log says about itself.
+/// Reads what a log's superblock says about the log.
 pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
     Ok(check(log.path, log.file, bytes)?.head)
 }
 
 /// Whether the log holds no commits.
 pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
-    // What it says without being read is enough, even where it cannot be.
+    // The slot in force is enough to tell, even if the transactions cannot be read.
     superblock_of(log).is_ok_and(|superblock| is_spent(log.file, &superblock))
         || look_at(log).is_ok_and(|log| log.transactions() == 0)
 }
 
-/// The options, with the size of the file system for a limit where there is none.
+/// Returns the options. If they have no limit, the size of the file system becomes the limit.
 fn within_file_system(options: &NvwalOptions, file: &File) -> NvwalOptions {
     let mut options = options.clone();
     if options.limit_bytes == 0
@@ -113,7 +113,7 @@ fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, JournalError> {
     check(log.path, log.file, &log_file::first_bytes(log.path, log.file, SUPERBLOCK_BYTES)?)
 }
 
-/// Reads the superblock and checks that the file is as long as it says.
+/// Reads the superblock and checks that the file is as long as the log says.
 fn check(path: &Path, file: &File, bytes: &[u8]) -> Result<Superblock, JournalError> {
     let format = |source| JournalError::Format { log: path.to_path_buf(), source };
     let length = file.metadata().map_err(|error| JournalError::io("examine", path, &error))?.len();
@@ -127,7 +127,7 @@ fn check(path: &Path, file: &File, bytes: &[u8]) -> Result<Superblock, JournalEr
     Ok(superblock)
 }
 
-/// Whether the log says without being read that it holds no commits.
+/// Whether the log's slot in force says that the log holds no commits.
 fn is_spent(file: &File, superblock: &Superblock) -> bool {
     slot_of(file, superblock).is_some_and(|slot| slot.retired || slot.first_block == NO_BLOCK)
 }

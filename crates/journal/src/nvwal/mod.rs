@@ -1,11 +1,11 @@
 //! NVWAL: the write-ahead log in byte-addressable memory (Kim et al., ASPLOS 2016).
 //!
-//! A transaction is one header and one record per frame, each record the bytes in which a page
-//! differs from its last logged image (section 3.2), in blocks of a user-level heap (3.3), made
-//! durable by one of the orders of section 4. The layout is `docs/format/nvwal.md`.
+//! A transaction is one header and one record per frame. A record holds the bytes in which a page differs from its last logged
+//! image (section 3.2). The engine stores them in blocks of a user-level heap (3.3), and makes them durable in one of the orders
+//! of section 4. The layout is `docs/format/nvwal.md`.
 //!
-//! Invariants kept here: 4, 7, 8, 10, 11, 12. The state that survives a crash is on the medium only; the
-//! fields of [`Nvwal`] are rebuilt by scanning.
+//! Invariants kept here: 4, 7, 8, 10, 11, 12. The state that survives a crash is on the medium only. Each process rebuilds the
+//! fields of [`Nvwal`] by scanning the log.
 
 mod descriptor;
 mod end;
@@ -46,23 +46,23 @@ use scan::{Expected, FoundTransaction, Position};
 use transaction::Writer;
 pub use walk::walk;
 
-/// What an engine has done since it was opened, in this process.
+/// Counters of what an engine has done since this process opened it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Activity {
     /// Transactions sealed.
     pub commits: u64,
-    /// Frames in them.
+    /// Frames in the sealed transactions.
     pub frames: u64,
-    /// Records stored, staged ones that were dropped included.
+    /// Records stored, including staged records that were dropped later.
     pub records: u64,
     /// Generations begun.
     pub generations: u64,
 }
 
-/// What no limit comes to where the size of the file system is not known.
+/// The limit in bytes of a log for which none is set, if the size of the file system is not known.
 const NO_LIMIT: u64 = 1 << 40;
-/// Blocks that a log with blocks of a size of its own choice may have at most, more or less: each
-/// costs a byte of the table, which is there from the beginning.
+/// About how many blocks a log may have at most if the engine chooses their size. Each block costs a byte of the table of states,
+/// which has its full size from the beginning.
 const STATES: u64 = 1 << 20;
 const LARGEST_BLOCK: u32 = 1 << 28;
 
@@ -77,22 +77,22 @@ pub struct Nvwal {
     wal_header: Option<WalHeader>,
     /// The blocks of the committed list, in order; the last holds `tail`.
     blocks: BlockList,
-    /// Behind the last committed transaction.
+    /// Place after the last committed transaction.
     tail: Position,
     /// Committed transactions in this generation.
     sequence: u32,
-    /// Order of the last one.
+    /// Order of the last committed transaction.
     last_order: Order,
-    /// When the last one was sealed, or else the generation began, in milliseconds since 1970; 0 if that is
-    /// not known.
+    /// When the last transaction was sealed, or when the generation began if it has none, in milliseconds since 1970. Meaningless
+    /// if the log does not say when the generation began: see [`Nvwal::told_time`].
     time_ms: u64,
     clock: Clock,
     chains: DeltaChains,
     writer: Writer,
-    /// Ranges sealed without being flushed.
+    /// Ranges of sealed transactions that have not been flushed.
     unforced: Vec<(u64, u64)>,
-    /// What another process stored last, seen and perhaps not flushed: it may have died in between.
-    /// Durable before anything is marked that builds on it.
+    /// Ranges that another process stored last. This process has read them, but the other one may have died before it flushed
+    /// them. This process makes them durable before it marks a transaction that depends on them.
     doubtful: Vec<(u64, u64)>,
     activity: Activity,
     payload: Vec<u8>,
@@ -117,7 +117,7 @@ impl Nvwal {
         Ok(())
     }
 
-    /// The shape of a new log for a database.
+    /// The shape of a new log for a database: bytes in a block, and most blocks.
     #[must_use]
     pub fn shape(options: &NvwalOptions, page_bytes: u32) -> (u32, u32) {
         let least = page_bytes.next_multiple_of(4096) + 4096;
@@ -137,14 +137,14 @@ impl Nvwal {
     /// Opens a formatted medium and reads every committed transaction. Stores nothing.
     ///
     /// # Errors
-    /// `Format` for something else than a log of this version, `Corrupt` for a damaged one.
+    /// `Format` if the medium holds no log of this version, `Corrupt` for a damaged log.
     pub fn open(nvm: Arc<dyn Nvm>, path: &Path, options: NvwalOptions) -> Result<Self, JournalError> {
         let mut log = Self::load(nvm, path, options)?;
         log.refresh()?;
         Ok(log)
     }
 
-    /// Reads the superblock; the generation is still to be followed.
+    /// Reads the superblock, but no generation yet: [`Nvwal::follow`] does that.
     fn load(nvm: Arc<dyn Nvm>, path: &Path, options: NvwalOptions) -> Result<Self, JournalError> {
         let mut bytes = vec![0; nvm.len().min(SUPERBLOCK_BYTES) as usize];
         nvm.read(0, &mut bytes);
@@ -176,21 +176,22 @@ impl Nvwal {
         })
     }
 
-    /// Puts the block states right after a crash. Only for the one process that has the log.
+    /// Corrects the states of the blocks after a crash. The caller must be the only process that has the log.
     ///
     /// # Errors
-    /// `Corrupt`, also where the log goes on behind its end: its blocks would be freed.
+    /// `Corrupt`, also if the log continues after its end: the blocks there would be freed otherwise.
     pub fn recover_heap(&mut self) -> Result<(), JournalError> {
         self.check_end()?;
         self.cut_behind_tail()?;
-        // Blocks are freed by what is seen of the list, which a dead process may not have flushed.
+        // The heap frees blocks by the list as this process sees it. A dead process may not have flushed the list: flush it
+        // first.
         self.settle_doubtful();
         self.heap.flush_link(self.tail.block);
         self.heap.reconcile(&self.blocks);
         Ok(())
     }
 
-    /// Whether the log was retired and never used again.
+    /// Whether the log was retired ([`LogFile::retire`]) and has not been used since.
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.slot.retired
@@ -255,10 +256,10 @@ impl Nvwal {
         self.doubtful.clear();
     }
 
-    /// One step of [`LogReader::refresh`]: the next committed transaction of the generation that the
-    /// `active` word names, if there is one.
+    /// One step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the `active` word names.
+    /// Returns it, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, JournalError> {
-        // Before the first one is loaded there is nothing that a damaged word may be equal to.
+        // Until a generation is loaded, `self.active` is 0. A damaged word of 0 must not pass for it.
         if active != self.active || self.slot.generation == 0 {
             self.load_generation(active)?;
         }
@@ -292,7 +293,7 @@ impl Nvwal {
             sequence: self.sequence + 1,
             time_ms: self.told_time(),
         });
-        // Whoever marked it had made durable what came before.
+        // The process that marked this transaction had made durable what it depends on.
         self.doubtful.clear();
         let waits = match found.order {
             Order::Async => &mut self.unforced,
@@ -306,7 +307,7 @@ impl Nvwal {
         Ok(Some(found))
     }
 
-    /// How the transaction of this number is known in this generation.
+    /// What the scan needs to recognise the transaction of this number in this generation.
     fn expected(&self, sequence: u32) -> Expected {
         Expected {
             id: self.log_id(),
@@ -322,12 +323,12 @@ impl Nvwal {
         self.writer.open = None;
     }
 
-    /// Takes in how long after the transaction before one was sealed.
+    /// Advances the time to that of a transaction which was sealed so many milliseconds after the one before.
     fn advance_time(&mut self, elapsed_ms: u32) {
         self.time_ms = self.time_ms.saturating_add(u64::from(elapsed_ms));
     }
 
-    /// When the last transaction was sealed; 0 where the log does not say.
+    /// When the last transaction was sealed, in milliseconds since 1970; 0 if the log does not say when the generation began.
     fn told_time(&self) -> u64 {
         if self.origin.time_ms > 0 { self.time_ms } else { 0 }
     }
@@ -340,7 +341,7 @@ fn geometry(superblock: &Superblock) -> heap::Geometry {
     heap::Geometry { block_bytes, limit_blocks, blocks_offset, states_offset, grown_offset }
 }
 
-/// Reads records from the medium and lays them over pages.
+/// Returns a function that reads a record from the medium and applies it to a page.
 fn apply_from<'a>(
     nvm: &'a dyn Nvm,
     bytes: &'a mut Vec<u8>,
@@ -461,12 +462,12 @@ impl LogReader for Nvwal {
     }
 
     fn is_durable(&self, frame: u32) -> bool {
-        // What is visible is, or as durable as `SyncMode::Async` makes it.
+        // A visible frame is durable, or as durable as `SyncMode::Async` makes it.
         frame <= self.committed()
     }
 
     fn is_current(&self) -> bool {
-        // After what was read.
+        // Orders the load of the active word after the reads that the caller has made.
         fence(Ordering::SeqCst);
         self.heap.nvm.load_u64(ACTIVE_OFFSET) == self.active
     }
@@ -477,7 +478,7 @@ impl LogReader for Nvwal {
             match self.follow(active) {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(()),
-                // The generation changed under the scan: what it read was being recycled.
+                // The generation changed during the scan, which may have read recycled blocks: read again.
                 Err(_) if self.heap.nvm.load_u64(ACTIVE_OFFSET) != active => {}
                 Err(error) => return Err(error),
             }
@@ -543,7 +544,7 @@ impl LogWriter for Nvwal {
     }
 
     fn force(&mut self) -> Result<(), JournalError> {
-        // Nothing is marked in between, so one fence does for both.
+        // No mark is stored in between, so one fence is enough for both.
         self.doubtful.append(&mut self.unforced);
         self.settle_doubtful();
         Ok(())

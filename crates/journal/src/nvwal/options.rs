@@ -1,4 +1,4 @@
-//! How an engine works: what the settings choose.
+//! The options of an `nvwal` log, which the settings choose.
 
 use duralite_logfmt::nvwal::Order;
 
@@ -8,18 +8,17 @@ use crate::settings::common::CACHE_BYTES;
 /// The engine's name in settings.
 pub(super) const NAME: &str = "nvwal";
 
-/// When the lines of a transaction are written back, relative to its commit mark (section 4).
+/// When the cache lines of a transaction are flushed, relative to its commit mark (section 4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SyncMode {
     /// Flush and fence after each record.
     Eager,
-    /// All records, then one flush of each line and a fence, then the mark: two fences.
+    /// Store all records, flush each line once and fence, then store the mark, flush and fence: two fences.
     #[default]
     Lazy,
-    /// Everything at once under one fence; a torn transaction shows by its checksum.
+    /// Flush everything under one fence. A checksum reveals a torn transaction.
     Checksum,
-    /// Only the mark's line is flushed (section 4.2): atomic, but after a power loss the newest
-    /// commits may be missing.
+    /// Flush only the mark's line (section 4.2). Commits are atomic, but after a power loss the newest ones may be missing.
     Async,
 }
 
@@ -55,14 +54,14 @@ impl std::str::FromStr for SyncMode {
     }
 }
 
-/// How an engine works; block size and limit are fixed when a log is made.
+/// The options of an `nvwal` log. Block size and limit are fixed when a log is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NvwalOptions {
-    /// Order of write-back.
+    /// When a transaction's cache lines are flushed.
     pub sync: SyncMode,
-    /// Log differences (otherwise whole pages, as figure 7's variants without `Diff`).
+    /// Whether to log differences. Otherwise the engine logs whole pages, as figure 7's variants without `Diff`.
     pub diff: bool,
-    /// Source of blocks.
+    /// Where the space of records comes from.
     pub heap: HeapMode,
     /// Size of a block in bytes, 0 to choose one.
     pub block_bytes: u32,

@@ -1,4 +1,4 @@
-//! Saving a damaged log: what can be followed before the damage, and which transactions are whole behind it.
+//! Salvages a damaged log: the transactions that can be applied before the damage, and those that are whole after it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::descriptor::OpenFile;
 use crate::generations::InForce;
 use crate::salvage::{Damage, Images, Later, LaterTransaction, Salvaged, damage_of};
 
-/// Saves a log.
+/// Salvages a log: applies the transactions before the damage, and passes the whole ones after it to `later`.
 pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, JournalError> {
     let mut log = Nvwal::load(files::map_read_only(log)?, log.path, NvwalOptions::default())?;
     let active = log.heap.nvm.load_u64(ACTIVE_OFFSET);
@@ -40,7 +40,7 @@ pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, 
 }
 
 impl Nvwal {
-    /// Takes in what can be; returns what recovery refuses.
+    /// Applies the transactions that can be read. Returns the error with which recovery refuses the log; `None` for a sound log.
     fn follow_all(&mut self, active: u64) -> Result<Option<JournalError>, JournalError> {
         loop {
             match self.follow(active) {
@@ -54,7 +54,8 @@ impl Nvwal {
         }
     }
 
-    /// Enters the generation that is in force, whatever the header of its first block says: transactions say themselves of which they are.
+    /// Enters the generation in force without checking the header of its first block: each transaction names its generation
+    /// itself. Returns whether there is such a generation.
     fn enter_headless(&mut self, active: u64) -> bool {
         let found =
             InForce::read(self.heap.nvm.as_ref(), self.log_id(), self.superblock.head.page_bytes, active);
@@ -64,8 +65,8 @@ impl Nvwal {
         found.map(|found| self.enter_generation(found)).is_some()
     }
 
-    /// Enters the generation that the log's blocks are of, where what says so is damaged; whether there is one. Its first
-    /// block is the one that begins with the first transaction.
+    /// Enters the generation that the log's blocks belong to, if the active word or its slot is damaged. Its first block is the
+    /// one that begins with transaction 1. Returns whether such a generation was found.
     fn enter_found(&mut self, active: u64) -> Result<bool, JournalError> {
         let named = read_active_word(active);
         let of_slots = [0, 1].into_iter().filter_map(|parity| {
@@ -105,7 +106,7 @@ impl Nvwal {
         })
     }
 
-    /// The places with the mark of a later transaction than those that were taken in, by their numbers.
+    /// Returns the places with marks of transactions that are later than the last one applied, sorted by number.
     fn marks_behind(&mut self) -> Vec<(u32, Position)> {
         let generation = self.slot.generation;
         let mut found = Vec::new();
@@ -118,8 +119,8 @@ impl Nvwal {
         found
     }
 
-    /// Gives the transactions that are whole behind the last one that was taken in; returns where the first of them begins. One that
-    /// was ordered behind everything before it proves damage.
+    /// Passes the transactions to `later` that are whole after the last one applied. Returns where the first of them begins. If
+    /// that one has the order `Ordered`, it proves damage where `damage` has none yet.
     fn read_behind(
         &mut self,
         has_position: bool,
@@ -137,7 +138,7 @@ impl Nvwal {
             let found = self.transaction_at(at, sequence);
             let Ok(Some(found)) = found else { continue };
             if damage.is_none() && found.order != Order::Ordered {
-                // A crash may leave it behind one that is not whole.
+                // A crash may leave such a transaction after one that is not whole.
                 return Ok(None);
             }
             if until.is_none() || sequence != before + 1 {
@@ -147,7 +148,7 @@ impl Nvwal {
             for part in &found.records {
                 record.resize(part.header.record_bytes as usize, 0);
                 nvm.read(part.at, &mut record);
-                // A page that cannot be made of it is not known.
+                // If the record cannot be applied, `images` drops the page.
                 images.lay(&record).ok();
             }
             before = sequence;

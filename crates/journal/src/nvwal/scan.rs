@@ -1,8 +1,8 @@
-//! Reading transactions off the medium: the one decoder behind recovery, following other
-//! processes, `duralite verify` and fuzzing.
+//! Reads transactions from the medium. Recovery, processes that follow others, `duralite verify` and fuzzing use this one
+//! decoder.
 //!
-//! It takes any bytes and never panics (invariant 12); what it returns is exactly the decision
-//! table in `docs/format/nvwal.md`, "valid if and only if".
+//! The decoder accepts any bytes and never panics (invariant 12). Its result is exactly that of the decision table in
+//! `docs/format/nvwal.md`, "valid if and only if".
 
 use duralite_logfmt::nvwal::{
     BLOCK_HEADER_BYTES, Order, RECORD_HEADER_BYTES, RecordHeader, TX_HEADER_BYTES, TxHash, TxHeader,
@@ -27,8 +27,8 @@ impl Position {
     }
 }
 
-/// Where a transaction's records go on in a block it did not begin in: behind the word that a
-/// scanner would take for a commit mark.
+/// Offset in a block at which the records of a transaction continue that began in another block: after the word that a scanner
+/// would take for a commit mark.
 pub(crate) const CONTINUED_AT: u32 = BLOCK_HEADER_BYTES + 8;
 
 /// A committed record.
@@ -42,18 +42,18 @@ pub(crate) struct FoundRecord {
 #[derive(Debug)]
 pub(crate) struct FoundTransaction {
     pub(crate) header: TxHeader,
-    /// That of its first record.
+    /// Frame number of the first record.
     pub(crate) first_frame: u32,
     pub(crate) order: Order,
     pub(crate) start: Position,
     pub(crate) end: Position,
     pub(crate) records: Vec<FoundRecord>,
-    /// Blocks entered after the one before `start`, in order.
+    /// Blocks that the scan entered to read the transaction, in order. The transaction may start in the first of them.
     pub(crate) blocks: BlockList,
 }
 
 impl FoundTransaction {
-    /// Adds the bytes that the transaction occupies, block by block.
+    /// Adds the ranges of bytes that the transaction and its terminator occupy, block by block.
     pub(crate) fn extents(&self, heap: &Heap, extents: &mut Vec<(u64, u64)>) {
         let mut from = self.start;
         for &block in self.blocks.as_slice().iter().filter(|block| **block != self.start.block) {
@@ -65,7 +65,7 @@ impl FoundTransaction {
     }
 }
 
-/// Which transaction is looked for.
+/// What identifies the transaction that a scan looks for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
     /// The log.
@@ -73,16 +73,16 @@ pub(crate) struct Expected {
     pub(crate) generation: u64,
     /// Number of the transaction in the generation, from 1.
     pub(crate) sequence: u32,
-    /// Order of the transaction before it: what garbage here would mean.
+    /// Order of the transaction before it, which decides what garbage in the place of the mark means.
     pub(crate) after: Order,
     /// Number of frames before it.
     pub(crate) frames: u32,
 }
 
-/// Reads the transaction behind `tail`, if one is committed there, record by record into `scratch`.
+/// Reads the next transaction from `tail` on, if one is committed there, record by record into `scratch`.
 ///
 /// # Errors
-/// `Corrupt` where no crash can have left the bytes as they are.
+/// `Corrupt` if no crash can have left the bytes as they are.
 pub(crate) fn next_transaction(
     heap: &mut Heap,
     before: &BlockList,
@@ -123,7 +123,7 @@ pub(crate) fn next_transaction(
     }
 }
 
-/// Where the next transaction would begin if there were a mark at `tail`: behind one that is whole but for that.
+/// Returns the place after a transaction at `tail` that is whole except for its mark. `None` if there is no such transaction.
 pub(crate) fn behind_unmarked(
     heap: &mut Heap,
     before: &BlockList,
@@ -152,10 +152,10 @@ fn garbage<T>(
     }
 }
 
-/// Goes from a block to the next one.
+/// Follows a link from a block to the next one.
 ///
 /// # Errors
-/// `Corrupt` when the list has been there before: no crash links a block twice.
+/// `Corrupt` if the next block is in the list already: no crash links a block twice.
 fn enter(
     heap: &Heap,
     before: &BlockList,
@@ -169,7 +169,7 @@ fn enter(
     Ok(())
 }
 
-/// Whether the numbers of a transaction that begins with this frame can be right.
+/// Whether a header can be right whose transaction begins with this frame.
 fn fits(header: &TxHeader, first_frame: u32, expected: &Expected) -> bool {
     (1..=expected.frames + 1).contains(&first_frame)
         && header.last_frame >= first_frame
@@ -179,7 +179,7 @@ fn fits(header: &TxHeader, first_frame: u32, expected: &Expected) -> bool {
 
 struct RecordReader<'a> {
     heap: &'a mut Heap,
-    /// The blocks of the transactions before.
+    /// The blocks of the earlier transactions.
     before: &'a BlockList,
     generation: u64,
     position: Position,

@@ -1,10 +1,10 @@
-//! The transaction being written, before it is sealed.
+//! The open transaction of a writer, before it is sealed.
 
 use duralite_logfmt::nvwal::TxHash;
 
 use super::scan::Position;
 
-/// The transaction being stored behind the log's tail.
+/// The transaction that the writer stores after the log's tail.
 #[derive(Default)]
 pub(super) struct Writer {
     pub(super) open: Option<OpenTransaction>,
@@ -20,14 +20,14 @@ pub(super) struct OpenTransaction {
     pub(super) end: Position,
     pub(super) hash: TxHash,
     pub(super) records: u32,
-    /// Blocks linked for it.
+    /// Blocks that were linked for it.
     pub(super) blocks: Vec<u32>,
-    /// Stored ranges that are not flushed yet, one per block touched.
+    /// Stored ranges that are not flushed yet. Adjacent ranges are merged.
     pub(super) dirty: Vec<(u64, u64)>,
 }
 
 impl OpenTransaction {
-    /// Notes a stored range; ranges grow from low to high within a block.
+    /// Adds a stored range to those to be flushed. Within a block the writer stores from low to high addresses.
     pub(super) fn touch(&mut self, from: u64, to: u64) {
         match self.dirty.last_mut() {
             Some((_, end)) if *end == from => *end = to,

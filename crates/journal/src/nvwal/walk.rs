@@ -1,4 +1,4 @@
-//! Walking a log transaction by transaction, for `duralite verify`: by the code that recovers.
+//! Walks a log transaction by transaction, for `duralite verify`, with the code that recovery uses.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 /// checksums. Stores nothing.
 ///
 /// # Errors
-/// The one that recovery would fail with; what came before it has been visited.
+/// The error that recovery would return. The transactions before it have been visited.
 pub fn walk(
     nvm: Arc<dyn Nvm>,
     path: &Path,

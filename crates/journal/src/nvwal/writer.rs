@@ -1,5 +1,4 @@
-//! Storing a transaction and making it durable (NVWAL, algorithm 1 and figure 4), and starting
-//! the log over (section 4.3).
+//! Stores a transaction and makes it durable (NVWAL, algorithm 1 and figure 4), and starts the log over (section 4.3).
 
 use duralite_logfmt::nvwal::{
     Base, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, Slot, TX_HEADER_BYTES, TxHash, TxHeader,
@@ -19,7 +18,7 @@ use crate::generations::InForce;
 use crate::log_memory::flush_all;
 
 impl Nvwal {
-    /// Stores one record behind those of the open transaction. Returns where.
+    /// Stores one record after those of the open transaction. Returns the record's offset in the medium.
     pub(super) fn append(&mut self, header: &RecordHeader, payload: &[u8]) -> Result<u64, JournalError> {
         let mut open = match self.writer.open.take() {
             Some(open) => open,
@@ -78,7 +77,7 @@ impl Nvwal {
         dirty.clear();
         dirty.push((at, at + u64::from(TX_HEADER_BYTES)));
         if self.heap.nvm.load_u64(at) != 0 {
-            // Behind a torn transaction of the checksum orders the terminator may be missing.
+            // With the orders `Fenced` and `Async` a crash may leave a torn transaction here, instead of the terminator.
             self.heap.nvm.store_u64(at, 0);
         }
         Ok(OpenTransaction {
@@ -104,14 +103,14 @@ impl Nvwal {
     }
 
     fn link_new_block(&mut self, from: u32) -> Result<u32, JournalError> {
-        // The block may be in use in the generation that a crash would go back to.
+        // The block may belong to the generation that a crash would bring back, if the switch from it is not durable yet.
         self.settle_doubtful();
         let block = self.heap.allocate(self.slot.generation)?;
         self.heap.link(from, self.slot.generation, block);
         Ok(block)
     }
 
-    /// Unlinks and frees what a transaction that was never sealed left behind the tail.
+    /// Unlinks and frees the blocks after the tail, which a transaction left that was never sealed.
     pub(super) fn cut_behind_tail(&mut self) -> Result<(), JournalError> {
         if self.wal_header.is_none() {
             return Ok(());
@@ -124,7 +123,7 @@ impl Nvwal {
         Ok(())
     }
 
-    /// Makes durable what another process stored last.
+    /// Makes durable what another process stored last and may not have flushed.
     pub(super) fn settle_doubtful(&mut self) {
         if !self.doubtful.is_empty() {
             flush_all(self.heap.nvm.as_ref(), &self.doubtful);
@@ -157,7 +156,7 @@ impl Nvwal {
                 nvm.flush(mark_at, 8);
             }
             Order::Fenced => {
-                // What was committed without waiting is waited for now: more than a prefix is promised.
+                // `Async` commits may not be durable yet. This order promises more than a prefix, so flush them first.
                 self.force()?;
                 let nvm = self.heap.nvm.as_ref();
                 nvm.store_u64(mark_at, mark);
@@ -190,13 +189,13 @@ impl Nvwal {
         Ok(())
     }
 
-    /// Milliseconds since the transaction before. A clock that was set back stands still until it has
-    /// caught up, or the log starts over.
+    /// Milliseconds since the last transaction was sealed. After the clock was set back, this is 0 until the clock has caught up,
+    /// or the log starts over.
     fn elapsed_ms(&self) -> u32 {
         u32::try_from((self.clock)().saturating_sub(self.time_ms)).unwrap_or(u32::MAX)
     }
 
-    /// Everything of the header but its mark, and the zero word that ends the log (invariant 8).
+    /// Stores the header except its mark, and the zero word that ends the log (invariant 8).
     fn store_header_and_terminator(&self, open: &mut OpenTransaction, commit: &Commit, elapsed_ms: u32) {
         let mut header = TxHeader {
             hash: 0,
@@ -216,9 +215,9 @@ impl Nvwal {
         }
     }
 
-    /// A new generation with this WAL header, or an empty log.
+    /// Begins a new generation with this WAL header, or makes the log empty if there is none.
     pub(super) fn start_over(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
-        // The generation in force may be another process's, many after the one known here.
+        // Other processes may have begun many generations since this one last looked.
         self.refresh()?;
         let Some(header) = header else {
             return self.switch_generation(None, NO_BLOCK, false);
@@ -226,12 +225,12 @@ impl Nvwal {
         if header.page_bytes != self.superblock.head.page_bytes {
             return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
         }
-        // As for a new block.
+        // As in `link_new_block`.
         self.settle_doubtful();
         let first = match self.heap.allocate(self.slot.generation + 1) {
             Ok(block) => block,
             Err(_) if !self.blocks.is_empty() => {
-                // The old generation holds the last block, and nobody needs it any more.
+                // The old generation uses all blocks, and is not needed any more: give it up to free them.
                 self.switch_generation(None, NO_BLOCK, false)?;
                 self.heap.allocate(self.slot.generation + 1)?
             }
@@ -248,7 +247,8 @@ impl Nvwal {
     ) -> Result<(), JournalError> {
         let generation = self.slot.generation + 1;
         self.drop_staged();
-        // The slot that is written over may be the one that a crash would go back to.
+        // The new slot overwrites that of the generation before the one in force. A crash would bring that one back if the last
+        // switch is not durable yet.
         self.settle_doubtful();
         let wal_header = header.map_or([0; WAL_HEADER_BYTES], |header| header.bytes);
         let slot = Slot { generation, first_block, wal_header, retired };
@@ -258,13 +258,13 @@ impl Nvwal {
         let old = std::mem::take(&mut self.blocks);
         self.enter_generation(found);
         self.heap.free(old.as_slice());
-        // What dead processes left pending or unlinked goes too.
+        // Also free the blocks that dead processes left pending or unlinked.
         self.heap.reconcile(&self.blocks);
         self.activity.generations += 1;
         Ok(())
     }
 
-    /// Finds what to log for a page, appends it, and moves the page's cached image on.
+    /// Computes the record for a page, appends it, and updates the page's cached image.
     pub(super) fn stage_record(
         &mut self,
         frame: u32,
