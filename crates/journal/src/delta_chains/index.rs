@@ -1,5 +1,5 @@
-//! The volatile index over committed and staged records: which record holds a frame, and which
-//! record the page's image before it ended with. Rebuilt from the log; nothing of it survives.
+//! The volatile index of committed and staged records. It says which record holds a frame, and which record of the same page
+//! comes before it. Each process rebuilds the index from the log.
 
 use std::collections::hash_map::Entry;
 
@@ -11,12 +11,12 @@ use super::record::{Committed, Record, RecordNumber};
 use crate::JournalError;
 use crate::engine::{Frame, Transaction};
 
-/// A chain of differences is cut by a whole image when it has this many records …
+/// The next record of a page is a whole image if the page's chain has this many differences …
 pub(crate) const CHAIN_RECORDS: u32 = 64;
-/// … or weighs more than this many pages.
+/// … or if the differences have more bytes than this many pages.
 pub(crate) const CHAIN_PAGES: u32 = 2;
 
-/// The newest record of a page, and what reading it costs.
+/// The newest record of a page, and the length of its chain, which decides what reading the page costs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Head {
     pub(crate) record: RecordNumber,
@@ -25,12 +25,12 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// Whether it is longer than any that this program writes, with room to spare.
+    /// Whether the chain is longer, by a wide margin, than any that this program writes.
     pub(crate) fn is_impossible(&self, page_bytes: u32) -> bool {
         self.chain_records > 2 * CHAIN_RECORDS || self.chain_bytes > 4 * CHAIN_PAGES * page_bytes
     }
 
-    /// Whether one more difference would make the page dear to read.
+    /// Whether one more difference would make the page too expensive to read.
     pub(crate) fn is_long(&self, page_bytes: u32) -> bool {
         self.chain_records >= CHAIN_RECORDS || self.chain_bytes > CHAIN_PAGES * page_bytes
     }
@@ -40,7 +40,7 @@ impl Head {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Staged {
     pub(crate) number: RecordNumber,
-    /// What its page has now.
+    /// The page's head with this record.
     pub(crate) head: Head,
     /// The page's newest record before it.
     pub(crate) before: Option<RecordNumber>,
@@ -53,7 +53,7 @@ struct CommittedFrame {
     checksum: Option<Checksum>,
 }
 
-/// A transaction that has not been replaced.
+/// A transaction that no later one has replaced.
 #[derive(Debug, Clone, Copy)]
 struct CommittedTransaction {
     sequence: u32,
@@ -69,20 +69,20 @@ pub(crate) struct Index {
     /// Ascending by number and by frame.
     transactions: Vec<CommittedTransaction>,
     heads: FxHashMap<u32, Head>,
-    /// Records of committed transactions; those above are staged.
+    /// Number of records of committed transactions. The records after them are staged.
     committed_records: usize,
     staged_first: u32,
     staged: Vec<RecordNumber>,
-    /// Heads as they were before the staged records, oldest first.
+    /// The undo log of `heads`: what each staged record replaced, oldest first.
     undo: Vec<(u32, Option<Head>)>,
 }
 
-/// Of the memory for each list so many entries are kept from one generation to the next: a log that starts over every
-/// thousand frames would ask for it anew each time.
+/// Entries of each list for which memory is kept when a new generation begins. A log that starts over every thousand frames would
+/// otherwise allocate that memory again each time.
 const KEPT: usize = 1 << 14;
 
 impl Index {
-    /// Forgets everything.
+    /// Empties the index.
     pub(crate) fn clear(&mut self) {
         let Self { records, frames, transactions, heads, committed_records, staged_first, staged, undo } =
             self;
@@ -116,7 +116,7 @@ impl Index {
         })
     }
 
-    /// The record of a frame, staged before committed.
+    /// The record of a frame. A staged frame takes precedence over a committed one.
     pub(crate) fn record_of_frame(&self, number: u32) -> Option<RecordNumber> {
         if !self.staged.is_empty() && number >= self.staged_first {
             return self.staged.get((number - self.staged_first) as usize).copied();
@@ -170,7 +170,7 @@ impl Index {
         Some(Staged { number, head, before: before.map(|head| head.record) })
     }
 
-    /// Makes the staged frames up to the last one committed.
+    /// Commits the staged frames up to the transaction's last frame.
     pub(crate) fn commit(&mut self, committed: &Committed) {
         let Committed { last_frame, db_pages, checksum, sequence, time_ms } = *committed;
         while self.transactions.last().is_some_and(|before| before.last_frame >= self.staged_first) {
@@ -202,21 +202,21 @@ impl Index {
         Some(Transaction { sequence, first_frame, last_frame, db_pages, time_ms })
     }
 
-    /// Adds `base` to the places of the staged records.
+    /// Adds `base` (wrapping) to the places of the staged records.
     pub(crate) fn move_staged(&mut self, base: u64) {
         for record in self.records.iter_mut().skip(self.committed_records) {
             record.at = record.at.wrapping_add(base);
         }
     }
 
-    /// The records that make the image of a page as of one of them, newest first; those after `since`, and `true`, if that is
-    /// among them.
+    /// Returns the records from which a page's image as of the record `number` is made, newest first. If `since` is among them,
+    /// returns `true` and only the records after it.
     pub(crate) fn chain(
         &self,
         number: RecordNumber,
         since: Option<RecordNumber>,
     ) -> Result<(bool, Vec<&Record>), JournalError> {
-        // As a rule there is nothing after `since`.
+        // Usually no record follows `since`: do not allocate.
         let mut chain = Vec::new();
         let mut next = Some(number);
         while let Some(number) = next.filter(|_| next != since) {
@@ -228,17 +228,17 @@ impl Index {
         Ok((next.is_some(), chain))
     }
 
-    /// Whether anything is staged.
+    /// Whether any frame is staged.
     pub(crate) fn has_staged(&self) -> bool {
         !self.staged.is_empty()
     }
 
-    /// How many frames are staged from which one on.
+    /// The number of the first staged frame, and how many frames are staged.
     pub(crate) fn staged_frames(&self) -> (u32, u32) {
         (self.staged_first, self.staged.len() as u32)
     }
 
-    /// Takes the staged records back; `forget` hears of every page that had one.
+    /// Undoes the staged records. Calls `forget` for the page of each of them.
     pub(crate) fn discard(&mut self, mut forget: impl FnMut(u32)) {
         for (page_number, before) in self.undo.drain(..).rev() {
             match before {

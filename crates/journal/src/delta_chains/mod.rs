@@ -1,7 +1,7 @@
-//! Pages as chains of records: what an engine that logs differences knows about its log.
+//! Pages as chains of records: the index of an engine that logs differences.
 //!
-//! A page's image after a record is the sum of its records from the last whole image on. The
-//! chains are volatile: an engine rebuilds them by scanning its log.
+//! A page's image as of a record is made of the page's records from the last whole image on. The chains are volatile: an engine
+//! rebuilds them by scanning its log.
 
 mod index;
 mod record;
@@ -17,8 +17,8 @@ use index::{Index, Staged};
 use record::RecordNumber;
 pub(crate) use record::{Apply, Committed, Record};
 
-/// Images that recovery keeps until the log starts over: a page that is not among them costs a read of the device for
-/// each of its records.
+/// Bytes of page images that recovery keeps until the log starts over. To rebuild a page without an image costs a read of the
+/// device for each of the page's records.
 const RECOVERY_BYTES: usize = 64 << 20;
 
 /// The chains of one generation.
@@ -26,16 +26,16 @@ pub(crate) struct DeltaChains {
     index: Index,
     images: Images<RecordNumber>,
     zeros: Box<[u8]>,
-    /// Whether an image is made of each page that is found whole, since all pages are about to be read.
+    /// Whether to cache an image of each page that is found whole, since all pages are about to be read.
     keeps_images: bool,
-    /// Memory for an image that is rebuilt to be compared with.
+    /// Buffer for an image that is rebuilt to compute a difference from it.
     rebuilt: Vec<u8>,
-    /// Memory of what finds changes of pages.
+    /// Working memory of the search for a page's changes.
     changes: page_change::Scratch,
 }
 
 impl DeltaChains {
-    /// Of a log with pages of this size.
+    /// Empty chains for a log with pages of this size.
     pub(crate) fn new(page_bytes: u32, cache_bytes: usize) -> Self {
         let page_bytes = page_bytes as usize;
         Self {
@@ -48,8 +48,9 @@ impl DeltaChains {
         }
     }
 
-    /// Makes images of the pages that are found from now on, as far as the cache goes: recovery reads the newest of each next,
-    /// and its records lie all over the log. Others read few of the pages that they take in.
+    /// Sets whether to cache images of the pages that are found from now on, as far as the cache has room. Recovery does so: it
+    /// reads the newest image of each page next, and a page's records lie all over the log. Other processes read few of the pages
+    /// whose records they apply.
     pub(crate) fn keep_images(&mut self, keep: bool) {
         self.keeps_images = keep;
         self.widen();
@@ -76,7 +77,7 @@ impl DeltaChains {
         self.index.frame(number)
     }
 
-    /// The record of a frame, staged before committed.
+    /// The record of a frame. A staged frame takes precedence over a committed one.
     pub(crate) fn record_of_frame(&self, number: u32) -> Option<&Record> {
         self.index.record(self.index.record_of_frame(number)?)
     }
@@ -92,14 +93,14 @@ impl DeltaChains {
         self.index.has_staged()
     }
 
-    /// How many frames are staged from which one on.
+    /// The number of the first staged frame, and how many frames are staged.
     pub(crate) fn staged_frames(&self) -> (u32, u32) {
         self.index.staged_frames()
     }
 
-    /// Stages a record that the log was found to hold; `false` when its frame leaves a gap or its chain
-    /// is longer than any can be, so that reading a damaged log's pages takes no longer than others. An image of the page stays
-    /// behind until somebody reads the page.
+    /// Stages a record that a scan has found in the log. Returns `false` if its frame leaves a gap, or if its chain is longer
+    /// than any valid one: the pages of a damaged log must not take longer to read than others. A cached image of the page stays
+    /// at the older record until the page is read.
     pub(crate) fn found(&mut self, at: u64, header: &RecordHeader) -> bool {
         self.take_in(at, header).is_some()
     }
@@ -110,8 +111,8 @@ impl DeltaChains {
         Some(staged).filter(|staged| !staged.head.is_impossible(self.zeros.len() as u32))
     }
 
-    /// As [`DeltaChains::found`], where the record is at hand and would cost a read of the device later: `change` lays it over the
-    /// image of the page before it, if there is one.
+    /// As [`DeltaChains::found`], for a record whose bytes are in memory now and would cost a read of the device later. `change`
+    /// applies the record to the cached image of the page, if there is one.
     pub(crate) fn found_at_hand(
         &mut self,
         at: u64,
@@ -120,7 +121,7 @@ impl DeltaChains {
     ) -> bool {
         let RecordHeader { page_number, base, .. } = *header;
         let Some(Staged { number, before, .. }) = self.take_in(at, header) else { return false };
-        // Where a record is wrong, whoever reads the page hears of it.
+        // A wrong record is reported when the page is read.
         if self.keeps_images && base == Base::Zeros {
             let mut page = self.zeros.clone();
             match change(&mut page) {
@@ -138,7 +139,7 @@ impl DeltaChains {
         true
     }
 
-    /// Stages a record that the engine has just stored at `at`, after which the page is `page`.
+    /// Stages a record that the engine has just stored at `at`. `page` is the page after the change.
     pub(crate) fn stored(
         &mut self,
         at: u64,
@@ -151,7 +152,7 @@ impl DeltaChains {
         let gap = JournalError::Unexpected("a gap in the frame numbers");
         let Staged { number, before, .. } = staged.ok_or(gap)?;
         match base {
-            // Ranges are less than the page.
+            // To apply ranges copies less than the whole page.
             Base::Previous => {
                 self.images.renew(page_number, before, number, |image| header.apply(image, payload).is_ok())
             }
@@ -164,28 +165,28 @@ impl DeltaChains {
         Ok(())
     }
 
-    /// Makes the staged frames up to the last one committed.
+    /// Commits the staged frames up to the transaction's last frame.
     pub(crate) fn commit(&mut self, committed: &Committed) {
         self.index.commit(committed);
     }
 
-    /// The first transaction with a number above `sequence` that no later one has taken the place of.
+    /// The first transaction with a number above `sequence` that no later one has replaced.
     pub(crate) fn transaction_after(&self, sequence: u32) -> Option<Transaction> {
         self.index.transaction_after(sequence)
     }
 
-    /// Tells where the staged records have come to be: `base` (wrapping) is added to their places.
+    /// Sets the final places of the staged records: adds `base` (wrapping) to each.
     pub(crate) fn move_staged(&mut self, base: u64) {
         self.index.move_staged(base);
     }
 
-    /// Forgets the staged records.
+    /// Drops the staged records.
     pub(crate) fn discard(&mut self) {
         let images = &mut self.images;
         self.index.discard(|page_number| images.remove(page_number));
     }
 
-    /// The page in a staged or committed frame, staged first.
+    /// Reads the page of a frame. A staged frame takes precedence over a committed one.
     pub(crate) fn read_page(
         &mut self,
         frame: u32,
@@ -198,7 +199,8 @@ impl DeltaChains {
         self.rebuild(page_number, number, page, apply)
     }
 
-    /// The page as of a record: from its cached image on, if that is of a record before.
+    /// Rebuilds a page as of a record. Starts from the page's cached image if that is of this record or an earlier one of its
+    /// chain.
     fn rebuild(
         &mut self,
         page_number: u32,
@@ -222,7 +224,7 @@ impl DeltaChains {
         Ok(())
     }
 
-    /// Encodes the page against its last logged image, or whole where there is none, the chain
+    /// Encodes the page as a difference from its last logged image. Encodes the page whole if there is no such image, the chain
     /// has grown long, or the difference would be no smaller.
     pub(crate) fn difference(
         &mut self,
@@ -258,7 +260,7 @@ impl DeltaChains {
     }
 }
 
-/// Appends what makes `new` of `old`, and tells how it is to be recorded.
+/// Appends the change from `old` to `new` to `payload`. Returns the base and the number of ranges for the record's header.
 fn encode(
     scratch: &mut page_change::Scratch,
     page_number: u32,
@@ -273,7 +275,7 @@ fn encode(
     }
 }
 
-/// Lays a record, header included, over a page.
+/// Applies a record, which begins with its header, to a page.
 pub(crate) fn apply_record(page: &mut [u8], record: &[u8]) -> Result<(), FormatError> {
     let short = FormatError::Short { what: "a log record" };
     let (head, payload) = record.split_at_checked(RECORD_HEADER_BYTES as usize).ok_or(short)?;

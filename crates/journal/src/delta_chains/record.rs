@@ -1,16 +1,16 @@
-//! A record in a log, and what makes records committed.
+//! A record in a log, and what a commit says about staged records.
 
 use duralite_logfmt::sqlite_wal::Checksum;
 
 use crate::JournalError;
 
-/// Number of a record in the generation.
+/// Number of a record in the index of a generation.
 pub(crate) type RecordNumber = u32;
 
 /// A record in the log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record {
-    /// Offset in the medium.
+    /// Place of the record, as the engine counts places.
     pub(crate) at: u64,
     pub(crate) record_bytes: u32,
     pub(crate) page_number: u32,
@@ -18,10 +18,10 @@ pub(crate) struct Record {
     pub(crate) previous: Option<RecordNumber>,
 }
 
-/// Lays one record over a page: the engine knows where its bytes are.
+/// Applies one record to a page. The engine provides this function, since only the engine knows where the record's bytes are.
 pub(crate) type Apply<'a> = &'a mut dyn FnMut(&Record, &mut [u8]) -> Result<(), JournalError>;
 
-/// What makes staged frames committed.
+/// What a commit says about the staged frames.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Committed {
     pub(crate) last_frame: u32,

@@ -1,9 +1,9 @@
-//! The list of blocks of a generation, as this process has followed it.
+//! The list of a generation's blocks, as far as this process has followed the links.
 
 use rustc_hash::FxHashSet;
 
-/// Blocks in order. None is in it twice: a list that comes back to itself is damage, and following
-/// it takes no longer than there are blocks with something in them.
+/// Blocks in the order of the list. No block is in it twice: a list that returns to one of its own blocks is damaged. So to
+/// follow a damaged list takes no more steps than the log has blocks with valid headers.
 #[derive(Debug, Default)]
 pub(crate) struct BlockList {
     order: Vec<u32>,
@@ -11,7 +11,7 @@ pub(crate) struct BlockList {
 }
 
 impl BlockList {
-    /// Appends a block; `false`, and nothing done, when the list has it already.
+    /// Appends a block. Returns `false`, and changes nothing, if the list has the block already.
     #[must_use]
     pub(crate) fn push(&mut self, block: u32) -> bool {
         let new = self.members.insert(block);
@@ -21,7 +21,7 @@ impl BlockList {
         new
     }
 
-    /// Appends blocks that are known not to be in it.
+    /// Appends blocks that are known not to be in the list.
     pub(crate) fn extend(&mut self, blocks: &[u32]) {
         self.members.extend(blocks);
         self.order.extend(blocks);

@@ -1,9 +1,9 @@
 //! The user-level heap of NVRAM blocks (NVWAL, section 3.3, and algorithm 1, lines 4 to 13).
 //!
-//! A block is free, pending or in use. It is taken by *pending* → block header → link → *in use*, each
-//! durable before the next, so that a crash leaves either a block that nobody links to, which
-//! recovery frees, or a linked one. The table in NVRAM is the only copy: processes share it, and
-//! only the holder of SQLite's WRITE lock changes it (invariant 11).
+//! A block is free, pending or in use. The writer takes a block in four steps: state *pending*, block header, link, state *in
+//! use*. Each step is durable before the next. So a crash leaves either a block without a link to it, which recovery frees, or a
+//! linked block. The table of states in NVRAM is the only copy. Processes share it, and only the holder of SQLite's WRITE lock
+//! changes it (invariant 11).
 
 mod list;
 
@@ -19,11 +19,11 @@ use duralite_medium::{MediumError, Nvm};
 use crate::JournalError;
 pub(crate) use list::BlockList;
 
-/// The file is grown by at least this much at a time.
+/// Least bytes by which the file grows at a time, unless the file system is nearly full.
 const CHUNK_BYTES: u32 = 1 << 20;
-/// And by no more than this.
+/// Most bytes by which the file grows at a time.
 const LARGEST_STEP: u32 = 256 << 20;
-/// States looked at per read of the table.
+/// States that are read from the table at a time.
 const TABLE_STEP: usize = 256;
 
 /// Where a record's space comes from (section 3.3, and the variants of figure 7).
@@ -98,17 +98,18 @@ pub(crate) struct Heap {
     pub(crate) path: PathBuf,
     mode: HeapMode,
     grown: u32,
-    /// Whether `grown` is what another process stored.
+    /// Whether another process stored the value of `grown`.
     grown_by_another: bool,
     /// Where the search for a free block begins.
     hint: u32,
 }
 
 impl Heap {
-    /// A heap over a formatted medium.
+    /// Opens the heap of a formatted medium.
     ///
     /// # Errors
-    /// `Corrupt` when the file is shorter than it says.
+    /// `Corrupt` if the medium's size word is damaged or the file is shorter than it says, `Medium` if the log needs more address
+    /// space than this process may use.
     pub(crate) fn open(
         nvm: Arc<dyn Nvm>,
         geometry: Geometry,
@@ -173,7 +174,7 @@ impl Heap {
         }
     }
 
-    /// Takes a free block: pending, with a header and an empty body, all durable.
+    /// Takes a free block. On return the block is pending and has a header and an empty body, all durable.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`.
@@ -189,7 +190,7 @@ impl Heap {
         }
         self.set_state(block, BlockState::Pending);
         if std::mem::take(&mut self.grown_by_another) {
-            // It may have died before the new size was durable, which this block may rely on.
+            // The process that grew the log may have died before the new size was durable. This block may lie in the new part.
             self.nvm.flush(self.geometry.grown_offset, 8);
         }
         self.nvm.fence();
@@ -200,7 +201,7 @@ impl Heap {
         Ok(block)
     }
 
-    /// Appends a pending block to the list and marks it in use.
+    /// Links a pending block to the list, after block `from`, and marks it in use.
     pub(crate) fn link(&self, from: u32, generation: u64, to: u32) {
         self.store_link(from, encode_link(generation, to));
         self.set_state(to, BlockState::InUse);
@@ -211,7 +212,7 @@ impl Heap {
         self.store_link(block, 0);
     }
 
-    /// Makes the link of a block durable as it is.
+    /// Makes the link of a block durable, unchanged.
     pub(crate) fn flush_link(&self, block: u32) {
         if block < self.grown {
             self.nvm.flush(self.at(block, 0), 8);
@@ -226,22 +227,21 @@ impl Heap {
         self.nvm.fence();
     }
 
-    /// Frees blocks that nothing links to any more, from the end of the list to its beginning
-    /// (section 4.3).
+    /// Frees blocks that no link leads to any more, from the end of the list to its beginning (section 4.3).
     pub(crate) fn free(&mut self, list: &[u32]) {
         for &block in list.iter().rev() {
             self.set_state(block, BlockState::Free);
             self.hint = self.hint.min(block);
             if self.mode == HeapMode::System {
-                // What cannot be given back stays allocated in the file: only space is lost.
+                // A block that the file system does not take back stays allocated in the file: only space is lost.
                 let _ = self.nvm.system_free(self.at(block, 0), u64::from(self.block_bytes()));
             }
         }
         self.nvm.fence();
     }
 
-    /// Sets every block's state from what is reachable: frees what a dead process left pending
-    /// or in use, and marks reachable blocks in use.
+    /// Corrects every block's state: marks reachable blocks in use, and frees unreachable blocks that a dead process left pending
+    /// or in use.
     pub(crate) fn reconcile(&mut self, reachable: &BlockList) {
         let mut states = [0; TABLE_STEP];
         for &block in reachable.as_slice() {
@@ -253,7 +253,7 @@ impl Heap {
         }
         let mut at = 0;
         while at < self.grown {
-            // What a damaged log claims to have costs nothing where there is nothing.
+            // Skip holes in the table: a damaged log may claim more blocks than it has.
             let skipped = self.nvm.next_data(self.geometry.state_offset(at)) - self.geometry.states_offset;
             at = skipped.min(u64::from(self.grown)) as u32;
             let count = ((self.grown - at) as usize).min(TABLE_STEP);
@@ -269,7 +269,7 @@ impl Heap {
         self.nvm.fence();
     }
 
-    /// The blocks that are not free by the table, which is a hint. Costs what the table holds.
+    /// Returns the blocks that are not free by the table, which is only a hint. Skips holes in the table.
     pub(crate) fn taken(&self) -> Vec<u32> {
         let (mut taken, mut states, mut at) = (Vec::new(), [0; TABLE_STEP], 0);
         while at < self.grown {
@@ -314,7 +314,8 @@ impl Heap {
         None
     }
 
-    /// Backs more blocks: a chunk, or half as much again as there is. Returns the first new one.
+    /// Backs more blocks with file space: a chunk, or half as many blocks as there are if that is more. Returns the first new
+    /// block.
     fn grow(&mut self) -> Result<u32, JournalError> {
         let limit = self.limit_blocks();
         if self.grown >= limit {
@@ -326,7 +327,7 @@ impl Heap {
         let wanted = (self.grown + step).min(limit);
         let grown = match self.back(wanted) {
             Ok(()) => wanted,
-            // Nearly full: one block may still do.
+            // The file system is nearly full, but one block may still fit.
             Err(MediumError::NoSpace) => {
                 self.back(small).map_err(|source| self.medium(source))?;
                 small
@@ -338,37 +339,37 @@ impl Heap {
         Ok(first)
     }
 
-    /// Most blocks that this process can have: where it may use little address space, that is the limit.
+    /// Most blocks that this process can use: up to the log's limit, as far as the process's address space reaches.
     fn limit_blocks(&self) -> u32 {
         let mapped = self.nvm.capacity().saturating_sub(self.geometry.blocks_offset);
         let mapped = u32::try_from(mapped / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
         self.geometry.limit_blocks.min(mapped)
     }
 
-    /// Bytes of all blocks that there may be.
+    /// Bytes of the most blocks that this process can use.
     pub(crate) fn limit_bytes(&self) -> u64 {
         u64::from(self.limit_blocks()) * u64::from(self.block_bytes())
     }
 
-    /// Blocks that are kept when the file is to have so many bytes: as many as a new log's at least.
+    /// Number of blocks that stay when the file shrinks to `keep_bytes`: at least as many as a new log has.
     pub(crate) fn kept_blocks(&self, keep_bytes: u64) -> u32 {
         let body = keep_bytes.saturating_sub(self.geometry.blocks_offset);
         let blocks = u32::try_from(body / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
         blocks.max(self.geometry.initial_blocks())
     }
 
-    /// Gives the space of blocks back while none is in use. The file keeps its length, since other
-    /// processes have it mapped; what they still look at there reads as zeros.
+    /// Gives the file space of blocks beyond `keep_bytes` back. No block may be in use. The file keeps its length, since other
+    /// processes have it mapped: where they still read there, they see zeros.
     pub(crate) fn shrink(&mut self, keep_bytes: u64) {
         let kept = self.kept_blocks(keep_bytes);
         if kept >= self.grown {
             return;
         }
         let (from, to) = (self.geometry.file_bytes(kept), self.geometry.file_bytes(self.grown));
-        // Nobody takes a block from there any more, even after a power loss, before they are gone.
+        // First make the new size durable: then no process takes a block from there, even after a power loss.
         self.store_grown(kept);
         self.hint = self.hint.min(kept);
-        // What cannot be given back stays.
+        // Space that the file system does not take back stays allocated.
         let _ = self.nvm.system_free(from, to - from);
     }
 
@@ -379,7 +380,7 @@ impl Heap {
         self.grown = grown;
     }
 
-    /// Backs blocks up to this many. They may be there, as holes, where blocks were given back.
+    /// Backs blocks up to this number with file space. The file may have holes there, where blocks were given back.
     fn back(&self, blocks: u32) -> Result<(), MediumError> {
         let (from, to) = (self.geometry.file_bytes(self.grown), self.geometry.file_bytes(blocks));
         if from < self.nvm.len() { self.nvm.restore(from, to - from) } else { self.nvm.grow(to) }
