@@ -291,7 +291,7 @@ impl Heap {
     }
 
     fn find_free(&mut self) -> Option<u32> {
-        // Another process may have grown the log; a failure shows up when growing.
+        // Another process may have grown the log. If that cannot be told, search the blocks that are known.
         let _ = self.refresh_grown();
         let hint = self.hint.min(self.grown);
         self.find_free_in(hint, self.grown).or_else(|| self.find_free_in(0, hint))

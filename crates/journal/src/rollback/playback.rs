@@ -1,10 +1,10 @@
-//! Rolling a transaction back by its journal, as SQLite does it, without SQLite.
+//! Rolls a transaction back from its journal as SQLite would, but without SQLite.
 //!
-//! A journal is a sequence of segments, each of which begins at a multiple of the sector size: a header (magic number,
-//! number of records, seed of the checksums, pages of the database before, sector size, page size), and from the next
-//! sector on records (page number, page, checksum). It may end with the name of a *super-journal*: then it counts only as
-//! long as a file of that name is there. Numbers are big-endian. What does not check ends it: a journal that was not
-//! synced to its end is of a transaction that has not changed what the rest is for.
+//! A journal is a sequence of segments, each of which begins at a multiple of the sector size: a header (magic number, number of
+//! records, seed of the checksums, pages of the database before the transaction, sector size, page size), and from the next
+//! sector on records (page number, page, checksum). The journal may end with the name of a *super-journal*. It then counts only
+//! as long as a file of that name exists. Numbers are big-endian. The first header or record that is not valid ends the journal:
+//! if SQLite has not synced the rest, the transaction has not changed the pages that the rest is for.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -17,35 +17,36 @@ use super::RollbackJournal;
 use crate::JournalError;
 use crate::home::DatabaseFile;
 
-/// What each header in a journal begins with.
+/// The magic number with which each header in a journal begins.
 pub(crate) const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 const HEADER_BYTES: usize = 28;
-/// SQLite locks the bytes from here on, and never uses their page.
+/// The bytes on which SQLite takes its locks begin here. SQLite never uses the page that they are in.
 const PENDING_BYTE: u64 = 0x4000_0000;
-/// As many records as there is room for: the header was not written again.
+/// The number of records in a header that SQLite has not rewritten: as many as there is room for.
 const UNKNOWN: u32 = u32::MAX;
-/// Every such byte of a page, from its end, is in its checksum.
+/// The checksum of a page adds up every 200th byte, counted from the page's end.
 const CHECKSUM_STRIDE: usize = 200;
-/// What follows the name of a super-journal: its length, its checksum, the magic number.
+/// Bytes after the name of a super-journal: the name's length, its checksum, the magic number.
 const SUPER_TAIL: u64 = 16;
-/// SQLite knows no longer names.
+/// Most bytes in the name of a super-journal.
 const MAX_SUPER_NAME: u64 = 4096;
 
-/// What a journal rolled back.
+/// What [`play_back`] has done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlayedBack {
     /// Pages written to the database.
     pub pages: usize,
-    /// Size of the database in pages; `None` where the journal was of a transaction that is committed, or worth
-    /// nothing.
+    /// Size of the database in pages; `None` if nothing was rolled back, because the transaction is committed or the journal is
+    /// not valid.
     pub db_pages: Option<u32>,
-    /// The super-journal that it named. It stays: another database may need it.
+    /// The super-journal that the journal named. The super-journal stays: another database may need it.
     pub super_journal: Option<PathBuf>,
 }
 
-/// Writes back what a hot journal holds, if it is hot: in `file`, the database as it is on disk, through its home. Page 1
-/// gets the guard of the log `id`. The database is durable before the journal is deleted, which is durable on return. A
-/// crash on the way leaves a journal that can be played back again. The caller has the database to itself.
+/// Rolls the database back if the journal is hot, and deletes the journal. Writes the journal's pages to `file`, the database as
+/// it is on disk, through its home. Page 1 gets the guard of the log `id`. The database is durable before the journal is deleted.
+/// The deletion is durable on return. A crash on the way leaves a journal that can be played back again. The caller has the
+/// database to itself.
 ///
 /// # Errors
 /// Those of `journal` and `file`.
@@ -68,7 +69,7 @@ pub fn play_back(
     Ok(done)
 }
 
-/// As SQLite's unix VFS answers: an empty file is none.
+/// Whether a file exists, as SQLite's unix VFS answers: an empty file does not.
 fn is_there(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.len() > 0)
 }
@@ -92,7 +93,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Reader<'_> {
-    /// Whether all of `buf` was there.
+    /// Fills `buf` from `offset` on. Returns whether the journal has all of these bytes.
     fn fill(&self, buf: &mut [u8], offset: u64) -> Result<bool, JournalError> {
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.bytes) {
             return Ok(false);
@@ -100,7 +101,7 @@ impl Reader<'_> {
         Ok(self.journal.read(buf, offset)? == buf.len())
     }
 
-    /// A header at `offset`; `None` where none is. Sizes are of the first one.
+    /// Reads the header at `offset`; `None` if there is none. Only the sizes in the first header of a journal are used.
     fn header(&self, offset: u64) -> Result<Option<Header>, JournalError> {
         let mut bytes = [0; HEADER_BYTES];
         if !self.fill(&mut bytes, offset)? || !bytes.starts_with(&MAGIC) {
@@ -125,7 +126,7 @@ impl Reader<'_> {
         }))
     }
 
-    /// The super-journal that the last bytes name.
+    /// Reads the name of the super-journal from the journal's last bytes.
     fn super_journal(&self) -> Result<Option<PathBuf>, JournalError> {
         let mut tail = [0; SUPER_TAIL as usize];
         let Some(at) = self.bytes.checked_sub(SUPER_TAIL) else { return Ok(None) };
@@ -140,9 +141,9 @@ impl Reader<'_> {
         if !self.fill(&mut name, at - len)? {
             return Ok(None);
         }
-        // The characters are signed, as they are where SQLite adds them up.
+        // SQLite adds the characters up as signed numbers.
         let sum = name.iter().fold(0_u32, |sum, byte| sum.wrapping_add_signed(i32::from(*byte as i8)));
-        // One that does not check was never complete: the transaction is rolled back.
+        // A name with a wrong checksum was not written completely, so the transaction is rolled back.
         if sum != word(&tail, 4) || name.contains(&0) {
             return Ok(None);
         }
@@ -175,7 +176,7 @@ impl Playing<'_> {
         Ok(())
     }
 
-    /// Makes the database as large as it was.
+    /// Restores the size that the database had before the transaction.
     fn resize(&self, db_pages: u32, page_bytes: usize) -> Result<(), JournalError> {
         let (size, wanted) = (self.file.size()?, u64::from(db_pages) * page_bytes as u64);
         if size > wanted {
@@ -187,7 +188,8 @@ impl Playing<'_> {
         }
     }
 
-    /// Plays one segment back, whose records begin at `offset`. Where they end; `None` where the journal ends in them.
+    /// Plays one segment back, whose records begin at `offset`. Returns where they end; `None` if the journal ends in this
+    /// segment.
     fn segment(&mut self, header: &Header, offset: u64) -> Result<Option<u64>, JournalError> {
         let page_bytes = self.first.page_bytes;
         let record_bytes = page_bytes as u64 + 8;
@@ -203,7 +205,7 @@ impl Playing<'_> {
         Ok(Some(offset + records * record_bytes))
     }
 
-    /// Writes the page of a record back; `false` where the record is none.
+    /// Writes the page of a record back. Returns `false` if the record is not valid.
     fn record(&mut self, seed: u32, record: &mut [u8]) -> Result<bool, JournalError> {
         let page_bytes = self.first.page_bytes;
         let page_number = word(record, 0);
@@ -213,7 +215,7 @@ impl Playing<'_> {
         if page_number == 0 || u64::from(page_number) == pending {
             return Ok(false);
         }
-        // Of pages that came with the transaction nothing is left.
+        // The transaction had appended this page, and `resize` has cut it off.
         if page_number > self.first.db_pages {
             return Ok(true);
         }

@@ -1,4 +1,4 @@
-//! Pages of later transactions, made of records whose earlier ones may be lost.
+//! Page images of the transactions after the damage. The records that an image depends on may be lost.
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::LaterPage;
 
-/// The newest images of pages since the damage.
+/// The newest images of pages, from records after the damage.
 pub(crate) struct Images {
     page_bytes: usize,
     known: FxHashMap<u32, Box<[u8]>>,
@@ -19,16 +19,16 @@ impl Images {
         Self { page_bytes: page_bytes as usize, known: FxHashMap::default(), order: Vec::new() }
     }
 
-    /// Forgets all images: transactions are missing that may have changed the pages.
+    /// Drops all images, because transactions are missing that may have changed the pages.
     pub(crate) fn clear(&mut self) {
         self.known.clear();
         self.order.clear();
     }
 
-    /// Lays a record, header included, over the page that it changes, if that is known.
+    /// Applies a record, which begins with its header, to the image of its page, if there is one.
     ///
     /// # Errors
-    /// `Short`, `Damaged`: the page is then not known any more.
+    /// `Short`, `Damaged`. If the record could not be applied, the page's image is dropped.
     pub(crate) fn lay(&mut self, record: &[u8]) -> Result<(), FormatError> {
         let short = FormatError::Short { what: "a log record" };
         let (head, payload) = record.split_at_checked(RECORD_HEADER_BYTES as usize).ok_or(short)?;
@@ -46,7 +46,7 @@ impl Images {
         laid
     }
 
-    /// Takes a page in that the log holds whole.
+    /// Stores the image of a page that the log holds whole.
     pub(crate) fn put(&mut self, page_number: u32, page: &[u8]) {
         self.note(page_number);
         self.known.insert(page_number, page.into());
@@ -58,7 +58,7 @@ impl Images {
         }
     }
 
-    /// The pages of the transaction that has been read; another one begins.
+    /// Returns the pages of the transaction that has been read, and begins the next one.
     pub(crate) fn end_transaction(&mut self) -> Vec<LaterPage> {
         let order = std::mem::take(&mut self.order);
         let page = |page_number| LaterPage { page_number, image: self.known.get(&page_number).cloned() };

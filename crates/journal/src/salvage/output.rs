@@ -1,4 +1,4 @@
-//! Writing the database that was saved, into a new file.
+//! Writes the salvaged database into a new file.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -14,12 +14,12 @@ use crate::JournalError;
 use crate::home::{DatabaseFile, OpenDatabase};
 use crate::rollback::{RollbackJournal, play_back};
 
-/// What is written.
+/// What to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contents {
-    /// The database file, and over it what the log holds before the damage.
+    /// The database file, and over it the pages that the log holds as of the last transaction before the damage.
     BeforeDamage,
-    /// The database file as it is, without the guard: as the last checkpoint left it, if that came to its end.
+    /// The database file as it is, without the guard: the result of the last checkpoint, if that checkpoint was completed.
     FileAlone,
 }
 
@@ -34,20 +34,20 @@ pub struct Written {
     pub absent: Vec<u32>,
 }
 
-/// Makes the file that the database is written to. Only its owner may read it.
+/// Creates the file that the database is written to. Only its owner may read it.
 ///
 /// # Errors
-/// `Io`, also where there is something of this name already.
+/// `Io`, also if a file of this name exists already.
 pub fn create(out: &Path) -> Result<File, JournalError> {
     let opened = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(out);
     opened.map_err(|error| JournalError::io("create", out, &error))
 }
 
-/// Writes the database file as it is, without the guard, into a file that [`create`] has made: where nothing of the log can be read.
-/// Returns its size in pages. Durable on return, but for the file's name.
+/// Writes the database file as it is, without the guard, into a file that [`create`] has made. For a log of which nothing can be
+/// read. Returns the size in pages. Durable on return, except for the file's name.
 ///
 /// # Errors
-/// `Unexpected` where the file does not say how large its pages are; of reading it, and of writing.
+/// `Unexpected` if the database file does not say how large its pages are; errors of reading it, and of writing.
 pub fn write_file_alone(
     database: &dyn DatabaseFile,
     (file, out): (&File, &Path),
@@ -72,10 +72,11 @@ pub fn write_file_alone(
 }
 
 impl Salvaged {
-    /// Writes the database into a file that [`create`] has made, over what may be there. Durable on return, but for the file's name.
+    /// Writes the database into a file that [`create`] has made, and replaces what the file holds. Durable on return, except for
+    /// the file's name.
     ///
     /// # Errors
-    /// Of reading the log and the database, and of writing.
+    /// `Unexpected` if most pages are in neither the log nor the database file; errors of reading them, and of writing.
     pub fn write(
         &mut self,
         database: &dyn DatabaseFile,
@@ -100,7 +101,7 @@ impl Salvaged {
             if own.contains(&page_number) {
                 self.source.read(database, page_number, &mut page)?;
             } else if page_number > in_file {
-                // A log that says so is damaged; the file stays sparse.
+                // A log that claims such a page is damaged. Leave a hole in the file.
                 absent.push(page_number);
                 if absent.len() > MOST_ABSENT {
                     let what = "the size that the log says the database has, with most of its pages nowhere";
@@ -118,8 +119,8 @@ impl Salvaged {
 }
 
 impl Salvaged {
-    /// Rolls back what a hot rollback journal in the log holds, in the database that has been written; returns how many pages that
-    /// were. The journal stays. Durable on return.
+    /// Rolls the written database back from the rollback journal in the log, if that is hot. Returns how many pages were rolled
+    /// back. The journal stays. Durable on return.
     ///
     /// # Errors
     /// `Corrupt` for a journal that is damaged: any part of it may have been rolled back.
@@ -128,7 +129,7 @@ impl Salvaged {
         let file = file.try_clone().map_err(|error| JournalError::io("open", out, &error))?;
         let file = OpenDatabase::new(file, out);
         let played = play_back(&Kept(journal), &file, id);
-        // It puts the guard of the log's on.
+        // `play_back` has put the guard of the log on page 1: lift it.
         let mut header = [0; HEADER_BYTES];
         if file.read(&mut header, 0)? == HEADER_BYTES {
             guard::lift(&mut header);
@@ -139,7 +140,7 @@ impl Salvaged {
     }
 }
 
-/// A rollback journal of which nothing is changed.
+/// A rollback journal that is read and never changed.
 struct Kept(Arc<dyn RollbackJournal>);
 
 const CHANGED: JournalError = JournalError::Unexpected("a change of a rollback journal that is only read");
@@ -170,10 +171,10 @@ impl RollbackJournal for Kept {
     }
 
     fn delete(&self) -> Result<(), JournalError> {
-        // It has been played back into a copy.
+        // The journal was played back into a copy, and the original may still need it.
         Ok(())
     }
 }
 
-/// Pages that may be nowhere before nothing is believed of the log.
+/// Most pages that may be in neither the log nor the database file. Beyond that the log's claims are not believed.
 const MOST_ABSENT: usize = 1 << 20;

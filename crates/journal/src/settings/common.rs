@@ -1,13 +1,13 @@
-//! Settings that several engines share, and what the rows of others have in common.
+//! Settings that several engines share, and values that the rows of other settings have in common.
 
 use super::{EngineSetting, OnClose, Values, name_of, on_off};
 
-/// Bytes of page images that an engine keeps where nothing else is said.
+/// Bytes of page images that an engine keeps in memory by default.
 pub const CACHE_BYTES: usize = 8 << 20;
 
-/// What a size may be.
+/// The valid values of a size.
 pub const BYTES: Values = Values::Fixed("a number of bytes, with k, m or g behind it if you like");
-/// What a switch may be.
+/// The valid values of a switch.
 pub const SWITCH: Values = Values::Fixed("on or off");
 
 /// Most bytes a log may take.
@@ -26,7 +26,7 @@ pub static CACHE: EngineSetting = EngineSetting::new(
     |all| all.cache_bytes.unwrap_or(CACHE_BYTES).to_string(),
 );
 
-/// Whether differences are logged, or pages whole.
+/// Whether the engine logs differences, or whole pages.
 pub static DIFF: EngineSetting = EngineSetting::new(
     "diff",
     SWITCH,

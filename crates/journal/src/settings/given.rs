@@ -1,28 +1,28 @@
-//! From the text of a setting to its value, and back.
+//! Converts the text of a setting to its value, and back.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::values::Values;
 
-/// The text of a setting that was given.
+/// A setting, with the text that the user has given for it.
 pub struct Given<'a> {
-    /// The setting.
+    /// Name of the setting.
     pub name: &'a str,
-    /// Its text.
+    /// The text.
     pub value: &'a str,
-    /// What may be given.
+    /// The valid values of the setting.
     pub values: &'a Values,
 }
 
 impl Given<'_> {
-    /// The message about a text that is not valid.
+    /// Makes the message about a text that is not valid.
     #[must_use]
     pub fn invalid(&self) -> String {
         format!("{}={} is not valid; use {}", self.name, self.value, self.values)
     }
 
-    /// What the type's own parser makes of it.
+    /// Parses the text with the type's own parser.
     ///
     /// # Errors
     /// [`Given::invalid`].
@@ -30,7 +30,7 @@ impl Given<'_> {
         self.value.parse().map_err(|_| self.invalid())
     }
 
-    /// What it is the name of.
+    /// Finds the value that the text names.
     ///
     /// # Errors
     /// [`Given::invalid`].
@@ -39,7 +39,7 @@ impl Given<'_> {
         found.ok_or_else(|| self.invalid())
     }
 
-    /// On or off.
+    /// Parses the text as on or off.
     ///
     /// # Errors
     /// [`Given::invalid`].
@@ -51,10 +51,10 @@ impl Given<'_> {
         }
     }
 
-    /// A directory that is there.
+    /// Takes the text as the path of an existing directory.
     ///
     /// # Errors
-    /// It is none.
+    /// A message, if the path is not a directory that can be used.
     pub fn directory(&self) -> Result<PathBuf, String> {
         let path = PathBuf::from(self.value);
         let why = match path.metadata() {
@@ -68,10 +68,10 @@ impl Given<'_> {
         ))
     }
 
-    /// Bytes, with an optional suffix k, m or g for powers of 1024.
+    /// Parses the text as a number of bytes, with an optional suffix k, m or g for powers of 1024.
     ///
     /// # Errors
-    /// [`Given::invalid`], also for more than the type holds.
+    /// [`Given::invalid`], also if the type cannot hold the number.
     pub fn size<T: TryFrom<u64>>(&self) -> Result<T, String> {
         let value = self.value;
         let (digits, shift) = match value.as_bytes().last().map(u8::to_ascii_lowercase) {
@@ -104,7 +104,7 @@ pub fn on_off(on: bool) -> String {
     if on { "on" } else { "off" }.to_owned()
 }
 
-/// The text of a path; empty where there is none.
+/// The text of a path; empty if there is none.
 #[must_use]
 pub fn text_of(path: Option<&Path>) -> String {
     path.map(|path| path.display().to_string()).unwrap_or_default()

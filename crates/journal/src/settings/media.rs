@@ -1,15 +1,15 @@
-//! Settings that say where media are, and how those work that are emulated.
+//! Settings that say where media are, and how emulated media work.
 
 use super::{EngineSetting, Values, is_off, text_of};
 use crate::media::{HomeSync, Medium, Nvram, ScratchpadPlace};
 
-/// Those of a medium.
+/// The settings of a medium.
 pub(crate) fn settings_of(medium: Medium) -> &'static [&'static EngineSetting] {
     static MEMORY: [&EngineSetting; 7] =
         [&NVRAM, &NVRAM_DIR, &WRITE_NS, &STREAM_NS, &FENCE_NS, &READ_NS, &PERSISTENCY];
     static HOME_MEMORY: [&EngineSetting; 2] = [&HOME, &HOME_SYNC];
     static BLOCKS: [&EngineSetting; 1] = [&LOG_DIR];
-    // What the region is in is memory as well.
+    // The region is in memory, so the settings of memory apply to it as well.
     static SCRATCHPAD_AND_MEMORY: [&EngineSetting; 8] =
         [&SCRATCHPAD, &NVRAM, &NVRAM_DIR, &WRITE_NS, &STREAM_NS, &FENCE_NS, &READ_NS, &PERSISTENCY];
     match medium {

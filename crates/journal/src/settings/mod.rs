@@ -1,7 +1,7 @@
-//! Settings as rows of a table: everything that is asked about a setting is answered from its row.
+//! Settings as rows of a table. A row answers all questions about its setting.
 //!
-//! A row stands where what it sets belongs: with an engine, with the media, or, where several engines share
-//! it, in [`common`]. An engine's descriptor names its rows, those that it shares too.
+//! A row is in the module that its setting belongs to: that of an engine, that of the media or, if several engines share the
+//! setting, [`common`]. An engine's descriptor names the engine's rows, including the shared ones.
 
 pub mod common;
 mod given;
@@ -13,17 +13,17 @@ pub use given::{Given, is_off, name_of, on_off, text_of};
 pub use options::{EngineOptions, OnClose};
 pub use values::Values;
 
-/// One setting of a `T`. The environment variable is the name in capitals after `DURALITE_`.
+/// One setting of a `T`. Its environment variable is `DURALITE_` and the setting's name in capitals.
 pub struct Setting<T> {
-    /// Its name.
+    /// The setting's name.
     pub name: &'static str,
-    /// What may be given.
+    /// The valid values.
     pub values: Values,
-    /// Of a live log, and the same for every connection of a process.
+    /// Whether it is a setting of a live log, and so the same for every connection of a process.
     pub shared: bool,
-    /// Can be changed while a log is in use.
+    /// Whether it can be changed while a log is in use.
     pub changeable: bool,
-    /// Is told along with the figures of a log in use.
+    /// Whether it is shown along with the metrics of a log in use.
     pub shown: bool,
     set: fn(&mut T, &Given<'_>) -> Result<(), String>,
     get: fn(&T) -> String,
@@ -33,7 +33,7 @@ pub struct Setting<T> {
 pub type EngineSetting = Setting<EngineOptions>;
 
 impl<T> Setting<T> {
-    /// A setting of a connection, fixed once its database is open.
+    /// Makes a setting of a connection, fixed once the connection's database is open.
     pub const fn new(
         name: &'static str,
         values: Values,
@@ -43,36 +43,36 @@ impl<T> Setting<T> {
         Self { name, values, shared: false, changeable: false, shown: false, set, get }
     }
 
-    /// The same, of a live log.
+    /// Makes it a setting of a live log.
     #[must_use]
     pub const fn shared(mut self) -> Self {
         self.shared = true;
         self
     }
 
-    /// The same, to be changed while a log is in use.
+    /// Makes it a setting that can be changed while a log is in use.
     #[must_use]
     pub const fn changeable(mut self) -> Self {
         self.changeable = true;
         self
     }
 
-    /// The same, told along with the figures of a log.
+    /// Makes it a setting that is shown along with the metrics of a log.
     #[must_use]
     pub const fn shown(mut self) -> Self {
         self.shown = true;
         self
     }
 
-    /// Sets it from its text.
+    /// Sets the setting from its text.
     ///
     /// # Errors
-    /// What is wrong with the text, and what to use.
+    /// A message that says what is wrong with the text, and what to use.
     pub fn set(&self, all: &mut T, value: &str) -> Result<(), String> {
         (self.set)(all, &Given { name: self.name, value, values: &self.values })
     }
 
-    /// Its text, as [`Setting::set`] reads it.
+    /// The setting's text, as [`Setting::set`] reads it.
     pub fn get(&self, all: &T) -> String {
         (self.get)(all)
     }

@@ -1,4 +1,4 @@
-//! The settings of engines and media together, as values.
+//! The values of the settings of engines and media.
 
 use std::any::{Any, TypeId};
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use crate::media::MediaOptions;
 /// What the last connection that closes does with the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnClose {
-    /// Puts everything home and lifts the guard: the file by itself is the database.
+    /// Writes everything home and lifts the guard. The database file alone is then the database.
     #[default]
     Drain,
-    /// Leaves guard and log to the next opening.
+    /// Leaves the guard and the log to the next connection that opens the database.
     Keep,
 }
 
@@ -20,24 +20,24 @@ impl OnClose {
     pub(super) const NAMES: [(&'static str, Self); 2] = [("drain", Self::Drain), ("keep", Self::Keep)];
 }
 
-/// How engines and media work. Each engine has a part of its own, of a type that nobody else has to know.
+/// The options of engines and media. Each engine has a part of its own, of a type that only the engine has to know.
 #[derive(Debug, Clone, Default)]
 pub struct EngineOptions {
-    /// Where media are, and how those work that are emulated.
+    /// Where media are, and how emulated media work.
     pub media: MediaOptions,
-    /// Most bytes a log may take, 0 for as many as the file system has; `None` leaves it to the engine's own part.
+    /// Most bytes a log may take, 0 for as many as the file system has; `None` leaves the limit to the engine's own part.
     pub limit_bytes: Option<u64>,
-    /// Bytes of page images kept in memory; `None` leaves it to the engine's own part.
+    /// Bytes of page images kept in memory; `None` leaves the number to the engine's own part.
     pub cache_bytes: Option<usize>,
-    /// Whether differences are logged, or pages whole; `None` leaves it to the engine's own part.
+    /// Whether the engine logs differences, or whole pages; `None` leaves the choice to the engine's own part.
     pub diff: Option<bool>,
-    /// What the last connection of this process does with the log, if it is the last of all.
+    /// What the last connection of this process does with the log, if it is the last connection of all processes.
     pub on_close: OnClose,
     own: Vec<(TypeId, Arc<dyn Any + Send + Sync>)>,
 }
 
 impl EngineOptions {
-    /// An engine's own part, as it was set or else as it begins.
+    /// An engine's own part; the default of its type if nothing has been set.
     #[must_use]
     pub fn own<T: Clone + Default + Send + Sync + 'static>(&self) -> T {
         let found = self.own.iter().find(|(id, _)| *id == TypeId::of::<T>());
@@ -52,7 +52,7 @@ impl EngineOptions {
         self.own.push((TypeId::of::<T>(), Arc::new(part)));
     }
 
-    /// The same with this part of an engine's own.
+    /// Returns the options with this part as an engine's own.
     #[must_use]
     pub fn with<T: Clone + Default + Send + Sync + 'static>(mut self, part: T) -> Self {
         self.change(|own| *own = part);

@@ -1,13 +1,13 @@
-//! What a setting may be, in words.
+//! The valid values of a setting, in words.
 
 use std::fmt;
 
-/// What may be given, for the message about what may not.
+/// Describes the valid values of a setting, for the message about an invalid one.
 #[derive(Clone, Copy)]
 pub enum Values {
-    /// In these words.
+    /// A fixed text.
     Fixed(&'static str),
-    /// In words that depend on which engines there are.
+    /// A text that depends on which engines there are.
     Made(fn() -> String),
 }
 
