@@ -73,9 +73,9 @@ pub(crate) struct Expected {
     pub(crate) generation: u64,
     /// Number of the transaction in the generation, from 1.
     pub(crate) sequence: u32,
-    /// Order of the transaction before it, which decides what garbage in the place of the mark means.
+    /// Order of the transaction before this one, which decides what garbage in the place of the mark means.
     pub(crate) after: Order,
-    /// Number of frames before it.
+    /// Number of frames before the transaction.
     pub(crate) frames: u32,
 }
 

@@ -14,13 +14,13 @@ pub(super) struct Writer {
 
 /// The open transaction in the log.
 pub(super) struct OpenTransaction {
-    /// Where its header is.
+    /// Place of the transaction's header.
     pub(super) start: Position,
-    /// Where its next record goes.
+    /// Place of the transaction's next record.
     pub(super) end: Position,
     pub(super) hash: TxHash,
     pub(super) records: u32,
-    /// Blocks that were linked for it.
+    /// Blocks that were linked for the transaction.
     pub(super) blocks: Vec<u32>,
     /// Stored ranges that are not flushed yet. Adjacent ranges are merged.
     pub(super) dirty: Vec<(u64, u64)>,

@@ -28,7 +28,7 @@ pub enum Contents {
 pub struct Written {
     /// Size of the database in pages.
     pub db_pages: u32,
-    /// Pages that came from the log.
+    /// Number of pages that came from the log.
     pub from_log: usize,
     /// Pages that neither the log nor the database file has, written as zeros.
     pub absent: Vec<u32>,

@@ -19,8 +19,9 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Returns `len` bytes from a position on. If the buffer does not hold them, `read` fills it from there. It is asked for more
-    /// than `len` bytes as far as it can deliver `at_once` bytes in one read.
+    /// Returns `len` bytes from a position on. If the buffer does not hold them, calls `read` to fill the buffer from that
+    /// position on. The log has `at_once` bytes there that can be read in one piece, so `read` may be called for more than `len`
+    /// bytes.
     ///
     /// # Errors
     /// The errors of `read`.

@@ -148,7 +148,7 @@ impl Waldio {
         Ok(log)
     }
 
-    /// Joins the processes that share the log. With `known`, the end of the log, initialises the shared state instead.
+    /// Joins the processes that share the log. If `known` says where the log ends, initialises the shared state from it instead.
     fn join(
         block: Arc<dyn Block>,
         superblock: Superblock,

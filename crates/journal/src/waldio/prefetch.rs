@@ -118,7 +118,7 @@ struct Piece {
     bytes: Vec<u8>,
 }
 
-/// The calling side of the thread. The thread ends when this is dropped.
+/// The caller's side of the thread. The thread ends when the `Reader` is dropped.
 struct Reader {
     wanted: SyncSender<Piece>,
     read: Receiver<(Piece, Result<(), MediumError>)>,

@@ -23,7 +23,7 @@ pub(super) struct Open {
 
 /// A transaction that bypasses the ring.
 pub(super) struct Direct {
-    /// Position of its group.
+    /// Byte position of the transaction's group.
     pub(super) start: u64,
     /// Bytes of the transaction that have been written to the device.
     pub(super) written: u64,
