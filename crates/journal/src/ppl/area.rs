@@ -1,4 +1,4 @@
-//! A log's memory: where things are in it, the state of extents, the free ones, and growing.
+//! A log's memory: its layout, the states of extents, the free lists, and growing the file.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,25 +18,25 @@ use crate::JournalError;
 /// Words of an extent's state.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum State {
-    /// The next extent of the chain, or of the free ones, as a link.
+    /// The next extent of the chain, or of the free list, as a link.
     Next,
     /// Of a chain's first extent: the newest committed transaction with a record in the chain.
     Last,
-    /// … the transaction that the page is home up to.
+    /// … the transaction up to which the page is home.
     Home,
-    /// … the slot with the image that the page is being merged from, and 1.
+    /// … the slot with the image that the page is being merged from, plus 1; 0 if there is none.
     Slot,
     /// … the next chain in the list of the page table, as a link to its first extent.
     Bucket,
-    /// … the extent that the next record begins in, as a link.
+    /// … the extent in which the next record begins, as a link.
     TailExtent,
-    /// … and where in it.
+    /// … the offset in that extent.
     TailOffset,
-    /// … bytes of records.
+    /// … the bytes of the chain's records.
     Bytes,
 }
 
-/// The file is grown by at least this much at a time.
+/// The file grows by at least this many bytes at a time, unless the limit or the medium leaves less.
 const LEAST_STEP: u64 = 1 << 20;
 
 /// The memory of one log.
@@ -46,7 +46,7 @@ pub(super) struct Area {
     pub(super) geometry: Geometry,
     pub(super) limit_chunks: u32,
     pub(super) path: PathBuf,
-    /// Chunks that this process knows to be there.
+    /// Chunks that this process knows the file to have.
     chunks: AtomicU32,
 }
 
@@ -68,7 +68,7 @@ impl Area {
         self.chunks.load(Ordering::Relaxed)
     }
 
-    /// Takes in how far another process has grown the file.
+    /// Learns how far other processes have grown the file.
     pub(super) fn refresh_chunks(&self) -> Result<(), JournalError> {
         let word = self.nvm.load_u64(GROWN_OFFSET);
         let damaged = |what| JournalError::Corrupt { offset: GROWN_OFFSET, what };
@@ -88,7 +88,7 @@ impl Area {
         Ok(())
     }
 
-    /// The extent that a link leads to, once it is known to be there; `None` for 0.
+    /// The extent that a link leads to, after a check that the file has it; `None` for link 0.
     pub(super) fn follow(&self, link: u64) -> Result<Option<Extent>, JournalError> {
         if link == 0 {
             return Ok(None);
@@ -116,12 +116,12 @@ impl Area {
         self.nvm.store_u64(self.geometry.state_offset(extent) + 8 * state as u64, value);
     }
 
-    /// Offset in the log of a place in an extent.
+    /// The offset in the log of a place in an extent.
     pub(super) fn at(&self, extent: Extent, offset: u32) -> u64 {
         self.geometry.extent_offset(extent) + u64::from(offset)
     }
 
-    /// The page whose chain an extent is in.
+    /// The page to whose chain an extent belongs.
     pub(super) fn page_of(&self, extent: Extent) -> u32 {
         (self.nvm.load_u64(self.at(extent, 0)) & 0xffff_ffff) as u32
     }
@@ -132,7 +132,7 @@ impl Area {
         ExtentHeader::decode(&bytes, self.id, extent)
     }
 
-    /// Stores what makes an extent one of a page's chain. Not flushed.
+    /// Stores the header that makes an extent a part of a page's chain. Does not flush it.
     pub(super) fn store_header(&self, extent: Extent, header: &ExtentHeader, merged: u64) {
         let bytes = header.encode(self.id, extent);
         let at = self.at(extent, 0);
@@ -141,33 +141,33 @@ impl Area {
         self.nvm.store(at, &bytes[..8]);
     }
 
-    /// Takes an extent out of whatever it is in, for good once that is fenced.
+    /// Takes an extent out of its chain by erasing its header. That is final once the caller has fenced.
     pub(super) fn erase_header(&self, extent: Extent) {
         let at = self.at(extent, 0);
         self.nvm.store_u64(at, 0);
         self.nvm.flush(at, 8);
     }
 
-    /// The words of the free extents of a kind: the first of them, and how many are in use.
+    /// The words of a free list: its head, and the number of extents in use.
     fn free_list(piece: bool) -> (u64, u64) {
         if piece { (FREE_PIECE, PIECES_USED) } else { (FREE_SECTOR, SECTORS_USED) }
     }
 
-    /// Puts an extent among the free ones. Its header is erased.
+    /// Puts an extent on its free list. The extent's header is erased.
     pub(super) fn put_free(&self, words: &Words, _turn: &Turn<'_>, extent: Extent) {
         let (head, _) = Self::free_list(extent.is_piece());
         self.set_state(extent, State::Next, words.load(head));
         words.store(head, extent.to_link());
     }
 
-    /// The same for one that was in use.
+    /// Puts an extent that was in use on its free list.
     pub(super) fn give_back(&self, words: &Words, turn: &Turn<'_>, extent: Extent) {
         let (_, used) = Self::free_list(extent.is_piece());
         self.put_free(words, turn, extent);
         words.add(used, u64::MAX);
     }
 
-    /// Takes a free extent, of the other kind if there is none of this; `None` where there is none at all.
+    /// Takes a free extent of this kind, or else of the other kind; `None` if neither kind has a free one.
     pub(super) fn take(
         &self,
         words: &Words,
@@ -197,39 +197,40 @@ impl Area {
         for state in [State::Next, State::Last, State::Home, State::Slot, State::Bucket, State::Bytes] {
             self.set_state(extent, state, 0);
         }
-        // Readers find it in its chain before its first record is there.
+        // Readers find the extent in its chain before its first record is there, so its stream has to look empty.
         self.nvm.store_u64(self.at(extent, EXTENT_HEADER_BYTES), 0);
         words.add(used, 1);
         Ok(Some(extent))
     }
 
-    /// Extents that can still be taken: sectors, and pieces.
+    /// How many extents can still be taken: sectors, and pieces.
     pub(super) fn free_counts(&self, words: &Words) -> (u64, u64) {
         let (sectors, pieces) = self.most_extents();
         (sectors.saturating_sub(words.load(SECTORS_USED)), pieces.saturating_sub(words.load(PIECES_USED)))
     }
 
-    /// Extents that there may be, in use or not: sectors, and pieces.
+    /// The largest numbers of extents that the log may have, free or in use: sectors, and pieces.
     pub(super) fn most_extents(&self) -> (u64, u64) {
         let chunks = u64::from(self.most_chunks());
         (chunks * u64::from(SECTORS_PER_CHUNK), chunks * u64::from(self.geometry.pieces_per_chunk))
     }
 
-    /// Most chunks that this process can have: where it may use little address space, that is the limit.
+    /// The largest number of chunks that this process can use: the log's limit, or less if the process has little address
+    /// space.
     fn most_chunks(&self) -> u32 {
         let mapped = self.nvm.capacity().saturating_sub(self.geometry.chunks_offset);
         let mapped = u32::try_from(mapped / self.geometry.chunk_bytes).unwrap_or(u32::MAX);
         self.limit_chunks.min(mapped)
     }
 
-    /// Bytes of extents in use, and of those that there may be.
+    /// Bytes of the extents in use, and the most bytes that extents may take.
     pub(super) fn fill(&self, words: &Words) -> (u64, u64) {
         let sectors = words.load(SECTORS_USED) * u64::from(self.geometry.sector_bytes);
         let pieces = words.load(PIECES_USED) * u64::from(duralite_logfmt::ppl::PIECE_BYTES);
         (sectors + pieces, u64::from(self.most_chunks()) * self.geometry.chunk_bytes)
     }
 
-    /// Sees to it that so much can be taken without the file growing.
+    /// Grows the file until `need` can be taken without growing it further.
     pub(super) fn back(&self, words: &Words, turn: &Turn<'_>, need: Need) -> Result<(), JournalError> {
         self.refresh_chunks()?;
         loop {
@@ -247,7 +248,7 @@ impl Area {
         }
     }
 
-    /// Makes the file longer; whether that was possible below the limit.
+    /// Grows the file. Returns false if the limit does not allow it.
     fn grow(&self, words: &Words, turn: &Turn<'_>) -> Result<bool, JournalError> {
         self.refresh_chunks()?;
         let (have, most) = (self.chunks(), self.most_chunks());
@@ -258,7 +259,7 @@ impl Area {
         let wanted = have.saturating_add((have / 2).max(least)).min(most);
         let grown = match self.nvm.grow(self.geometry.file_bytes(wanted)) {
             Ok(()) => wanted,
-            // Nearly full: one chunk may still do.
+            // The medium is nearly full: one chunk may still fit.
             Err(MediumError::NoSpace) => {
                 self.nvm.grow(self.geometry.file_bytes(have + 1)).map_err(|source| self.medium(source))?;
                 have + 1

@@ -1,7 +1,7 @@
 //! A page's log: a chain of extents with one stream of records (SQLite/PPL, section 3.2, log writer).
 //!
-//! A record has a header of two words, and begins where both fit; its payload goes on in the next extent where one is
-//! full. Where the first word is 0, or no extent follows, the stream ends.
+//! A record has a header of two words, and begins where both words fit. If an extent is full, the payload continues in the next
+//! one. The stream ends at a first word of 0, or after the last extent.
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::ppl::{
@@ -23,7 +23,7 @@ pub(super) struct Record {
     pub(super) payload_bytes: u32,
     word: u64,
     check: u64,
-    /// Where its payload begins: number of the extent in the chain, and offset there.
+    /// Where the payload begins: index of the extent in the chain, and offset in it.
     payload: (usize, u32),
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Walk<'a> {
     upto: u64,
 }
 
-/// Most bytes of a payload for pages of this size, with room to spare.
+/// An upper bound on the bytes of a payload for pages of this size, with some slack.
 pub(super) fn largest_payload(page_bytes: u32) -> u32 {
     2 * page_bytes + 64
 }
@@ -49,13 +49,13 @@ impl<'a> Walk<'a> {
         Self { area, extents, index: 0, offset: EXTENT_HEADER_BYTES, largest, upto: u64::MAX }
     }
 
-    /// Ends it before the first record of a later transaction: who looks while others store records need not have found the
-    /// extents that one is in.
+    /// Ends the walk before the first record of a later transaction. If others store records meanwhile, the walking process may
+    /// not know the extents that hold such a record.
     pub(super) fn upto(self, transaction: u64) -> Self {
         Self { upto: transaction, ..self }
     }
 
-    /// Where the next record begins: number of the extent in the chain, and offset there.
+    /// Where the next record begins: index of the extent in the chain, and offset in it.
     pub(super) fn position(&self) -> (usize, u32) {
         (self.index, self.offset)
     }
@@ -102,7 +102,7 @@ impl<'a> Walk<'a> {
         Ok(Some(record))
     }
 
-    /// The transaction of the record that begins at a place, if one does.
+    /// The transaction of the record that begins at a place, if a record begins there.
     pub(super) fn transaction_at(&self, (mut index, mut offset): (usize, u32)) -> Option<u64> {
         if self.area.geometry.extent_bytes(*self.extents.get(index)?) - offset < RECORD_HEADER_BYTES {
             (index, offset) = (index + 1, EXTENT_HEADER_BYTES);
@@ -111,14 +111,15 @@ impl<'a> Walk<'a> {
         read_record_word(word).map(|(transaction, _)| transaction)
     }
 
-    /// A record of the page behind the end of its chain, which zeros may have cut off: of a transaction that is committed, and
-    /// later than `after`. What the extents held before they were taken was earlier than that.
+    /// Looks behind the end of the chain for a record of the page, because zeros over a record's first word may have cut the
+    /// stream off. Such a record is of a committed transaction later than `after`. Anything that an extent held before the
+    /// chain took it is of an earlier transaction.
     pub(super) fn behind_end(&self, page_number: u32, (after, committed): (u64, u64)) -> Option<u64> {
         let mut payload = Vec::new();
         let mut from = self.offset;
         for (index, extent) in self.extents.iter().enumerate().skip(self.index) {
             let header = self.area.header(*extent)?;
-            // Into an extent of a relocated log older records were moved.
+            // A merge moved older records into the first extent of a relocated log, so `taken_by` is no bound there.
             let is_moved = index == 0 && header.order & RELOCATED != 0;
             let after = if is_moved { after } else { after.max(header.taken_by.saturating_sub(1)) };
             let bytes = self.area.geometry.extent_bytes(*extent);
@@ -142,7 +143,7 @@ impl<'a> Walk<'a> {
         None
     }
 
-    /// The first byte of a record's payload, which says what kind of change it is. Not checked.
+    /// The first byte of a record's payload, which is the kind of the change. The payload is not checked.
     pub(super) fn first_payload_byte(&self, record: &Record) -> u8 {
         let (mut index, mut offset) = record.payload;
         if self.extents.get(index).is_some_and(|extent| self.area.geometry.extent_bytes(*extent) == offset) {
@@ -184,7 +185,7 @@ impl<'a> Walk<'a> {
 }
 
 impl Area {
-    /// What a record of so many bytes of payload takes at the end of a chain, or as the first one of a page.
+    /// The extents that a record with a payload of this size needs at the end of a chain, or as the first record of a page.
     pub(super) fn need(&self, chain: Option<Extent>, payload_bytes: u32) -> Result<Need, JournalError> {
         let bytes = RECORD_HEADER_BYTES + payload_bytes.next_multiple_of(8);
         let room = match chain {
@@ -211,8 +212,8 @@ impl Area {
         }
     }
 
-    /// Stores a record behind those of a chain, without its first word becoming visible before the rest. Adds to `dirty`
-    /// what has to be flushed. There is room ([`Area::need`]).
+    /// Stores a record at the end of a chain. Its first word becomes visible only after the rest. Adds to `dirty` the ranges
+    /// that the caller has to flush. The caller has made sure that there is room ([`Area::need`]).
     pub(super) fn append(
         &self,
         words: &Words,
@@ -273,7 +274,7 @@ impl Area {
         Ok(())
     }
 
-    /// Ends a chain at a place for good, once that is fenced.
+    /// Ends a chain at a place. That is final once the caller has fenced.
     pub(super) fn cut(&self, extent: Extent, offset: u32) {
         if self.geometry.extent_bytes(extent) - offset >= RECORD_HEADER_BYTES {
             let at = self.at(extent, offset);
@@ -283,7 +284,7 @@ impl Area {
     }
 }
 
-/// Bit of an extent's order that says that it begins a chain into which the newest records of an older one were moved.
+/// Bit of an extent's order: the extent begins a relocated chain, into which a merge moved the newest records of an older one.
 pub(super) const RELOCATED: u32 = 1 << 31;
 
 /// A record that is to be stored.

@@ -1,4 +1,4 @@
-//! `ppl` in the registry, and its settings.
+//! The descriptor of `ppl` for the registry, and the engine's settings.
 
 use duralite_logfmt::ppl::{MAGIC, sector_size_is_valid};
 
@@ -31,7 +31,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
 };
 
 impl PplOptions {
-    /// Its part of the options of all engines, and what it shares with others.
+    /// This engine's part of the options of all engines, with the settings that it shares with others.
     pub(super) fn of(all: &EngineOptions) -> Self {
         let own = all.own::<Self>();
         Self {

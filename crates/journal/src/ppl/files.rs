@@ -23,14 +23,14 @@ use crate::media::MediaOptions;
 use crate::pins::{PINS_OFFSET, Pins};
 use crate::{JournalError, log_file};
 
-/// Bytes of the memory that a log's users share.
+/// Bytes of the segment that a log's users share.
 pub const SHARED_BYTES: u64 = SHARED.all;
-/// Bytes that a log may take where nothing else is said, at least.
+/// The least limit of a log, in bytes, where the settings give none.
 const LIMIT_BYTES: u64 = 64 << 20;
-/// Bytes of images that slots are made for.
+/// Bytes of page images for which a new log has slots.
 const SLOTS_BYTES: u32 = 512 << 10;
 
-/// The shape of a new log.
+/// The superblock of a new log.
 pub(super) fn shape(options: &PplOptions, head: &LogHead) -> Superblock {
     let page_bytes = head.page_bytes;
     let mut superblock = Superblock {
@@ -40,7 +40,7 @@ pub(super) fn shape(options: &PplOptions, head: &LogHead) -> Superblock {
         slots: (SLOTS_BYTES / page_bytes).clamp(8, SLOTS as u32),
         buckets: 1,
     };
-    // Between two automatic checkpoints a thousand pages may be new.
+    // Between two automatic checkpoints, a thousand pages may be new to the log.
     let limit_bytes = match options.limit_bytes {
         0 => LIMIT_BYTES.max(4096 * u64::from(page_bytes)),
         bytes => bytes,
@@ -61,7 +61,7 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
         .map_err(|source| JournalError::Medium { path: new.file.path.to_path_buf(), source })
 }
 
-/// A log on a medium that the caller has.
+/// Logs on a medium that the caller provides.
 impl Ppl {
     /// Writes an empty log onto a medium of zeros. Durable on return, as far as the medium is.
     ///
@@ -76,8 +76,8 @@ impl Ppl {
         Ok(())
     }
 
-    /// Opens a log with the memory that its users share, [`SHARED_BYTES`] of it from `base` on; whoever is `alone`, with
-    /// memory of zeros, recovers the log.
+    /// Opens a log whose users share [`SHARED_BYTES`] of `segment` from `base` on. A user that is `alone` passes memory of
+    /// zeros, and the call recovers the log.
     ///
     /// # Errors
     /// `Format` and `Corrupt`; `Medium`.
@@ -94,7 +94,7 @@ impl Ppl {
         join(area, superblock, options, Words::new(segment, base), None, alone)
     }
 
-    /// Opens a log to look at it, as recovery would find it: nothing is stored, no lock is taken.
+    /// Opens a log read-only, as recovery would find it. Stores nothing and takes no lock.
     ///
     /// # Errors
     /// `Format` and `Corrupt`.
@@ -110,7 +110,7 @@ fn superblock_on(nvm: &dyn Nvm, path: &Path) -> Result<Superblock, JournalError>
     Superblock::decode(&bytes).map_err(|source| JournalError::Format { log: path.to_path_buf(), source })
 }
 
-/// Maps and opens a log; whoever is alone recovers it.
+/// Maps and opens a log. A process that is alone with the log recovers it.
 pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
     let Attaching { directory, options, file, segment, base, alone, .. } = log;
     let superblock = superblock_of(&file)?;
@@ -123,7 +123,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
     Ok(Box::new(join(area, superblock, &options, Words::new(segment, base), Some(pins), alone)?))
 }
 
-/// Joins those who use a log; whoever is alone recovers it.
+/// Joins the users of a log. A process that is alone with the log recovers it.
 fn join(
     area: Area,
     superblock: Superblock,
@@ -142,7 +142,7 @@ fn join(
     Ppl::new(store, superblock, options)
 }
 
-/// Opens a log as a user who may only read it. What others commit is seen where they share their memory.
+/// Opens a log for a user who may only read it. If the memory is shared, this user sees what others commit from now on.
 pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, JournalError> {
     let AttachingOutside { options, file, shared, base } = log;
     let Some(segment) = shared else { return Ok(Box::new(look_at(&file)?)) };
@@ -175,25 +175,25 @@ fn open_store(
     }
 }
 
-/// Opens a log to look at it, as recovery would find it: nothing is stored, no lock is taken.
+/// Opens a log read-only, as recovery would find it. Stores nothing and takes no lock.
 pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Ppl, JournalError> {
     let (area, superblock) = area_read_only(log)?;
     open_scanned(area, superblock)
 }
 
-/// Maps a log to look at it, without reading its chains.
+/// Maps a log read-only, without reading its chains.
 pub(super) fn area_read_only(log: &OpenFile<'_>) -> Result<(Area, Superblock), JournalError> {
     let superblock = superblock_of(log)?;
     let nvm = Arc::new(map_file(Access::Read, &MediaOptions::default(), log, &superblock)?);
     Ok((Area::new(nvm, &superblock, log.path)?, superblock))
 }
 
-/// What reads pages of a log whose chains are known to whoever looks.
+/// A store that reads pages of a log whose chains the caller knows.
 pub(super) fn store_to_look(area: Area, superblock: &Superblock, words: Words) -> Store {
     open_store(area, words, Pages::Scanned(FxHashMap::default()), superblock, &PplOptions::default())
 }
 
-/// The same for a log that is mapped.
+/// Opens a mapped log read-only, with the chains that a scan finds.
 fn open_scanned(area: Area, superblock: Superblock) -> Result<Ppl, JournalError> {
     let last = last_commit(&area)?;
     let scanned = scan(&area, superblock.head.page_bytes, last.number, |_| false)?;
@@ -210,12 +210,12 @@ fn open_scanned(area: Area, superblock: Superblock) -> Result<Ppl, JournalError>
     Ppl::new(store, superblock, &options)
 }
 
-/// What a log says about itself.
+/// The head of a log.
 pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
     Ok(check(log, bytes)?.head)
 }
 
-/// Whether the log holds nothing that is not in the database file.
+/// Whether the database file has everything that the log holds.
 pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
     look_at(log).is_ok_and(|log| log.is_spent())
 }
@@ -243,7 +243,7 @@ fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, JournalError> {
     check(log, &log_file::first_bytes(log.path, log.file, SUPERBLOCK_BYTES)?)
 }
 
-/// Reads the superblock and checks that the file is as long as it says.
+/// Reads the superblock, and checks that the file has the length that the log's size word gives.
 fn check(log: &OpenFile<'_>, bytes: &[u8]) -> Result<Superblock, JournalError> {
     let format = |source| JournalError::Format { log: log.path.to_path_buf(), source };
     let length = log.file.metadata().map_err(|error| JournalError::io("examine", log.path, &error))?.len();

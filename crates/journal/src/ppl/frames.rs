@@ -1,7 +1,7 @@
-//! The frames of the generation: which page each one holds, and after which transaction. SQLite needs them while it has
-//! the log open, and finds an empty log after a crash; so they are in memory that users share and nothing flushes.
+//! The frames of the generation: which page each frame holds, and after which transaction. SQLite needs them only while it has
+//! the log open, since it finds an empty log after a crash. So they are in memory that users share, and nothing flushes them.
 //!
-//! Entries, one for each transaction, are words in a list of pieces of the common pool.
+//! Each transaction has an entry. Entries are words in a list of pieces of the common pool.
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::ppl::{EXTENT_HEADER_BYTES, Extent, PIECE_BYTES};
@@ -12,30 +12,30 @@ use super::words::{FRAMES_END, FRAMES_LAST, GENERATION, GenerationWords, LOST, S
 use crate::JournalError;
 use crate::engine::{Frame, Transaction};
 
-/// Words of an entry before its pages.
+/// Words of an entry that precede its pages.
 const FIXED_WORDS: u64 = 5;
 const WORDS_PER_PIECE: u64 = (PIECE_BYTES - EXTENT_HEADER_BYTES) as u64 / 8;
 
-/// A transaction as the log has it for SQLite.
+/// A transaction as SQLite sees it in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) number: u64,
-    /// 0 where it has no frames.
+    /// 0 if the transaction has no frames.
     pub(super) first_frame: u32,
     pub(super) db_pages: u32,
     pub(super) checksum: Checksum,
     pub(super) time_ms: u64,
-    /// The pages of its frames, in order.
+    /// The pages of the frames, in the order of the frames.
     pub(super) pages: Vec<u32>,
 }
 
 impl Entry {
-    /// One without frames.
+    /// An entry of a transaction without frames.
     pub(super) fn empty(number: u64, db_pages: u32, time_ms: u64) -> Self {
         Self { number, first_frame: 0, db_pages, checksum: [0; 2], time_ms, pages: Vec::new() }
     }
 
-    /// Pieces that it may take.
+    /// An upper bound on the pieces that an entry with this many pages takes.
     pub(super) fn pieces(pages: usize) -> u64 {
         (FIXED_WORDS + pages.div_ceil(2) as u64).div_ceil(WORDS_PER_PIECE) + 1
     }
@@ -72,7 +72,7 @@ impl Area {
         JournalError::Corrupt { offset: 0, what: FormatError::Damaged { what: "the list of frames" } }
     }
 
-    /// Adds an entry behind the others. There is room.
+    /// Adds an entry at the end. The caller has made sure that there is room.
     pub(super) fn append_entry(
         &self,
         words: &Words,
@@ -111,16 +111,16 @@ impl Area {
     }
 }
 
-/// What a process knows of the frames.
+/// What this process knows of the frames.
 #[derive(Default)]
 pub(super) struct Frames {
     generation: u64,
     begun: GenerationWords,
     header: Option<WalHeader>,
     place: Place,
-    /// Newest transaction that was taken in.
+    /// The newest transaction that this process has applied.
     known: u64,
-    /// Transactions up to this one cannot be told any more.
+    /// Transactions up to this one can no longer be told.
     lost: u64,
     transactions: Vec<Known>,
     pages: Vec<u32>,
@@ -136,7 +136,7 @@ struct Known {
 }
 
 impl Frames {
-    /// Takes in what has been committed.
+    /// Applies what has been committed since the last call. Returns whether anything has changed.
     pub(super) fn refresh(&mut self, area: &Area, words: &Words) -> Result<bool, JournalError> {
         let mut changed = false;
         loop {
@@ -148,7 +148,7 @@ impl Frames {
             match self.follow(area, words) {
                 Ok(more) if words.load(GENERATION) == self.generation => return Ok(changed | more),
                 Err(error) if words.load(GENERATION) == self.generation => return Err(error),
-                // What was read was being used for something else.
+                // The pieces that were read had been reused for something else.
                 _ => self.generation = 0,
             }
         }
@@ -198,7 +198,7 @@ impl Frames {
         let (db_pages, _) = halves(self.read_word(area)?);
         let (low, high) = halves(self.read_word(area)?);
         let time_ms = self.read_word(area)?;
-        // A list that is being changed may say anything.
+        // Any value may be found in a list that another process is changing.
         if u64::from(count) > u64::from(area.chunks()) * area.geometry.chunk_bytes / 4 {
             return Err(area.out_of_list());
         }
@@ -235,12 +235,12 @@ impl Frames {
         self.generation
     }
 
-    /// Position before the first transaction that can be told, and the time of the generation.
+    /// The position before the first transaction that can be told, and the time at which the generation began.
     pub(super) fn origin(&self) -> (u64, u64) {
         (self.lost, self.begun.time_ms)
     }
 
-    /// Whether what is known may still be told.
+    /// Whether the transactions that this process knows may still be told.
     pub(super) fn is_current(&self, words: &Words) -> bool {
         words.load(GENERATION) == self.generation && self.begun.position.max(words.load(LOST)) == self.lost
     }
@@ -275,12 +275,12 @@ impl Frames {
             page_number,
             db_pages: if is_last { known.db_pages } else { 0 },
             checksum: is_last.then_some(known.checksum),
-            // The changes of a page may have been merged since.
+            // A merge may have removed the page's records since.
             record_bytes: None,
         })
     }
 
-    /// The first transaction with a number above `number`.
+    /// The first transaction with frames whose number is above `number`.
     pub(super) fn after(&self, number: u64) -> Option<Transaction> {
         let at = self.transactions.partition_point(|known| known.number <= number);
         let known = self.transactions.get(at)?;
@@ -294,13 +294,14 @@ impl Frames {
         })
     }
 
-    /// Number and pages of the transactions whose frames a new one takes the place of, from `first_frame` on.
+    /// The transactions whose frames a new transaction from `first_frame` on replaces: the first one's number, and the pages of
+    /// all.
     pub(super) fn replaced_by(&self, first_frame: u32) -> Option<(u64, &[u32])> {
         let number = self.number_of(first_frame)?;
         Some((number, self.pages.get(first_frame.saturating_sub(1) as usize..)?))
     }
 
-    /// Each page that has a frame, with its newest one; ascending.
+    /// Each page that has a frame, with its newest frame; in ascending order of pages.
     pub(super) fn newest(&self) -> Vec<(u32, u32)> {
         let mut newest = rustc_hash::FxHashMap::default();
         for (frame, page) in (1u32..).zip(&self.pages) {

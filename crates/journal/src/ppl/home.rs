@@ -1,7 +1,9 @@
-//! The database as SQLite sees it: pages on flash with the records of the log up to where SQLite has checkpointed them.
+//! The database as SQLite sees it: pages on flash with the records of the log applied, up to where SQLite has checkpointed each
+//! page.
 //!
-//! SQLite's checkpoint is *logical*: it hands over a page as it is after some transaction, and all that happens is that the
-//! page's home position moves there. What readers of older snapshots need is still there, since nothing is merged beyond.
+//! SQLite's checkpoint is *logical*: SQLite hands over a page as it is after some transaction, and the engine only moves the
+//! page's home position to that transaction. Readers of older snapshots still find their versions of pages, since no merge goes
+//! beyond the home position.
 
 use std::sync::Arc;
 
@@ -23,7 +25,7 @@ use crate::home::{DatabaseFile, Header, Home};
 /// The home of a log's pages.
 pub(super) struct LoggedHome(pub(super) Arc<Store>);
 
-/// The parts of pages that a range of bytes covers: page number, offset in the page, and bytes of the range.
+/// The parts of pages that a range of bytes covers: page number, offset in the page, and the part of the range.
 fn pages_of(
     offset: u64,
     len: usize,
@@ -84,8 +86,8 @@ impl Home for LoggedHome {
         Ok(())
     }
 
-    /// What was written is durable already, in the log: only merges are done. The first time in the file too, whose guard
-    /// somebody may have put on who died before it was durable.
+    /// What SQLite wrote is durable in the log already, so a sync only does the merges that are due. The first sync also syncs
+    /// the file: a process may have put the guard on it and died before the guard was durable.
     fn sync(&self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
         let words = &self.0.words;
         if words.load(FILE_SYNCED) == 0 {
@@ -106,7 +108,8 @@ impl Home for LoggedHome {
         }
     }
 
-    /// The file itself is cut when all is drained: until then changes may be recorded of what is in it.
+    /// Sets only the size that the home shows. The drain cuts the file: until then, later records may be changes of pages
+    /// beyond the new end.
     fn truncate(&self, _file: &dyn DatabaseFile, bytes: u64) -> Result<(), JournalError> {
         let _turn = self.0.lock()?;
         self.0.words.store(HOME_PAGES, bytes.div_ceil(u64::from(self.0.page_bytes)));
@@ -119,8 +122,8 @@ impl Home for LoggedHome {
 }
 
 impl Store {
-    /// Makes a page at home what `page` is: as it is after one of the transactions in its log, or else by a transaction
-    /// of its own.
+    /// Makes `page` the home's version of a page. If a transaction in the log left the page like that, the home position moves
+    /// there. Otherwise the page is committed as a transaction of its own.
     fn move_home(&self, file: &dyn DatabaseFile, page_number: u32, page: &[u8]) -> Result<(), JournalError> {
         self.words.add(CHECKPOINTED, 1);
         let found = match self.recent.version_of(page_number, page) {
@@ -131,12 +134,12 @@ impl Store {
             return self.write_directly(file, page_number, page);
         }
         let _turn = self.lock()?;
-        // First: a page beyond the end is at home for nobody.
+        // The size changes first, because the home shows no page beyond its end.
         if u64::from(page_number) > self.home_pages(file)? {
             self.words.store(HOME_PAGES, u64::from(page_number));
         }
         if let Found::After(number) = found
-            // One without a chain was merged meanwhile, and is at home.
+            // A page without a chain was merged meanwhile, and is home.
             && let Some(first) = self.area.find_chain(page_number)?
             && self.area.state(first, State::Home) < number
         {
@@ -145,13 +148,13 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a page is home as far as a transaction, and no further.
+    /// Whether a page has a chain and is home no further than a transaction.
     fn is_home_before(&self, page_number: u32, number: u64) -> Result<bool, JournalError> {
         let Some(first) = self.area.find_chain(page_number)? else { return Ok(false) };
         Ok(self.home_position(self.area.state(first, State::Home)) <= number)
     }
 
-    /// The first version of a page, from that at home on, that looks like this.
+    /// The first version of a page, from the home's version on, that equals `page`.
     fn find_version(
         &self,
         file: &dyn DatabaseFile,
@@ -167,7 +170,7 @@ impl Store {
             if is_same(page_number, &image, page) {
                 return Ok(Found::Home);
             }
-            // What is committed by now is all in the extents that are found next.
+            // The extents that are loaded next hold all records that are committed by now.
             let range = (version.transaction, self.words.load(SEALED));
             let found = match self.pages.load(&self.area, page_number, &mut chain) {
                 Ok(true) => self.find_in(&chain, page_number, range, page, &mut image, &mut payload),
@@ -205,7 +208,7 @@ impl Store {
         Ok(Found::Nowhere)
     }
 
-    /// What is written while no WAL is in use is a transaction of its own, which is home at once.
+    /// Commits a page that SQLite writes while it uses no WAL. The page is a transaction of its own, and home at once.
     fn write_directly(
         &self,
         file: &dyn DatabaseFile,
@@ -218,7 +221,7 @@ impl Store {
         let turn = self.lock_for(file, &changes, 0)?;
         let number = self.words.load(SEALED) + 1;
         if self.area.find_chain(page_number)?.is_some_and(|first| self.is_ahead(first)) {
-            // It would take the place of what has been committed since.
+            // The write would replace what others have committed since.
             return Err(JournalError::Unexpected("a page that was changed on its way to the database"));
         }
         let pages = self.home_pages(file)?.max(u64::from(page_number));
@@ -232,9 +235,9 @@ impl Store {
         Ok(())
     }
 
-    /// Puts every page into the file as it is at home, and forgets the rest. The caller has the database to itself.
+    /// Writes every page to the file as the home shows it, and drops all other records. The caller has the database to itself.
     fn drain(&self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
-        // Nobody else merges now: whoever did has died, and its number may be another one's.
+        // No process merges now. A slot's owner has died, and its process slot may belong to a live process by now.
         (0..self.area.geometry.slots).for_each(|slot| self.words.own_slot(slot, false));
         loop {
             let pages: Vec<u32> = self.area.all_chains()?.into_iter().map(|(page, _)| page).collect();
@@ -250,7 +253,7 @@ impl Store {
         let size = self.home_pages(file)? * u64::from(self.page_bytes);
         let now = file.size()?;
         if now < size {
-            // The last pages were never written: they are zeros.
+            // Nobody ever wrote the last pages, so they are zeros.
             file.write(&[0], size - 1)?;
         } else if now > size {
             file.truncate(size)?;
@@ -261,7 +264,7 @@ impl Store {
         self.drop_chains()
     }
 
-    /// Drops what is left of chains: records of transactions that nobody could see.
+    /// Drops the chains that are left, with records of transactions that no reader could see.
     fn drop_chains(&self) -> Result<(), JournalError> {
         let turn = self.lock()?;
         let mut extents = Vec::new();
@@ -276,13 +279,13 @@ impl Store {
     }
 }
 
-/// Which version of a page looks like one that is written home.
+/// Which version of a page equals an image that is written home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Found {
-    /// The one that is there.
+    /// The version that the home shows already.
     Home,
-    /// That after a transaction.
+    /// The version after a transaction.
     After(u64),
-    /// None.
+    /// No version.
     Nowhere,
 }

@@ -1,15 +1,18 @@
-//! Merging: a page's records go into the page on flash, and its log is free (SQLite/PPL, section 3.2, log merger).
+//! Merging: the engine applies a page's records to the page on flash, and frees the page's log (SQLite/PPL, section 3.2, log
+//! merger).
 //!
-//! A page is merged as far as SQLite has checkpointed it and no further, since readers of older snapshots read it through
-//! the file. A write of a page may be torn, and records that move bytes mean nothing over a mixture of old and new. So the
-//! image first goes into a *slot* of the log, durable, and stands for the page on flash until that is durable too:
+//! A page is merged as far as SQLite has checkpointed it and no further, since readers of older snapshots read it through the
+//! file. The write of a page may be torn, and records that move bytes are meaningless over a mixture of old and new bytes. So
+//! the engine first makes the image durable in a *slot* of the log. The slot's image stands in for the page on flash until the
+//! page is durable too:
 //!
-//! 1. Locked: the images of a batch go into slots, flushed, one fence; then the chains name them. Readers take them now.
-//! 2. Not locked: the images are written to the database file; one sync for all.
-//! 3. Locked: chains without newer records are taken out of the page table; of others the newer records move to a new
-//!    log sector, or the chain notes what is merged. Then headers of extents are erased, fence; then slots, fence.
+//! 1. With the lock: store the images of a batch in slots, flush them, and fence once. Then the chains name the slots, and readers
+//!    read the images there.
+//! 2. Without the lock: write the images to the database file, and sync it once for the batch.
+//! 3. With the lock: remove chains without newer records from the page table. For the other chains, move the newer records to a
+//!    new log sector, or note in the chain what is merged. Then erase the headers of extents, fence, erase the slots, and fence.
 //!
-//! Whatever dies on the way, the slot holds what the page is to be; whoever merges next writes it again.
+//! Whichever process dies on the way, the slot holds the image of the page, and the next merge writes that image again.
 
 use duralite_logfmt::ppl::{
     EXTENT_HEADER_BYTES, Extent, ExtentHeader, MERGED_AT, RECORD_HEADER_BYTES, SLOT_HEADER_BYTES, SlotHeader,
@@ -27,9 +30,9 @@ use crate::log_memory::flush_all;
 /// Why pages are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Their logs are full.
+    /// The pages' logs are full.
     Full,
-    /// There is little room for others.
+    /// The log has little room for the records of other pages.
     Room,
     /// The log is being drained.
     Closing,
@@ -41,40 +44,41 @@ impl Cause {
     }
 }
 
-/// What has been merged.
+/// What a merge has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Merged {
     pub(super) pages: usize,
-    /// Others could not be, because somebody else is merging just now.
+    /// Some pages could not be merged, because another process is merging just now.
     pub(super) is_other_merging: bool,
 }
 
 /// A batch whose images are in slots.
 struct Published {
     batch: Vec<Merging>,
-    /// How many pages that were, with those of which there is nothing to merge.
+    /// How many pages of the list are dealt with, including those that have nothing to merge.
     taken: usize,
     is_other_merging: bool,
 }
 
-/// What is to be merged of a page.
+/// The merge of one page.
 struct Merging {
     page_number: u32,
     first: Extent,
     slot: u32,
-    /// The transaction after which the image in the slot is.
+    /// The image in the slot is the page after this transaction.
     upto: u64,
 }
 
 impl Store {
-    /// Merges pages, in batches of as many as there are slots; durable on return. Returns how many have been.
+    /// Merges pages, in batches of as many as there are slots. The merges are durable on return. Returns how many pages were
+    /// merged.
     pub(super) fn merge(
         &self,
         file: &dyn DatabaseFile,
         pages: &[u32],
         cause: Cause,
     ) -> Result<Merged, JournalError> {
-        // First those whose merge has begun: the others may wait for their slots.
+        // Pages whose merge has begun come first, because other pages may need their slots.
         let mut pages = pages.to_vec();
         let has_slot = |page: &u32| {
             let first = self.area.find_chain(*page).ok().flatten();
@@ -98,13 +102,13 @@ impl Store {
         Ok(merged)
     }
 
-    /// Whether there is little room for further records.
+    /// Whether three quarters of the log's space are in use.
     fn is_short(&self) -> bool {
         let (used, limit) = self.area.fill(&self.words);
         used / 3 >= limit / 4
     }
 
-    /// Merges the pages whose logs are full, and when there is little room those that were logged least recently.
+    /// Merges the pages whose logs are full. If there is little room, it also merges the pages that were logged least recently.
     pub(super) fn tidy(&self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
         if self.words.take(DUE) != 0 {
             let mut full = self.area.all_chains()?;
@@ -127,12 +131,12 @@ impl Store {
         self.area.state(first, State::Bytes) >= self.full_bytes || slot != 0
     }
 
-    /// Merges pages that were logged least recently until half of the room is free, as far as they are home; returns how
-    /// many have been merged.
+    /// Merges pages as far as they are home, the least recently logged first, until half of the space is free. Returns how many
+    /// pages were merged.
     pub(super) fn relieve(&self, file: &dyn DatabaseFile, cause: Cause) -> Result<Merged, JournalError> {
         let mut pages = Vec::new();
         for (page_number, first) in self.area.all_chains()? {
-            // Those of which nothing would stay come first.
+            // Chains that a merge removes completely come first.
             pages.push((self.is_ahead(first), self.area.state(first, State::Last), page_number));
         }
         pages.sort_unstable();
@@ -151,7 +155,7 @@ impl Store {
         Ok(merged)
     }
 
-    /// Step 1, for as many of these pages as there are slots for.
+    /// Step 1, for as many of these pages as there are free slots.
     fn publish(
         &self,
         file: &dyn DatabaseFile,
@@ -166,7 +170,7 @@ impl Store {
             Ok(if is_kept { Published { batch: Vec::new(), ..published } } else { published })
         });
         if published.as_ref().map_or(true, |published| published.batch.is_empty()) {
-            // A slot that nobody knows would pass for its page's after a crash.
+            // After a crash, a slot that no chain names would pass for the image of its page.
             self.erase_slots(stored.into_iter());
             return published;
         }
@@ -181,7 +185,7 @@ impl Store {
         Ok(published)
     }
 
-    /// Stores images in slots, whose numbers go into `stored`. What is stored is flushed, and not fenced.
+    /// Stores images in slots, and adds the slots' numbers to `stored`. Flushes what it stores, but does not fence.
     fn store_images(
         &self,
         file: &dyn DatabaseFile,
@@ -194,7 +198,7 @@ impl Store {
         let mut chain = Chain::default();
         let mut scratch = Scratch::default();
         let mut image = vec![0; self.page_bytes as usize];
-        // Nobody is left for whom it would be kept.
+        // When the log is drained, no follower is left that needs the older versions.
         let limit = if cause == Cause::Closing { u64::MAX } else { self.merge_limit()? };
         for &page_number in pages {
             if self.area.load_chain(page_number, &mut chain)?
@@ -229,7 +233,7 @@ impl Store {
         self.words.is_merged_by_another(slot).map_err(|source| self.area.medium(source))
     }
 
-    /// Whether a page has records, or an image in a slot, that have to go into it.
+    /// Whether a page has records, or an image in a slot, that a merge still has to write home.
     pub(super) fn has_to_merge(&self, page_number: u32) -> Result<bool, JournalError> {
         let mut chain = Chain::default();
         if !self.area.load_chain(page_number, &mut chain)? {
@@ -250,7 +254,7 @@ impl Store {
         (0..self.area.geometry.slots).rev().filter(is_free).collect()
     }
 
-    /// Frees slots; durable on return. Nothing is left of the logs that they stand for.
+    /// Frees slots; durable on return. No chain names them, or the records that their images replace are erased.
     pub(super) fn erase_slots(&self, slots: impl Iterator<Item = u32>) {
         for slot in slots {
             let at = self.area.geometry.slot_offset(slot);
@@ -269,8 +273,8 @@ impl Store {
         self.area.nvm.flush(at, SLOT_HEADER_BYTES + image.len() as u64);
     }
 
-    /// Announces that transactions up to one cannot be read one by one any more, and looks whether somebody has pinned one
-    /// of them meanwhile: whoever pins stores the pin first, and then looks what is announced.
+    /// Announces that transactions up to `upto` can no longer be read one by one. Returns whether a follower has pinned one of
+    /// them meanwhile. No pin is missed, because a follower stores its pin first and then checks what is announced.
     fn loses_a_follower(&self, upto: u64) -> Result<bool, JournalError> {
         if upto > self.words.load(LOST) {
             self.words.store(LOST, upto);
@@ -278,8 +282,8 @@ impl Store {
         Ok(upto > self.merge_limit()?)
     }
 
-    /// The transaction that nothing may be merged beyond: what a follower has pinned is kept for it, unless the log is
-    /// nearly full.
+    /// The transaction beyond which no page may be merged. Transactions that a follower has pinned are kept for it, unless the
+    /// log is nearly full.
     fn merge_limit(&self) -> Result<u64, JournalError> {
         let Some(pins) = &self.pins else { return Ok(u64::MAX) };
         let Some(pinned) = pins.oldest().map_err(|source| self.area.medium(source))? else {
@@ -305,8 +309,9 @@ impl Store {
         let mut image = vec![0; self.page_bytes as usize];
         let pages = self.home_pages(file)?;
         for merging in batch {
-            // Beyond the end of the database too: it may grow again by pages that nobody writes, and what is recorded of those
-            // later are changes of what is here. Not when all goes, and the file is cut.
+            // This writes pages beyond the end of the database too. The database may grow again by pages that SQLite does not
+            // write, and later records of them are changes of what the file holds. When the log is drained, the file is cut
+            // instead.
             if cause == Cause::Closing && u64::from(merging.page_number) > pages {
                 continue;
             }
@@ -320,10 +325,10 @@ impl Store {
         file.sync()
     }
 
-    /// Step 3; of a batch that could not be written, only that nobody merges it any more.
+    /// Step 3. After a failed write, this only gives up the ownership of the batch's slots.
     fn retire_batch(&self, batch: &[Merging], written: bool, cause: Cause) -> Result<(), JournalError> {
         let retired = if written { self.detach_batch(batch, cause) } else { Ok(false) };
-        // Whatever has become of it, it is nobody's.
+        // Whatever the outcome, no process owns the slots any more.
         batch.iter().for_each(|merging| self.words.own_slot(merging.slot, false));
         if !matches!(retired, Ok(true)) {
             self.words.store(DUE, 1);
@@ -360,7 +365,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Takes back new log sectors that are in no chain: to recovery they would be their pages' newest.
+    /// Frees new log sectors that are in no chain yet. Recovery would take them for the newest logs of their pages.
     fn undo_relocations(&self, turn: &Turn<'_>, done: &[Detached]) {
         let new = done.iter().filter_map(|change| match change {
             Detached::Replaced { new, .. } => *new,
@@ -372,8 +377,8 @@ impl Store {
         new.into_iter().for_each(|extent| self.area.give_back(&self.words, turn, extent));
     }
 
-    /// Frees the extents of a chain that is in no table any more. It is cut before it goes, and goes from its end, so that a crash
-    /// on the way leaves a whole one.
+    /// Frees the extents of a chain that is no longer in the page table. Cuts the chain first and then frees its extents from
+    /// the last to the first, so that a crash on the way leaves a chain without gaps.
     pub(super) fn drop_extents(&self, turn: &Turn<'_>, extents: &[Extent]) {
         if let Some(first) = extents.first() {
             self.area.cut(*first, EXTENT_HEADER_BYTES);
@@ -386,7 +391,7 @@ impl Store {
         }
     }
 
-    /// Prepares a chain for the end of its merge. What is stored is flushed, and not fenced.
+    /// Prepares a chain for the end of its merge. Flushes what it stores, but does not fence.
     fn detach(&self, turn: &Turn<'_>, merging: &Merging) -> Result<Detached, JournalError> {
         let mut chain = Chain::default();
         let found = self.area.load_chain(merging.page_number, &mut chain)?;
@@ -405,8 +410,8 @@ impl Store {
         Ok(Detached::Noted)
     }
 
-    /// Copies the records that are newer than a merge into a new log sector; `None` where they do not fit into one, or
-    /// there is none.
+    /// Copies the records that are newer than the merge into a new log sector. `None` if they do not fit into one sector, or if
+    /// no sector is free.
     fn relocate(
         &self,
         turn: &Turn<'_>,
@@ -425,7 +430,7 @@ impl Store {
         if sectors == 0 || bytes > self.area.geometry.sector_bytes - EXTENT_HEADER_BYTES {
             return Ok(None);
         }
-        // Where there is no room for a longer file, what is newer stays where it is.
+        // If the file cannot grow, the newer records stay where they are.
         let Ok(Some(new)) = self.area.take_of(&self.words, turn, false) else { return Ok(None) };
         self.begin_chain(new);
         let mut dirty = Vec::new();
@@ -440,7 +445,8 @@ impl Store {
         self.area.nvm.fence();
         self.area.set_state(new, State::Last, chain.last);
         self.area.set_state(new, State::Home, chain.home);
-        // Only now is it the page's log: recovery takes the newest one that it finds.
+        // The header comes last. From then on the sector is the page's log, because recovery takes the newest log that it
+        // finds.
         let header =
             ExtentHeader { page_number: merging.page_number, order: RELOCATED, taken_by: chain.last };
         self.area.store_header(new, &header, merging.upto);
@@ -448,7 +454,7 @@ impl Store {
         Ok(Some(new))
     }
 
-    /// Makes an extent the first one of a chain without records.
+    /// Makes an extent the first one of a chain that has no records yet.
     pub(super) fn begin_chain(&self, first: Extent) {
         self.area.set_state(first, State::TailExtent, first.to_link());
         self.area.set_state(first, State::TailOffset, u64::from(EXTENT_HEADER_BYTES));
@@ -457,9 +463,9 @@ impl Store {
 
 /// What becomes of a chain once its page is merged.
 enum Detached {
-    /// It goes; what is newer is in another one.
+    /// The old extents go. The newer records, if there are any, are in `new`.
     Replaced { old: Vec<Extent>, new: Option<Extent> },
-    /// It stays, and says what is merged.
+    /// The chain stays, and its header says what is merged.
     Noted,
 }
 

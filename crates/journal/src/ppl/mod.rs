@@ -1,7 +1,8 @@
 //! SQLite/PPL: a log for each page in byte-addressable memory, for flash that should wear less (Oh et al., VLDB 2015).
 //!
-//! A commit stores what it changes of a page as a record in the page's log sector. The page in the database file is
-//! written only when its log is full: a read lays the records over it. The layout is `docs/format/ppl.md`.
+//! A commit stores its change of each page as a record in that page's log sector. The engine writes the page in the database
+//! file only when the page's log is full. Until then a read applies the records to the page. The layout is
+//! `docs/format/ppl.md`.
 //!
 //! | module | the paper's section 3.2 |
 //! | --- | --- |
@@ -11,8 +12,8 @@
 //! | `merge` | log merger |
 //! | `recovery` | recovery manager |
 //!
-//! SQLite sees frames of a write-ahead log, as with other engines: `frames` says which page and which transaction each of
-//! them is, in memory that all users of the log share. Its checkpoint is logical (`home`).
+//! SQLite sees frames of a write-ahead log, as with other engines. `frames` says, in memory that all users of the log share,
+//! which page and which transaction each frame is. SQLite's checkpoint is logical (`home`).
 //!
 //! Invariants kept here: 4 to 8, 10 to 12, 17.
 
@@ -101,7 +102,7 @@ impl Ppl {
         Ok(log)
     }
 
-    /// Whether nothing is in the log that is not in the database file.
+    /// Whether the database file has everything that the log holds.
     fn is_spent(&self) -> bool {
         match &self.store.pages {
             pages::Pages::Scanned(chains) => chains.is_empty(),
@@ -109,7 +110,8 @@ impl Ppl {
         }
     }
 
-    /// Starts the log over: what SQLite has not checkpointed nobody could see, and it is taken back.
+    /// Starts the log over. Transactions that SQLite has not checkpointed were never visible to a reader, so this undoes them
+    /// with compensation records.
     fn start_over(
         &mut self,
         file: &dyn DatabaseFile,
@@ -121,7 +123,7 @@ impl Ppl {
         if header.is_some_and(|header| header.page_bytes != self.superblock.head.page_bytes) {
             return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
         }
-        // What is beyond the end comes back as a whole page if it does.
+        // A page beyond the end needs no undo: if the database grows again, its next record is a whole page.
         let end = match self.store.words.load(HOME_PAGES) {
             0 => u64::MAX,
             pages => pages,
@@ -263,8 +265,8 @@ impl LogFile for Ppl {
         Fill { used_bytes, limit_bytes }
     }
 
-    /// What a checkpoint helps against: pages that are home are merged when there is no room for others, and until then
-    /// they may have logs.
+    /// Looks at the growth since the log last started over, because that is what a checkpoint helps against. Pages that are
+    /// home keep their logs until other pages need the room, so a fill that does not grow needs no checkpoint.
     fn is_short(&self) -> bool {
         let (used, limit) = self.store.area.fill(&self.store.words);
         let since = used.saturating_sub(self.store.words.load(USED_BEFORE));
@@ -287,7 +289,7 @@ impl LogFile for Ppl {
         self.start_over(file, None)
     }
 
-    /// Its sectors are in use whatever generation it is.
+    /// Never: chains keep their sectors across generations, so there is no tail of the file to cut off.
     fn has_surplus(&self, _keep_bytes: u64) -> bool {
         false
     }

@@ -1,11 +1,11 @@
-//! Counting what a transaction takes before anything is stored.
+//! Counting the extents that a transaction needs, before it stores anything.
 
 use duralite_logfmt::ppl::{EXTENT_HEADER_BYTES, PIECE_BYTES};
 
-/// Bytes of a piece that records can have.
+/// Bytes of a piece that records can use.
 pub(super) const PIECE_ROOM: u32 = PIECE_BYTES - EXTENT_HEADER_BYTES;
 
-/// What storing a record takes, before it is stored.
+/// The extents that storing a record takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Need {
     pub(super) sectors: u64,
@@ -18,7 +18,8 @@ impl Need {
         self.pieces += other.pieces;
     }
 
-    /// The same of what there is: pieces where sectors are short, and sectors where pieces are; `None` if it is not enough.
+    /// The same room from the extents that are free: pieces stand in for missing sectors, and sectors for missing pieces.
+    /// `None` if the free extents are not enough.
     pub(super) fn within(self, sectors: u64, pieces: u64, sector_bytes: u32) -> Option<Self> {
         let short = self.sectors.saturating_sub(sectors);
         let in_pieces = u64::from(sector_bytes.div_ceil(PIECE_ROOM));

@@ -1,19 +1,19 @@
-//! How the engine works: what the settings choose.
+//! The engine's options, which the settings choose.
 
 use crate::settings::common::CACHE_BYTES;
 
 /// The engine's name in settings.
 pub(super) const NAME: &str = "ppl";
 
-/// How an engine works; the size of sectors and the limit are fixed when a log is made.
+/// How the engine works. The sector size and the limit are fixed when a log is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PplOptions {
     /// Bytes of a page's log sector: 4096, 8192 or 12288.
     pub sector_bytes: u32,
-    /// Bytes of the common pool that a page's log may take beyond its sector before the page is to be merged; 0 is the paper's
-    /// policy.
+    /// Bytes of the common pool that a page's log may take beyond its sector before the page is due for a merge. 0 is the
+    /// paper's policy.
     pub overflow_bytes: u32,
-    /// Most bytes of sectors and pool; 0 for 64 MiB, or 4096 pages where that is more.
+    /// Most bytes of sectors and pool. 0 stands for 64 MiB, or for 4096 pages where that is more.
     pub limit_bytes: u64,
     /// Bytes of page images kept in memory.
     pub cache_bytes: usize,

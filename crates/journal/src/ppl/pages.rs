@@ -1,5 +1,5 @@
-//! Which page has which chain: the page table, lists of chains by the pages' hashes, in memory that all users share; or
-//! what somebody who may only look has found by scanning.
+//! Which page has which chain. Users that share memory find it in the page table, whose lists of chains are chosen by a hash of
+//! the page number. A process that may only look finds the chains by a scan.
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::ppl::{Extent, MERGED_AT};
@@ -15,11 +15,11 @@ pub(super) struct Chain {
     pub(super) extents: Vec<Extent>,
     /// The newest committed transaction with a record in it.
     pub(super) last: u64,
-    /// The transaction that the page is home up to, unless all pages are further.
+    /// The transaction up to which the page is home, unless all pages are home further.
     pub(super) home: u64,
     /// Records up to this transaction are in the page on flash.
     pub(super) merged: u64,
-    /// Where the image is that the page is being merged from.
+    /// The slot with the image that the page is being merged from.
     pub(super) slot: Option<u32>,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Chain {
 pub(super) enum Pages {
     /// In the page table.
     Shared,
-    /// By a scan of a log in which nothing may be changed.
+    /// In the result of a scan, for a log that this process may not change.
     Scanned(FxHashMap<u32, Chain>),
 }
 
@@ -36,7 +36,7 @@ impl Area {
         JournalError::Corrupt { offset: at, what: FormatError::Damaged { what: "a list of extents" } }
     }
 
-    /// Most steps that any list takes.
+    /// An upper bound on the steps through any list.
     fn most_steps(&self) -> u32 {
         self.chunks().saturating_mul(64 + 3 * 32)
     }
@@ -66,8 +66,8 @@ impl Area {
         self.nvm.store_u64(bucket, first.to_link());
     }
 
-    /// Takes a chain out of the page table, or puts `by` into its place; whoever looks for the page sees the one or the
-    /// other.
+    /// Takes a chain out of the page table, or replaces it by the chain `by`. A concurrent reader sees either the old state or
+    /// the new one.
     pub(super) fn replace_chain(
         &self,
         page_number: u32,
@@ -119,13 +119,13 @@ impl Area {
         self.nvm.load_u64(self.at(first, MERGED_AT as u32))
     }
 
-    /// A page's chain in the page table; whether there is one.
+    /// Loads a page's chain from the page table. Returns whether the page has one.
     pub(super) fn load_chain(&self, page_number: u32, chain: &mut Chain) -> Result<bool, JournalError> {
         let Some(first) = self.find_chain(page_number)? else { return Ok(false) };
         self.extents_from(first, &mut chain.extents)?;
         chain.last = self.state(first, State::Last);
         chain.home = self.state(first, State::Home);
-        // Before what is merged: that is noted before the slot is given up.
+        // The slot is loaded before `merged`, because a merge stores `merged` before it gives up the slot.
         chain.slot = u32::try_from(self.state(first, State::Slot)).ok().and_then(|slot| slot.checked_sub(1));
         chain.merged = self.merged(first);
         Ok(true)
@@ -151,7 +151,7 @@ impl Area {
 }
 
 impl Pages {
-    /// A page's chain; whether there is one.
+    /// Loads a page's chain. Returns whether the page has one.
     pub(super) fn load(
         &self,
         area: &Area,

@@ -102,7 +102,7 @@ impl Ppl {
         let Some(page_number) = self.staged.get(frame).map(|staged| staged.page_number) else {
             return Ok(());
         };
-        // A whole page needs none before it, and there may be none: beyond the end of the database.
+        // A whole page needs no version before it. There may be none, if the page is beyond the end of the database.
         let is_whole = |staged: &StagedFrame| page_change::kind(&staged.payload) == Ok(ChangeKind::Whole);
         if !self.staged.get(frame).is_some_and(is_whole) {
             self.committed_page(file, page_number, page)?;

@@ -1,12 +1,12 @@
-//! The frame that each thread read last. SQLite's checkpoint reads a frame and writes what it has read home, in one thread:
-//! so it is known which version of the page that is, and need not be looked for.
+//! The frame that each thread read last. SQLite's checkpoint reads a frame and then writes the same image home, in one thread.
+//! So the engine knows which version of the page the image is, and need not search for it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use duralite_logfmt::guard;
 
-/// Whether two images of a page are the same. The versions in page 1 have been the guard's in one of them, so nobody knows
-/// there what SQLite wrote.
+/// Whether two images of a page are the same. In page 1 this ignores the version bytes: one of the images may have held the
+/// guard's, and what SQLite wrote there is then unknown.
 pub(super) fn is_same(page_number: u32, one: &[u8], other: &[u8]) -> bool {
     if page_number != 1 || one.len() != other.len() {
         return one == other;
@@ -15,11 +15,11 @@ pub(super) fn is_same(page_number: u32, one: &[u8], other: &[u8]) -> bool {
     one.get(..start) == other.get(..start) && one.get(end..) == other.get(end..)
 }
 
-/// Threads that checkpoint at once are few.
+/// Few threads checkpoint at the same time.
 const PLACES: usize = 8;
 
 thread_local! {
-    /// Its address tells threads apart.
+    /// The address of this byte tells threads apart.
     static THREAD: u8 = const { 0 };
 }
 
@@ -31,7 +31,7 @@ struct Read {
     image: Vec<u8>,
 }
 
-/// What threads have read.
+/// What each of a few threads read last.
 #[derive(Default)]
 pub(super) struct Recent([Mutex<Read>; PLACES]);
 
@@ -42,7 +42,7 @@ impl Recent {
         Some((thread, place.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Notes that this thread has read a page as it is after a transaction.
+    /// Records that this thread has read a page as it is after a transaction.
     pub(super) fn note(&self, page_number: u32, transaction: u64, page: &[u8]) {
         let Some((thread, mut read)) = self.place() else { return };
         (read.thread, read.page_number, read.transaction) = (thread, page_number, transaction);
@@ -50,7 +50,7 @@ impl Recent {
         read.image.extend_from_slice(page);
     }
 
-    /// The transaction after which a page is like this, if this thread has just read it so.
+    /// The transaction after which the page is like `page`, if that is what this thread read last.
     pub(super) fn version_of(&self, page_number: u32, page: &[u8]) -> Option<u64> {
         let (thread, read) = self.place()?;
         let is_it = read.thread == thread

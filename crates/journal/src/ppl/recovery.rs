@@ -1,8 +1,8 @@
-//! Recovery (SQLite/PPL, section 3.4): what a transaction without its commit has left is dropped; all pages are home as
-//! far as the last commit, and SQLite finds an empty log.
+//! Recovery (SQLite/PPL, section 3.4). It drops what a transaction without a commit has left. Afterwards all pages are home as
+//! of the last commit, and SQLite finds an empty log.
 //!
-//! The headers of all extents are read, and the records of those in use are walked to find where the chains end. That
-//! costs in proportion to the extents, not to the commits since.
+//! Recovery reads the headers of all extents, and walks the records of those in use to find the ends of the chains. The cost is
+//! in proportion to the extents, not to the commits since the last recovery.
 
 use duralite_logfmt::FormatError;
 use duralite_logfmt::ppl::{
@@ -21,27 +21,27 @@ use super::words::{
 };
 use crate::JournalError;
 
-/// What a scan of a log has found.
+/// What a scan has found in a log.
 #[derive(Default)]
 pub(super) struct Scanned {
-    /// Page, and its chain with the place where it ends.
+    /// For each page, its chain and the place where the chain ends.
     pub(super) chains: FxHashMap<u32, (Chain, End)>,
     /// Extents in no chain whose headers are not erased.
     pub(super) litter: Vec<Extent>,
-    /// Slots without an image that counts, that are not erased.
+    /// Slots that are not erased and whose images do not count.
     pub(super) stale_slots: Vec<u32>,
 }
 
 /// Where a chain ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct End {
-    /// Number of the extent in the chain, and offset there.
+    /// Index of the extent in the chain, and offset in it.
     pub(super) at: (usize, u32),
     /// Bytes of records.
     pub(super) bytes: u64,
 }
 
-/// The newest commit in the transaction log; number 0 where there is none.
+/// The newest commit in the transaction log; number 0 if there is none.
 pub(super) fn last_commit(area: &Area) -> Result<TransactionRecord, JournalError> {
     let mut newest = TransactionRecord {
         number: 0,
@@ -65,17 +65,17 @@ pub(super) fn last_commit(area: &Area) -> Result<TransactionRecord, JournalError
     Ok(newest)
 }
 
-/// What there is of a page's chain before it is put together.
+/// The extents of a page, before they are put together to a chain.
 #[derive(Default)]
 struct Parts {
-    /// First extents: the transactions that took them, up to where they are merged.
+    /// First extents: the transaction that took it, up to where it is merged, the extent, and whether it is relocated.
     firsts: Vec<(u64, u64, Extent, bool)>,
-    /// The others: order, and the transaction that took it.
+    /// The other extents: the order, the transaction that took it, and the extent.
     others: Vec<(u32, u64, Extent)>,
 }
 
 impl Parts {
-    /// The extents from the first one on, up to the first that is missing.
+    /// The extents from the first one on, up to the first one that is missing.
     fn prefix(&self) -> Vec<Extent> {
         let Some((_, _, first, _)) = self.firsts.iter().max() else { return Vec::new() };
         let mut others = self.others.clone();
@@ -90,7 +90,7 @@ impl Parts {
     }
 }
 
-/// A page whose chain is damaged, what is wrong, and as much of the chain as there is from its beginning on.
+/// A page whose chain is damaged, the error, and the intact part of the chain from its beginning.
 type DamagedChain = (u32, JournalError, Chain);
 
 /// Reads all extents and slots. Stores nothing.
@@ -103,10 +103,10 @@ pub(super) fn scan(
     scan_all(area, page_bytes, committed, is_other, &mut |(_, error, _)| Err(error))
 }
 
-/// The same for a log of which chains may be damaged.
+/// Reads all extents and slots of a log whose chains may be damaged. Stores nothing.
 ///
 /// # Errors
-/// None because of that.
+/// Damaged chains are no error here: they are returned.
 pub(super) fn scan_damaged(
     area: &Area,
     page_bytes: u32,
@@ -171,23 +171,23 @@ fn scan_all(
             }
         };
         match walked {
-            // Without a record nothing is said of the page that is not on flash.
+            // The scan has no record and no slot for the page, so all of the page is on flash.
             Some((_, end)) if end.bytes == 0 && slot.is_none() => scanned.litter.extend(extents),
             None => scanned.litter.extend(extents),
             Some((mut chain, end)) => {
-                // A log that was being dropped ends before its last extents.
+                // A chain that was being dropped ends before its last extents.
                 scanned.litter.extend(chain.extents.drain(end.at.0 + 1..));
                 scanned.chains.insert(page_number, (chain, end));
             }
         }
     }
-    // A page that has no records any more is on flash.
+    // A page without records is on flash completely.
     let unused = slots.iter().filter(|(page, _)| !scanned.chains.contains_key(page));
     scanned.stale_slots.extend(unused.map(|(_, slot)| slot.0));
     Ok(scanned)
 }
 
-/// The slots that hold an image: by page, with the transaction after which it is.
+/// The slots that hold an image: for each page, the slot and the transaction after which the image is.
 fn scan_slots(area: &Area, page_bytes: u32, stale: &mut Vec<u32>) -> FxHashMap<u32, (u32, u64)> {
     let mut slots: FxHashMap<u32, (u32, u64)> = FxHashMap::default();
     let mut bytes = vec![0; SLOT_HEADER_BYTES as usize + page_bytes as usize];
@@ -200,7 +200,7 @@ fn scan_slots(area: &Area, page_bytes: u32, stale: &mut Vec<u32>) -> FxHashMap<u
         let (head, image) = bytes.split_at(SLOT_HEADER_BYTES as usize);
         match SlotHeader::decode(head, area.id, image) {
             Some(SlotHeader { page_number, transaction }) => {
-                // Of two the older one is left over.
+                // Of two images of a page, the older one was not erased.
                 let newest = slots.entry(page_number).or_insert((slot, transaction));
                 if *newest != (slot, transaction) {
                     let older = if newest.1 < transaction {
@@ -217,7 +217,7 @@ fn scan_slots(area: &Area, page_bytes: u32, stale: &mut Vec<u32>) -> FxHashMap<u
     slots
 }
 
-/// The extents of a page's chain, in order; `None` where all of them are left over from a merge that is complete.
+/// The extents of a page's chain, in order; `None` if all of them are leftovers of a complete merge.
 fn put_together(
     area: &Area,
     page_number: u32,
@@ -258,8 +258,8 @@ fn incomplete(area: &Area, page_number: u32) -> JournalError {
     JournalError::Corrupt { offset, what: FormatError::Damaged { what: "a page's log" } }
 }
 
-/// Finds the end of a chain: behind the last record of a committed transaction, where zeros have not cut off a later one.
-/// `None` where the chain has lost its end after a merge that is complete, and everything in it is in the slot.
+/// Finds the end of a chain, which is behind the last record of a committed transaction. Refuses a chain in which zeros have
+/// cut off a later record. `None` if the chain has lost its end after a complete merge, and the slot has everything in it.
 fn walk(
     area: &Area,
     (page_number, page_bytes): (u32, u32),
@@ -277,7 +277,7 @@ fn walk(
             Ok(_) => break,
             Err(error) => {
                 let torn = walk.transaction_at(end.at);
-                // One that was being stored may be torn; what is before it is not.
+                // The record that was being stored may be torn. The records before it are not.
                 if torn.is_some_and(|transaction| transaction > committed) {
                     break;
                 }
@@ -299,25 +299,24 @@ fn walk(
 }
 
 impl Store {
-    /// Derives everything that users share from the log, and drops what is not committed. Whoever calls it is alone with
-    /// the log.
+    /// Derives everything that users share from the log, and drops what is not committed. The caller is alone with the log.
     pub(super) fn recover(&self) -> Result<(), JournalError> {
         let turn = self.words.lock().map_err(|source| self.area.medium(source))?;
         let turn = turn.ok_or(JournalError::Unexpected("a lock in new memory"))?;
         let last = last_commit(&self.area)?;
-        // It may be seen and not durable.
+        // The record may be visible without being durable.
         let at = TransactionRecord::offset(last.number);
         self.area.nvm.flush(at, TRANSACTION_BYTES as u64);
         self.words.begin_after(&last);
         self.rebuild(&turn, last.number, &FxHashSet::default())
     }
 
-    /// Whether somebody has died while storing a transaction. Asked by whoever holds the lock.
+    /// Whether a process died while it stored a transaction. The caller holds the lock.
     pub(super) fn has_open_transaction(&self) -> bool {
         self.words.load(OPEN) != 0
     }
 
-    /// Puts right what a process has left that died while it held the lock.
+    /// Repairs what a process has left that died while it held the lock.
     pub(super) fn repair(&self, turn: &Turn<'_>) -> Result<(), JournalError> {
         let open = self.words.load(OPEN);
         if open != 0 {
@@ -332,7 +331,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes a transaction that was being stored visible if it is committed, and else takes its frames back.
+    /// Makes a transaction that was being stored visible if it is committed. Otherwise withdraws its frames.
     fn finish_open(&self, open: u64) -> Result<(), JournalError> {
         let at = TransactionRecord::offset(open);
         let mut bytes = [0; TRANSACTION_BYTES];
@@ -348,7 +347,7 @@ impl Store {
             self.words.store(SEALED, open);
             return Ok(());
         }
-        // The frames are as they were before it.
+        // The list of frames ends again where it did before the transaction.
         let last = self.words.load(UNDO_LAST);
         self.words.store(FRAMES_LAST, last);
         self.words.store(FRAMES_END, self.words.load(UNDO_END));
@@ -368,7 +367,7 @@ impl Store {
         self.settle_doubtful();
         let scanned = scan(area, self.page_bytes, committed, |extent| others.contains(&extent))?;
         scanned.litter.iter().for_each(|extent| area.erase_header(*extent));
-        // A slot stands for what is left of its page's log until that is gone.
+        // A slot stands in for the rest of its page's log, so it stays until that rest is erased.
         area.nvm.fence();
         self.erase_slots(scanned.stale_slots.iter().copied());
         for (chain, end) in scanned.chains.values() {
@@ -405,8 +404,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes durable what is only seen to be there, or to be gone: somebody may have died who had stored it and not flushed
-    /// it, and what recovery does next relies on it.
+    /// Makes durable what is visible, whether stored or erased. A process may have died after it stored a word and before it
+    /// flushed the word, and the next steps of recovery rely on such words.
     fn settle_doubtful(&self) {
         let (nvm, geometry) = (&self.area.nvm, &self.area.geometry);
         nvm.flush(GROWN_OFFSET, 8);
@@ -420,7 +419,7 @@ impl Store {
         nvm.fence();
     }
 
-    /// Puts a chain that was found into the page table.
+    /// Puts a chain that the scan has found into the page table.
     fn enter_scanned(&self, page_number: u32, chain: &Chain, end: &End) {
         let area = &self.area;
         let Some(&first) = chain.extents.first() else { return };

@@ -1,5 +1,6 @@
-//! Saving a damaged log. Its log is not one sequence: each page has a chain of records, and a page whose chain is damaged is known up to
-//! the record before. "Before the damage" is therefore the newest transaction after which every page is known that has a chain.
+//! Salvaging a damaged log. A `ppl` log is not one sequence: each page has a chain of records. A page whose chain is damaged is
+//! known up to the record before the damage. So "before the damage" means the newest transaction after which every page that
+//! has a chain is known.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,14 +22,14 @@ use crate::descriptor::OpenFile;
 use crate::home::DatabaseFile;
 use crate::salvage::{Damage, Later, LaterPage, LaterTransaction, Point, Salvaged, Source, damage_of, held};
 
-/// What is known of a page.
+/// What is known of a page's versions.
 struct History {
     chain: Chain,
-    /// The transaction as of which its image in the slot, or in the database file, is.
+    /// The transaction after which the image in the slot, or in the database file, is.
     base: u64,
-    /// The records behind that which check, from the first on.
+    /// The records behind that image, up to the first one whose check fails.
     records: Vec<Record>,
-    /// The first transaction after which it is not known.
+    /// The first transaction after which the page is not known; `None` if there is none.
     limit: Option<u64>,
 }
 
@@ -37,7 +38,7 @@ struct UpToDamage {
     source: PagesAsOf,
     commits: BTreeMap<u64, TransactionRecord>,
     damage: Option<JournalError>,
-    /// Pages of which the log has a part, and not the beginning.
+    /// Pages of which the log has a part, but not the beginning.
     older: Vec<u32>,
     page_bytes: u32,
 }
@@ -77,7 +78,7 @@ impl UpToDamage {
     }
 }
 
-/// Saves a log.
+/// Salvages a log.
 pub(super) fn salvage(
     log: &OpenFile<'_>,
     file: &dyn DatabaseFile,
@@ -110,7 +111,7 @@ pub(super) fn salvage(
     Ok(salvaged)
 }
 
-/// The records of transactions before the damage: page, record, and whether it has the page whole.
+/// The records of transactions before the damage: the page, the record, and whether the record is a whole page.
 pub(super) fn records_before_damage(log: &OpenFile<'_>) -> Result<Vec<(u32, Record, bool)>, JournalError> {
     let UpToDamage { source, .. } = UpToDamage::read(log)?;
     let mut found = Vec::new();
@@ -127,7 +128,7 @@ fn is_whole(walk: &Walk<'_>, record: &Record) -> bool {
     page_change::kind(&[walk.first_payload_byte(record)]) == Ok(ChangeKind::Whole)
 }
 
-/// The commits in the transaction log, by their numbers, and what is wrong with one.
+/// The commits in the transaction log, by their numbers, and the first damage found there.
 fn commits(area: &Area) -> Result<(BTreeMap<u64, TransactionRecord>, Option<JournalError>), JournalError> {
     let (mut commits, mut damage) = (BTreeMap::new(), None);
     for place in 0..TRANSACTIONS {
@@ -145,7 +146,7 @@ fn commits(area: &Area) -> Result<(BTreeMap<u64, TransactionRecord>, Option<Jour
     Ok((commits, damage))
 }
 
-/// Reads a page's chain as far as it checks.
+/// Reads a page's chain up to the first record whose check fails.
 fn history_of(
     store: &Store,
     page_number: u32,
@@ -175,13 +176,13 @@ fn history_of(
             Err(error) => break (Some(error), walk.transaction_at(at)),
         }
     };
-    // What a damaged record says of itself is believed where it can be true.
+    // A damaged record's transaction number is believed if it is plausible.
     let stated = stated.filter(|stated| *stated > good && *stated <= committed);
     let limit = (error.is_some() || is_cut).then(|| stated.unwrap_or(good + 1).max(base + 1));
     Ok((History { chain, base, records, limit }, error))
 }
 
-/// Pages as of a transaction.
+/// Pages as of one transaction.
 struct PagesAsOf {
     store: Store,
     pages: FxHashMap<u32, History>,
@@ -226,7 +227,7 @@ impl PagesAsOf {
         Ok(())
     }
 
-    /// Gives what later transactions have written of pages that are known.
+    /// Passes on what later transactions wrote, as far as the pages are known.
     fn give_later(
         &self,
         file: &dyn DatabaseFile,

@@ -1,5 +1,5 @@
-//! Committing changes: each becomes a record of its page's log, all are flushed, and one word of the transaction log
-//! commits them (SQLite/PPL, sections 3.2, log writer, and 3.3.3).
+//! Committing changes. Each change becomes a record in its page's log, the writer flushes all records, and one word of the
+//! transaction log commits them (SQLite/PPL, sections 3.2, log writer, and 3.3.3).
 
 use std::time::Duration;
 
@@ -19,27 +19,28 @@ use crate::log_memory::flush_all;
 
 /// SQLite's code for a full disk.
 const FULL: i32 = 13;
-/// How long somebody waits at a time, and how often: for a checkpoint that another process may be making, and for its merges.
+/// How long a writer sleeps between two attempts to find room, and how many attempts it makes. It waits for a checkpoint that
+/// another process may be making, and longer for another process's merges.
 const WAIT: Duration = Duration::from_millis(1);
 const FEW_WAITS: u32 = 250;
 const MOST_WAITS: u32 = 5000;
 
-/// What a transaction changes of a page.
+/// A transaction's change of a page.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
     pub(super) page_number: u32,
     pub(super) payload: Vec<u8>,
 }
 
-/// Memory that sealing uses again and again.
+/// Buffers that sealing reuses.
 #[derive(Default)]
 pub(super) struct Buffers {
-    /// What has to be flushed.
+    /// The ranges that have to be flushed.
     dirty: Vec<(u64, u64)>,
     chains: Vec<Extent>,
 }
 
-/// What is sealed.
+/// What one call seals.
 pub(super) struct Sealing<'a> {
     pub(super) changes: &'a [Change],
     pub(super) entry: Entry,
@@ -47,7 +48,7 @@ pub(super) struct Sealing<'a> {
 }
 
 impl Store {
-    /// What changes take, and the entry of their transaction.
+    /// The extents that the changes and their transaction's entry need.
     fn need(&self, changes: &[Change], frames: usize) -> Result<Need, JournalError> {
         let mut need = Need { sectors: 0, pieces: Entry::pieces(frames) };
         for change in changes {
@@ -57,7 +58,7 @@ impl Store {
         Ok(need)
     }
 
-    /// Takes the lock once there is room for changes, for which pages may have to be merged.
+    /// Takes the lock once there is room for the changes. Merges pages if that is necessary.
     pub(super) fn lock_for(
         &self,
         file: &dyn DatabaseFile,
@@ -75,7 +76,7 @@ impl Store {
             }
             drop(turn);
             let relieved = match self.relieve(file, Cause::Room) {
-                // The log is as it was, and full: so is the disk that pages would go to.
+                // The disk is too full for merged pages. The log is unchanged, and it is full too.
                 Err(JournalError::BaseVfs { code, .. }) if code & 0xff == FULL => Merged::default(),
                 relieved => relieved?,
             };
@@ -92,7 +93,8 @@ impl Store {
         }
     }
 
-    /// Stores the changes of a transaction and commits it. Durable and visible on return. There is room.
+    /// Stores the changes of a transaction and commits it. Durable and visible on return. The caller has made sure that there
+    /// is room.
     pub(super) fn seal(
         &self,
         turn: &Turn<'_>,
@@ -124,7 +126,7 @@ impl Store {
         let begun = TransactionRecord { number, kind, db_pages, time_ms, retired: *retired };
         let at = TransactionRecord::offset(number);
         let bytes = begun.encode(self.area.id);
-        // In this order: of a torn record the mark is not that of the transaction which was there before.
+        // In this order, a torn record never carries the mark of the transaction that had the place before.
         let mark = TransactionRecord::mark_offset(number);
         nvm.store_u64(mark, 0);
         nvm.store(at + 16, &bytes[16..]);
@@ -154,7 +156,7 @@ impl Store {
         Ok(())
     }
 
-    /// The first extent of a page's chain, which is begun where there is none.
+    /// The first extent of a page's chain. Begins a chain if the page has none.
     fn chain_for(&self, turn: &Turn<'_>, page_number: u32, number: u64) -> Result<Extent, JournalError> {
         if let Some(first) = self.area.find_chain(page_number)? {
             return Ok(first);
@@ -165,13 +167,13 @@ impl Store {
             .ok_or(JournalError::Unexpected("a page for which there is no room"))?;
         let header = ExtentHeader { page_number, order: 0, taken_by: number };
         self.area.store_header(first, &header, 0);
-        // Flushed with the record, which begins in the same line.
+        // The header is flushed with the first record, which begins in the same line.
         self.begin_chain(first);
         self.area.enter_chain(page_number, first);
         Ok(first)
     }
 
-    /// Whether a page is beyond the end of the database as it was committed last: what may be there is of another time.
+    /// Whether a page is beyond the end of the database after the newest commit. Anything found there is from an earlier time.
     pub(super) fn is_new(&self, file: &dyn DatabaseFile, page_number: u32) -> Result<bool, JournalError> {
         let pages = match self.words.load(DB_PAGES) {
             0 => self.home_pages(file)?,

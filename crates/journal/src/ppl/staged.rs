@@ -1,4 +1,4 @@
-//! The frames of the open transaction, each as what it changes of the page that is committed.
+//! The frames of the open transaction, each kept as its change of the committed page.
 
 use rustc_hash::FxHashMap;
 
@@ -8,18 +8,18 @@ use crate::JournalError;
 #[derive(Debug)]
 pub(super) struct StagedFrame {
     pub(super) page_number: u32,
-    /// The version of the page that it is a change of.
+    /// The version of the page to which the change applies.
     pub(super) base: u64,
     pub(super) payload: Vec<u8>,
 }
 
-/// More frames than this are looked through with a map.
+/// Above this number of frames, a map finds the newest frame of each page.
 const FEW: usize = 16;
-/// Payloads that are kept to be used again, and how large one may be.
+/// How many payload buffers are kept for reuse, and the largest capacity of such a buffer.
 const SPARE: usize = 16;
 const SPARE_BYTES: usize = 16 << 10;
 
-/// All of them, in the order of their numbers.
+/// The frames of the open transaction, in the order of their numbers.
 #[derive(Default)]
 pub(super) struct Staged {
     first: u32,
@@ -46,7 +46,7 @@ impl Staged {
         self.frames.get(self.slot(frame)?)?.as_ref()
     }
 
-    /// Keeps a frame, in the place of what it was before.
+    /// Keeps a frame. It replaces what was staged under the same number.
     pub(super) fn put(&mut self, frame: u32, staged: StagedFrame) -> Result<(), JournalError> {
         if self.frames.is_empty() {
             self.first = frame;
@@ -63,8 +63,8 @@ impl Staged {
         Ok(())
     }
 
-    /// The pages of these frames, and the places of those that no later one of the same page follows; `None` if they are
-    /// not staged.
+    /// The pages of the frames from `first` to `last`, and the places of those frames that no later frame of the same page
+    /// follows. `None` if one of the frames is not staged.
     pub(super) fn newest(&self, first: u32, last: u32) -> Option<(Vec<u32>, Vec<usize>)> {
         let (from, to) = (self.slot(first)?, self.slot(last)?);
         let frames = self.frames.get(from..=to)?;
@@ -81,7 +81,7 @@ impl Staged {
         Some((pages, newest))
     }
 
-    /// Takes the frame out of a place.
+    /// Removes and returns the frame at a place.
     pub(super) fn take(&mut self, place: usize) -> Option<StagedFrame> {
         self.frames.get_mut(place)?.take()
     }
@@ -93,12 +93,12 @@ impl Staged {
         self.bytes = 0;
     }
 
-    /// An empty payload.
+    /// An empty payload buffer.
     pub(super) fn spare(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
 
-    /// Keeps a payload that is not needed any more.
+    /// Keeps a payload buffer for reuse.
     pub(super) fn reuse(&mut self, mut payload: Vec<u8>) {
         if self.spare.len() < SPARE && payload.capacity() <= SPARE_BYTES {
             payload.clear();

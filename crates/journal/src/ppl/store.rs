@@ -1,8 +1,8 @@
-//! The pages of a database whose newest records are in a log: what all users of the log, and its home, stand on.
+//! The pages of a database whose newest records are in a log. All users of the log, and its home, build on this module.
 //!
-//! A page after a transaction is its page on flash, or the image that it is being merged from, and after that its records
-//! up to the transaction (SQLite/PPL, section 3.2, log roller). Readers take no lock: they look whether the epoch is
-//! still the same once they have read, and begin again if it is not.
+//! A page after a transaction is a base image with the page's records up to that transaction applied. The base is the page on
+//! flash, or the image in a slot while the page is being merged (SQLite/PPL, section 3.2, log roller). Readers take no lock: a
+//! reader compares the epoch before and after its read, and reads again if the epoch has changed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -20,7 +20,7 @@ use crate::JournalError;
 use crate::home::DatabaseFile;
 use crate::pins::Pins;
 
-/// Times that a reader begins again before it lets others run, and before it gives up.
+/// How often a reader tries before it yields the processor to others, and before it gives up.
 const SPINS: u32 = 100;
 const LAST_TRY: u32 = 1 << 20;
 
@@ -30,15 +30,15 @@ pub(super) struct Store {
     pub(super) words: Words,
     pub(super) pages: Pages,
     pub(super) page_bytes: u32,
-    /// What followers have pinned, where there can be followers.
+    /// The pins of followers, if the log can have followers.
     pub(super) pins: Option<Pins>,
-    /// Bytes of records that a page may have before it is to be merged.
+    /// A page with this many bytes of records is due for a merge.
     pub(super) full_bytes: u64,
     pub(super) recent: Recent,
     pub(super) figures: Figures,
 }
 
-/// What this process has done.
+/// Metrics of what this process has done.
 #[derive(Default)]
 pub(super) struct Figures {
     pub(super) commits: AtomicU64,
@@ -47,7 +47,7 @@ pub(super) struct Figures {
     /// Records stored, by kind.
     pub(super) records: [AtomicU64; 4],
     pub(super) record_bytes: AtomicU64,
-    /// Pages that were read and had records, and the time that laying those over them took.
+    /// Pages that were read and had records, and the time that applying their records took.
     pub(super) rolled_pages: AtomicU64,
     pub(super) rolled_ns: AtomicU64,
     pub(super) read_pages: AtomicU64,
@@ -59,16 +59,16 @@ impl Figures {
     }
 }
 
-/// As of when a page is wanted.
+/// Which version of a page a reader wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AsOf {
-    /// As its home shows it.
+    /// The version that the home shows.
     Home,
-    /// After a transaction, or the oldest state after that which there still is.
+    /// The version after a transaction, or the oldest later version that the log still has.
     Transaction(u64),
 }
 
-/// Buffers of whoever reads pages.
+/// A reader's buffers.
 #[derive(Default)]
 pub(super) struct Scratch {
     chain: Chain,
@@ -76,17 +76,17 @@ pub(super) struct Scratch {
     payload: Vec<u8>,
 }
 
-/// A page as it was read.
+/// Which version of a page has been read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Version {
-    /// The newest transaction with a record in it; 0 where there is none.
+    /// The newest transaction whose change the page has; 0 if the log does not tell.
     pub(super) transaction: u64,
-    /// Whether the page has a chain, so that the number tells one version from another.
+    /// Whether the page has a chain. If not, the number does not tell one version from another.
     pub(super) is_chained: bool,
 }
 
 impl Store {
-    /// Takes the lock of the structure, and puts right what a dead holder has left.
+    /// Takes the lock of the structure, and repairs what a dead holder has left.
     pub(super) fn lock(&self) -> Result<Turn<'_>, JournalError> {
         let turn = self.words.lock().map_err(|source| self.area.medium(source))?;
         let what = "a process is stopped while it changes the log";
@@ -97,7 +97,7 @@ impl Store {
         Ok(turn)
     }
 
-    /// Pages that have a log; 0 where that cannot be told just now.
+    /// How many pages have a log; 0 if the page table cannot be read just now.
     pub(super) fn logged_pages(&self) -> u64 {
         match &self.pages {
             Pages::Scanned(chains) => chains.len() as u64,
@@ -105,7 +105,7 @@ impl Store {
         }
     }
 
-    /// Where a page begins in the database.
+    /// The offset of a page in the database.
     pub(super) fn page_offset(&self, page_number: u32) -> u64 {
         u64::from(page_number.saturating_sub(1)) * u64::from(self.page_bytes)
     }
@@ -127,17 +127,17 @@ impl Store {
         Ok(())
     }
 
-    /// The transaction that a page is home up to, by the word of its chain ([`State::Home`]).
+    /// The transaction up to which a page is home. `word` is that of the page's chain ([`State::Home`]).
     pub(super) fn home_position(&self, word: u64) -> u64 {
         word.max(self.words.load(FLOOR))
     }
 
-    /// Whether the newest version of a chain's page is not at home.
+    /// Whether the newest version of a chain's page is not home yet.
     pub(super) fn is_ahead(&self, first: Extent) -> bool {
         self.area.state(first, State::Last) > self.home_position(self.area.state(first, State::Home))
     }
 
-    /// Reads a page, which `page` holds on return; anything if that fails.
+    /// Reads a page into `page`. After an error the contents of `page` are undefined.
     pub(super) fn read(
         &self,
         file: &dyn DatabaseFile,
@@ -154,7 +154,7 @@ impl Store {
                     return read;
                 }
             } else if tries % SPINS == SPINS - 1 && !self.words.segment().is_read_only() {
-                // Whoever made the page table anew may have died.
+                // The process that was rebuilding the page table may have died. Taking the lock repairs the table.
                 drop(self.lock()?);
             }
             if tries > SPINS {
@@ -210,7 +210,7 @@ impl Store {
         Ok(Version { transaction: version.transaction.max(base), is_chained: true })
     }
 
-    /// Finds the records of the chain in `scratch` that make a page as of a transaction, from the last whole image on.
+    /// Collects in `scratch` the chain's records that make a page as of transaction `upto`, from the last whole image on.
     fn collect(&self, base: u64, upto: u64, scratch: &mut Scratch) -> Result<Collected, JournalError> {
         let mut walk = Walk::new(&self.area, &scratch.chain.extents, self.page_bytes).upto(upto);
         let mut found = Collected { transaction: 0, is_whole: false };
@@ -229,7 +229,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The header of a slot, which its owner has checked.
+    /// The header of a slot. It is not checked here: recovery checked it, or a live process stored it.
     pub(super) fn slot_header(&self, slot: u32) -> Result<SlotHeader, JournalError> {
         let at = self.area.geometry.slot_offset(slot);
         if slot >= self.area.geometry.slots {
@@ -246,7 +246,7 @@ impl Store {
         Ok(())
     }
 
-    /// Pages of the database as its home shows it.
+    /// The number of pages in the database as its home shows it.
     pub(super) fn home_pages(&self, file: &dyn DatabaseFile) -> Result<u64, JournalError> {
         match self.words.load(HOME_PAGES) {
             0 => Ok(file.size()?.div_ceil(u64::from(self.page_bytes))),

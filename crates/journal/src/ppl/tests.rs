@@ -1,5 +1,5 @@
-//! Faults that were found by reading how merges, recovery and processes come in between each other: each is provoked.
-#![allow(clippy::unwrap_used)] // what cannot be is a failed test
+//! Faults found by reading how merges, recovery and processes interleave. Each test provokes one of them.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -22,7 +22,7 @@ const PAGES: u32 = 9;
 
 type Meanwhile = Box<dyn FnOnce(&Database)>;
 
-/// A database file in memory, in which something else happens while it is synced.
+/// A database file in memory. A test can let something else happen while the file is synced.
 #[derive(Default)]
 struct Database {
     bytes: RefCell<Vec<u8>>,
@@ -65,7 +65,7 @@ impl DatabaseFile for Database {
     }
 }
 
-/// A log, with its users in one process each.
+/// A log, with each user in a process of its own.
 struct Rig {
     nvm: Arc<RecordingNvm>,
     segment: Arc<LocalSegment>,
@@ -99,7 +99,7 @@ impl Rig {
         attach(&self.nvm, &self.segment, alone)
     }
 
-    /// As whoever attaches the log finds a page once all others are gone.
+    /// The page as a process finds it that attaches the log after all others are gone.
     fn recovered(&self, page_number: u32) -> Vec<u8> {
         let log = attach(&Arc::new(self.nvm.survive()), &Arc::new(LocalSegment::new(SHARED_BYTES)), true);
         home_page(&log, &self.file, page_number)
@@ -117,7 +117,7 @@ fn home_page(log: &Ppl, file: &Database, page_number: u32) -> Vec<u8> {
     page
 }
 
-/// A page that is like no other.
+/// An image that differs from those of all other versions.
 fn image(version: u32) -> Vec<u8> {
     (0..PAGE as u32).map(|at| (version.wrapping_mul(2_654_435_761).wrapping_add(at * 7) >> 8) as u8).collect()
 }
@@ -142,7 +142,7 @@ fn commit_at(
     log.seal(file, &Commit { first_frame, last_frame, db_pages, checksum: [0; 2] }).map(drop)
 }
 
-/// Checkpoints what is committed of a page, as SQLite does.
+/// Checkpoints the committed version of a page, as SQLite does.
 fn checkpoint(log: &Ppl, file: &Database, page_number: u32, version: u32) -> Result<(), JournalError> {
     log.home().unwrap().write(file, &image(version), u64::from(page_number - 1) * PAGE as u64)
 }
@@ -156,7 +156,7 @@ fn first_extent(log: &Ppl, page_number: u32) -> Extent {
     log.store.area.find_chain(page_number).unwrap().unwrap()
 }
 
-/// A byte in the payload of the newest record of a page that has two.
+/// The offset of a byte in the payload of a page's newest record; the page has two records.
 fn newest_payload(log: &Ppl, page_number: u32) -> u64 {
     let chain = first_extent(log, page_number);
     let tail = log.store.area.state(chain, super::area::State::TailOffset) as u32;
@@ -169,8 +169,8 @@ fn flip(nvm: &RecordingNvm, at: u64) {
     nvm.store(at, &[byte[0] ^ 0x55]);
 }
 
-/// While two pages are merged both are changed again, and the record of one is damaged: the log of the other has been moved
-/// by then, and what is committed afterwards goes to the old one.
+/// While two pages are merged, both are changed again, and the record of one is damaged. By then the merge has moved the other
+/// page's log. Later commits have to go to the old log.
 #[test]
 fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
     let rig = Rig::new(2);
@@ -192,14 +192,14 @@ fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
     flip(&rig.nvm, damaged.load(std::sync::atomic::Ordering::Relaxed));
     commit(&mut log, &rig.file, &[(2, 5)], PAGES).unwrap();
     assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(4));
-    // And nobody's slots: whoever merges next goes on with them, in a process that lives as in any other.
+    // The failed merge gives up its slots too: the next merge continues with them, in the same process as in any other.
     assert_eq!(slots_used(&log), 2);
     log.home().unwrap().checkpointed(&rig.file).unwrap();
     assert_eq!(slots_used(&log), 0);
     assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(4));
 }
 
-/// The second page cannot be read: the slot of the first one would pass for it after a crash.
+/// The second page cannot be read. After a crash, the slot of the first page would pass for that page's image.
 #[test]
 fn inv17_images_of_a_batch_that_is_given_up_are_erased() {
     let rig = Rig::new(2);
@@ -216,7 +216,7 @@ fn inv17_images_of_a_batch_that_is_given_up_are_erased() {
     assert!(rig.recovered(2) == image(3) && rig.recovered(3) == image(2));
 }
 
-/// What is newer than a merge moves to a new log sector, or stays where it is if the file cannot grow.
+/// Records newer than a merge move to a new log sector, or stay where they are if the file cannot grow.
 #[test]
 fn inv17_a_merge_ends_where_there_is_no_room_to_move_a_log() {
     let rig = Rig::new(20);
@@ -236,7 +236,8 @@ fn inv17_a_merge_ends_where_there_is_no_room_to_move_a_log() {
     assert!(rig.recovered(2) == image(3));
 }
 
-/// A writer has looked, another one dies in its commit, and a third completes that before the first one stages a page.
+/// A writer has read the log, another writer dies in its commit, and a third process completes that commit before the first
+/// writer stages a page.
 #[test]
 fn inv11_a_transaction_that_somebody_completes_is_seen_by_whoever_writes_next() {
     let rig = Rig::new(2);
@@ -244,19 +245,19 @@ fn inv11_a_transaction_that_somebody_completes_is_seen_by_whoever_writes_next() 
     commit(&mut log, &rig.file, &[(2, 1)], PAGES).unwrap();
     let mut dies = rig.attach(false);
     commit(&mut dies, &rig.file, &[(2, 2), (3, 3)], PAGES).unwrap();
-    // As it was before the last words were stored.
+    // Sets the words to their state before the seal's last stores.
     rig.segment.store(SEALED, 1);
     rig.segment.store(OPEN, 2);
     log.refresh().unwrap();
     assert_eq!(log.committed(), 1);
     drop(rig.attach(false).store.lock().unwrap());
     assert_eq!((rig.segment.load(SEALED), rig.segment.load(OPEN)), (2, 0));
-    // SQLite never published it, so its frames are replaced, and page 2 is what it was.
+    // SQLite never published that commit, so its frames are replaced, and page 2 is as before.
     commit_at(&mut log, &rig.file, 2, &[(3, 4)], PAGES).unwrap();
     assert!(rig.recovered(2) == image(1) && rig.recovered(3) == image(4));
 }
 
-/// SQLite has checkpointed a smaller database: what is beyond its end is not taken back when the log starts over.
+/// SQLite has checkpointed a smaller database. When the log starts over, it does not undo what is beyond the end.
 #[test]
 fn pages_beyond_the_end_are_left_alone_when_the_log_starts_over() {
     let rig = Rig::new(2);
@@ -271,7 +272,7 @@ fn pages_beyond_the_end_are_left_alone_when_the_log_starts_over() {
     assert!(rig.recovered(1) == image(3));
 }
 
-/// Another process has grown the log and filled it beyond what this one knows of it.
+/// Another process has grown the log and filled it beyond the part that this process knows.
 #[test]
 fn a_log_that_another_process_has_grown_is_counted_anew() {
     let rig = Rig::new(20);
@@ -293,7 +294,7 @@ fn a_log_that_another_process_has_grown_is_counted_anew() {
     assert!(rig.recovered(390) == image(5) && rig.recovered(3) == image(100));
 }
 
-/// A page that is like no version of it would take the place of one that has been committed and not checkpointed.
+/// A page that equals none of its versions would replace one that has been committed and not checkpointed.
 #[test]
 fn inv17_a_page_that_nobody_committed_never_replaces_one_that_was() {
     let rig = Rig::new(2);
@@ -308,8 +309,8 @@ fn inv17_a_page_that_nobody_committed_never_replaces_one_that_was() {
     assert!(rig.recovered(2) == image(77), "of what is home all by itself it is a version");
 }
 
-/// A record of the transaction log takes the place of one that was committed 1024 transactions before. Torn anywhere, it is
-/// neither a commit nor damage.
+/// A new record of the transaction log replaces the record committed 1024 transactions earlier. Wherever the new record is
+/// torn, it is neither a commit nor damage.
 #[test]
 fn inv07_a_torn_transaction_record_is_no_damage() {
     let rig = Rig::new(2);

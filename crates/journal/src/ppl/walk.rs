@@ -1,4 +1,4 @@
-//! Walking a log, for `duralite verify`: by the code that recovers.
+//! Walking a log for `duralite verify`, with the code that recovers logs.
 
 use duralite_logfmt::page_change::{self, ChangeKind};
 use duralite_logfmt::ppl::{RECORD_HEADER_BYTES, TransactionRecord};
@@ -12,8 +12,8 @@ use crate::home::DatabaseFile;
 use crate::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 use crate::{ErrorKind, JournalError};
 
-/// Visits every committed transaction of which there are records, in order; checks every record, and rebuilds every page
-/// over the one in the database file. Of a damaged log it visits those before the damage. Stores nothing.
+/// Visits, in order, every committed transaction of which the log has records. Checks every record, and rebuilds every page
+/// from the one in the database file. In a damaged log it visits the transactions before the damage. Stores nothing.
 pub(super) fn walk(
     log: &OpenFile<'_>,
     file: &dyn DatabaseFile,
@@ -38,7 +38,7 @@ pub(super) fn walk(
     }
 }
 
-/// Visits transactions with their records, in order.
+/// Visits transactions with their records, in the order of their numbers.
 fn visit_all(mut found: Vec<(u64, WalkedRecord)>, visit: &mut dyn FnMut(&WalkedTransaction)) {
     found.sort_by_key(|(number, record)| (*number, record.page_number));
     for (sequence, records) in (1u32..).zip(found.chunk_by(|one, other| one.0 == other.0)) {
@@ -55,17 +55,17 @@ fn visit_all(mut found: Vec<(u64, WalkedRecord)>, visit: &mut dyn FnMut(&WalkedT
     }
 }
 
-/// A record of a page, as it is shown.
+/// A page's record in the form that a walk shows.
 fn walked(record: &Record, page_number: u32, whole: bool) -> WalkedRecord {
     let record_bytes = RECORD_HEADER_BYTES + record.payload_bytes;
     WalkedRecord { offset: record.at, frame: 0, page_number, record_bytes, ranges: 0, whole }
 }
 
 impl Ppl {
-    /// The same for a log that is open read-only.
+    /// Visits the committed transactions of a log that is open read-only, in order, and checks every record and page.
     ///
     /// # Errors
-    /// `Corrupt`; what reading the database file says.
+    /// `Corrupt`; the errors of reading the database file.
     pub fn walk(
         &self,
         file: &dyn DatabaseFile,
@@ -83,7 +83,7 @@ impl Ppl {
     }
 }
 
-/// Every record that counts, with its transaction. All of them are checked.
+/// All records of committed transactions, each with its transaction. Checks every record.
 fn records_of(log: &Ppl) -> Result<Vec<(u64, WalkedRecord)>, JournalError> {
     let store = &log.store;
     let Pages::Scanned(chains) = &store.pages else { return Ok(Vec::new()) };

@@ -1,6 +1,7 @@
-//! The words that the users of a log share, in their segment, and the lock of the log's structure.
+//! The words in the segment that the users of a log share, and the lock of the log's structure.
 //!
-//! Nothing here outlives the last user: whoever is alone with a log derives all of it from the log.
+//! No word outlives the last user. A process that attaches a log alone (no other process uses it) derives all words from the
+//! log.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,67 +11,68 @@ use duralite_medium::{MediumError, Segment};
 
 use crate::descriptor::SharedBytes;
 
-/// Who changes chains, slots, free lists and the page table, or 0: in the lower half a process slot and 1, in the upper one a
-/// number that tells it from those who had the process slot before.
+/// The process that holds the structure lock, or 0. The holder may change chains, slots, free lists and the page table. The
+/// lower half is the holder's process slot plus 1. The upper half is a number that tells the holder from processes that had the
+/// same process slot before.
 const LOCK: u64 = 0;
-/// Advanced before anything that a reader may be looking at is used for something else; its highest bit says that the
-/// page table is being made anew.
+/// The epoch. A process advances it before it reuses anything that a reader may be looking at. Its highest bit says that the
+/// page table is being rebuilt.
 pub(super) const EPOCH: u64 = 8;
 /// The newest committed transaction.
 pub(super) const SEALED: u64 = 16;
 /// The transaction that is being stored, or 0.
 pub(super) const OPEN: u64 = 24;
-/// Counts the times that the log has started over since it was attached by somebody who was alone.
+/// The generation: 1 when a process attaches the log alone, then one more each time that the log starts over.
 pub(super) const GENERATION: u64 = 32;
-/// Every page is home up to this transaction.
+/// Every page is home up to this transaction at least.
 pub(super) const FLOOR: u64 = 40;
-/// Pages of the database as its home shows it; 0 while that is what the file has.
+/// Pages of the database as its home shows it; 0 means as many as the file has.
 pub(super) const HOME_PAGES: u64 = 48;
-/// Pages of the database after the newest transaction; 0 while that is what the file has.
+/// Pages of the database after the newest transaction; 0 means as many as the file has.
 pub(super) const DB_PAGES: u64 = 56;
-/// The first free log sector and the first free piece, as links, and how many are not free.
+/// The heads of the free lists of log sectors and of pieces, as links; then the numbers of sectors and pieces in use.
 pub(super) const FREE_SECTOR: u64 = 64;
 pub(super) const FREE_PIECE: u64 = 72;
 pub(super) const SECTORS_USED: u64 = 80;
 pub(super) const PIECES_USED: u64 = 88;
-/// The frames of the generation, if there are any: their last piece as a link, and where in that the next entry goes.
+/// The frames of the generation, if there are any: their last piece as a link, and the offset in it of the next entry.
 pub(super) const FRAMES_LAST: u64 = 104;
 pub(super) const FRAMES_END: u64 = 112;
-/// Transactions up to this one may not be read one by one any more.
+/// Transactions up to this one can no longer be read one by one, because merges may have dropped their records.
 pub(super) const LOST: u64 = 120;
-/// For the even and the odd generation: the transaction before it, its time, 1 if it has a WAL header, the header, the first
-/// piece of its frames as a link.
+/// One area for even and one for odd generations. Each holds the transaction before the generation, the time at which it began,
+/// 1 if it has a WAL header, that header, and the first piece of its frames as a link.
 const ORIGINS: u64 = 128;
 const ORIGIN_BYTES: u64 = 64;
-/// Pages merged, by cause, since the log was attached by somebody who was alone; checkpointed pages; frames.
+/// Counts since a process attached the log alone: pages merged, a word for each cause; pages checkpointed; frames.
 pub(super) const MERGED: u64 = 256;
 pub(super) const CHECKPOINTED: u64 = 288;
 pub(super) const FRAMES: u64 = 296;
-/// Where the frames of the generation ended before the open transaction.
+/// [`FRAMES_LAST`] and [`FRAMES_END`] as they were before the open transaction.
 pub(super) const UNDO_LAST: u64 = 304;
 pub(super) const UNDO_END: u64 = 312;
-/// For each slot who is merging its page, as in the lock.
+/// For each slot, the process that is merging the slot's page, in the form of [`LOCK`].
 pub(super) const SLOT_OWNERS: u64 = 320;
-/// Most slots that there can be.
+/// The largest number of slots that a log can have.
 pub(super) const SLOTS: u64 = MOST_SLOTS as u64;
-/// How many sleep for the lock.
+/// How many threads sleep until the lock is released.
 const SLEEPERS: u64 = SLOT_OWNERS + 8 * SLOTS;
-/// 1 where a page's log may have become full, or a merge was not completed, since somebody looked.
+/// 1 if, since a process last looked, a page's log may have become full or a merge was not completed.
 pub(super) const DUE: u64 = SLEEPERS + 8;
-/// 1 once the database file was synced since the log was attached by somebody who was alone.
+/// 1 once the database file was synced since a process attached the log alone.
 pub(super) const FILE_SYNCED: u64 = DUE + 8;
-/// How often somebody has attached the log.
+/// How often a process has attached the log.
 const ATTACHED: u64 = FILE_SYNCED + 8;
-/// Bytes in use when the log started over last.
+/// Bytes that were in use when the log last started over.
 pub(super) const USED_BEFORE: u64 = ATTACHED + 8;
 const BYTES: u64 = USED_BEFORE + 8;
 
-/// All of it begins as zeros.
+/// All words begin as zeros.
 pub(super) const SHARED: SharedBytes = SharedBytes { zeroed: BYTES, all: BYTES };
 
 const REBUILDING: u64 = 1 << 63;
 
-/// How long somebody who wants to change the structure sleeps before it looks again, and how often.
+/// How a thread waits for the lock: it spins this often, then sleeps for this many slices, and tries after each.
 const SLICE: Duration = Duration::from_millis(1);
 const SLICES: u32 = 5000;
 const SPINS: u32 = 2000;
@@ -79,16 +81,16 @@ const SPINS: u32 = 2000;
 pub(super) struct Words {
     segment: Arc<dyn Segment>,
     base: u64,
-    /// What this user puts into the lock.
+    /// What this user stores in the lock.
     id: u64,
     turn: Mutex<()>,
 }
 
-/// The lock. Whoever has it may change the structure.
+/// The lock. Its holder may change the structure.
 pub(super) struct Turn<'a> {
     words: &'a Words,
     _own: MutexGuard<'a, ()>,
-    /// Its last holder died with it.
+    /// The previous holder died while it held the lock.
     pub(super) inherited: bool,
 }
 
@@ -100,7 +102,7 @@ pub(super) struct GenerationWords {
     pub(super) header: Option<[u8; 32]>,
 }
 
-/// The process slot in a word of [`LOCK`]'s kind.
+/// The process slot in a word of the form of [`LOCK`].
 fn slot_of(word: u64) -> usize {
     (word & 0xffff_ffff).saturating_sub(1) as usize
 }
@@ -120,7 +122,7 @@ impl Words {
         self.segment.store(self.base + word, value);
     }
 
-    /// The word, which is 0 from now on.
+    /// Returns the word, and sets it to 0.
     pub(super) fn take(&self, word: u64) -> u64 {
         self.segment.fetch_and(self.base + word, 0)
     }
@@ -129,18 +131,18 @@ impl Words {
         self.segment.fetch_add(self.base + word, value);
     }
 
-    /// Keeps what was read before it from being read after the words that are loaded next.
+    /// Keeps the reads before this fence from being reordered after the loads of words that follow it.
     pub(super) fn fence(&self) {
         self.segment.fence();
     }
 
-    /// The epoch; `None` while the page table is being made anew.
+    /// The epoch; `None` while the page table is being rebuilt.
     pub(super) fn epoch(&self) -> Option<u64> {
         let epoch = self.load(EPOCH);
         (epoch & REBUILDING == 0).then_some(epoch)
     }
 
-    /// Begins or ends a time in which nobody may look at the page table.
+    /// Begins or ends a rebuild of the page table. No reader may use the table in between.
     pub(super) fn set_rebuilding(&self, rebuilding: bool) {
         self.add(EPOCH, 1);
         if rebuilding {
@@ -154,10 +156,10 @@ impl Words {
         &self.segment
     }
 
-    /// Takes the lock; `None` if somebody who is stopped has it.
+    /// Takes the lock. Returns `None` if a live process holds it for seconds, as a stopped process does.
     ///
     /// # Errors
-    /// When the kernel does not tell who lives.
+    /// When the kernel does not tell which processes live.
     pub(super) fn lock(&self) -> Result<Option<Turn<'_>>, MediumError> {
         let own = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let mine = self.id;
@@ -167,7 +169,7 @@ impl Words {
                 Ok(_) => return Ok(Some(Turn { words: self, _own: own, inherited: false })),
                 Err(holder) => holder,
             };
-            // With this process's slot only a dead process can have it that had the slot before.
+            // A holder with this process's slot number is a dead process that had the slot before.
             let is_dead = slot_of(holder) == slot_of(mine) || !self.segment.is_alive(slot_of(holder))?;
             if is_dead && self.segment.compare_exchange(at, holder, mine).is_ok() {
                 return Ok(Some(Turn { words: self, _own: own, inherited: true }));
@@ -183,10 +185,10 @@ impl Words {
         Ok(None)
     }
 
-    /// Whether the process that merges into a slot lives.
+    /// Whether a live process is merging the page of a slot.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// When the kernel does not tell which processes live.
     pub(super) fn is_merged_by_another(&self, slot: u32) -> Result<bool, MediumError> {
         let owner = self.load(SLOT_OWNERS + 8 * u64::from(slot));
         if owner == 0 {
@@ -195,8 +197,8 @@ impl Words {
         self.segment.is_alive(slot_of(owner))
     }
 
-    /// Gives up what a dead process has left that had this one's process slot before. Whether it died while it held the lock:
-    /// then the lock is to be taken.
+    /// Clears the slot owners that name a dead process which had this process's slot number before. Returns whether that
+    /// process died while it held the lock. If so, the caller has to take the lock, which leads to a repair.
     pub(super) fn forget_predecessor(&self) -> bool {
         let is_predecessor = |word: u64| word != 0 && word != self.id && slot_of(word) == slot_of(self.id);
         for slot in 0..SLOTS {
@@ -208,13 +210,13 @@ impl Words {
         is_predecessor(self.load(LOCK))
     }
 
-    /// Notes that this process merges into a slot, or nobody does.
+    /// Records that this process is merging into a slot, or that no process is.
     pub(super) fn own_slot(&self, slot: u32, owned: bool) {
         let owner = if owned { self.id } else { 0 };
         self.store(SLOT_OWNERS + 8 * u64::from(slot), owner);
     }
 
-    /// The generation in force, and what it began with.
+    /// The current generation, and what it began with.
     pub(super) fn generation(&self) -> (u64, GenerationWords) {
         loop {
             let generation = self.load(GENERATION);
@@ -234,7 +236,8 @@ impl Words {
         }
     }
 
-    /// Begins everything after the newest commit of a log that nobody has: all pages are home, and SQLite's log is empty.
+    /// Sets the words of a log that no other process uses to the state after its newest commit: all pages are home, and
+    /// SQLite's log is empty.
     pub(super) fn begin_after(&self, last: &TransactionRecord) {
         let pages = u64::from(last.db_pages);
         let number = last.number;
@@ -254,7 +257,8 @@ impl Words {
         self.store(Self::first_frames_at(generation), link);
     }
 
-    /// The last piece of the frames of the generation in force as a link, or 0, and where its entries end.
+    /// The last piece of the current generation's frames as a link, and the offset where their entries end; zeros if there are
+    /// none.
     pub(super) fn last_frames(&self) -> (u64, u64) {
         if self.first_frames(self.load(GENERATION)) == 0 {
             return (0, 0);
@@ -266,7 +270,7 @@ impl Words {
         ORIGINS + generation % 2 * ORIGIN_BYTES + 56
     }
 
-    /// Begins a generation, without frames: whoever sees it sees none of the one before.
+    /// Begins a generation without frames. A process that sees the new generation sees no word of the one before.
     pub(super) fn begin_generation(&self, generation: u64, begun: &GenerationWords) {
         let at = self.base + ORIGINS + generation % 2 * ORIGIN_BYTES;
         self.segment.store(at, begun.position);
@@ -282,7 +286,7 @@ impl Words {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let _ = self.words.segment.compare_exchange(self.words.base + LOCK, self.words.id, 0);
-        // One that died asleep costs a system call now and then.
+        // A thread that died asleep leaves the count too high, which only costs a system call now and then.
         if self.words.load(SLEEPERS) > 0 {
             self.words.segment.wake(self.words.base + LOCK, 1);
         }
@@ -295,7 +299,7 @@ mod tests {
 
     use super::*;
 
-    /// A process has died that had the process slot which another one has now.
+    /// A process has died, and another process now has its process slot.
     #[test]
     fn inv11_a_process_slot_that_is_used_again_is_another_process() {
         let segment: Arc<dyn Segment> = Arc::new(LocalSegment::new(SHARED.all));
@@ -310,7 +314,7 @@ mod tests {
         assert_eq!(alive.is_merged_by_another(5), Ok(true), "what is its own it keeps");
         let taken = alive.lock().ok().flatten();
         assert!(taken.as_ref().is_some_and(|turn| turn.inherited), "there is something to repair");
-        // Were it late instead of dead, it would not give away what is not its own.
+        // Were the first process late instead of dead, dropping its turn would not release a lock that it does not hold.
         drop(held);
         assert_eq!(alive.load(LOCK), alive.id);
         drop(taken);

@@ -1,8 +1,9 @@
-//! The open transaction (SQLite/PPL, section 3.2, log capturer): its frames are kept as changes of the committed pages until
-//! it is sealed.
+//! The open transaction (SQLite/PPL, section 3.2, log capturer). Until it is sealed, its frames are kept as changes of the
+//! committed pages.
 //!
-//! The paper stores records as SQLite changes pages. Here SQLite hands over pages, some of them more than once, and may
-//! take them back (`ROLLBACK TO`); so records are stored when it is known which. What is rolled back leaves nothing.
+//! The paper stores records as SQLite changes pages. Here SQLite hands over whole pages, some of them more than once, and may
+//! withdraw them (`ROLLBACK TO`). So the engine stores records only at the commit, when it knows which of them count. What
+//! SQLite rolls back leaves nothing in the log.
 
 use duralite_logfmt::page_change::{self, ChangeKind};
 
@@ -17,13 +18,13 @@ use crate::JournalError;
 use crate::engine::Commit;
 use crate::home::DatabaseFile;
 
-/// The version of an image that is on flash only: good until its transaction is sealed, and no longer.
+/// The version of an image that is on flash only. Such an image is valid until the open transaction is sealed, and no longer.
 const ON_FLASH: u64 = 0;
-/// No version at all: the change needs none.
+/// No version: the change is a whole page, and needs no image.
 const NO_IMAGE: u64 = u64::MAX;
 
 impl Ppl {
-    /// Finds what a page's frame changes, and keeps that.
+    /// Finds out what a frame changes of its page, and keeps the change.
     pub(super) fn stage_frame(
         &mut self,
         file: &dyn DatabaseFile,
@@ -53,20 +54,20 @@ impl Ppl {
         self.staged.put(frame, StagedFrame { page_number, base, payload })
     }
 
-    /// Completes or drops what a writer has left who died while sealing. What is changed from now on is changed from that;
-    /// the caller holds what keeps other writers out.
+    /// Completes or drops the transaction of a writer that died while sealing, because later changes are made relative to the
+    /// result. The caller holds the lock that keeps other writers out.
     pub(super) fn settle_open(&mut self) -> Result<(), JournalError> {
         if self.store.has_open_transaction() {
             drop(self.store.lock()?);
         }
-        // Somebody else may have completed it, after this process has looked.
+        // Another process may have completed that transaction since this process last looked.
         if self.store.words.load(SEALED) != self.frames.known() {
             self.frames.refresh(&self.store.area, &self.store.words)?;
         }
         Ok(())
     }
 
-    /// Sees to it that a page is cached as of the newest commit; returns by which version.
+    /// Makes sure that the newest committed version of a page is in the cache. Returns the number of that version.
     pub(super) fn load_image(
         &mut self,
         file: &dyn DatabaseFile,
@@ -74,7 +75,7 @@ impl Ppl {
     ) -> Result<u64, JournalError> {
         if let Some(first) = self.store.area.find_chain(page_number)? {
             let last = self.store.area.state(first, State::Last);
-            // A chain whose first transaction is being stored tells nothing of the images.
+            // A chain whose first transaction is still being stored says nothing about cached images.
             if last != ON_FLASH && self.images.get(page_number, last).is_some() {
                 return Ok(last);
             }
@@ -83,7 +84,7 @@ impl Ppl {
         image.resize(self.store.page_bytes as usize, 0);
         let newest = AsOf::Transaction(self.frames.known());
         let read = self.store.read(file, page_number, newest, &mut image, &mut self.scratch);
-        // One that is on flash only has no number by which it could be told from another.
+        // An image that is on flash only has no number to tell it from another one.
         let version = read.map(|read| if read.is_chained { read.transaction } else { ON_FLASH });
         if let Ok(version) = version {
             self.images.put(page_number, version, &image);
@@ -92,7 +93,7 @@ impl Ppl {
         version
     }
 
-    /// Copies a page as of the newest commit.
+    /// Copies the newest committed version of a page.
     pub(super) fn committed_page(
         &mut self,
         file: &dyn DatabaseFile,
@@ -118,8 +119,8 @@ impl Ppl {
         let undone = changes.len();
         let mut versions = Vec::with_capacity(bases.len());
         for at in bases {
-            // Of a page that was written as it is nothing has to be recorded, nor of one beyond the end, which is in the log
-            // because SQLite's cache was full.
+            // A page that was written unchanged needs no record. Nor does a page beyond the end of the database, which SQLite
+            // spilled into the log because its cache was full.
             if let Some(StagedFrame { page_number, base, payload }) = self.staged.take(at)
                 && !page_change::is_empty(&payload)
                 && page_number <= db_pages
@@ -130,7 +131,7 @@ impl Ppl {
         }
         let time_ms = (self.clock)();
         let sealed = self.store.lock_for(file, &changes, pages.len()).and_then(|turn| {
-            // Only now: a checkpoint may have stored a transaction of its own meanwhile.
+            // The number is taken only now, because a checkpoint may have stored a transaction of its own meanwhile.
             let number = self.store.words.load(SEALED) + 1;
             let entry = Entry { number, first_frame, db_pages, checksum, time_ms, pages };
             let sealing = Sealing { changes: &changes, entry, retired: false };
@@ -149,7 +150,7 @@ impl Ppl {
         Ok(())
     }
 
-    /// Takes the cached image of a page on by a change of what it was as of `base`.
+    /// Applies a change to the cached image of version `base` of its page, which becomes the image of version `number`.
     fn advance_image(&mut self, change: &Change, base: u64, number: u64) {
         let page_number = change.page_number;
         let renews = |image: &mut [u8]| page_change::apply(image, &change.payload).is_ok();
@@ -169,8 +170,9 @@ impl Ppl {
         self.images.remove(page_number);
     }
 
-    /// What takes back transactions whose frames this one takes the place of: they were sealed, and their writer died
-    /// before anybody could see them. Pages that this transaction changes are changed from what is there.
+    /// The changes that undo the transactions whose frames this transaction replaces. Those transactions were sealed, but their
+    /// writer died before any reader could see them. Pages that this transaction changes need no undo, because their changes
+    /// are relative to the newest version.
     fn undo_replaced(
         &mut self,
         file: &dyn DatabaseFile,
@@ -185,7 +187,7 @@ impl Ppl {
         self.changes_to(file, &pages, before)
     }
 
-    /// What makes these pages again what they were.
+    /// The changes that turn the newest versions of these pages into the versions `as_of`.
     pub(super) fn changes_to(
         &mut self,
         file: &dyn DatabaseFile,
