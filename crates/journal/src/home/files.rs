@@ -1,4 +1,4 @@
-//! Database files outside SQLite.
+//! Database files that this library opens outside SQLite.
 
 use std::cell::OnceCell;
 use std::fs::File;
@@ -15,13 +15,13 @@ use crate::{JournalError, hooks};
 
 /// A database file that this library has opened by itself, outside SQLite.
 pub struct OpenDatabase {
-    /// Shared with its mapping, so that its locks stay until both are gone.
+    /// Shared with the file's mapping, so that the file's locks stay until both are gone.
     file: Arc<OwnFile>,
     path: PathBuf,
 }
 
 impl OpenDatabase {
-    /// The file at `path`, which is only named in errors.
+    /// Takes an open file. Errors and fault-injection hooks name it by `path`.
     #[must_use]
     pub fn new(file: File, path: &Path) -> Self {
         Self { file: Arc::new(OwnFile::from(file)), path: path.to_path_buf() }
@@ -70,15 +70,15 @@ impl DatabaseFile for OpenDatabase {
     }
 }
 
-/// The database at a path, opened for reading when it is asked for something: a log may have no need of it. Not in a
-/// process that has the database open by SQLite, as [`crate::offline::inspect`].
+/// The database at a path. It is opened for reading at the first call, because a log may not need it. Not for a process in
+/// which SQLite has the database open, as with [`crate::offline::inspect`].
 pub struct DatabaseAt {
     path: PathBuf,
     open: OnceCell<OpenDatabase>,
 }
 
 impl DatabaseAt {
-    /// Whatever will be at `path`.
+    /// The database that is at `path` when it is first needed.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_path_buf(), open: OnceCell::new() }
@@ -119,8 +119,8 @@ impl DatabaseFile for DatabaseAt {
     }
 }
 
-/// For who has a log and no database file: every call is an error. Enough for engines whose logs hold whole pages, or
-/// what makes them.
+/// For a caller that has a log and no database file: every call is an error. That suffices for engines whose logs hold whole
+/// pages, or all that is needed to rebuild them.
 pub struct NoDatabase;
 
 const NONE: JournalError = JournalError::Unexpected("a page that needs the database, with no database file");

@@ -1,12 +1,14 @@
-//! Database files as memory: one mapping of each for all connections of a process.
+//! Database files as memory: one mapping of each file for all connections of a process.
 //!
-//! Closing *any* descriptor of a file gives back the POSIX locks that the process has of it, and SQLite's are such. So the
-//! descriptor that a mapping needs is not closed with the mapping: it stays, for the next mapping of the same file, until
-//! whoever closes a connection shows by EXCLUSIVE that nobody in this process holds a lock ([`close_left`], invariant 18). A child of
-//! the process begins with nothing: there the descriptors are closed at once, and none of its own locks go with them.
+//! Closing *any* descriptor of a file releases the POSIX locks that the process has on the file, and SQLite's locks are of that
+//! kind. So the descriptor of a mapping is not closed with the mapping. It stays for the next mapping of the same file, until a
+//! closing connection holds EXCLUSIVE, which shows that no other connection of this process has a lock ([`close_left`],
+//! invariant 18). A child process begins with no mappings: it closes the inherited descriptors at once, which releases none of
+//! its own locks.
 //!
-//! A mapping takes twice the addresses that its file has bytes, so that the file may grow: a process has addresses for many databases, and
-//! for what else it does. A file that outgrows them is mapped anew, and both mappings stay as long as anybody uses one.
+//! A mapping reserves twice as much address space as its file has bytes, so that the file can grow. That leaves address space
+//! for many databases and everything else. A file that outgrows its mapping is mapped again, and both mappings stay as long as
+//! they are used.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,11 +26,11 @@ use rustix::io::Errno;
 use super::HomeKind;
 use crate::{JournalError, hooks};
 
-/// How large a mapped database may become: what a processor has addresses for.
+/// The most bytes of a mapped database, which is what a processor can address.
 const MOST_BYTES: u64 = 1 << 47;
-/// Address space that a small file gets.
+/// The address space that a small file gets.
 const LEAST_ADDRESS_SPACE: u64 = 16 << 20;
-/// The same where the process has no more: a page of the kernel's, whatever its size.
+/// The same if the process has no more address space: at least one page of the kernel, whatever the page size.
 const LEAST_FALLBACK: u64 = 64 << 10;
 
 /// A file of which this process has a descriptor.
@@ -40,13 +42,13 @@ struct Open {
     kind: HomeKind,
 }
 
-/// Device and inode. They are nobody else's as long as a descriptor is open.
+/// Device and inode. No other file has them as long as a descriptor is open.
 type Key = (u64, u64);
 
-/// What a process has of a file: one descriptor, and another one if the first was only for reading.
+/// What a process has of each file: one descriptor, and a second one if the first was only for reading.
 static HOMES: PerProcess<Mutex<HashMap<Key, Vec<Open>>>> = PerProcess::new();
 
-/// Whether there is anything to look for at all.
+/// Whether this process has ever mapped a database, so that there may be a descriptor to close.
 static EVER_MAPPED: AtomicBool = AtomicBool::new(false);
 
 fn homes() -> MutexGuard<'static, HashMap<Key, Vec<Open>>> {
@@ -57,11 +59,12 @@ fn key_of(stat: &Stat) -> Key {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Maps the file that `named` is open of (for nothing but its name, if need be), which is called `path`. All who ask in this
-/// process share the mapping; one through which a cut was found is left to those that have it.
+/// Maps a file. `named` is a descriptor of it (which may allow no access), and `path` is its name. All callers in this process
+/// share the mapping. If a mapping has found that its file was cut, only those who have it keep it, and new callers get another
+/// one.
 ///
 /// # Errors
-/// `Medium`: not DAX, no address space, no space for what the file has of holes. `Io`: it cannot be opened.
+/// `Medium`: not DAX, no address space, or no space to fill the file's holes. `Io`: the file cannot be opened.
 pub fn map(named: impl AsFd, path: &Path, kind: HomeKind) -> Result<Arc<dyn Nvm>, JournalError> {
     let failed = |source| JournalError::Medium { path: path.to_path_buf(), source };
     let stat = rustix::fs::fstat(&named).map_err(|errno| failed(MediumError::from_errno("fstat", errno)))?;
@@ -93,7 +96,7 @@ pub fn map(named: impl AsFd, path: &Path, kind: HomeKind) -> Result<Arc<dyn Nvm>
     hooks::home(path, nvm).map_err(failed)
 }
 
-/// Opens a file for writing, or for reading where that is not allowed.
+/// Opens a file for reading and writing, or only for reading if writing is not allowed.
 fn open(name: &Path) -> io::Result<(OwnFile, bool)> {
     match OwnFile::open(|| File::options().read(true).write(true).open(name)) {
         Ok(file) => Ok((file, true)),
@@ -109,7 +112,7 @@ fn open(name: &Path) -> io::Result<(OwnFile, bool)> {
     }
 }
 
-/// Maps a file whose descriptor is kept by whoever has `file`.
+/// Maps a file. The owner of `file` keeps its descriptor.
 pub(super) fn map_open(
     file: &Arc<OwnFile>,
     writable: bool,
@@ -133,7 +136,7 @@ pub(super) fn map_open(
         ..MapOptions::default()
     };
     match FileNvm::map_open(Arc::clone(file), path, &options(wide)) {
-        // As much as it cannot do without.
+        // Reserves only as much address space as is necessary.
         Err(MediumError::Io { op: "mmap", source: Errno::NOMEM }) => {
             FileNvm::map_open(Arc::clone(file), path, &options(len.max(LEAST_FALLBACK)))
         }
@@ -141,8 +144,8 @@ pub(super) fn map_open(
     }
 }
 
-/// A store into a hole takes space, and where there is none it has no way to say so. The size stays, which somebody else
-/// may be changing.
+/// Allocates the holes of a file. A store into a hole allocates space, and cannot report that there is none. The file keeps its
+/// size, which another process may be changing.
 fn fill_holes(file: &OwnFile, len: u64) -> Result<(), MediumError> {
     loop {
         match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {
@@ -163,8 +166,8 @@ pub fn is_left_open(named: impl AsFd) -> bool {
     homes().get(&key_of(&stat)).is_some_and(|open| open.iter().all(|open| open.mapping.strong_count() == 0))
 }
 
-/// Closes it, which gives back every POSIX lock that this process has of the file: the caller holds EXCLUSIVE by the base
-/// VFS, so it has no other, and gives that back next.
+/// Closes that descriptor, which releases every POSIX lock that this process has on the file. The caller holds EXCLUSIVE
+/// through the base VFS, so the process has no other lock, and the caller releases EXCLUSIVE next.
 pub fn close_left(named: impl AsFd) {
     let Ok(stat) = rustix::fs::fstat(&named) else { return };
     let mut homes = homes();

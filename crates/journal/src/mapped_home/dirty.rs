@@ -1,23 +1,23 @@
-//! Lines that have been stored through the cache and not been flushed.
+//! Lines that were stored through the cache and not flushed yet.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use duralite_medium::{LINE_BYTES, Nvm};
 
-/// Lines that a word has bits for.
+/// Lines for which a word has bits.
 const LINES: u64 = 64;
-/// Bytes of memory that one word stands for.
+/// Bytes of memory that one word represents.
 const CHUNK_BYTES: u64 = LINES * LINE_BYTES;
-/// Words that are kept: what 64 MiB of pages have. If there are more, all are flushed at once.
+/// The most words that are kept, enough for 64 MiB of pages. When there are that many, all lines are flushed.
 const MOST_CHUNKS: usize = 16 << 10;
 
-/// The lines, a bit for each.
+/// The dirty lines, with a bit for each.
 #[derive(Debug, Default)]
 pub(super) struct Dirty(BTreeMap<u64, u64>);
 
 impl Dirty {
-    /// Bytes were stored; returns how many of their lines were not there already.
+    /// Records a store of bytes. Returns how many of their lines were not dirty before.
     pub(super) fn stored(&mut self, range: Range<u64>) -> u64 {
         let mut line = range.start / LINE_BYTES;
         let mut fresh = 0;
@@ -31,7 +31,7 @@ impl Dirty {
         fresh
     }
 
-    /// Bytes were stored past the cache: lines that are there whole need no flush any more.
+    /// Records a non-temporal store of bytes: lines that it covers completely need no flush any more.
     pub(super) fn streamed(&mut self, range: Range<u64>) {
         for line in range.start.div_ceil(LINE_BYTES)..range.end / LINE_BYTES {
             if let Some(lines) = self.0.get_mut(&(line / LINES)) {
@@ -44,7 +44,7 @@ impl Dirty {
         self.0.len() >= MOST_CHUNKS
     }
 
-    /// Flushes all of them that are inside of the memory.
+    /// Flushes all dirty lines that lie inside the memory.
     pub(super) fn flush(&mut self, nvm: &dyn Nvm) {
         let len = nvm.len();
         for (chunk, lines) in std::mem::take(&mut self.0) {
@@ -67,7 +67,7 @@ fn runs(mut lines: u64) -> impl Iterator<Item = Range<u64>> {
         }
         let start = lines.trailing_zeros();
         let count = (lines >> start).trailing_ones();
-        // All 64 of them leave nothing to shift.
+        // If the run ends at the last bit, there is nothing left to shift.
         let end = start + count;
         lines = if end >= u64::BITS { 0 } else { lines >> end << end };
         Some(u64::from(start)..u64::from(end))
@@ -100,7 +100,7 @@ mod tests {
         dirty.stored(8191..9000);
         dirty.streamed(60..128);
         dirty.flush(&nvm);
-        // Lines 0, 2, 63, 64 and 127; 1 went past the cache.
+        // Lines 0, 2, 63, 64 and 127. Line 1 was stored non-temporally.
         assert_eq!(nvm.counters().flushed_lines, 5);
         dirty.flush(&nvm);
         assert_eq!(nvm.counters().flushed_lines, 5);

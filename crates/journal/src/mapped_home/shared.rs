@@ -1,34 +1,35 @@
-//! Who has stored in the database file and not made it durable yet.
+//! Which processes have stored in the database file since it was last made durable.
 
 use std::sync::Arc;
 
 use duralite_medium::Segment;
 
-/// Nobody.
+/// No process.
 const NOBODY: u64 = 0;
-/// More than one process, or one that may be dead.
+/// Several processes, or one that may be dead.
 const SEVERAL: u64 = u64::MAX;
 
-/// A word that the processes share, and this one's name in it. Writers exclude each other by SQLite's locks, so that the
-/// word moves from one to the next.
+/// A word that the processes share, and this process's name in it. SQLite's locks let one process write at a time, so the word
+/// passes from one writer to the next.
 #[derive(Default)]
 pub(super) struct Writers(Option<Shared>);
 
 struct Shared {
     segment: Arc<dyn Segment>,
     at: u64,
-    /// Not 0, and not `SEVERAL`.
+    /// This process's name: not 0, and not `SEVERAL`.
     me: u64,
 }
 
 impl Writers {
     pub(super) fn sharing(segment: Arc<dyn Segment>, at: u64) -> Self {
-        // Two processes with one name would take each other's lines for flushed. Without random bytes nothing is known.
+        // Two processes with one name would take each other's lines for flushed. So without random bytes there is no name, and
+        // nothing is known.
         let me = getrandom::u64().ok().map(|word| word & (u64::MAX >> 1) | 1);
         Self(me.map(|me| Shared { segment, at, me }))
     }
 
-    /// To be called before anything is stored. Whether nobody else can have stored what is not durable yet.
+    /// Has to be called before anything is stored. Returns whether all that is stored and not durable is this process's own.
     pub(super) fn claim(&self) -> bool {
         let Some(Shared { segment, at, me }) = &self.0 else { return false };
         loop {
@@ -50,18 +51,20 @@ impl Writers {
         }
     }
 
-    /// To be called once this process has made its own stores durable. Whether there can be no others.
+    /// Has to be called after this process has made its own stores durable. Returns whether no other process can have stored
+    /// anything.
     pub(super) fn synced(&self) -> bool {
         let Some(Shared { segment, at, me }) = &self.0 else { return false };
         let word = segment.load(*at);
         word == NOBODY || word == *me
     }
 
-    /// All that was stored is durable: by this process alone (`own`), or by a sync of the file.
+    /// Says that everything stored is durable: by this process, which alone has stored (`own`), or by a sync of the file.
     pub(super) fn end(&self, own: bool) {
         let Some(Shared { segment, at, me }) = &self.0 else { return };
         let expected = if own { *me } else { SEVERAL };
-        // Whoever has claimed it since then keeps it. A single other name stays: the next to write makes it `SEVERAL`.
+        // A process that has claimed the word since then keeps it. The name of a single other process stays: the next writer
+        // replaces it by `SEVERAL`.
         let _ = segment.compare_exchange(*at, expected, NOBODY);
     }
 }
@@ -79,7 +82,7 @@ mod tests {
         assert!(one.claim() && one.claim() && one.synced());
         one.end(true);
         assert!(other.claim(), "the first has synced");
-        // The second dies, and the first writes.
+        // The second process dies, and the first one writes.
         assert!(!one.claim() && !one.synced());
         one.end(true);
         assert!(!one.claim(), "its own stores are not all");

@@ -1,4 +1,4 @@
-//! `scratchpad` in the registry, and its settings.
+//! The descriptor of `scratchpad` for the registry, and the engine's settings.
 
 use duralite_logfmt::scratchpad::MAGIC;
 
@@ -9,13 +9,13 @@ use crate::media::Medium;
 use crate::settings::common::{BYTES, CACHE, DIFF, LOG_LIMIT, SWITCH};
 use crate::settings::{EngineOptions, EngineSetting, on_off};
 
-/// The engine for a small memory in which a store is durable, beside persistent memory.
+/// The engine for a small memory in which a store is durable without a flush, beside persistent memory.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     magic: MAGIC,
     needs: &[Medium::Scratchpad, Medium::HomeMemory],
     settings: &[&SCRATCHPAD_BYTES, &DIFF, &HOME_DIFF, &LOG_LIMIT, &CACHE],
-    // The word that the home's writers share; all else is in the log and the region.
+    // The word that the writers of the home share. Everything else is in the log and the region.
     shared: SharedBytes { zeroed: 8, all: 8 },
     format: files::format,
     attach: files::attach,
@@ -32,7 +32,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
 };
 
 impl ScratchpadOptions {
-    /// Its part of the options of all engines, and what it shares with others.
+    /// This engine's part of the options of all engines, with the settings that it shares with others.
     pub(super) fn of(all: &EngineOptions) -> Self {
         let own = all.own::<Self>();
         Self {

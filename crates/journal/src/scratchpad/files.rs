@@ -1,4 +1,4 @@
-//! Log files of `scratchpad`: a small one of its own, and the region.
+//! The files of a `scratchpad` log: a small file of its own, and the region.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::media::MediaOptions;
 use crate::past_cache::Choice;
 use crate::{JournalError, identity, log_file};
 
-/// Writes an empty log into a new file, and makes its region if there is none.
+/// Writes an empty log into a new file. Makes the log's region if there is none.
 pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
     let options = ScratchpadOptions::of(new.options);
     let mapping = Mapping::of(new.directory, &new.options.media);
@@ -40,15 +40,16 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
     let nvm = hooked(new.file.path, mapping.map(&new.file, SUPERBLOCK_BYTES)?)?;
     Scratchpad::format(nvm.as_ref(), &superblock)
         .map_err(|source| JournalError::Medium { path: new.file.path.to_path_buf(), source })?;
-    // It has no name yet, and nobody holds the region for it from here until it is attached.
+    // The log has no name yet. From here until the log is attached, no process holds the region for it, so the region counts
+    // it.
     let path = region.path.clone();
     let region = hooked(&path, mapping.map(&OpenFile { path: &path, file: &region.file }, PAGE_BYTES)?)?;
     count_log(nvm.as_ref(), region.as_ref());
     Ok(())
 }
 
-/// Gives back all that a log has of its region, which holds nothing, and is about to be deleted. A copy of a log has nothing of
-/// its own, and another one of this id that is in use keeps all.
+/// Gives back everything that a log has of its region. The log holds nothing, and is about to be deleted. A copy of a log owns
+/// no pages. If another log of this id is in use, its pages stay.
 pub(super) fn release(log: &OpenFile<'_>) -> Result<(), JournalError> {
     let opening = Opening { mapping: Mapping::flushed(), segment: None, is_kept: false };
     let (superblock, nvm, region) = match opening.open(log) {
@@ -64,7 +65,7 @@ pub(super) fn release(log: &OpenFile<'_>) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// A log on media that the caller has.
+/// Logs on media that the caller provides.
 impl Scratchpad {
     /// Writes an empty log onto a medium of zeros. Durable on return, as far as the medium is.
     ///
@@ -96,8 +97,8 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// Opens a log and its region. Whoever is `alone` recovers the log; one without a segment only looks at it, as
-    /// recovery would find it, and stores nothing.
+    /// Opens a log and its region. A process that is `alone` recovers the log. Without a segment the log is opened read-only,
+    /// as recovery would find it, and nothing is stored.
     ///
     /// # Errors
     /// `Format` and `Corrupt`.
@@ -186,7 +187,7 @@ impl Scratchpad {
     }
 }
 
-/// What whoever opens a log does to begin with.
+/// What a process does first when it opens a log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
     Recovers,
@@ -202,7 +203,7 @@ impl Role {
     }
 }
 
-/// Maps and opens a log; whoever is alone recovers it.
+/// Maps and opens a log. A process that is alone with the log recovers it.
 pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
     let Attaching { directory, options, database, file, segment, base, alone, of_another, .. } = log;
     let mapping = Mapping::of(directory, &options.media);
@@ -213,7 +214,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
         && mapping.is_dax()
         && let Some(place) = &region.file
     {
-        // As with the log's own file: it may have been used as emulated memory.
+        // As with the log's own file: the region may have been used as emulated memory before.
         place.file.sync_all().map_err(|error| JournalError::io("sync", &place.path, &error))?;
     }
     let memory = database.map(directory.home_kind())?;
@@ -229,7 +230,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError
     Ok(Box::new(log))
 }
 
-/// Opens a log as a user who may only read it. What others commit is seen: it is in memory that all map.
+/// Opens a log for a user who may only read it. If the log's users share memory, this user sees what they commit from now on.
 pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, JournalError> {
     let AttachingOutside { options, file, shared, .. } = log;
     let mapping = Mapping::read_only(&options.media);
@@ -240,12 +241,12 @@ pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine
     Ok(Box::new(Scratchpad::begin(superblock, nvm, region, &options, role)?))
 }
 
-/// Opens a log to look at it: nothing is stored, no lock is taken.
+/// Opens a log read-only: nothing is stored, and no lock is taken.
 pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Scratchpad, JournalError> {
     open_to_read(log, Role::Looks)
 }
 
-/// The same, before any transaction is read.
+/// Opens a log read-only, and does not read any transaction yet.
 pub(super) fn open_to_walk(log: &OpenFile<'_>) -> Result<Scratchpad, JournalError> {
     open_to_read(log, Role::Walks)
 }
@@ -289,7 +290,7 @@ impl Opening {
     }
 }
 
-/// What a log says about itself.
+/// The head of a log.
 pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
     Ok(decode(log.path, bytes)?.head)
 }

@@ -6,7 +6,7 @@ use crate::JournalError;
 use crate::descriptor::{LogDirectory, OpenFile};
 use crate::media::{MediaOptions, MemoryKind};
 
-/// How files are mapped.
+/// How the files are mapped.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mapping {
     dax: bool,
@@ -17,7 +17,7 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// To be changed, on the media of a log directory.
+    /// A mapping for changes, on the media of a log directory.
     pub(super) fn of(directory: &LogDirectory, media: &MediaOptions) -> Self {
         let scratchpad = directory.media().scratchpad.as_ref();
         let durable_on_store = scratchpad.is_some_and(|scratchpad| scratchpad.durable_on_store);
@@ -30,13 +30,13 @@ impl Mapping {
         }
     }
 
-    /// To be looked at.
+    /// A mapping for reading.
     pub(super) fn read_only(media: &MediaOptions) -> Self {
         let (latency, persistency) = (media.latency, Persistency::X86);
         Self { dax: false, durable_on_store: false, read_only: true, latency, persistency }
     }
 
-    /// To be changed by who knows nothing of the media: what is stored is flushed.
+    /// A mapping for changes by a caller that does not know the media: stores are flushed.
     pub(super) fn flushed() -> Self {
         Self { read_only: false, ..Self::read_only(&MediaOptions::default()) }
     }
@@ -49,7 +49,7 @@ impl Mapping {
         self.dax
     }
 
-    /// Maps a file, with address space for so many bytes.
+    /// Maps a file, and reserves address space for this many bytes.
     pub(super) fn map(&self, file: &OpenFile<'_>, capacity: u64) -> Result<FileNvm, JournalError> {
         let OpenFile { path, file } = *file;
         let Self { dax, durable_on_store, read_only, latency, persistency } = *self;

@@ -1,19 +1,19 @@
-//! The log of a single-level store: in a small memory in which a store is durable without a flush, beside persistent
-//! memory that holds the database (Xu et al., JCST 2016).
+//! The log of a single-level store (Xu et al., JCST 2016). The log is in a small memory in which a store is durable without a
+//! flush. The database is in persistent memory beside it.
 //!
-//! A transaction takes pages of a region that the logs of several databases share, stores an entry for each page that
-//! it changes, and is committed by the mark in its last entry (section 5.1). A rollback journal takes such pages too.
-//! The layout is `docs/format/scratchpad.md`.
+//! A transaction takes pages of a region that the logs of several databases share. It stores an entry for each page of the
+//! database that it changes, and the mark in its last entry commits it (section 5.1). A rollback journal takes pages of the
+//! region too. The layout is `docs/format/scratchpad.md`.
 //!
 //! | module | what it does |
 //! | --- | --- |
-//! | `region`, `region_file` | pages are taken and given back; which file they are in |
-//! | `writer`, `transaction` | a transaction is stored; it is read |
+//! | `region`, `region_file` | taking pages and giving them back; the file of a region |
+//! | `writer`, `transaction` | storing a transaction; reading one |
 //! | `recovery` | the scan from head to tail |
 //! | `undo` | rollback journals |
 //!
-//! Invariants kept here: 4, 7, 8, 10 to 12, 24 to 26. The state that survives a crash is on the medium only; the fields of
-//! [`Scratchpad`] are rebuilt by scanning.
+//! Invariants kept here: 4, 7, 8, 10 to 12, 24 to 26. The state that survives a crash is on the medium only; a scan rebuilds
+//! the fields of [`Scratchpad`].
 
 mod descriptor;
 mod files;
@@ -63,7 +63,7 @@ use scan::Scan;
 use transaction::{Expected, FoundTransaction};
 use undo::UndoLog;
 
-/// What an engine has done since it was opened, in this process.
+/// What this process has done through an engine since it opened the log.
 #[derive(Debug, Clone, Copy, Default)]
 struct Activity {
     commits: u64,
@@ -81,32 +81,34 @@ pub struct Scratchpad {
     region: Arc<Region>,
     in_force: InForce,
     chains: DeltaChains,
-    /// Pages of the generation's committed transactions.
+    /// Pages of the region that the generation's committed transactions occupy.
     pages: Vec<u32>,
-    /// The first page of the last committed transaction, and the tag of its links; 0 if there is none.
+    /// The first page of the last committed transaction, and the tag of that page's links; zeros if there is no transaction.
     newest: (u32, u32),
-    /// The same of all that a scan has found.
+    /// The same for each transaction that a scan has found.
     firsts: Vec<(u32, u32)>,
-    /// Where transactions begin that the region was looked through for.
+    /// Where transactions begin, if a scan of the region has looked for them.
     scan: Option<Scan>,
     /// Committed transactions in this generation.
     sequence: u32,
-    /// When the last one was sealed, or else the generation began, in milliseconds since 1970; 0 if that is not known.
+    /// When the last transaction was sealed, or the generation began if there is none, in milliseconds since 1970; 0 if that is
+    /// not known.
     time_ms: u64,
     clock: Clock,
     open: Option<OpenTransaction>,
-    /// The list of an earlier transaction's pages, to be used again.
+    /// The page list of an earlier transaction, kept for reuse.
     spare: Vec<(u32, u32)>,
-    /// Where another process stored the mark of the last commit, seen and perhaps not flushed.
+    /// Offset of the last commit's mark, if another process stored it: it is visible, and may not be durable.
     doubtful: Option<u64>,
-    /// Whether the same is so of the generation.
+    /// Whether the same is true of the generation.
     doubtful_generation: bool,
     rollback: Arc<UndoLog>,
-    /// Whether differences are logged, or pages whole.
+    /// Whether differences are logged, and not whole pages.
     diff: bool,
     /// How lines of the region become durable.
     choice: Arc<Choice>,
-    /// The database file; `None` for who only looks at the log, or reads it from outside: it is the same file.
+    /// The database file in memory. `None` for a process that only looks at the log or reads it from outside, since the mapping
+    /// and the file are the same bytes.
     home: Option<Arc<MappedHome>>,
     activity: Activity,
     payload: Vec<u8>,
@@ -156,10 +158,10 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// One step of [`LogReader::refresh`]: the next committed transaction of the generation that the `active` word
-    /// names, if there is one.
+    /// One step of [`LogReader::refresh`]: finds and applies the next committed transaction of the generation that the `active`
+    /// word names, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, JournalError> {
-        // Before the first one is loaded there is nothing that a damaged word may be equal to.
+        // Before the first generation is loaded, a damaged word could equal the initial one.
         if active != self.in_force.active || self.in_force.slot.generation == 0 {
             self.load_generation(active)?;
         }
@@ -189,7 +191,7 @@ impl Scratchpad {
             sequence: self.sequence,
             time_ms: self.told_time(),
         });
-        // Whoever marked it had made durable what came before.
+        // The process that stored the mark made everything before it durable.
         self.doubtful_generation = false;
         self.doubtful = Some(found.last);
         let first = found.pages.first().copied().unwrap_or_default();
@@ -201,7 +203,7 @@ impl Scratchpad {
         Ok(Some(found))
     }
 
-    /// The transaction after the last one: by the scan, or where the last one says that it begins.
+    /// The transaction after the last one: found by the scan if there was one, else by the link in the last transaction.
     fn next_transaction(&self) -> Result<Option<FoundTransaction>, JournalError> {
         let expected = Expected {
             generation: self.in_force.slot.generation,
@@ -241,18 +243,18 @@ impl Scratchpad {
         }
     }
 
-    /// Takes in how long after the transaction before one was sealed.
+    /// Adds the time between the previous transaction and the next one.
     fn advance_time(&mut self, elapsed_ms: u32) {
         self.time_ms = self.time_ms.saturating_add(u64::from(elapsed_ms));
     }
 
-    /// When the last transaction was sealed; 0 where the log does not say.
+    /// When the last transaction was sealed; 0 if the log does not say.
     fn told_time(&self) -> u64 {
         if self.in_force.origin.time_ms > 0 { self.time_ms } else { 0 }
     }
 }
 
-/// Reads records from the region and lays them over pages.
+/// Returns a function that reads a record from the region and applies it to a page.
 fn apply_from<'a>(
     region: &'a Region,
     bytes: &'a mut Vec<u8>,
@@ -264,7 +266,7 @@ fn apply_from<'a>(
     }
 }
 
-/// Pages that are staged and not sealed are not of use to anybody when the process lets go of the log.
+/// Gives back the pages of a transaction that is staged and not sealed. No process needs them once this one lets go of the log.
 impl Drop for Scratchpad {
     fn drop(&mut self) {
         if let Some(open) = self.open.take() {
@@ -296,7 +298,7 @@ impl LogFile for Scratchpad {
         self.superblock.head.page_bytes
     }
 
-    /// A page that is home is no safer than the file that it is in.
+    /// A page at home is only as safe as the file that holds it.
     fn guarantee(&self) -> Guarantee {
         let region = self.region.nvm.guarantee();
         match &self.home {
@@ -362,7 +364,7 @@ impl LogFile for Scratchpad {
         self.clock = clock;
     }
 
-    /// The region is shared: what other logs have of it is not to be had, nor given back by a checkpoint of this one.
+    /// The region is shared. This log cannot use the pages of other logs, and its checkpoints do not give them back.
     fn fill(&self) -> Fill {
         let used_bytes = self.pages.len() as u64 * PAGE_BYTES;
         let pages = u64::from(self.region.superblock.limit_pages).saturating_sub(1);
@@ -374,7 +376,7 @@ impl LogFile for Scratchpad {
         Fill { used_bytes, limit_bytes }
     }
 
-    /// Nothing comes of a checkpoint where the log holds nothing.
+    /// A checkpoint of an empty log would free nothing.
     fn is_short(&self) -> bool {
         let fill = self.fill();
         fill.used_bytes > 0 && fill.used_bytes >= fill.limit_bytes / 2
@@ -383,9 +385,9 @@ impl LogFile for Scratchpad {
     fn retire(&mut self) -> Result<(), JournalError> {
         self.refresh()?;
         self.switch_generation(None, true);
-        // One that is left is not hot, as PERSIST leaves it.
+        // A journal that is left here is not hot: journal mode PERSIST leaves such journals.
         self.rollback.delete()?;
-        // Nobody else uses the log.
+        // No other process uses the log.
         room::release(&self.region, &*self.nvm);
         Ok(())
     }
@@ -406,14 +408,14 @@ impl LogFile for Scratchpad {
         self.start_over(None)
     }
 
-    /// Its pages go back to the region whenever it starts over.
+    /// Never: the log gives its pages back to the region whenever it starts over.
     fn has_surplus(&self, _keep_bytes: u64) -> bool {
         false
     }
 }
 
 impl Scratchpad {
-    /// Most bytes that the log may have of the region; 0 for all.
+    /// The most bytes of the region that the log may have; 0 for all.
     fn own_limit(&self) -> u64 {
         u64::from(self.superblock.limit_pages) * PAGE_BYTES
     }
@@ -441,7 +443,7 @@ impl LogReader for Scratchpad {
     }
 
     fn is_current(&self) -> bool {
-        // After what was read.
+        // Keeps the load of the word behind the reads that it is to confirm.
         fence(Ordering::SeqCst);
         self.active_now() == self.in_force.active
     }
@@ -452,7 +454,7 @@ impl LogReader for Scratchpad {
             match self.follow(active) {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(()),
-                // The generation changed under the scan: what it read was being used for something else.
+                // The generation changed during the scan, and what the scan read had been reused for something else.
                 Err(_) if self.active_now() != active => {}
                 Err(error) => return Err(error),
             }
@@ -488,7 +490,7 @@ impl LogWriter for Scratchpad {
     }
 
     fn has_staged(&self) -> bool {
-        // A frame that found no room may have left pages without a frame.
+        // A frame that found no room may have left an open transaction with pages and without frames.
         self.chains.has_staged() || self.open.is_some()
     }
 

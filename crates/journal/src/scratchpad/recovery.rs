@@ -1,5 +1,5 @@
-//! What whoever is alone with a log, or only looks at it, finds in the region: the paper's scan from head to tail
-//! (section 5.1.3).
+//! What a process that recovers a log, or only looks at it, finds in the region: the paper's scan from head to tail (section
+//! 5.1.3).
 
 use duralite_logfmt::scratchpad::{Kind, PageHeader, first_link_offset};
 
@@ -12,10 +12,10 @@ use super::transaction::{self, Expected, has_commit};
 use crate::JournalError;
 
 impl Scratchpad {
-    /// Takes in everything that is committed, by a scan of the region. Stores nothing.
+    /// Applies everything that is committed, by a scan of the region. Stores nothing.
     ///
     /// # Errors
-    /// `Corrupt`, also where a committed transaction is not reached.
+    /// `Corrupt`, also if the scan does not reach a committed transaction.
     pub(super) fn look_through(&mut self) -> Result<(), JournalError> {
         self.scan = Some(Scan::default());
         loop {
@@ -25,14 +25,14 @@ impl Scratchpad {
                 found = self.follow(active).map(|found| found.is_some());
             }
             match found.and_then(|_| self.check_nothing_follows()) {
-                // A process that runs has started the log over meanwhile.
+                // A running process has started the log over meanwhile.
                 _ if self.active_now() != active => {}
                 done => return done,
             }
         }
     }
 
-    /// Whether what follows the last transaction that was found is one that was committed, and has been damaged.
+    /// Checks that the last transaction that was found is not followed by a committed one that is damaged.
     pub(super) fn check_nothing_follows(&self) -> Result<(), JournalError> {
         let Some(scan) = self.scan.as_ref().filter(|_| self.in_force.wal_header.is_some()) else {
             return Ok(());
@@ -44,7 +44,7 @@ impl Scratchpad {
         }
     }
 
-    /// Whether a transaction is whole that was committed behind the next one, whose commit is not there.
+    /// Checks that no complete transaction follows the next one, which has no commit.
     fn check_later(&self, scan: &Scan) -> Result<(), JournalError> {
         for sequence in scan.numbers_above(self.sequence.wrapping_add(1)) {
             let generation = self.in_force.slot.generation;
@@ -60,8 +60,9 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// Where no transaction is found: whether one has begun where the log says that the first one does. The pages of a log
-    /// are its own as long as that is said there ([`Self::forget_first`]); if that one is not, others have been given them.
+    /// If no transaction was found, checks that the link to the first transaction leads to the beginning of one. The log owns
+    /// those pages as long as it has that link ([`Self::forget_first`]). If there is no such beginning, other logs have been
+    /// given the pages.
     fn check_first(&self) -> Result<(), JournalError> {
         let Some(first) = self.linked_next().filter(|_| self.sequence == 0) else { return Ok(()) };
         let generation = self.in_force.slot.generation;
@@ -73,8 +74,8 @@ impl Scratchpad {
         Err(self.region.corrupt(first, "the first transaction, whose pages others have been given"))
     }
 
-    /// Before pages are given back that may be those of a transaction which was not committed: that the log does not say any
-    /// more where the first one begins, if there is none. For who has the WRITE lock, or is alone.
+    /// Clears the link to the first transaction if there is no such transaction. That has to come before pages are given back
+    /// that may be those of an uncommitted first transaction. The caller has the WRITE lock, or is alone with the log.
     pub(super) fn forget_first(&self) {
         let at = first_link_offset(self.in_force.slot.generation);
         if self.sequence == 0 && self.nvm.load_u64(at) != 0 {
@@ -84,16 +85,15 @@ impl Scratchpad {
         }
     }
 
-    /// Puts the region right after a crash: pages that nothing committed reaches are given back, and what leads
-    /// processes from one transaction to the next is stored anew. Only for the one process that has the log. It may be cut off
-    /// anywhere, and done again.
+    /// Repairs the region after a crash: gives back pages that nothing committed reaches, and stores the links from each
+    /// transaction to the next. The caller is alone with the log. After a crash at any point, recovery can run again.
     ///
     /// # Errors
     /// `Corrupt`.
     pub(super) fn recover(&mut self) -> Result<(), JournalError> {
         self.look_through()?;
         let undo = self.rollback.check()?;
-        // What a dead process stored last may not have been flushed, and is built upon from here on.
+        // A dead process may have stored the newest marks without a flush, and later stores rely on them.
         self.settle_doubtful();
         let last = std::mem::take(&mut self.newest);
         for pair in std::mem::take(&mut self.firsts) {
@@ -110,28 +110,28 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// The pages of committed transactions, beside those of the rollback journal.
+    /// The pages of committed transactions, and those of the rollback journal.
     pub(super) fn needed_beside(&self, undo: Vec<u32>) -> FxHashSet<u32> {
         self.pages.iter().copied().chain(undo).collect()
     }
 
-    /// What a process that joins others gives back: pages that its process slot had when another one held it.
+    /// Gives back pages that a dead process left which had the process slot of this one. For a process that joins others.
     pub(super) fn collect_own(&self) {
         let Ok(undo) = self.rollback.pages() else { return };
         let mut kept = self.needed_beside(undo);
-        // Somebody may be committing it just now.
+        // Another process may be committing this transaction just now.
         kept.extend(self.linked_next());
         self.region.collect(|page| kept.contains(&page), |_| true);
     }
 
-    /// Offsets of the commit that was seen last, and perhaps not flushed by the one that stored it.
+    /// Makes durable the last commit that this process has seen and another one may not have flushed.
     pub(super) fn settle_doubtful(&mut self) {
         if self.flush_doubtful() {
             self.region.nvm.fence();
         }
     }
 
-    /// The same, before a fence that comes anyway.
+    /// Flushes that commit, for a caller that fences next.
     pub(super) fn settle_flushed(&mut self) {
         self.flush_doubtful();
     }
@@ -150,7 +150,7 @@ impl Scratchpad {
         true
     }
 
-    /// Where a page's bytes are, for people.
+    /// The offset of a page, as it is shown to people.
     pub(super) fn offset(page: u32) -> u64 {
         offset_of(page)
     }

@@ -1,10 +1,11 @@
-//! The pages of a region, which logs of several databases share: taking them, giving them back, reading along them.
+//! The pages of a region, which logs of several databases share: taking them, giving them back, and reading along them.
 //!
-//! A page is taken by exchanging its owner's word, from 0, and given back by storing 0. So no lock is needed, and a
-//! process that dies loses none: whoever is alone with a log gives back all of its pages that nothing reaches.
+//! A process takes a page by an atomic exchange of the page's owner word, from 0, and gives it back by storing 0. So no lock is
+//! needed, and a process that dies loses no page: the next process that is alone with the log gives back all pages of the log
+//! that nothing reaches.
 //!
-//! Invariants kept here: 10, 12, 24. What survives a crash are the pages; the rest of [`Region`] is a hint. What is done where
-//! no page is free is in `room`.
+//! Invariants kept here: 10, 12, 24. The pages survive a crash; the other fields of [`Region`] are hints. `room` says what
+//! happens when no page is free.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,30 +33,30 @@ pub(super) fn offset_of(page: u32) -> u64 {
 pub(super) struct Region {
     pub(super) nvm: Arc<dyn Nvm>,
     pub(super) superblock: RegionSuperblock,
-    /// The log.
+    /// The log that uses the region.
     pub(super) id: LogId,
     pub(super) owner: Owner,
-    /// The memory that the log's users share; `None` for who is no user of it.
+    /// The segment that the log's users share; `None` for a process that is not a user of the log.
     pub(super) segment: Option<Arc<dyn Segment>>,
-    /// Of this process.
+    /// The process slot of this process.
     pub(super) slot: usize,
     /// Where the search for a free page begins.
     hint: AtomicU32,
     pub(super) path: PathBuf,
-    /// Its file; `None` where the memory is a caller's own.
+    /// The region's file; `None` if the caller provides the memory.
     pub(super) file: Option<RegionFile>,
-    /// The log's file, to see whether it still has a name; `None` where that is not asked.
+    /// The log's file, to see whether it still has a name; `None` if nobody asks for that.
     pub(super) log_file: Option<OwnFile>,
-    /// What the log has in it stays, whatever becomes of the log here.
+    /// Whether the pages of the log stay as they are, whatever happens to the log here.
     is_kept: bool,
-    /// Whose it is: a child has no mapping of it, and gives nothing back (invariant 14).
+    /// The process that opened the region. A child process has no mapping of it, and gives nothing back (invariant 14).
     process: ProcessId,
 }
 
-/// The slot of who is without one.
+/// The process slot of a process that has none.
 const NO_SLOT: usize = 255;
 
-/// Which pages of a log are needed, as far as who asks knows.
+/// Says which pages of a log are needed, as far as the caller knows.
 pub(super) type Needed<'a> = Box<dyn Fn(u32) -> bool + 'a>;
 
 impl Region {
@@ -85,13 +86,13 @@ impl Region {
         }
     }
 
-    /// Pages that are backed, the first one included, as far as this process knows.
+    /// Pages that are backed by the file, page 0 included, as far as this process knows.
     pub(super) fn pages(&self) -> u32 {
         let pages = self.nvm.len() / PAGE_BYTES;
         u32::try_from(pages).unwrap_or(u32::MAX).min(self.superblock.limit_pages)
     }
 
-    /// Pages that are taken, of all logs, more or less: a process may die before it has counted.
+    /// About how many pages are taken, by all logs: a process may die before it has counted a page.
     pub(super) fn used(&self) -> u64 {
         self.nvm.load_u64(USED_AT).min(u64::from(self.superblock.limit_pages))
     }
@@ -100,40 +101,40 @@ impl Region {
         add(&*self.nvm, USED_AT, taken);
     }
 
-    /// Whether this process may change anything in it.
+    /// Whether this process may change anything in the region.
     pub(super) fn is_writable(&self) -> bool {
         !self.is_kept && self.process.is_current()
     }
 
-    /// Counts anew; by who reads all headers anyway.
+    /// Corrects the count. The caller has read all headers.
     pub(super) fn set_used(&self, used: u64) {
         if !self.is_kept {
             self.nvm.store_u64(USED_AT, used);
         }
     }
 
-    /// How far a store has to get to survive a power failure, as the platform says.
+    /// How far a store has to get to survive a power failure, according to the platform.
     pub(super) fn persistence_domain(&self) -> PersistenceDomain {
         let dir = self.file.as_ref().and_then(|file| file.path.parent());
         dir.map_or(PersistenceDomain::Unknown, persistence_domain)
     }
 
-    /// An error about a place in the region.
+    /// An error at a page of the region.
     pub(super) fn corrupt(&self, page: u32, what: &'static str) -> JournalError {
         JournalError::Corrupt { offset: offset_of(page), what: FormatError::Damaged { what } }
     }
 
-    /// The word that says whose a page is.
+    /// The word that says who owns a page.
     pub(super) fn owner_word(&self, page: u32) -> u64 {
         self.nvm.load_u64(offset_of(page))
     }
 
-    /// Whether a page is this log's.
+    /// Whether this log owns a page.
     pub(super) fn is_own(&self, page: u32) -> bool {
         self.reaches(page) && Owner::in_word(self.owner_word(page)) == Some(self.owner)
     }
 
-    /// The header of a page and the tag of its links, if it is of this log, whoever owns it.
+    /// The header of a page and the tag of its links, if the header is of this log. The page's owner is not checked.
     pub(super) fn header(&self, page: u32) -> Option<(PageHeader, u32)> {
         if !self.reaches(page) {
             return None;
@@ -143,18 +144,18 @@ impl Region {
         PageHeader::decode(&bytes, self.id, page)
     }
 
-    /// Whether a page is backed; other processes may have grown the region.
+    /// Whether a page is backed by the file. Other processes may have grown the region.
     fn reaches(&self, page: u32) -> bool {
         page < self.pages()
             || page < self.superblock.limit_pages
                 && self.nvm.refresh_len(offset_of(page) + PAGE_BYTES).is_ok()
     }
 
-    /// Takes a page and stores its header. Not durable. Where none is free, what nobody needs is given back first; `needed`
-    /// says which pages of this log somebody does, or that it is not known.
+    /// Takes a page and stores its header. Not durable. If no page is free, this first gives back pages that nobody needs.
+    /// `needed` says which pages of this log are needed, or returns `None` if that is not known.
     ///
     /// # Errors
-    /// `LimitReached` or `RegionFull`, `NoSpace`; `Busy` while another process makes the region longer.
+    /// `LimitReached` or `RegionFull`, `NoSpace`; `Busy` while another process grows the region.
     pub(super) fn take<'a>(
         &self,
         header: &PageHeader,
@@ -198,7 +199,7 @@ impl Region {
         Some(found)
     }
 
-    /// Makes the region longer, up to twice; whether it is now. One process at a time does.
+    /// Grows the region, at most to twice its size. Returns whether it has grown. Processes take turns.
     fn grow(&self) -> Result<bool, JournalError> {
         let (before, limit) = (self.nvm.len(), self.superblock.limit_bytes());
         if before >= limit {
@@ -215,7 +216,7 @@ impl Region {
     fn locked_growth(&self, place: &RegionFile) -> Result<(), JournalError> {
         let before = self.nvm.len();
         for tries in 0.. {
-            // Another process may have done it.
+            // Another process may have grown the region.
             if self.nvm.refresh_len(before + PAGE_BYTES).is_ok() {
                 return Ok(());
             }
@@ -245,7 +246,7 @@ impl Region {
         }
     }
 
-    /// Gives pages back that are this log's; others are left alone.
+    /// Gives pages of this log back, and skips others.
     pub(super) fn give_back(&self, pages: impl IntoIterator<Item = u32>) {
         if !self.is_writable() {
             return;
@@ -260,23 +261,23 @@ impl Region {
             }
         }
         if given > 0 {
-            // What was used last is in the caches.
+            // The search starts at the lowest of these pages, which may still be in the caches.
             self.hint.fetch_min(lowest, Ordering::Relaxed);
             self.count(-given);
         }
     }
 
-    /// Links a page to another one of its transaction. Not durable.
+    /// Links a page to the next one of its transaction. Not durable.
     pub(super) fn link(&self, from: u32, tag: u32, to: u32) {
         self.nvm.store_u64(offset_of(from) + LINK_AT, link_word(to, tag));
     }
 
-    /// The page that a page is linked to, if the link is one.
+    /// The page that a page is linked to, if the link is valid.
     pub(super) fn linked(&self, page: u32, tag: u32) -> Option<u32> {
         read_link(self.nvm.load_u64(offset_of(page) + LINK_AT), tag, self.superblock.limit_pages)
     }
 
-    /// The page after this one in its transaction, with its header checked.
+    /// The next page of the same transaction, with its header checked.
     pub(super) fn next(&self, page: u32, header: &PageHeader, tag: u32) -> Option<(u32, PageHeader, u32)> {
         let next = self.linked(page, tag)?;
         let (found, tag) = self.header(next)?;
@@ -284,7 +285,7 @@ impl Region {
         (found == expected && self.is_own(next)).then_some((next, found, tag))
     }
 
-    /// Reads bytes of a transaction's stream from `at` on, which is behind the header of a page.
+    /// Reads bytes of a transaction's stream from `at` on, which is an offset behind the header of a page.
     pub(super) fn read_stream(&self, at: u64, buf: &mut [u8]) -> Result<(), JournalError> {
         let broken = |page| self.corrupt(page, "the chain of pages of a transaction");
         let mut page = u32::try_from(at / PAGE_BYTES).unwrap_or(u32::MAX);
@@ -307,7 +308,7 @@ impl Region {
     }
 }
 
-/// Adds to a word, which does not go below 0.
+/// Adds to a word. The result is never less than 0.
 pub(super) fn add(nvm: &dyn Nvm, at: u64, count: i64) {
     let mut word = nvm.load_u64(at);
     loop {
@@ -318,7 +319,7 @@ pub(super) fn add(nvm: &dyn Nvm, at: u64, count: i64) {
     }
 }
 
-/// How many pages hold so many bytes of a stream.
+/// How many pages this many bytes of a stream take.
 pub(super) fn pages_for(bytes: u64) -> u64 {
     bytes.div_ceil(STREAM_BYTES)
 }

@@ -1,8 +1,8 @@
-//! The file of a region: making it, finding it, and knowing who uses it.
+//! The file of a region: making it, finding it, and knowing which processes use it.
 //!
-//! There is one for each owner, group and mode of databases in a directory (invariant 13). Whoever uses it holds a
-//! lock of its file, shared, and one of a byte that stands for the log: so it is known of a log whose file is gone
-//! whether somebody uses it still, and the last one deletes a region that no log needs.
+//! A directory has one region for each owner, group and mode of databases (invariant 13). Each process that uses a region holds
+//! a shared lock for its file, and a shared lock of a byte that stands for the log. So other processes can tell whether a log
+//! whose file is gone is still in use, and the last user deletes a region that no log needs.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -30,7 +30,7 @@ use crate::log_memory::hooked;
 use crate::{DatabaseIdentity, JournalError, log_file};
 
 const PREFIX: &str = "duralite-region-";
-/// What a new region has of its limit.
+/// The size of a new region, within its limit.
 const FIRST_BYTES: u64 = 1 << 20;
 
 /// An open region.
@@ -40,11 +40,11 @@ pub(super) struct RegionFile {
 }
 
 impl RegionFile {
-    /// Held alone by who makes the file longer.
+    /// A process that grows the file holds this byte exclusively.
     pub(super) const GROWING_AT: i64 = 1 << 41;
-    /// Held shared by everybody who uses the region.
+    /// Every process that uses the region holds this byte shared.
     const USERS_AT: i64 = 1 << 42;
-    /// The first of those that stand for logs.
+    /// The first of the bytes that stand for logs.
     const LOGS_AT: i64 = 1 << 43;
     pub(super) const TRIES: u32 = 200;
     pub(super) const PAUSE: Duration = Duration::from_millis(1);
@@ -53,25 +53,26 @@ impl RegionFile {
         Self::LOGS_AT + (owner.number() >> 14) as i64
     }
 
-    /// Says that a log is used.
+    /// Takes the shared lock that says that this process uses a log.
     pub(super) fn hold(&self, owner: Owner) -> Result<(), JournalError> {
         let held = lock_byte(&self.file, ByteLock::Shared, Self::log_at(owner));
         let held = held.map_err(|source| JournalError::Medium { path: self.path.clone(), source })?;
         if held { Ok(()) } else { Err(self.busy()) }
     }
 
-    /// Says that a log is used by nobody else; whether that is so. If not, what was said before holds.
+    /// Makes the lock of a log exclusive. Returns false if another process uses the log; an earlier lock of this process then
+    /// stays.
     pub(super) fn hold_alone(&self, owner: Owner) -> Result<bool, JournalError> {
         lock_byte(&self.file, ByteLock::Exclusive, Self::log_at(owner))
             .map_err(|source| JournalError::Medium { path: self.path.clone(), source })
     }
 
-    /// Takes back what was said of a log.
+    /// Releases the lock of a log.
     pub(super) fn let_go(&self, owner: Owner) {
         unlock_byte(&self.file, Self::log_at(owner));
     }
 
-    /// Whether a log is used, by whoever it is.
+    /// Whether another process uses a log.
     fn is_held(&self, owner: Owner) -> bool {
         others_hold_bytes(&self.file, Self::log_at(owner), 1).unwrap_or(true)
     }
@@ -85,7 +86,7 @@ impl RegionFile {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// Which of these owners are missing: no log of theirs is in the directory, and nobody uses one.
+    /// Which of these owners are missing: the directory has no log of theirs, and no process uses one.
     pub(super) fn missing(
         &self,
         id: RegionId,
@@ -99,17 +100,17 @@ impl RegionFile {
         Ok(owners.keys().copied().filter(is_missing).collect())
     }
 
-    /// The logs in its directory that are in it.
+    /// The owners whose logs are in the region's directory.
     pub(super) fn logs(&self, id: RegionId) -> Result<Vec<Owner>, JournalError> {
         logs_of(self.dir(), id).map_err(|error| JournalError::io("look for logs in", self.dir(), &error))
     }
 
-    /// Whether nobody else uses the region; if so, nobody will before this is closed.
+    /// Whether no other process uses the region. If so, no process can begin to use it before this file is closed.
     pub(super) fn is_unused(&self) -> bool {
         lock_byte(&self.file, ByteLock::Exclusive, Self::USERS_AT).unwrap_or(false)
     }
 
-    /// Deletes the region, which nobody uses, if no log names it.
+    /// Deletes a region that no process uses, unless a log names it.
     pub(super) fn remove_unused(&self, id: RegionId) {
         if is_in_place(&self.path, &self.file).unwrap_or(false)
             && logs_of(self.dir(), id).is_ok_and(|logs| logs.is_empty())
@@ -120,7 +121,7 @@ impl RegionFile {
     }
 }
 
-/// The owners that the logs in a directory are whose pages are in this region. Logs that were put aside count too.
+/// The owners of the logs in a directory whose pages are in this region. Logs that were put aside count too.
 fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
     let mut owners = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -134,7 +135,7 @@ fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
             Err(JournalError::Format { .. } | JournalError::Io { kind: io::ErrorKind::NotFound, .. }) => {
                 continue;
             }
-            // It may be one: then its pages are not for others.
+            // The file may be such a log, whose pages must not be given to others.
             Err(error) => return Err(io::Error::other(error.to_string())),
         };
         let bytes = log_file::first_bytes(&path, &file, SUPERBLOCK_BYTES)
@@ -152,7 +153,7 @@ fn contains(name: &OsStr, part: &[u8]) -> bool {
     name.as_bytes().windows(part.len()).any(|window| window == part)
 }
 
-/// The region for new logs beside a log's file, whose owner, group and mode it has; made if it is not there.
+/// The region for new logs beside a log's file, with the file's owner, group and mode. Makes the region if it does not exist.
 pub(super) fn open_or_make(
     log: &OpenFile<'_>,
     mapping: &Mapping,
@@ -177,7 +178,8 @@ pub(super) fn open_or_make(
     Err(JournalError::Busy { path, what })
 }
 
-/// Opens a region and says that it is used; `None` if there is none, or none that is complete, or it has just gone.
+/// Opens a region and takes the shared lock of its users. `None` if the region does not exist, is incomplete, or is being
+/// deleted.
 fn open(
     path: &Path,
     db: &DatabaseIdentity,
@@ -206,12 +208,12 @@ fn open(
     Ok(superblock.map(|superblock| (region, superblock)))
 }
 
-/// A pipe of this name is not waited for.
+/// Opening a pipe of this name returns at once.
 fn flags() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }
 
-/// What a region says about itself; `None` while it is being made.
+/// The superblock of a region; `None` while the region is being made.
 fn superblock_of(path: &Path, file: &File) -> Result<Option<RegionSuperblock>, JournalError> {
     let mut bytes = [0; REGION_SUPERBLOCK_BYTES];
     let length = file.read_at(&mut bytes, 0).map_err(|error| JournalError::io("read", path, &error))?;
@@ -244,7 +246,7 @@ fn make(
     publish(path, &file).map_err(|error| JournalError::io("make", path, &error))
 }
 
-/// The region of this id that a log's pages are in: beside the log, or where it was when the log was made.
+/// Finds the region of a log by its id: beside the log, or in the directory where it was when the log was made.
 pub(super) fn find(
     log: &OpenFile<'_>,
     superblock: &Superblock,
@@ -260,7 +262,7 @@ pub(super) fn find(
     for _ in 0..RegionFile::TRIES {
         match find_in(&searched, superblock, &db, write)? {
             Found::Open(found) => return Ok(*found),
-            // Whoever closes it holds it alone for a moment, to see whether anybody needs it.
+            // A process that closes the region holds it exclusively for a moment, to see whether any log needs it.
             Found::Taken => std::thread::sleep(RegionFile::PAUSE),
             Found::Nowhere => break,
         }
@@ -270,10 +272,10 @@ pub(super) fn find(
     Err(JournalError::NoRegion { log, region, searched })
 }
 
-/// What came of looking for a region.
+/// The result of looking for a region.
 enum Found {
     Open(Box<(RegionFile, RegionSuperblock)>),
-    /// It is there, and cannot be used just now.
+    /// The region exists, and cannot be used just now.
     Taken,
     Nowhere,
 }
@@ -285,7 +287,7 @@ fn find_in(
     write: bool,
 ) -> Result<Found, JournalError> {
     let mut found = Found::Nowhere;
-    // One that cannot be looked at is not missing.
+    // A region that cannot be examined is not missing, so the error is kept.
     let mut unknown = None;
     let mut paths = Vec::new();
     for dir in dirs {
@@ -322,7 +324,8 @@ fn find_in(
     }
 }
 
-/// Opens a region by its name, as its owner or somebody whom its owner trusts; `None` if there is none, or it has just gone.
+/// Opens a region by its path, as the region's owner or a user whom the owner trusts. `None` if it does not exist, or is being
+/// deleted.
 ///
 /// # Errors
 /// `Io`, `Owner`, `Format`.
@@ -330,7 +333,7 @@ pub(super) fn open_named(path: &Path) -> Result<Option<(RegionFile, RegionSuperb
     open(path, &DatabaseIdentity::of(path)?, true)
 }
 
-/// Maps a region to be changed.
+/// Maps a region for changes.
 pub(super) fn map_whole(
     region: &RegionFile,
     superblock: &RegionSuperblock,
@@ -339,7 +342,7 @@ pub(super) fn map_whole(
     hooked(&region.path, Mapping::flushed().map(&file, superblock.limit_bytes())?)
 }
 
-/// The regions in a directory; none where there is no such directory.
+/// The regions in a directory; none if the directory does not exist.
 pub(super) fn regions_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(dir) {
         Ok(entries) => entries,
@@ -365,7 +368,7 @@ pub fn is_region_name(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
 }
 
-/// Where a region is, for the logs that are in it; nothing if the path is too long to be told.
+/// The directory of a region, for the superblocks of its logs; empty if it cannot be determined.
 pub(super) fn told_dir(region: &RegionFile) -> Vec<u8> {
     let dir = region.path.parent().and_then(|dir| dir.canonicalize().ok());
     dir.map(|dir| dir.into_os_string().into_vec()).unwrap_or_default()

@@ -1,9 +1,9 @@
-//! Pages that nobody needs: finding them, and giving them back.
+//! Finding pages that nobody needs, and giving them back.
 //!
-//! A page is needed as long as its log may come to be read again, and that only the log's file decides, wherever it is: one
-//! that is not in the region's directory any more may have been moved, and what it has committed is here. So pages of a log
-//! are given back by those who have the log: its processes, whoever deletes its file ([`release`]), and the last one to let go
-//! of a file that has lost its name. Nobody takes them from a log that is merely not found, but who is told to by name
+//! A page is needed as long as its log may be read again. Only the log's file decides that, wherever it is: a log that is no
+//! longer in the region's directory may have been moved, and the region has what it committed. So the pages of a log are given
+//! back only by those who have the log: its processes, the process that deletes its file ([`release`]), and the last process
+//! that lets go of a file without a name. A log that is merely not found loses its pages only by an explicit command
 //! ([`reclaim`]).
 //!
 //! Invariants kept here: 12, 14, 24.
@@ -21,14 +21,14 @@ use super::region_file::{self, RegionFile};
 use crate::JournalError;
 
 impl Region {
-    /// Gives back what processes of this log that died have left, where it is known what is needed.
+    /// Gives back the pages that dead processes of this log have left, if the caller knows which pages are needed.
     pub(super) fn collect_dead(&self, needed: Option<Needed<'_>>) {
         let (Some(needed), Some(segment)) = (needed, &self.segment) else { return };
         self.collect(needed, |slot| segment.is_alive(slot).unwrap_or(true));
     }
 
-    /// Gives back what this log's processes have left: all pages but those that `needed` says and those of other
-    /// processes that live.
+    /// Gives back what this log's processes have left: all of the log's pages, except those that are `needed` and those of
+    /// other processes that live.
     pub(super) fn collect(&self, needed: impl Fn(u32) -> bool, lives: impl Fn(usize) -> bool) {
         if !self.is_writable() {
             return;
@@ -40,17 +40,18 @@ impl Region {
         });
     }
 
-    /// Gives back all that the log has: it is about to be deleted, or is gone.
+    /// Gives back all pages of the log, which is about to be deleted, or is gone.
     pub(super) fn collect_all(&self) {
         self.collect(|_| false, |_| false);
     }
 
-    /// Makes those pages free of which this is so, by number and owner's word.
+    /// Frees the pages for which `is_free` holds, given the page's number and owner word. Returns how many pages that were.
     fn free(&self, is_free: impl Fn(u32, u64) -> bool) -> u32 {
         let mut given = 0;
         for page in 1..self.pages() {
             let word = self.owner_word(page);
-            // Only as it was looked at: somebody may have given it back meanwhile, and taken it again.
+            // The word has to be unchanged: another process may have given the page back meanwhile, and a third one may have
+            // taken it.
             if is_free(page, word) && self.nvm.compare_exchange_u64(offset_of(page), word, 0).is_ok() {
                 given += 1;
             }
@@ -59,7 +60,7 @@ impl Region {
         given
     }
 
-    /// The owners of pages, and how many pages each has.
+    /// The owners of pages, and the number of pages of each.
     fn owners(&self) -> FxHashMap<Owner, u32> {
         let mut owners = FxHashMap::default();
         for owner in (1..self.pages()).filter_map(|page| Owner::in_word(self.owner_word(page))) {
@@ -68,7 +69,7 @@ impl Region {
         owners
     }
 
-    /// Why there is no page left.
+    /// The error that says why there is no page left.
     pub(super) fn full(&self) -> JournalError {
         let limit_bytes = self.superblock.limit_bytes();
         let missing = self.file.as_ref().and_then(|file| {
@@ -84,16 +85,17 @@ impl Region {
         }
     }
 
-    /// Whether the log's file has lost its last name, so that nobody can open it any more who has not.
+    /// Whether the log's file has lost its last name, so that no further process can open it.
     fn is_nameless(&self) -> bool {
         let meta = self.log_file.as_ref().and_then(|file| file.metadata().ok());
         meta.is_some_and(|meta| meta.nlink() == 0)
     }
 
-    /// Notes that this log's region has it no more.
+    /// Removes this log from the region's count of logs.
     pub(super) fn uncount(&self, log: &dyn Nvm) {
         if self.is_writable() && log.compare_exchange_u64(COUNTED_OFFSET, 1, 0).is_ok() {
-            // First here: a region that counts one log too many stays, where one too few might be deleted.
+            // The log's word comes first: a region that counts one log too many stays, but one that counts too few might be
+            // deleted.
             log.flush(COUNTED_OFFSET, 8);
             log.fence();
             add(&*self.nvm, LOGS_AT, -1);
@@ -103,7 +105,7 @@ impl Region {
     }
 }
 
-/// Counts a log that is being made, before anybody can open it; durable on return. The caller holds the region.
+/// Counts a log that is being made, before another process can open it. Durable on return. The caller holds the region.
 pub(super) fn count_log(log: &dyn Nvm, region: &dyn Nvm) {
     add(region, LOGS_AT, 1);
     region.flush(LOGS_AT, 8);
@@ -119,8 +121,8 @@ impl Drop for Region {
         if self.is_nameless() && file.hold_alone(self.owner).unwrap_or(false) {
             self.collect_all();
         }
-        // Whoever is the last one leaves no region behind that is good for nobody. A log that was moved elsewhere may own
-        // pages still, or have none just now.
+        // The last user leaves no useless region behind. A log that was moved elsewhere may still own pages, or may own none
+        // just now and be counted only.
         if file.is_unused() && self.nvm.load_u64(LOGS_AT) == 0 && self.owners().is_empty() {
             file.remove_unused(self.superblock.id);
         }
@@ -130,20 +132,20 @@ impl Drop for Region {
 /// What a region holds, and for whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionUse {
-    /// Its file.
+    /// The region's file.
     pub path: PathBuf,
-    /// Most bytes that logs may have of it.
+    /// Most bytes of the region that logs may have.
     pub limit_bytes: u64,
-    /// Bytes of logs that are in its directory, or in use.
+    /// Bytes of logs that are in the region's directory, or in use.
     pub used_bytes: u64,
-    /// Bytes of logs that are neither: they were moved, or deleted by other means than this library.
+    /// Bytes of logs that are neither: they were moved, or were deleted without this library.
     pub missing_bytes: u64,
     /// How many such logs there are.
     pub missing_logs: usize,
 }
 
-/// Looks at the regions in a directory, and gives back with `discard` what logs have that are missing: for good, also if they
-/// have been moved and not deleted. Bytes that were given back are told as missing once more.
+/// Looks at the regions in a directory. With `discard` it also gives back the pages of missing logs. That is final, even if
+/// such a log was moved and not deleted. The result still counts the bytes that were given back as missing.
 ///
 /// # Errors
 /// `Io` where the directory or one of its logs cannot be read, `Format` and `Owner` of a region; `Busy` while one is being
@@ -155,7 +157,7 @@ pub fn reclaim(dir: &Path, discard: bool) -> Result<Vec<RegionUse>, JournalError
     for path in regions {
         let Some((file, superblock)) = region_file::open_named(&path)? else { continue };
         let nvm = region_file::map_whole(&file, &superblock)?;
-        // As a log that has nothing.
+        // The region is opened for a log that owns nothing.
         let nobody = LogId([0; 16]);
         let mut region = Region::new(nvm, superblock, nobody, None, path.clone(), false);
         let owners = region.owners();
@@ -181,7 +183,7 @@ pub fn reclaim(dir: &Path, discard: bool) -> Result<Vec<RegionUse>, JournalError
 }
 
 fn give_back_of(region: &Region, file: &RegionFile, owner: Owner) -> Result<(), JournalError> {
-    // Whoever attaches it just now waits, or has it already.
+    // A process that is attaching the log holds it already, or has to wait.
     if file.hold_alone(owner)? {
         region.free(|_, word| Owner::in_word(word) == Some(owner));
         file.let_go(owner);
@@ -189,7 +191,7 @@ fn give_back_of(region: &Region, file: &RegionFile, owner: Owner) -> Result<(), 
     Ok(())
 }
 
-/// Gives back all that a log has which nobody uses, and which is about to be deleted.
+/// Gives back all pages of a log that no process uses and that is about to be deleted.
 pub(super) fn release(region: &Region, log: &dyn Nvm) {
     region.collect_all();
     region.uncount(log);

@@ -1,5 +1,5 @@
-//! Saving a damaged log: what can be followed before the damage, and which transactions are whole behind it. Each page of the
-//! region says which transaction it is of, so the ones behind are found without those before them.
+//! Salvaging a damaged log: the transactions before the damage, and those behind it that are complete. Each page of the region
+//! says to which transaction it belongs, so the ones behind the damage are found without those before them.
 
 use super::region::offset_of;
 use super::scan::Scan;
@@ -10,7 +10,7 @@ use crate::descriptor::OpenFile;
 use crate::engine::prelude::*;
 use crate::salvage::{Damage, Images, Later, LaterTransaction, Salvaged, damage_of};
 
-/// Saves a log.
+/// Salvages a log.
 pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, JournalError> {
     let mut log = files::open_to_walk(log)?;
     let active = log.active_now();
@@ -28,7 +28,7 @@ pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, 
     .transpose()?;
     log.chains.discard();
     if log.in_force.slot.generation == 0 {
-        // Which generation is in force is not known, nor what the pages mean.
+        // The generation in force is not known, so neither is the meaning of the pages.
         return damage.map_or_else(|| Ok(Salvaged::of_frames(Box::new(log), false, None)), Err);
     }
     let (from, until) = (offset_of(log.newest.0), log.read_behind(&mut damage, later)?);
@@ -37,7 +37,7 @@ pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, 
 }
 
 impl Scratchpad {
-    /// Gives the transactions that are whole behind the last one that was taken in; returns where the first of them begins.
+    /// Passes on the complete transactions behind the last one that was applied. Returns where the first of them begins.
     fn read_behind(
         &mut self,
         damage: &mut Option<JournalError>,
@@ -66,7 +66,7 @@ impl Scratchpad {
             for part in &found.records {
                 record.resize(part.header.record_bytes as usize, 0);
                 self.region.read_stream(part.at, &mut record)?;
-                // A page that cannot be made of it is not known.
+                // A page that these records do not give completely is not known.
                 images.lay(&record).ok();
             }
             before = sequence;

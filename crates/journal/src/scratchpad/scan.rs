@@ -5,19 +5,19 @@ use rustc_hash::FxHashMap;
 
 use super::region::Region;
 
-/// Where transactions begin, by their numbers, and which pages may hold others of the log.
+/// Where transactions begin, by their numbers, and which pages may belong to other transactions of the log.
 #[derive(Default)]
 pub(super) struct Scan {
-    /// A transaction that was taken back may have begun as another one of its number did.
+    /// Several pages for a number, if a transaction that was rolled back had the same number.
     heads: FxHashMap<u32, Vec<u32>>,
-    /// Pages of this log's, by their owner or by what they say they are.
+    /// Pages of this log, by their owner word or by their header.
     own: Vec<u32>,
-    /// Pages of all logs.
+    /// How many pages are taken, by all logs.
     used: u64,
 }
 
 impl Scan {
-    /// Reads all headers.
+    /// Reads the headers of all pages.
     pub(super) fn of(region: &Region, generation: u64) -> Self {
         let mut scan = Self::default();
         for page in 1..region.pages() {
@@ -35,12 +35,12 @@ impl Scan {
         scan
     }
 
-    /// Where a transaction may begin.
+    /// The pages where a transaction may begin.
     pub(super) fn heads(&self, transaction: u32) -> &[u32] {
         self.heads.get(&transaction).map_or(&[], |heads| heads)
     }
 
-    /// The transactions of which there are heads, with numbers above one; ascending.
+    /// The numbers of the transactions above this one for which there are heads; ascending.
     pub(super) fn numbers_above(&self, transaction: u32) -> Vec<u32> {
         let mut numbers: Vec<u32> =
             self.heads.keys().copied().filter(|number| *number > transaction).collect();
@@ -48,12 +48,12 @@ impl Scan {
         numbers
     }
 
-    /// Pages of this log's, by their owner or by what they say they are.
+    /// Pages of this log, by their owner word or by their header.
     pub(super) fn own(&self) -> &[u32] {
         &self.own
     }
 
-    /// Pages that are taken, by all logs.
+    /// How many pages are taken, by all logs.
     pub(super) fn used(&self) -> u64 {
         self.used
     }

@@ -1,7 +1,7 @@
-//! Reading transactions off the region: the one decoder behind recovery, following other processes, `duralite verify`
-//! and fuzzing.
+//! Reading transactions from the region: the one decoder for recovery, for following other processes, for `duralite verify` and
+//! for fuzzing.
 //!
-//! It takes any bytes and never panics (invariant 12); what it returns is exactly the decision table in
+//! It accepts any bytes and never panics (invariant 12). Its results are exactly those of the decision table in
 //! `docs/format/scratchpad.md`, "valid if and only if".
 
 use duralite_logfmt::record::largest_record;
@@ -17,13 +17,13 @@ use crate::JournalError;
 /// Lines of a page.
 pub(super) const LINES: u64 = PAGE_BYTES / ENTRY_BYTES;
 
-/// Which transaction is looked for.
+/// Which transaction the caller looks for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expected {
     pub(super) generation: u64,
     /// Number of the transaction in the generation, from 1.
     pub(super) sequence: u32,
-    /// Number of frames before it.
+    /// Number of frames before the transaction.
     pub(super) frames: u32,
     pub(super) page_bytes: u32,
 }
@@ -42,16 +42,16 @@ pub(super) struct FoundTransaction {
     pub(super) commit: CommitEntry,
     pub(super) first_frame: u32,
     pub(super) records: Vec<FoundRecord>,
-    /// Its pages, in order.
+    /// The pages of the transaction, in order.
     pub(super) pages: Vec<u32>,
-    /// Offset of its last entry.
+    /// Offset of the last entry.
     pub(super) last: u64,
 }
 
-/// Reads the transaction that begins in page `first`, if it is the one that is looked for and is committed.
+/// Reads the transaction that begins in page `first`, if it is the expected one and is committed.
 ///
 /// # Errors
-/// `Corrupt` where no crash can have left the bytes as they are.
+/// `Corrupt` if no crash can have left the bytes like this.
 pub(super) fn read(
     region: &Region,
     first: u32,
@@ -91,7 +91,7 @@ pub(super) fn read(
     Ok(Some(FoundTransaction { commit, first_frame, records, pages: body.pages, last }))
 }
 
-/// The last entry of a transaction, if it is committed.
+/// Reads the last entry of a transaction, if the transaction is committed.
 fn read_last(region: &Region, at: u64, expected: &Expected) -> Result<Option<CommitEntry>, JournalError> {
     let Expected { generation, sequence, .. } = *expected;
     let mark = region.nvm.load_u64(at);
@@ -101,27 +101,27 @@ fn read_last(region: &Region, at: u64, expected: &Expected) -> Result<Option<Com
     let committed = mark == committed_mark(region.id, generation, sequence);
     match entry {
         Some(entry) if committed => Ok(Some(entry)),
-        // Its mark was there before the rest was, so a line that is whole has one of the two.
+        // The mark is stored before the rest of its line, so a complete line has one of the two marks.
         None if !committed => Ok(None),
         Some(_) if mark == committing_mark(region.id, generation, sequence) => Ok(None),
         _ => Err(region.corrupt((at / PAGE_BYTES) as u32, "the last entry of a transaction")),
     }
 }
 
-/// Whether a page has the last entry of this transaction with the mark of a committed one.
+/// Whether a page has the last entry of this transaction with the mark *committed*.
 pub(super) fn has_commit(region: &Region, page: u32, generation: u64, sequence: u32) -> bool {
     let wanted = committed_mark(region.id, generation, sequence);
     (1..LINES).any(|line| region.nvm.load_u64(offset_of(page) + line * ENTRY_BYTES) == wanted)
 }
 
-/// What is between a transaction's beginning and its last entry.
+/// The part of a transaction between its beginning and its last entry.
 struct Body<'a> {
     region: &'a Region,
     expected: &'a Expected,
     header: PageHeader,
     tag: u32,
     pages: Vec<u32>,
-    /// In the last page of those.
+    /// The offset in the last of those pages.
     offset: u64,
     hash: TxHash,
     scratch: Vec<u8>,
@@ -140,7 +140,7 @@ impl Body<'_> {
         self.region.corrupt(self.page(), "a transaction")
     }
 
-    /// Reads all records; the last entry is at `last`, and says what the transaction is.
+    /// Reads all records. The last entry is at `last`, and the records have to agree with it.
     fn read(&mut self, commit: &CommitEntry, last: u64) -> Result<Vec<FoundRecord>, JournalError> {
         let mut records: Vec<FoundRecord> = Vec::new();
         let mut first_frame = 0;
@@ -173,7 +173,7 @@ impl Body<'_> {
         if fits { Ok(records) } else { Err(self.damaged()) }
     }
 
-    /// Goes on in the next page.
+    /// Continues in the next page.
     fn go_on(&mut self) -> Result<(), JournalError> {
         let next = self.region.next(self.page(), &self.header, self.tag);
         let Some((page, header, tag)) = next else { return Err(self.damaged()) };

@@ -1,13 +1,14 @@
-//! The rollback journal in pages of the region: the byte stream of a chain of them.
+//! The rollback journal in the region: the byte stream of a chain of pages.
 //!
-//! Byte `o` of the journal is in its page `o / 4032`. Whether there is one, and its length, is one word in the log's
-//! file, so that making, growing, cutting and deleting it are each one store of 8 bytes after a fence.
+//! Byte `o` of the journal is in its page `o / 4032`. One word in the log's file says whether the journal exists and how long
+//! it is. So creating, growing, cutting and deleting the journal are each one store of 8 bytes after a fence.
 //!
-//! What a process stores is everybody's to see before it is durable, and stays so if the process dies: a head that it stored over
-//! hides one that a crash would bring back. So there is a count that is odd from the first store of a change on until all
-//! of it is durable. Who finds it odd, and has not made it so, makes durable what is there before it stores anything.
+//! All processes see what a process stores before it is durable, also after that process has died. A head that the dead process
+//! stored over may still be durable, and a crash would bring it back. So a count is odd from the first store of a change until
+//! all of the change is durable. A process that finds the count odd, and has not made it odd itself, first makes durable what
+//! is there.
 //!
-//! Invariants kept here: 12, 24, 26. Who calls what holds SQLite's locks, so that one writer at a time changes it.
+//! Invariants kept here: 12, 24, 26. Callers hold SQLite's locks, so one writer at a time changes the journal.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,9 +26,9 @@ use crate::JournalError;
 use crate::past_cache::{Choice, Work};
 use crate::rollback::{MAGIC, RollbackJournal};
 
-/// SQLite's heads begin at multiples of a sector, which is no smaller.
+/// SQLite's journal heads begin at multiples of the sector size, which is at least this.
 const SECTOR_BYTES: u64 = 512;
-/// How often a journal is read anew that is another one afterwards.
+/// How often a read is repeated if the journal was replaced during the read.
 const READS: usize = 1000;
 
 /// The rollback journal of one database.
@@ -39,21 +40,21 @@ pub(super) struct UndoLog {
     known: Mutex<Known>,
 }
 
-/// What this process knows of the journal; checked against the pages before it is used.
+/// What this process knows of the journal. It is checked against the pages before it is used.
 #[derive(Default)]
 struct Known {
     chain: u64,
     pages: Vec<u32>,
-    /// What the count of changes is while this process changes the journal.
+    /// The value of the count of changes while this process changes the journal.
     change: u64,
-    /// Stored and not flushed, each from one offset in the region up to another.
+    /// Ranges of the region that are stored and not flushed, from one offset to another.
     dirty: Vec<(u64, u64)>,
-    /// What is stored up to the next sync; `None` if nothing is yet.
+    /// The stores since the last sync; `None` if there are none.
     work: Option<Work>,
 }
 
 impl Known {
-    /// Another chain, of which these pages are known; the change that is being made goes on.
+    /// Switches to another chain with these pages. The change that is under way continues.
     fn turn_to(&mut self, chain: u64, pages: Vec<u32>) {
         *self = Self { chain, pages, change: self.change, ..Self::default() };
     }
@@ -73,7 +74,7 @@ impl UndoLog {
         known
     }
 
-    /// Comes before the first store of a change.
+    /// Has to be called before the first store of a change.
     fn begin_change(&self, known: &mut Known) -> Result<(), JournalError> {
         let count = self.nvm.load_u64(JOURNAL_CHANGES_OFFSET);
         let is_odd = count % 2 == 1;
@@ -88,15 +89,15 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Comes when all that this process has stored is durable.
+    /// Has to be called when everything that this process has stored is durable.
     fn end_change(&self, known: &Known) {
         if self.nvm.load_u64(JOURNAL_CHANGES_OFFSET) == known.change {
             self.nvm.store_u64(JOURNAL_CHANGES_OFFSET, known.change.wrapping_add(1));
         }
     }
 
-    /// Makes durable what a process that has died has stored: whether there is a journal and how long it is, and where heads
-    /// may be in it.
+    /// Makes durable what a dead process may have stored: the words that say whether there is a journal and how long it is, and
+    /// the words of the journal where heads may be.
     fn settle(&self) -> Result<(), JournalError> {
         self.flush_words();
         let (chain, UndoState::Bytes(bytes)) = self.state()? else { return Ok(()) };
@@ -109,7 +110,7 @@ impl UndoLog {
         Ok(())
     }
 
-    /// The chain and the state, which a running process may just be changing.
+    /// Reads the chain and the state. Retries, because a running process may be changing them.
     fn state(&self) -> Result<(UndoChain, UndoState), JournalError> {
         let mut tries = 0;
         loop {
@@ -138,13 +139,13 @@ impl UndoLog {
         PageHeader { kind: Kind::Undo, generation, transaction: 0, index: index as u32 }
     }
 
-    /// Whether a page is the journal's, at this place of it.
+    /// Whether a page is the journal's page with this index.
     fn is_at(&self, page: u32, chain: UndoChain, index: usize) -> bool {
         let expected = Self::header(chain, index);
         self.region.is_own(page) && self.region.header(page).is_some_and(|(header, _)| header == expected)
     }
 
-    /// The pages of a chain, as far as they are linked.
+    /// The pages of a chain, as far as they are linked. At most `most` pages.
     fn walk(&self, chain: UndoChain, most: usize) -> Vec<u32> {
         let mut pages = Vec::new();
         let mut next = Some(chain.first).filter(|first| self.is_at(*first, chain, 0));
@@ -156,7 +157,7 @@ impl UndoLog {
         pages
     }
 
-    /// The page that holds so many bytes' end, by its place.
+    /// The journal's page with this index.
     fn page(&self, known: &mut Known, chain: UndoChain, index: usize) -> Result<u32, JournalError> {
         if let Some(page) = known.pages.get(index).copied().filter(|page| self.is_at(*page, chain, index)) {
             return Ok(page);
@@ -166,7 +167,7 @@ impl UndoLog {
         known.pages.get(index).copied().ok_or(JournalError::Corrupt { offset: JOURNAL_CHAIN_OFFSET, what })
     }
 
-    /// All pages of the journal that there is; that others are not its own is durable.
+    /// All pages of the journal, if there is one. On return it is durable that the journal has no other pages.
     pub(super) fn pages(&self) -> Result<Vec<u32>, JournalError> {
         let found = self.state()?;
         self.flush_words();
@@ -176,12 +177,12 @@ impl UndoLog {
         }
     }
 
-    /// Whether there is none.
+    /// Whether there is no journal.
     pub(super) fn is_gone(&self) -> bool {
         self.nvm.load_u64(JOURNAL_STATE_OFFSET) == 0
     }
 
-    /// Checks that all pages are there that the length asks for.
+    /// Checks that the journal has all the pages that its length needs.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -196,8 +197,8 @@ impl UndoLog {
         Ok(pages)
     }
 
-    /// Which pages of the log are needed, as far as whoever writes a journal can tell: all of this process, the journal, and
-    /// those of the generation in force if anything may be committed in it.
+    /// Which pages of the log are needed, as far as the writer of a journal can tell: all pages that this process has taken,
+    /// the pages of the journal, and those of the generation in force unless that generation is empty.
     fn needed(&self) -> Option<Needed<'_>> {
         let (chain, state) = self.state().ok()?;
         self.flush_words();
@@ -217,7 +218,7 @@ impl UndoLog {
         }))
     }
 
-    /// Makes sure that the chain has so many pages, and that a journal of that length can be read.
+    /// Makes sure that the chain of a journal of `bytes` bytes has `count` pages.
     fn reach(
         &self,
         known: &mut Known,
@@ -230,7 +231,7 @@ impl UndoLog {
             return Ok(());
         }
         self.page(known, chain, have - 1)?;
-        // What stands behind was linked, and the length never said so.
+        // A writer linked the pages behind these, but the length never counted them.
         let stale = known.pages.split_off(have);
         self.region.give_back(stale);
         for index in have..count {
@@ -250,30 +251,31 @@ impl UndoLog {
             self.region.nvm.flush(offset_of(page), HEADER_BYTES);
             known.pages.push(page);
         }
-        // Durable with the fence before the length that counts them.
+        // The pages become durable with the fence before the length that counts them.
         Ok(())
     }
 
-    /// Makes durable what the chain and the state are said to be, whoever has said so.
+    /// Makes the words of the chain and the state durable, whichever process stored them.
     fn flush_words(&self) {
         self.nvm.flush(JOURNAL_CHAIN_OFFSET, 16);
         self.nvm.fence();
     }
 
-    /// Erases the heads of journals in a page from a byte of the journal on, which is in that page: a length may become
-    /// durable before what it counts, and SQLite must not find another journal's head there. Durable with the next fence.
+    /// Erases the heads of journals in a page, from byte `from` of the journal on, which is in that page. A length may become
+    /// durable before the bytes that it counts, and SQLite must not find another journal's head among them. Durable with the
+    /// next fence.
     fn erase_heads(&self, page: u32, index: usize, from: u64) {
         for at in self.places_of_heads(page, index, from) {
             if self.region.nvm.load_u64(at).to_le_bytes() == MAGIC {
                 self.region.nvm.store_u64(at, 0);
             }
-            // Without a head too: what is there may never have become durable, and a head before it may be.
+            // Flush even if there is no head: the visible word may not be durable, and the durable one may be a head.
             self.region.nvm.flush(at, 8);
         }
     }
 
-    /// Where in a page heads of journals may be, from a byte of the journal on. Where a store is durable in its order nobody
-    /// need ask.
+    /// The offsets in a page where heads of journals may be, from byte `from` of the journal on. None if a store is durable
+    /// without a flush, because stores then become durable in their order.
     fn places_of_heads(&self, page: u32, index: usize, from: u64) -> impl Iterator<Item = u64> {
         let first = index as u64 * STREAM_BYTES;
         let end = if self.region.nvm.is_durable_on_store() { first } else { first + STREAM_BYTES };
@@ -281,8 +283,9 @@ impl UndoLog {
         heads.map(move |head| offset_of(page) + HEADER_BYTES + head - first)
     }
 
-    /// Erases the end of what was cut off a journal if that names a super-journal, as its last word then tells: another journal
-    /// could become durably just so long before its own end is, and would be taken for a part of that transaction.
+    /// Erases the end of a part that is cut off, if that end names a super-journal, which its last word tells. Otherwise the
+    /// length of another journal, just as long, could become durable before that journal's own end does. A crash would then
+    /// leave it with the old end, as a part of that super-journal's transaction.
     fn erase_trailer(&self, known: &mut Known, chain: UndoChain, cut: Range<u64>) {
         let mut last = [0; MAGIC.len()];
         let Some(at) = cut.end.checked_sub(last.len() as u64).filter(|at| *at >= cut.start) else { return };
@@ -303,7 +306,7 @@ impl UndoLog {
         self.flush_words();
     }
 
-    /// Stores bytes at a place of the stream whose pages are there.
+    /// Stores bytes at a place of the stream. The pages exist already.
     fn store(
         &self,
         known: &mut Known,
@@ -324,7 +327,8 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Stores bytes: whole lines in the way that was chosen, which nothing is stored in again soon.
+    /// Stores bytes. Whole lines are stored in the chosen way (through the cache, or with non-temporal stores), because they
+    /// are not stored again soon.
     fn put(&self, known: &mut Known, at: u64, bytes: &[u8]) {
         let nvm = &self.region.nvm;
         let work = known.work.get_or_insert_with(|| self.choice.begin());
@@ -356,7 +360,7 @@ impl UndoLog {
         }
     }
 
-    /// Fills what is between the end and a place behind it with zeros.
+    /// Fills the bytes from `from` to `to` with zeros.
     fn fill(&self, known: &mut Known, chain: UndoChain, from: u64, to: u64) -> Result<(), JournalError> {
         let zeros = [0; PAGE_BYTES as usize];
         let mut at = from;
@@ -368,8 +372,8 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Stores the beginning of the journal: its first word goes in one piece, last if it begins a journal, and first
-    /// if it ends one.
+    /// Stores the beginning of the journal. Its first word is one store: the last one if it begins a journal, and the first one
+    /// if it ends a journal.
     fn store_beginning(&self, known: &mut Known, chain: UndoChain, bytes: &[u8]) -> Result<(), JournalError> {
         let Some((word, rest)) = bytes.split_first_chunk::<8>() else {
             return self.store(known, chain, bytes, 0);
@@ -422,7 +426,8 @@ impl RollbackJournal for UndoLog {
         for _ in 0..READS {
             let (chain, UndoState::Bytes(bytes)) = self.state()? else { return Ok(0) };
             let read = self.read_of(chain, bytes, buf, offset);
-            // Who looks whether it is hot does so beside a writer, who may end it or begin another one.
+            // A process that checks whether the journal is hot reads while a writer may delete the journal or begin another
+            // one.
             let (now, state) = self.state()?;
             if now.word() == chain.word() && state != UndoState::Gone {
                 return read;
@@ -450,7 +455,8 @@ impl RollbackJournal for UndoLog {
             self.store(&mut known, chain, bytes, offset)?;
         }
         if end > length {
-            // What was erased is durable before the length; and who reads the new length reads what was stored before.
+            // The fence makes the erased words durable before the length. It also lets a process that reads the new length read
+            // the new bytes.
             self.region.nvm.fence();
             self.store_state(UndoState::Bytes(end), chain);
         }
@@ -470,7 +476,7 @@ impl RollbackJournal for UndoLog {
             let last = self.page(&mut known, chain, kept - 1)?;
             self.erase_heads(last, kept - 1, bytes);
         }
-        // What stays may have been stored since the last sync.
+        // The part that stays may have been stored since the last sync.
         self.flush(&mut known);
         self.put_in_force(UndoState::Bytes(bytes), chain);
         self.erase_trailer(&mut known, chain, bytes..length);
@@ -507,7 +513,7 @@ impl RollbackJournal for UndoLog {
 }
 
 impl UndoLog {
-    /// Makes durable what has been stored in pages.
+    /// Makes the stores in pages durable.
     fn flush(&self, known: &mut Known) {
         let mut work = known.work.take().unwrap_or_default();
         work.part(0, || {
@@ -532,7 +538,7 @@ impl UndoLog {
         Ok(count)
     }
 
-    /// Reads bytes at a place of the stream whose pages are there.
+    /// Reads bytes at a place of the stream. The pages exist already.
     fn read_pages(
         &self,
         known: &mut Known,

@@ -1,4 +1,4 @@
-//! Walking a log transaction by transaction, for `duralite verify`: by the code that recovers.
+//! Walking a log transaction by transaction for `duralite verify`, with the code that recovers logs.
 
 use duralite_logfmt::scratchpad::Base;
 
@@ -11,11 +11,11 @@ use crate::home::DatabaseFile;
 use crate::stream::WalStream;
 use crate::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 
-/// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums. Offsets are in the
-/// region. Stores nothing.
+/// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums. Offsets are offsets in
+/// the region. Stores nothing.
 ///
 /// # Errors
-/// The one that recovery would fail with; what came before it has been visited.
+/// The error with which recovery would fail. The transactions before it have been visited.
 pub(super) fn walk(
     log: &OpenFile<'_>,
     database: &dyn DatabaseFile,

@@ -21,7 +21,7 @@ use crate::engine::prelude::*;
 use crate::generations::InForce;
 
 impl Scratchpad {
-    /// Finds what to log for a page, stores it, and moves the page's cached image on.
+    /// Decides what to log for a page, stores that, and brings the page's cached image up to date.
     pub(super) fn stage_record(
         &mut self,
         frame: u32,
@@ -46,7 +46,7 @@ impl Scratchpad {
         self.chains.stored(at, &header, payload, page)
     }
 
-    /// Stores one entry behind those of the open transaction; returns where its record is.
+    /// Stores one entry at the end of the open transaction. Returns the offset of its record.
     fn append(&mut self, header: &RecordHeader, payload: &[u8]) -> Result<u64, JournalError> {
         let mut open = match self.open.take() {
             Some(open) => open,
@@ -69,12 +69,12 @@ impl Scratchpad {
         self.reach(open, size)?;
         let hash = open.hash.record(&header.encode(), payload);
         let head = change_header(self.sequence + 1, header, hash);
-        // An entry that begins at the end of a page begins in the next one.
+        // If a page is full, the entry begins in the next one.
         let (mut index, mut at) =
             if offset == PAGE_BYTES { (first_new, HEADER_BYTES) } else { (first_new - 1, offset) };
         let page_at = |index: usize| open.pages.get(index).map_or(0, |(page, _)| offset_of(*page));
         let record_at = page_at(index) + at + RECORD_AT;
-        // Whole lines, so that none is stored twice.
+        // The entry is stored in whole lines, so that no line is stored twice.
         self.entry.clear();
         self.entry.extend_from_slice(&head);
         self.entry.extend_from_slice(payload);
@@ -109,7 +109,8 @@ impl Scratchpad {
         Ok(open)
     }
 
-    /// Makes sure that so many bytes more fit into the transaction's pages. On an error it has those that it had.
+    /// Makes sure that this many more bytes fit into the transaction's pages. After an error the transaction has the pages that
+    /// it had before.
     fn reach(&mut self, open: &mut OpenTransaction, bytes: u64) -> Result<(), JournalError> {
         let mut room = PAGE_BYTES - open.offset;
         let before = open.pages.len();
@@ -117,7 +118,7 @@ impl Scratchpad {
             match self.take_page(open) {
                 Ok(page) => open.pages.push(page),
                 Err(error) => {
-                    // A link to them is replaced by the next one, or is never followed.
+                    // The link to these pages is replaced later, or no process ever follows it.
                     self.region.give_back(open.pages.drain(before..).map(|(page, _)| page));
                     return Err(error);
                 }
@@ -145,9 +146,9 @@ impl Scratchpad {
         Ok((page, header.tag(self.region.id, page)))
     }
 
-    /// Which pages of the log are needed; `None` where that cannot be told.
+    /// Which pages of the log are needed; `None` if that cannot be told.
     fn needed(&self, open: &OpenTransaction) -> Option<Needed<'static>> {
-        // Whoever writes has taken in all that is committed; if not, nothing is known of its pages.
+        // A writer has applied all that is committed. If this one has not, it does not know which pages are needed.
         if !matches!(self.next_transaction(), Ok(None)) {
             return None;
         }
@@ -157,8 +158,8 @@ impl Scratchpad {
         Some(Box::new(move |page| needed.contains(&page)))
     }
 
-    /// Commits the staged frames: all that is stored, a fence, the mark in the last entry, a fence. Where a store is
-    /// durable without a flush, the flushes do nothing.
+    /// Commits the staged frames: stores the last entry, flushes everything and fences, then stores the mark *committed*,
+    /// flushes it and fences. If a store is durable without a flush, the flushes do nothing.
     pub(super) fn seal_staged(&mut self, commit: &Commit) -> Result<(), JournalError> {
         let (first, count) = self.chains.staged_frames();
         let covers = commit.first_frame == first && (first..first + count).contains(&commit.last_frame);
@@ -206,7 +207,8 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// Flushes what was stored through the cache: all, or the headers of pages and the last entry.
+    /// Flushes the lines that were stored through the cache. With non-temporal stores these are the headers of pages and the
+    /// last entry.
     fn flush_stored(&self, open: &OpenTransaction, through: bool) {
         let nvm = &self.region.nvm;
         if nvm.is_durable_on_store() {
@@ -221,7 +223,7 @@ impl Scratchpad {
         }
     }
 
-    /// Stores the last entry, which is not that of a committed transaction yet, and where it is; returns its offset.
+    /// Stores the last entry with the mark *committing*, and the link to it. Returns the entry's offset.
     fn store_last(&self, open: &OpenTransaction, commit: &Commit, elapsed_ms: u32) -> u64 {
         let generation = self.in_force.slot.generation;
         let mut header = TxHeader {
@@ -237,7 +239,7 @@ impl Scratchpad {
         let entry = CommitEntry { header, generation, transaction, pages };
         let at = offset_of(open.last()) + open.offset;
         let nvm = &self.region.nvm;
-        // Before the rest of its line, whose stores become durable in their order: then a line that is whole and has
+        // The mark comes before the rest of its line. A line's stores become durable in their order, so a complete line with
         // neither mark is damaged.
         nvm.store_u64(at, committing_mark(self.region.id, generation, transaction));
         nvm.store(at + 8, &entry.encode(self.region.id)[8..]);
@@ -248,7 +250,7 @@ impl Scratchpad {
         at
     }
 
-    /// Tells processes that run where the next transaction is. Not durable: recovery looks through the region.
+    /// Tells running processes where the next transaction is. Not durable: recovery scans the region instead.
     pub(super) fn store_follow(&self, first: u32) {
         let (id, generation) = (self.region.id, self.in_force.slot.generation);
         let (page, tag) = self.newest;
@@ -260,15 +262,15 @@ impl Scratchpad {
         }
     }
 
-    /// Milliseconds since the transaction before. A clock that was set back stands still until it has caught up, or
-    /// the log starts over.
+    /// Milliseconds since the previous transaction. If the clock was set back, the log's time stands still until the clock has
+    /// caught up, or the log starts over.
     fn elapsed_ms(&self) -> u32 {
         u32::try_from((self.clock)().saturating_sub(self.time_ms)).unwrap_or(u32::MAX)
     }
 
-    /// A new generation with this WAL header, or an empty log.
+    /// Begins a new generation with this WAL header, or an empty log.
     pub(super) fn start_over(&mut self, header: Option<&WalHeader>) -> Result<(), JournalError> {
-        // The generation in force may be another process's, many after the one known here.
+        // Other processes may have begun further generations since this one last looked.
         self.refresh()?;
         if header.is_some_and(|header| header.page_bytes != self.superblock.head.page_bytes) {
             return Err(JournalError::Unexpected("a WAL header with another page size than the log's"));
@@ -280,7 +282,7 @@ impl Scratchpad {
     pub(super) fn switch_generation(&mut self, header: Option<&WalHeader>, retired: bool) {
         let generation = self.in_force.slot.generation + 1;
         self.drop_staged();
-        // The slot that is written over may be the one that a crash would go back to.
+        // The slot that is overwritten may be the one that a crash would go back to.
         self.settle_doubtful();
         let slot = Slot {
             generation,
@@ -290,7 +292,7 @@ impl Scratchpad {
         };
         let origin = Origin { generation, position: self.position(), time_ms: (self.clock)() };
         let in_force = InForce { active: active_word(generation), slot, origin, wal_header: header.copied() };
-        // What processes find there is of the generation before the last one.
+        // The link that is stored there leads to the first transaction of the generation before the last.
         self.nvm.store_u64(first_link_offset(generation), 0);
         in_force.store(self.nvm.as_ref(), self.region.id);
         let old = std::mem::take(&mut self.pages);
