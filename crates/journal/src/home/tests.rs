@@ -5,12 +5,12 @@ use duralite_logfmt::LogId;
 
 use super::*;
 
-/// A file in memory that writes down what is asked of it.
+/// A file in memory that records the calls made to it.
 #[derive(Default)]
 struct Recorded {
     bytes: Mutex<Vec<u8>>,
     calls: Mutex<Vec<String>>,
-    /// The code that every call answers.
+    /// The error code that every call returns, if there is one.
     refuses: Option<i32>,
 }
 
@@ -72,7 +72,7 @@ impl DatabaseFile for Recorded {
 
 const KEY: u8 = 0x5A;
 
-/// Keeps every byte in the file as another one.
+/// A home that keeps every byte in the file changed by `KEY`.
 struct Xor;
 
 impl Home for Xor {
@@ -111,7 +111,7 @@ impl Home for Xor {
     }
 }
 
-/// Holds one page in memory, header and all, until it is drained.
+/// A home that holds one page in memory, with its header, until it is drained.
 #[derive(Default)]
 struct Held(Mutex<Option<Vec<u8>>>);
 
@@ -157,7 +157,7 @@ impl Home for Held {
     }
 }
 
-/// As SQLite has a page 1, and as it is on disk under a guard.
+/// Page 1 as SQLite sees it, and as it is on disk under a guard.
 fn first_page(seed: u8) -> [Vec<u8>; 2] {
     let mut bare = page(seed);
     guard::unmask(0, &mut bare);
@@ -201,7 +201,7 @@ fn inv01_the_header_is_the_files_own_and_the_rest_is_the_homes() {
     expected.extend(other(&page(4)));
     assert_eq!(file.bytes(), expected);
     let whole = [page(3), page(4)].concat();
-    // Parts of the header alone, across its end, behind it; across pages.
+    // Parts of the header alone, across its end and behind it; and across pages.
     for (offset, len) in
         [(0, 512), (0, 100), (24, 16), (0, 101), (90, 20), (99, 1), (100, 1), (100, 412), (300, 400)]
     {
@@ -251,7 +251,7 @@ fn the_home_is_not_asked_for_what_is_in_the_header() {
 #[test]
 fn inv01_a_home_that_holds_the_header_is_never_handed_the_guard_and_it_shows_as_it_is_on_disk() {
     let ([_, on_disk], [mut bare, mut guarded]) = (first_page(3), first_page(4));
-    // A page size is never another one in WAL mode, nor what pages have at their end.
+    // In WAL mode neither the page size changes, nor the bytes that pages reserve at their end.
     for at in [16, 17, 20] {
         (bare[at], guarded[at]) = (on_disk[at], on_disk[at]);
     }
@@ -271,7 +271,7 @@ fn inv01_a_home_that_holds_the_header_is_never_handed_the_guard_and_it_shows_as_
         homed.write(&buf, offset).unwrap();
         assert_eq!(held.0.lock().unwrap().as_ref(), Some(&bare), "{offset}+{len}");
     }
-    // Draining leaves the guard on disk alone, even one that is damaged.
+    // Draining does not touch the guard on disk, even if the guard is damaged.
     homed.drain().unwrap();
     assert_eq!(file.bytes(), guarded);
     file.bytes.lock().unwrap()[80] ^= 1;

@@ -1,31 +1,32 @@
-//! A home that is the database file itself, mapped: reads are loads, writes are stores, and a sync is a fence (invariants
-//! 5, 6, 19 and 20). It has nothing that is not in the file, so that nothing of it survives or needs recovery.
+//! A home that is the database file itself, mapped: reads are loads, writes are stores, and a sync is a fence (invariants 5, 6,
+//! 19 and 20). The home has no state outside the file, so there is nothing to recover.
 //!
 //! # What is durable when
 //!
-//! On a medium that survives a power loss a page is durable after [`Home::sync`], as everywhere. A write stores the lines
-//! that differ from what is there: through the cache, and then they are flushed at the sync, or past it ([`HomeSync`]). On
-//! any other medium the same is done, since latencies are measured there, and nothing more: stores survive the death of the
-//! process, and [`Home::drain`] syncs the file.
+//! On a medium that survives a power loss, a page is durable after [`Home::sync`], as everywhere. A write stores the lines that
+//! differ from the memory: either through the cache, and the sync flushes them, or with non-temporal stores ([`HomeSync`]). On
+//! any other medium the home does the same, because latencies are measured there, but only the death of a process is survived;
+//! [`Home::drain`] syncs the file.
 //!
-//! A line that a process has stored and not flushed is seen by everybody and durable for nobody. Should that process die,
-//! the next one writes the same pages again, and finds no difference. So it has to flush lines that it does not store, if
-//! they may be of somebody else. Processes that share a word ([`MappedHome::sharing`]) know when that is: it names who
-//! has written since the last sync, or says that several have. Then all lines of a page that is written are flushed, and
-//! the sync is one of the file, by which the kernel writes back whatever anybody has stored. Without such a word that is
-//! assumed always.
+//! Everybody sees a line that a process has stored and not flushed, but the line is not durable. If that process dies, the next
+//! one writes the same pages again and finds no difference. So it has to flush lines that it does not store, if another process
+//! may have stored them. Processes that share a word ([`MappedHome::sharing`]) know when that is so: the word names the process
+//! that has written since the last sync, or says that several have. If several have, a writer flushes all lines of each page
+//! that it writes, and the sync is a sync of the file, by which the kernel writes back what any process has stored. Without
+//! such a word, a home always assumes several writers.
 //!
 //! # How large it is
 //!
-//! The file has the database's size, for everybody who looks: nothing is allocated beyond it. It grows by what is
-//! written, or at once by what SQLite announces; what is new is allocated and its page faults are taken before anything is
-//! stored there, so that no store can fail. It may be cut or grown by other processes, under SQLite's locks: its size is asked
-//! where SQLite asks for it, before whoever may write begins to, and where something lies beyond what is known. What is
-//! gone SQLite does not read.
+//! For every process the file has the size of the database: nothing is allocated beyond it. A write makes the file grow, or a
+//! hint of SQLite does so in advance. The new part is allocated, and its page faults are taken, before anything is stored
+//! there, so that no store can fail. Other processes may cut or grow the file under SQLite's locks. So the home learns the
+//! file's size when SQLite asks for it, before a writer begins, and when an access lies beyond the known size. SQLite does not
+//! read a part that is gone.
 //!
 //! # A cut by an outsider
 //!
-//! Ends in an error: what was read or stored is checked behind each access ([`duralite_medium::Nvm::check`]).
+//! Such a cut ends in an error: the home checks behind each access what it has read or stored
+//! ([`duralite_medium::Nvm::check`]).
 
 mod dirty;
 mod policy;
@@ -50,12 +51,12 @@ pub struct MappedHome {
     nvm: Arc<dyn Nvm>,
     page_bytes: u32,
     sync: HomeSync,
-    /// Whether pages are stored whole, as in the paper.
+    /// Whether every page is stored whole, as in the paper.
     whole_pages: bool,
     writers: Writers,
-    /// The file's size, as last learnt. The memory is at least as long.
+    /// The file's size, when it was last learnt. The mapped memory is at least as long.
     size: AtomicU64,
-    /// Held while the size is learnt or changed.
+    /// Held while a thread learns or changes the size.
     resizing: Mutex<()>,
     state: Mutex<State>,
 }
@@ -63,7 +64,7 @@ pub struct MappedHome {
 #[derive(Default)]
 struct State {
     dirty: Dirty,
-    /// `None` where the setting says how all pages are written.
+    /// `None` if the setting says how all pages are written.
     policy: Option<Policy>,
     /// Whether anything was stored since the last fence.
     unfenced: bool,
@@ -71,12 +72,12 @@ struct State {
     figures: Figures,
 }
 
-/// What was done through a home.
+/// Metrics of what was done through a home.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Pages written, or parts of them.
     pub writes: u64,
-    /// Of those, past the cache.
+    /// The pages, or parts, among those that were written with non-temporal stores.
     pub through: u64,
     /// Lines stored.
     pub lines: u64,
@@ -87,7 +88,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl MappedHome {
-    /// A home over a database file that is mapped ([`DatabaseFile::map`]), with pages of so many bytes.
+    /// A home over a mapped database file ([`DatabaseFile::map`]), with pages of this many bytes.
     #[must_use]
     pub fn new(nvm: Arc<dyn Nvm>, page_bytes: u32, sync: HomeSync) -> Self {
         let size = AtomicU64::new(nvm.len());
@@ -103,22 +104,22 @@ impl MappedHome {
         }
     }
 
-    /// The same for processes that share a word, which is 0 when they begin: at byte `at` of the memory of the log.
+    /// Makes the home share a word with the homes of other processes, at byte `at` of the log's segment. The word begins as 0.
     #[must_use]
     pub fn sharing(mut self, segment: Arc<dyn Segment>, at: u64) -> Self {
         self.writers = Writers::sharing(segment, at);
         self
     }
 
-    /// The same, storing every page whole, as the paper does: to measure what that costs.
+    /// With `true`, makes the home store every page whole, as the paper does, to measure what that costs.
     #[must_use]
     pub fn with_whole_pages(mut self, whole_pages: bool) -> Self {
         self.whole_pages = whole_pages;
         self
     }
 
-    /// To be called by whoever attaches the log and has it alone: processes that have died may have stored what they did not
-    /// flush. It is durable on return.
+    /// Makes durable what processes that have died may have stored and not flushed. Has to be called by a process that attaches
+    /// the log alone. It is durable on return.
     ///
     /// # Errors
     /// Those of syncing `file`.
@@ -126,19 +127,19 @@ impl MappedHome {
         if self.survives_power_loss() { file.sync() } else { Ok(()) }
     }
 
-    /// The memory.
+    /// The mapped memory of the database file.
     #[must_use]
     pub fn nvm(&self) -> &Arc<dyn Nvm> {
         &self.nvm
     }
 
-    /// When its pages become durable.
+    /// How pages become durable.
     #[must_use]
     pub fn home_sync(&self) -> HomeSync {
         self.sync
     }
 
-    /// What this process has done through it.
+    /// Metrics of what this process has done through the home.
     #[must_use]
     pub fn figures(&self) -> Figures {
         locked(&self.state).figures
@@ -160,13 +161,13 @@ impl MappedHome {
 
     fn learn_locked(&self, file: &dyn DatabaseFile) -> Result<u64, JournalError> {
         let size = file.size()?;
-        // The memory first: nothing is accessed beyond what is known.
+        // The memory comes first, so that no access goes beyond its known length.
         self.nvm.refresh_len(size).map_err(failed)?;
         self.size.store(size, Ordering::Release);
         Ok(size)
     }
 
-    /// Makes the file at least so long.
+    /// Makes the file at least `end` bytes long.
     fn grow(&self, file: &dyn DatabaseFile, end: u64) -> Result<(), JournalError> {
         let _one_at_a_time = locked(&self.resizing);
         let size = self.learn_locked(file)?;
@@ -177,9 +178,9 @@ impl MappedHome {
         Ok(())
     }
 
-    /// Stores what is to be at `at`, which lies in one page and inside of the file.
+    /// Stores `bytes` at `at`. The range lies in one page and inside the file.
     fn put(&self, bytes: &[u8], at: u64) {
-        // The lock is the process's: other processes do not write meanwhile.
+        // This lock excludes the other threads of this process. SQLite's locks keep other processes from writing meanwhile.
         let state = &mut *locked(&self.state);
         let number = at / u64::from(self.page_bytes);
         let through = match &state.policy {
@@ -233,8 +234,9 @@ impl MappedHome {
         }
     }
 
-    /// Makes durable what this process has stored; whether that is all that anybody has. The word that tells who has stored
-    /// something changes with the state locked: another thread of this process that stores meanwhile names itself after that.
+    /// Makes durable what this process has stored. Returns whether no other process has stored anything. The word that tells
+    /// who has stored changes while the state is locked: a thread of this process that stores meanwhile enters its name
+    /// afterwards.
     fn flush(&self, state: &mut State) -> Result<bool, JournalError> {
         let start = state.is_timed().then(Instant::now);
         state.dirty.flush(&*self.nvm);
@@ -253,7 +255,7 @@ impl MappedHome {
     }
 }
 
-/// Lines that were stored, and those of them that have to be flushed and had not to be before.
+/// Lines that were stored, and those among them that have to be flushed and did not have to be before.
 #[derive(Debug, Default, Clone, Copy)]
 struct Stored {
     lines: u64,
@@ -277,7 +279,7 @@ fn failed(source: MediumError) -> JournalError {
     JournalError::Medium { path: "the database in memory".into(), source }
 }
 
-/// The ranges of whole lines, cut at the ends, in which `new` is not what `old` is; both are what is at `at`.
+/// The ranges of whole lines, cut at the ends, in which `old` and `new` differ. Both begin at offset `at`.
 fn differing_lines<'a>(old: &'a [u8], new: &'a [u8], at: u64) -> impl Iterator<Item = Range<usize>> + 'a {
     let line = LINE_BYTES as usize;
     let skew = (at % LINE_BYTES) as usize;
@@ -344,7 +346,7 @@ impl Home for MappedHome {
     }
 
     fn checkpointed(&self, _file: &dyn DatabaseFile) -> Result<(), JournalError> {
-        // Not every checkpoint is followed by a sync, and the next one may be by somebody else.
+        // Not every checkpoint is followed by a sync, and another process may do the next one.
         self.flush(&mut locked(&self.state)).map(drop)
     }
 
@@ -363,7 +365,7 @@ impl Home for MappedHome {
         }
         self.size.store(bytes, Ordering::Release);
         self.nvm.shrink(bytes).map_err(failed)?;
-        // Whoever syncs next may be another process, which knows nothing of this.
+        // Another process may do the next sync, and it knows nothing of this cut.
         if self.survives_power_loss() { file.sync() } else { Ok(()) }
     }
 

@@ -1,13 +1,13 @@
-//! Which pages are written through, and which are written back (paper, section 5.2.3).
+//! Which pages are written through, with non-temporal stores, and which are written back (paper, section 5.2.3).
 //!
-//! A page that is written again before the next sync costs one flush for both writes if it is written back; one that is not
-//! may cost less if it goes past the cache at once. As in the paper every page is written back at first, and its
-//! writes are counted. The paper then writes those pages through that were written less than the average.
+//! Writing back costs one flush for all writes of a page before the next sync. A page that is written once may cost less if it
+//! is written through. As in the paper, every page is written back at first, and its writes are counted. The paper then writes
+//! those pages through that were written less often than the average.
 //!
-//! That takes one way for the cheaper one, and it takes a page for hot that every transaction writes once, though no
-//! flush of it is saved. So here a page is written through if that is cheaper: both ways are timed, and what
-//! is counted is how many lines of it were stored, and how many had to be flushed. The paper's rule is there too
-//! ([`HomeSync::Average`]), to be compared. What is hot changes, so that all of this is repeated.
+//! The paper assumes which way is cheaper. It also takes a page for hot if every transaction writes it once, though that saves
+//! no flush. Here a page is written through if that costs less: both ways are timed, and the policy counts how many lines of
+//! the page were stored and how many had to be flushed. The paper's rule is available for comparison ([`HomeSync::Average`]).
+//! Hot pages change, so all of this is repeated.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -15,43 +15,43 @@ use std::time::Duration;
 use crate::media::HomeSync;
 use crate::past_cache::Price;
 
-/// Writes of pages in which writing back is counted, and as many in which writing through is timed.
+/// Writes of pages for which writing back is counted, and as many for which writing through is timed.
 const SAMPLE_WRITES: u32 = 128;
-/// Writes that the paper's rule counts: as many as some hundred transactions make, so that an average means something.
+/// Writes that the paper's rule counts: those of some hundred transactions, so that the average means something.
 const AVERAGE_WRITES: u32 = 2048;
-/// Writes from the end of one sampling to the beginning of the next, for each that is sampled: the dearer way is taken for
-/// one of 64, or by the paper's rule for one of 16.
+/// Writes between two samplings, for each write that is sampled. So the dearer way is taken for one write of 64, or, by the
+/// paper's rule, for one of 16.
 const INTERVAL: u32 = 62;
 const AVERAGE_INTERVAL: u32 = 15;
-/// Most pages that are counted: a checkpoint may write all of them before it syncs.
+/// The most pages that are counted: a checkpoint may write all pages before it syncs.
 const MOST_PAGES: usize = 16 << 10;
 
-/// By which rule pages are chosen.
+/// The rule by which pages are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    /// What costs less.
+    /// The way that costs less.
     Cheapest,
-    /// The paper's.
+    /// The paper's rule.
     Average,
 }
 
-/// What a page's writes have shown.
+/// What the writes of pages have shown so far.
 #[derive(Debug)]
 pub(super) struct Policy {
     rule: Rule,
-    /// Writes since this phase began.
+    /// Writes since the phase began.
     writes: u32,
     phase: Phase,
     pages: HashMap<u64, Lines>,
-    /// What has been paid for lines stored through the cache, and for flushing them.
+    /// The prices of storing lines through the cache, and of flushing them.
     back: (Price, Price),
-    /// The same for lines stored past it.
+    /// The prices of non-temporal stores, and of the sync after them.
     through: (Price, Price),
     /// Lines of this phase that no sync has made durable yet.
     unsynced: u64,
 }
 
-/// What was stored of a page while it was written back.
+/// What was counted of a page while it was written back.
 #[derive(Debug, Default, Clone, Copy)]
 struct Lines {
     writes: u64,
@@ -61,16 +61,16 @@ struct Lines {
 
 #[derive(Debug)]
 enum Phase {
-    /// All pages are written back, and counted.
+    /// All pages are written back, and their lines are counted.
     WriteBack,
-    /// All pages are written through, and timed.
+    /// All pages are written through, and the writes are timed.
     WriteThrough,
-    /// Whether pages are written through, and which ones are not as the others.
+    /// Whether pages are written through in general, and the pages for which the opposite applies.
     Decided { through: bool, others: HashSet<u64> },
 }
 
 impl Policy {
-    /// Where pages are chosen at all.
+    /// A policy, if the setting leaves the choice for each page.
     pub(super) fn of(sync: HomeSync) -> Option<Self> {
         match sync {
             HomeSync::Adaptive => Some(Self::new(Rule::Cheapest)),
@@ -91,7 +91,7 @@ impl Policy {
         }
     }
 
-    /// Whether a page is to be written past the cache.
+    /// Whether a page has to be written with non-temporal stores.
     pub(super) fn is_through(&self, page: u64) -> bool {
         match &self.phase {
             Phase::WriteBack => false,
@@ -100,12 +100,12 @@ impl Policy {
         }
     }
 
-    /// Whether what is done has to be timed.
+    /// Whether writes and syncs have to be timed.
     pub(super) fn is_timed(&self) -> bool {
         self.rule == Rule::Cheapest && !matches!(self.phase, Phase::Decided { .. })
     }
 
-    /// A page was written: so many lines of it were stored, of which so many were not to be flushed already.
+    /// Records a write of a page: how many lines were stored, and how many of them did not have to be flushed before.
     pub(super) fn wrote(&mut self, page: u64, stored: u64, fresh: u64, elapsed: Duration) {
         self.writes = self.writes.saturating_add(1);
         match &self.phase {
@@ -127,7 +127,8 @@ impl Policy {
         }
     }
 
-    /// All that was written is durable, which took so long. A phase ends with a sync, so that what it measures is its own.
+    /// Records a sync: all writes are durable, and the sync took this long. A phase ends with a sync, so that each phase
+    /// measures only itself.
     pub(super) fn synced(&mut self, elapsed: Duration) {
         let lines = std::mem::take(&mut self.unsynced);
         match self.phase {
@@ -160,8 +161,8 @@ impl Policy {
         *self = Self { phase: Phase::Decided { through, others }, ..Self::new(self.rule) };
     }
 
-    /// Whether a page that is written once between syncs is better written through, and the pages to which the
-    /// opposite applies.
+    /// Whether a page that is written once between syncs should be written through, and the pages to which the opposite
+    /// applies.
     fn cheapest(&self) -> (bool, HashSet<u64>) {
         let price = |price: &Price| price.per_line().unwrap_or(0.0);
         let (store, flush) = (price(&self.back.0), price(&self.back.1));
@@ -175,7 +176,7 @@ impl Policy {
     }
 }
 
-/// The pages that were written at least as often as the average of those that were written.
+/// The pages that were written at least as often as the average of all pages that were written.
 fn at_least_average(pages: &HashMap<u64, Lines>) -> HashSet<u64> {
     let writes: u64 = pages.values().map(|lines| lines.writes).sum();
     let count = pages.len() as u64;
@@ -189,7 +190,7 @@ mod tests {
 
     const NANOSECOND: Duration = Duration::from_nanos(1);
 
-    /// Pages that are not written as the others are, once that is decided.
+    /// How many pages are not written as the others are, once that is decided.
     fn exceptions(policy: &Policy) -> Option<usize> {
         match &policy.phase {
             Phase::Decided { others, .. } => Some(others.len()),
@@ -197,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Lets a policy see a round of writes of four lines each, and a sync: page 7 is written four times.
+    /// Shows a policy one round of writes, of four lines each, and a sync. Page 7 is written four times.
     fn round(policy: &mut Policy, number: u64, store: u32, flush: u32, stream: u32) {
         let pages = [7, 7, 7, 7, 1000 + number];
         let mut to_flush = 0;
@@ -225,13 +226,13 @@ mod tests {
 
     #[test]
     fn each_page_goes_the_way_that_costs_less() {
-        // Past the cache costs half of a flush: only what is written again before each sync is better flushed.
+        // A non-temporal store costs half of a flush, so only a page that is written again before each sync is better flushed.
         let policy = decided(10, 500, 250);
         assert!(policy.is_through(1001) && policy.is_through(1 << 40) && !policy.is_through(7));
-        // It costs twice as much: nothing goes there.
+        // It costs twice as much, so nothing is written through.
         let policy = decided(10, 500, 1000);
         assert!(!policy.is_through(1001) && !policy.is_through(1 << 40) && !policy.is_through(7));
-        // It costs next to nothing: everything does.
+        // It costs next to nothing, so everything is written through.
         let policy = decided(10, 500, 5);
         assert!(policy.is_through(1001) && policy.is_through(1 << 40) && policy.is_through(7));
     }
@@ -251,7 +252,7 @@ mod tests {
     #[test]
     fn the_papers_rule_writes_back_what_is_written_at_least_as_often_as_the_average() {
         let mut policy = Policy::new(Rule::Average);
-        // Half of the writes are of two pages, the others of one page each.
+        // Half of the writes are of two pages, and each of the others is of another page.
         for n in 0..AVERAGE_WRITES {
             let page = if n % 2 == 0 { u64::from(n / 2 % 2) } else { 100 + u64::from(n) };
             assert!(!policy.is_through(page) && !policy.is_timed());

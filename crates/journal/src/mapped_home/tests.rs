@@ -37,7 +37,7 @@ impl Fixture {
     }
 }
 
-/// What `work` does to the memory.
+/// Counts what `work` does to the memory.
 fn counted(home: &MappedHome, work: impl FnOnce()) -> Counters {
     let before = home.nvm().counters();
     work();
@@ -51,7 +51,7 @@ fn what_is_written_is_in_the_file_and_the_other_way_round() {
         let (file, home) = (&fixture.file, fixture.home(sync));
         home.write(file, &[7; PAGE], PAGE as u64).unwrap();
         home.write(file, &[8; 100], 30).unwrap();
-        // Two pages further than the file's end.
+        // This write begins two pages beyond the end of the file.
         home.write(file, &[9; PAGE], 4 * PAGE as u64).unwrap();
         home.sync(file).unwrap();
         let mut expected = vec![1; 2 * PAGE];
@@ -123,7 +123,7 @@ fn inv20_lines_that_another_process_may_have_stored_are_flushed() {
     let (dead, next) = (home(), home());
     let file = &fixture.file;
     dead.write(file, &[2; PAGE], 0).unwrap();
-    // The same page again, in which no line differs.
+    // The same page again: no line differs.
     let written = counted(&next, || {
         next.write(file, &[2; PAGE], 0).unwrap();
         next.sync(file).unwrap();
@@ -146,7 +146,7 @@ fn inv20_the_file_is_as_long_as_the_database_for_everybody() {
     home.truncate(file, 8 * PAGE as u64).unwrap();
     home.truncate(file, 2 * PAGE as u64).unwrap();
     assert_eq!(fixture.bytes(), vec![1; 2 * PAGE]);
-    // Another process learns it where SQLite asks, and lets the file grow from there.
+    // Another process learns the size when SQLite asks for it, and grows the file from there.
     assert_eq!(other.size(file).unwrap(), 2 * PAGE as u64);
     other.write(file, &[3; PAGE], 3 * PAGE as u64).unwrap();
     let mut read = [1; 2 * PAGE];
@@ -219,7 +219,7 @@ fn a_file_that_may_only_be_read_is_mapped_for_reading() {
     file.read_exact_at(&mut page, 0).unwrap();
 }
 
-/// A database file that sees whether somebody could store something while it is synced.
+/// A database file that checks whether a thread could store something while the file is synced.
 struct Syncing<'a> {
     file: &'a OpenDatabase,
     home: &'a MappedHome,
@@ -249,8 +249,8 @@ impl DatabaseFile for Syncing<'_> {
     }
 }
 
-/// A thread that stores something after the kernel has begun to sync names itself after the others were struck out, and not
-/// before.
+/// A thread that stores something after the kernel has begun to sync enters its name after the sync has cleared the word, and
+/// not before.
 #[test]
 fn inv20_nothing_is_stored_between_a_sync_and_the_word_that_says_so() {
     let fixture = Fixture::new(2);
