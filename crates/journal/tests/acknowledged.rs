@@ -1,5 +1,5 @@
-//! Which committed frames may be written again: a transaction's whose process died before it was told, and no
-//! other's (invariant 15).
+//! Which committed frames may be written again: only those of a transaction whose process died before it acknowledged
+//! the commit (invariant 15).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -27,7 +27,7 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
     model.commit(first);
     let acknowledged = (stream.engine().version() >> 32) << 32 | model.frames();
 
-    // Sealed, and its process dies: another one takes its place.
+    // This transaction is sealed and then its process dies: another transaction takes its place.
     let lost = model.transaction(&mut rng, false);
     for (at, bytes) in &lost.writes {
         stream.write(&NoDatabase, *at, bytes).expect("lost");
@@ -40,7 +40,7 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
     model.commit(second);
     assert_eq!(contents(&mut stream), model.committed);
 
-    // It is acknowledged; then a writer comes whose index does not know it.
+    // The second transaction is acknowledged. Then a writer comes whose wal-index does not know it.
     stream.set_acknowledged((stream.engine().version() >> 32) << 32 | model.frames());
     let refused = lost.writes.iter().try_for_each(|(at, bytes)| stream.write(&NoDatabase, *at, bytes));
     assert!(
@@ -49,7 +49,7 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
     );
     assert_eq!(contents(&mut stream), model.committed);
 
-    // In the next generation the numbers begin anew.
+    // In the next generation the frame numbers begin anew.
     let (at, header) = model.restart();
     stream.write(&NoDatabase, at, &header).expect("header");
     let third = model.transaction(&mut rng, false);

@@ -1,4 +1,4 @@
-//! Attaching a log that others use, checkpoint or delete.
+//! Attaching a log that other processes use, checkpoint or delete.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -20,7 +20,7 @@ use duralite_journal::{
 use duralite_logfmt::{LogId, guard};
 use duralite_medium::{FileSegment, Segment as _};
 
-/// A safety net only.
+/// Only a safety net: no test takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Place {
@@ -55,7 +55,7 @@ impl Place {
         )
     }
 
-    /// Attaches a log of `nvwal` in memory of this kind.
+    /// Attaches a log of `nvwal` as if it were in memory of this kind.
     fn attach_in(&self, kind: MemoryKind, id: LogId) -> Result<Log, JournalError> {
         let log_memory = Some(Memory { kind, dir: self.log_dir.dir.clone() });
         let media = MediaSet { log_memory, ..MediaSet::default() };
@@ -79,8 +79,8 @@ fn read_write(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("file")
 }
 
-/// Starts to attach while a process has the log to itself, as for checkpointing it, lets that one do its work
-/// on the log's file, and returns how the attaching ended.
+/// Begins to attach a log while another process has it alone, as a checkpoint does. Then that process does its `work`
+/// on the log's file. Returns how the attach ended.
 fn attach_while(engine: &'static Descriptor, work: impl FnOnce(&Path)) -> Result<(), JournalError> {
     let place = Place::new(engine);
     let log = place.create();
@@ -93,7 +93,7 @@ fn attach_while(engine: &'static Descriptor, work: impl FnOnce(&Path)) -> Result
     assert_eq!(process.process_slot(), 0);
     std::thread::scope(|scope| {
         let newcomer = scope.spawn(|| place.attach(id).map(|_| ()));
-        // Until it has taken a process slot, and waits for the lock of the log.
+        // Wait until the newcomer has a process slot and waits for the lock of the log.
         let start = std::time::Instant::now();
         while !process.is_alive(1).expect("processes") {
             assert!(start.elapsed() < Duration::from_secs(20), "nobody came");
@@ -125,7 +125,7 @@ fn inv03_a_log_that_is_deleted_or_put_aside_while_it_is_being_attached_is_not_us
     }
 }
 
-/// Deletes a log when its shared memory is opened for the second time, to be mapped.
+/// Deletes a log when its shared memory is opened for the second time, which is for mapping it.
 struct Deletes {
     log: PathBuf,
     opened: AtomicU32,
@@ -169,7 +169,7 @@ fn inv03_a_log_is_not_used_by_whoever_waited_until_it_was_folded() {
         guard::mask(0, &mut page, id);
         std::fs::write(place.database(), page).expect("database");
         drop(log);
-        // Again and again, so that it meets checkpointing at any of its steps.
+        // Attaches again and again, to meet the checkpoint at any of its steps.
         std::thread::scope(|scope| {
             let newcomer = scope.spawn(|| {
                 loop {
@@ -197,13 +197,13 @@ fn a_log_is_not_nvram_for_one_process_and_emulated_memory_for_another() {
     let other = place.attach_in(MemoryKind::Dax, log.id()).map(|_| ());
     assert!(matches!(other, Err(JournalError::Settings)), "{other:?}");
     drop(same.expect("the same kind"));
-    // The reverse, as it looks where there is NVRAM.
+    // The reverse: stores the word as it is if there is NVRAM.
     log.segment().store(8, 1);
     let other = place.attach_in(MemoryKind::Emulated, log.id()).map(|_| ());
     assert!(matches!(other, Err(JournalError::Settings)), "{other:?}");
 }
 
-/// Attaches with so much patience; how it ended, and how often it waited.
+/// Attaches a log with this many pauses. Returns how the attach ended, and how often it paused.
 fn attach_impatiently(place: &Place, id: LogId, pauses: u32) -> (Result<(), JournalError>, u32) {
     let count = Cell::new(0);
     let pause = |tries| {
@@ -270,7 +270,7 @@ fn the_shared_memory_of_a_log_that_somebody_has_deleted_goes_with_it() {
     }
 }
 
-/// The word that every writer looks at before it acknowledges a commit.
+/// Whether writers are told of the deletion: every writer looks at this word before it acknowledges a commit.
 fn is_told(log: &Log) -> bool {
     log.segment().load(LOG_DELETED) != 0
 }
@@ -285,7 +285,7 @@ fn inv09_writers_whose_shared_memory_was_deleted_too_are_told_before_their_log_i
                 if is_made_here {
                     return log;
                 }
-                // What was opened by its name is shown by its name.
+                // A file that was opened by its name is listed under its name.
                 let id = log.id();
                 drop(log);
                 place.attach(id).expect("attach")

@@ -1,6 +1,6 @@
-//! What SQLite before 3.41 writes when it has lost track of its checksums: pages of spilled frames are overwritten in
-//! place, `ROLLBACK TO` cuts those frames, and what is committed then has zeros for its checksums. Everything that was
-//! committed is recovered, and SQLite's own recovery takes all of it (invariant 7).
+//! What SQLite before 3.41 writes when it has lost track of its checksums: it overwrites pages of spilled frames in
+//! place, `ROLLBACK TO` cuts those frames, and the frames of the commit then have zeros for checksums. The engine
+//! recovers everything that was committed, and SQLite's own recovery accepts all of it (invariant 7).
 
 #![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a failed expectation is a failed test")]
 
@@ -16,7 +16,7 @@ use duralite_logfmt::sqlite_wal::{Checksum, FrameHeader, WalHeader, make_wal_hea
 
 const PAGE: usize = 512;
 
-/// A log, and what SQLite writes to it.
+/// A log, and the way in which SQLite writes it.
 struct Rig {
     dir: tempfile::TempDir,
     engine: &'static Descriptor,
@@ -54,7 +54,7 @@ impl Rig {
         32 + u64::from(frame - 1) * self.header.frame_bytes()
     }
 
-    /// Writes a frame of a page filled with `fill`; returns the checksum that continues `before`.
+    /// Writes a frame of a page that is filled with `fill`. Returns the checksum that continues `before`.
     fn frame(&self, log: &mut Log, frame: u32, size: u32, fill: u8, before: Option<Checksum>) -> Checksum {
         let page = [fill; PAGE];
         let sum = before.map_or([0, 0], |sum| self.header.extend(sum, frame, size, &page));
@@ -64,14 +64,14 @@ impl Rig {
         sum
     }
 
-    /// Writes the header of a frame of page `frame`.
+    /// Writes the frame header of frame `frame`, which is of the page with the same number.
     fn rewrite(&self, log: &mut Log, frame: u32, size: u32, sum: Checksum) {
         log.write(&NoDatabase, self.at(frame), &self.header.frame_header(frame, size, sum))
             .expect("frame header");
         wait(log);
     }
 
-    /// Reads as SQLite's recovery does; returns the first byte of each page that it takes.
+    /// Reads as SQLite's recovery does. Returns the first byte of each page that SQLite would accept.
     fn recover(&self, log: &mut Log) -> Vec<u8> {
         let mut sum = self.header.checksum;
         let mut bytes = vec![0; self.header.frame_bytes() as usize];
@@ -86,14 +86,14 @@ impl Rig {
         taken
     }
 
-    /// Recovers in the log as it is, and in one that is attached anew.
+    /// Checks recovery in this log, and again after the log is attached anew.
     fn check(&self, mut log: Log, expected: &[u8]) {
         assert_eq!(self.recover(&mut log), expected);
         let id = log.id();
         drop(log);
         let mut log = self.attach(id).expect("attach");
         assert_eq!(self.recover(&mut log), expected);
-        // From now on SQLite's checksums continue what it was given.
+        // From here on SQLite's checksums continue the ones that it was given.
         let mut bytes = [0; 8];
         let last = expected.len() as u32;
         assert_eq!(log.read(&NoDatabase, self.at(last) + 16, &mut bytes).expect("checksum"), 8);
@@ -115,7 +115,7 @@ fn on_engines(test: impl Fn(&'static Descriptor)) {
     [&nvwal::DESCRIPTOR, &waldio::DESCRIPTOR].into_iter().for_each(test);
 }
 
-/// Spills ten frames behind a commit of one, overwrites frame 8 in place, and goes back to behind frame 1.
+/// Spills ten frames after a commit of one frame, overwrites frame 8 in place, and goes back to the end of frame 1.
 fn spill_and_go_back(rig: &Rig, log: &mut Log) -> Checksum {
     let committed = rig.frame(log, 1, 1, 1, Some(rig.header.checksum));
     let mut sum = committed;
@@ -133,8 +133,8 @@ fn inv07_a_commit_before_the_frames_that_were_overwritten_and_cut() {
         spill_and_go_back(&rig, &mut log);
         rig.frame(&mut log, 2, 0, 2, None);
         rig.frame(&mut log, 3, 3, 3, None);
-        // SQLite looks for the checksum before the frame that it believes to have overwritten: in a file it finds
-        // what it spilled, and an error would be that of a commit that everybody can see.
+        // SQLite reads the checksum before the frame that it believes to have overwritten. In a file it would find what
+        // it had spilled. An error here would be the error of a commit that everybody can see.
         let mut bytes = [1; 8];
         assert_eq!(log.read(&NoDatabase, rig.at(7) + 16, &mut bytes).expect("a frame that was cut"), 8);
         assert_eq!(bytes, [0; 8]);
@@ -153,7 +153,7 @@ fn inv07_a_commit_behind_the_frames_that_were_overwritten_and_cut() {
         for frame in 2..=9 {
             rig.frame(&mut log, frame, u32::from(frame == 9) * 9, frame as u8, None);
         }
-        // From frame 8 on SQLite sums up again, beginning with what it has for frame 7.
+        // From frame 8 on SQLite computes checksums again, beginning with the one that it has for frame 7.
         let sum = rig.header.extend([7, 7], 8, 0, &[8; PAGE]);
         rig.rewrite(&mut log, 8, 0, sum);
         let sum = rig.header.extend(sum, 9, 9, &[9; PAGE]);

@@ -1,4 +1,4 @@
-//! Which databases may have which logs: copies of one, of the other, and of both (invariant 3).
+//! Which databases may use which logs: copies of the database, of the log, and of both (invariant 3).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -15,7 +15,7 @@ use duralite_logfmt::guard;
 
 const ENGINES: [&Descriptor; 2] = [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR];
 
-/// A guarded database that a crash has left, and its log.
+/// A guarded database that a crash has left, with its log.
 struct Fixture {
     dir: tempfile::TempDir,
     log: FoundLog,
@@ -73,11 +73,11 @@ fn inv03_a_copy_of_the_database_alone_does_not_take_the_log_wherever_the_origina
         fixture.copy("data/app.db", "copy/app.db");
         assert_eq!(fixture.claim("data/app.db"), Claim::Own);
         assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original is there");
-        // Renamed, or not mounted just now.
+        // The original was renamed, or is not mounted just now.
         fs::rename(fixture.path("data"), fixture.path("renamed")).expect("rename");
         assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original is out of sight");
         assert_eq!(fixture.claim("renamed/app.db"), Claim::Own);
-        // At the original's path: another container's, or below a mount point.
+        // Another file is at the original's path: in another container, or below a mount point.
         fs::create_dir(fixture.path("data")).expect("directory");
         fixture.copy("copy/app.db", "data/app.db");
         assert_eq!(fixture.claim("data/app.db"), Claim::Foreign, "under the original's name");
@@ -114,7 +114,7 @@ fn inv03_a_log_that_a_copy_has_adopted_keeps_what_it_holds() {
             offline::checkpoint(&fixture.log.log_dir, &fixture.path("copy/app.db"), fixture.log.id, true)
                 .expect("checkpoint");
         let kept = checkpointed.kept.expect("it is put aside");
-        // So its own database, which names it still, loses nothing should this have ended before.
+        // So the log's own database, which still names it, loses nothing if the checkpoint was cut off before this.
         assert!(!directory::walk(&kept, &NoDatabase, &mut |_| ()).expect("walk").retired, "{engine:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Must-fail controls: with one flush or fence of a commit left out, the crash exploration has to
-//! find lost or damaged data. A rig that does not is no evidence.
+//! Must-fail controls: if one flush or fence of a commit is left out, the crash exploration has to find lost or damaged
+//! data. Passing tests of a rig that finds nothing would prove nothing.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -21,8 +21,8 @@ enum Omit {
     Fence(u64),
 }
 
-/// Two commits; the power fails before medium operation `crash_at`, or after both. Returns what is
-/// wrong with what is recovered, or `None`.
+/// Commits twice. The power fails before medium operation `crash_at`, or after both commits. Returns what is wrong with
+/// the recovered log, or `None`.
 fn run(sync: SyncMode, omit: Omit, crash_at: u64, seed: u64) -> Option<String> {
     let options = NvwalOptions { sync, block_bytes: 8192, limit_bytes: 1 << 20, ..NvwalOptions::default() };
     let nvm = Arc::new(fresh_medium(&options, 512));
@@ -69,7 +69,7 @@ fn verdict(image: RecordingNvm, options: &NvwalOptions, possible: &[Vec<u8>]) ->
     }
 }
 
-/// Whether any crash of many shows the omission.
+/// What the first of many crashes shows of the omission, if one does.
 fn found(sync: SyncMode, omit: Omit) -> Option<String> {
     (0..4000).find_map(|seed| {
         let crash_at = if seed % 2 == 0 { Rng(seed + 1).below(60) } else { u64::MAX };
@@ -86,7 +86,7 @@ fn inv04_nothing_left_out_nothing_found() {
 
 #[test]
 fn inv04_every_flush_of_a_commit_is_needed() {
-    // lazy: the records (one range here), then the mark; checksum: all at once.
+    // lazy flushes the records (one range here) and then the mark; checksum flushes everything at once.
     for (sync, flushes) in [(SyncMode::Lazy, 2), (SyncMode::Checksum, 1)] {
         for nth in 0..flushes {
             assert!(

@@ -1,5 +1,5 @@
-//! Damage to what was committed: recovery answers with an error or with exactly the content,
-//! never with another one, and never panics (invariants 8 and 12).
+//! Damage to committed bytes: recovery returns an error or exactly the content, and never another content. It never
+//! panics (invariants 8 and 12).
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -27,12 +27,12 @@ fn options(sync: SyncMode) -> NvwalOptions {
     NvwalOptions { sync, block_bytes: BLOCK as u32, limit_bytes: 64 << 10, ..NvwalOptions::default() }
 }
 
-/// A log in its second generation, and everything a reader of it may see.
+/// A log in its second generation, and every content that a reader of it may see.
 struct Committed {
     bytes: Vec<u8>,
-    /// What the stream holds after each commit; the last is what there is.
+    /// What the stream holds after each commit. The last one is the log's content.
     prefixes: Vec<Vec<u8>>,
-    /// The medium's bytes that hold transactions.
+    /// The ranges of the medium that hold transactions.
     used: Vec<Range<usize>>,
 }
 
@@ -49,7 +49,7 @@ fn committed(seed: u64, sync: SyncMode) -> Committed {
     let mut rng = Rng(seed * 0x9E37 + 1);
     let mut model = Model::of_seed(seed, 512, 20);
     let mut prefixes = Vec::new();
-    // Of leaves less is logged, and the log is to have several blocks.
+    // A transaction of leaves logs less, and the log has to have several blocks.
     for transactions in [3, if seed.is_multiple_of(2) { 24 } else { 60 }] {
         let (offset, data) = model.restart();
         stream.write(&NoDatabase, offset, &data).expect("restart");
@@ -76,7 +76,7 @@ fn committed(seed: u64, sync: SyncMode) -> Committed {
     Committed { bytes: nvm.to_bytes(), prefixes, used }
 }
 
-/// Recovers, reads everything, and commits something on top if that works.
+/// Recovers the log and reads all of it. Then starts the log over and commits something.
 fn recover(bytes: Vec<u8>, sync: SyncMode) -> Result<Vec<u8>, JournalError> {
     let nvm: Arc<dyn Nvm> = Arc::new(RecordingNvm::from_bytes(bytes, CAPACITY));
     let mut engine = Nvwal::open(nvm, Path::new("damage"), options(sync))?;
@@ -120,8 +120,8 @@ fn inv08_no_flipped_bit_in_what_is_committed_goes_unnoticed() {
             for _ in 0..120 {
                 let range = &log.used[rng.below(log.used.len() as u64) as usize];
                 let at = range.start + rng.below(range.len() as u64) as usize;
-                // A mark's two top bits name the order: 1 and 3 differ in one, and in 3 the hash
-                // decides, which is right.
+                // A mark's two top bits name the order. 1 and 3 differ in one bit; with 3 the hash decides, and the
+                // hash is right.
                 let refused = flip_byte(&log, at, sync);
                 assert!(refused >= 7, "byte {at}: only {refused} of 8 flips were refused");
             }
@@ -137,12 +137,13 @@ fn inv08_no_flipped_bit_in_what_leads_to_it_goes_unnoticed() {
         let active = log.bytes[1152..1160].try_into().expect("eight bytes");
         let generation = read_active_word(u64::from_le_bytes(active));
         let slot = slot_offset(generation) as usize;
-        // The static part by sample, and all of: active word, slot in force, grown word.
+        // Bytes of the static part by sample; then all bytes of the active word, of the slot in force, and of the grown
+        // word.
         let sample = (0..60).map(|_| rng.below(1096) as usize);
         for at in sample.chain(1152..1160).chain(slot..slot + 64).chain(1344..1352) {
             assert_eq!(flip_byte(&log, at, SyncMode::Lazy), 8, "byte {at}");
         }
-        // The headers of the blocks in the list: their links, generations and numbers.
+        // The headers of the blocks in the list: links, generations and numbers.
         let mut blocks: Vec<usize> =
             log.used.iter().map(|range| BLOCK + (range.start - BLOCK) / BLOCK * BLOCK).collect();
         blocks.sort_unstable();
@@ -158,8 +159,8 @@ fn inv08_no_flipped_bit_in_what_leads_to_it_goes_unnoticed() {
     });
 }
 
-/// Where one barrier covers all, damage looks like a torn commit: the log may end before it, but
-/// what it holds up to there is right.
+/// If one barrier covers a whole commit, damage looks like a torn commit. The log may end before it, but its content up
+/// to there is right.
 #[test]
 fn inv07_flipped_bits_leave_a_prefix_in_the_checksum_order() {
     for_seeds(8, |seed| {
@@ -193,8 +194,9 @@ fn inv12_a_file_that_was_cut_is_refused() {
     });
 }
 
-/// A range of zeros is refused, but for one case that no log can tell from its end: when it begins at or before the mark of a
-/// transaction and swallows it with all that is behind, as far as recovery looks, and nothing before was touched.
+/// A range of zeros is refused, except in one case that no log can tell from its end: the range begins at or before the
+/// mark of a transaction, covers that mark and everything behind it that recovery looks at, and nothing before it was
+/// damaged.
 #[test]
 fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
     for sync in [SyncMode::Lazy, SyncMode::Checksum] {
@@ -223,7 +225,7 @@ fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
     }
 }
 
-/// Zeros over part of a transaction, or over what leads to one, are never taken for the log's end.
+/// Zeros over a part of a transaction, or over what leads to one, are never taken for the log's end.
 #[test]
 fn inv08_zeros_behind_a_mark_are_an_error() {
     for_seeds(6, |seed| {
@@ -244,8 +246,8 @@ fn inv08_zeros_behind_a_mark_are_an_error() {
     });
 }
 
-/// Zeros that swallow a mark, or what leads to one, look like the end; but for the newest transaction there is one behind
-/// them that was ordered behind all before it.
+/// Zeros over a mark, or over what leads to one, look like the log's end. But unless the transaction is the newest one,
+/// a complete transaction follows, and it was ordered behind all transactions before it.
 #[test]
 fn inv08_zeros_over_a_mark_are_an_error_where_a_transaction_is_whole_behind_them() {
     for sync in [SyncMode::Lazy, SyncMode::Eager] {
@@ -258,7 +260,7 @@ fn inv08_zeros_over_a_mark_are_an_error_where_a_transaction_is_whole_behind_them
                 for zeros in
                     [header.start..header.start + 8, header.clone(), header.start..headers[nth + 1].start]
                 {
-                    // From the last transaction of a block on the range may go backwards, or over others.
+                    // From the last transaction of a block on, the range may go backwards, or over other blocks.
                     if zeros.is_empty() || zeros.len() > BLOCK {
                         continue;
                     }
@@ -275,7 +277,7 @@ fn inv08_zeros_over_a_mark_are_an_error_where_a_transaction_is_whole_behind_them
             bytes[newest.start..newest.start + 8].fill(0);
             let content = recover(bytes, sync).expect("the newest is as one that was never marked");
             assert!(log.prefixes.iter().rev().nth(1) == Some(&content));
-            // The links of blocks: the first 8 bytes.
+            // The first 8 bytes of a block are its link.
             let mut blocks: Vec<usize> =
                 headers.iter().map(|range| BLOCK + (range.start - BLOCK) / BLOCK * BLOCK).collect();
             blocks.dedup();
@@ -304,7 +306,7 @@ fn inv12_generations_that_cannot_be_are_refused() {
         let result = recover(bytes, SyncMode::Lazy);
         assert!(matches!(result, Err(JournalError::Corrupt { offset: 1152, .. })), "{generation}");
     }
-    // A word of zeros does not name an empty log.
+    // A word of zeros does not stand for an empty log.
     let mut bytes = log.bytes.clone();
     bytes[1152..1160].fill(0);
     let result = recover(bytes, SyncMode::Lazy);

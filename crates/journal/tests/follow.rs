@@ -1,4 +1,4 @@
-//! Following a log: what a follower is given, what it keeps, and how it loses its place (invariant 16).
+//! Following a log: what a follower reads, what it pins, and how it loses its place (invariant 16).
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -25,7 +25,7 @@ struct Fixture {
     options: EngineOptions,
 }
 
-/// On each engine and layout.
+/// A fixture for each engine and layout.
 fn fixtures() -> impl Iterator<Item = Fixture> {
     let kinds: [(&'static Descriptor, Layout); 3] = [
         (&nvwal::DESCRIPTOR, Layout::Delta),
@@ -52,7 +52,7 @@ impl Fixture {
         Writer { log, model: Model::new(PAGE, PAGES), rng: Rng(16), keeps_time: self.keeps_time() }
     }
 
-    /// Goes on where another process has died.
+    /// Attaches the log where another process has died, and continues.
     fn take_over(&self, dead: Writer) -> Writer {
         let Writer { log, model, rng, keeps_time } = dead;
         let id = log.id();
@@ -72,7 +72,7 @@ impl Fixture {
     }
 }
 
-/// SQLite, as far as a log knows it.
+/// SQLite, as far as a log sees it.
 struct Writer {
     log: Log,
     model: Model,
@@ -118,7 +118,7 @@ impl Writer {
     }
 }
 
-/// A copy of the database that follows it.
+/// A copy of the database that a follower keeps up to date.
 struct Copy {
     position: u64,
     pages: Vec<Vec<u8>>,
@@ -152,7 +152,7 @@ impl Copy {
         while self.take(follower, keeps_time).expect("a transaction") {}
     }
 
-    /// Takes all that there is, and is what the writer has made.
+    /// Reads all transactions, and checks that the copy equals the writer's database.
     fn catch_up(&mut self, follower: &mut Follower, writer: &Writer) {
         self.take_all(follower, writer.keeps_time);
         assert!(self.pages == writer.model.pages);
@@ -200,7 +200,7 @@ fn inv16_what_nobody_was_told_of_is_given_when_it_stays_and_not_when_it_is_repla
         writer.restart();
         writer.commit();
         copy.take_all(&mut follower, writer.keeps_time);
-        // Sealed, and its process has died before SQLite published it.
+        // A transaction is sealed, and its process dies before SQLite publishes it.
         let _lost = writer.seal();
         assert!(!copy.take(&mut follower, writer.keeps_time).expect("nothing yet"));
         assert_eq!(follower.newest().expect("newest"), 1);
@@ -208,7 +208,7 @@ fn inv16_what_nobody_was_told_of_is_given_when_it_stays_and_not_when_it_is_repla
         assert!(!copy.take(&mut follower, writer.keeps_time).expect("nothing yet"));
         assert_eq!(follower.newest().expect("newest"), 2);
         writer.model.commit(stays);
-        // Published, but its process died before it was acknowledged: the next one follows it.
+        // Published, but the process dies before it acknowledges the commit. The next transaction follows it.
         let next = writer.seal();
         assert!(copy.take(&mut follower, writer.keeps_time).expect("followed"));
         assert_eq!(copy.position, 3, "one was left out");
@@ -233,7 +233,7 @@ fn inv16_a_pinned_log_does_not_start_over_before_it_has_been_read() {
         assert!(!writer.log.may_start_over().expect("asked"));
         assert_eq!(writer.try_restart().expect_err("pinned").kind(), ErrorKind::Busy);
         assert_eq!(writer.log.truncate(&NoDatabase, 0).expect_err("pinned").kind(), ErrorKind::Busy);
-        // It appends instead.
+        // The writer appends instead.
         writer.commit();
         copy.take_all(&mut follower, writer.keeps_time);
         assert_eq!(writer.try_restart().expect_err("still pinned").kind(), ErrorKind::Busy);
@@ -242,7 +242,7 @@ fn inv16_a_pinned_log_does_not_start_over_before_it_has_been_read() {
         writer.commit();
         assert!(!writer.log.may_start_over().expect("asked"));
         copy.catch_up(&mut follower, &writer);
-        // What has been read may be read again as long as it is there.
+        // The follower may read a transaction again as long as the log has it.
         assert!(follower.read_since(copy.position - 1).expect("again").is_some());
         assert!(matches!(follower.pin(0), Err(JournalError::LostPlace { position: 0, .. })));
         drop(follower);
@@ -258,7 +258,7 @@ fn inv16_once_the_log_is_about_to_start_over_it_cannot_be_pinned_further_back() 
         writer.restart();
         writer.commit();
         assert!(writer.log.may_start_over().expect("asked"));
-        // SQLite has decided. What is there can be read, and the end be pinned.
+        // SQLite has decided to start over. The follower can still read the log, and pin its end.
         assert!(!follower.pin(0).expect("too late"));
         let mut copy = Copy::new();
         copy.take_all(&mut follower, writer.keeps_time);
@@ -286,7 +286,7 @@ fn inv16_who_is_too_slow_is_told_that_its_place_is_lost() {
         assert!(is_lost(refused));
         assert!(is_lost(copy.take(&mut follower, writer.keeps_time)));
         assert!(is_lost(follower.read_since(u64::MAX).map(|_| true)), "nobody has been there");
-        // Copied anew, it goes on.
+        // With a new copy, the follower continues.
         copy.pages = writer.model.pages.clone();
         copy.position = follower.oldest().expect("oldest");
         writer.commit();
@@ -333,7 +333,7 @@ fn inv16_positions_survive_every_user_of_the_log() {
                     writer.commit();
                     commits += 1;
                 }
-                // Sealed and never acknowledged: recovery keeps it.
+                // A transaction that is sealed and never acknowledged: recovery keeps it.
                 if round % 2 == 1 {
                     let sealed = writer.seal();
                     writer.model.commit(sealed);

@@ -1,5 +1,5 @@
-//! Generations do not run out: logs that stand at the numbers at which fields overflow go on, recover and are
-//! retired like any other.
+//! Generations do not run out: logs at the numbers where fields overflow continue, recover and retire like any other
+//! log.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -24,7 +24,7 @@ use duralite_medium::{LocalSegment, Nvm};
 
 const PAGE: usize = 512;
 const ID: LogId = LogId([9; 16]);
-/// Where fields of the formats are full.
+/// The numbers at which fields of the formats are full.
 const FULL: [u64; 6] = [1 << 24, 1 << 29, 1 << 30, 1 << 31, 1 << 32, 1 << 48];
 
 fn contents<E: Engine>(stream: &mut WalStream<E>) -> Vec<u8> {
@@ -34,7 +34,7 @@ fn contents<E: Engine>(stream: &mut WalStream<E>) -> Vec<u8> {
     bytes
 }
 
-/// Starts the log over; returns what it held before and holds now.
+/// Starts the log over.
 fn start_over<E: Engine>(stream: &mut WalStream<E>, model: &mut Model) {
     let (offset, data) = model.restart();
     stream.write(&NoDatabase, offset, &data).expect("the log starts over");
@@ -53,14 +53,14 @@ fn blocks_at(generation: u64, layout: Layout) -> Arc<RecordingBlock> {
     let superblock = common::waldio_superblock(layout, PAGE as u32, 1 << 20);
     let block = RecordingBlock::new(superblock.block_bytes);
     Waldio::format(&block, &superblock).expect("format");
-    // The second in place of the one that the format begins with.
+    // The second slot replaces the one that the format begins with.
     for generation in [generation, generation - 1] {
         let (wal_header, retired, file_bytes) = (None, false, block.len());
         let slot =
             waldio::Slot { generation, wal_header, retired, file_bytes, position: generation, time_ms: 0 };
         block.write(waldio::slot_offset(generation), &slot.encode(ID)).expect("slot");
     }
-    // All of it is durable.
+    // Everything on the new device is durable.
     Arc::new(RecordingBlock::from_bytes(block.to_bytes(), superblock.block_bytes))
 }
 

@@ -1,6 +1,6 @@
-//! Golden files of `nvwal`'s format: what each one means is fixed, and so are the bytes that today's code
-//! writes. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden` writes them anew, for a new
-//! version of the format only.
+//! Golden files of the `nvwal` format. A test pins what each file means, and the bytes that the current code writes.
+//! `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden` rewrites them, which is only for a new version
+//! of the format.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -21,16 +21,16 @@ use duralite_journal::{DatabaseIdentity, EngineOptions, JournalError, Log, Nvwal
 use duralite_logfmt::nvwal::{self as nvwal_format, Base, RecordHeader};
 use duralite_logfmt::{FormatError, LogHead, LogId};
 
-/// Where block 0 of the golden logs begins, and their first transaction.
+/// The offset of block 0 in the golden logs, and the offset of their first transaction.
 const BLOCKS: usize = 8192;
 const FIRST_TRANSACTION: usize = BLOCKS + 16;
 const ACTIVE: usize = 1152;
 const SLOT_OF_GENERATION_2: usize = 1216;
-/// The log's identity, and that of the database it is for.
+/// The log's identity, and the identity of its database.
 const ID: LogId = LogId([9; 16]);
 const INODE: u64 = 1;
 const BIRTH_NS: u64 = 2;
-/// What is said of `wrong-version.nvwal`.
+/// The error for `wrong-version.nvwal`.
 const OTHER_VERSION: FormatError =
     FormatError::LogVersion { format: "nvwal", found: 2, reads: nvwal_format::VERSION };
 
@@ -43,10 +43,10 @@ fn file(name: &str) -> PathBuf {
 }
 
 const TRANSACTIONS: u32 = 40;
-/// How many precede the one that is torn in `torn-checksum-late.nvwal`.
+/// How many transactions precede the torn one in `torn-checksum-late.nvwal`.
 const TORN: u32 = 36;
 
-/// A log of transactions over several blocks, two of them spilled; and what it holds.
+/// A log of transactions over several blocks, two of them spilled; and the log's content.
 fn good(sync: SyncMode) -> (Vec<u8>, Vec<u8>) {
     good_after(sync, TRANSACTIONS)
 }
@@ -55,7 +55,7 @@ fn good_after(sync: SyncMode, transactions: u32) -> (Vec<u8>, Vec<u8>) {
     written(sync, transactions, Model::new(512, 20))
 }
 
-/// The same of pages in which rows come and go.
+/// The same with pages in which rows come and go.
 fn changes() -> (Vec<u8>, Vec<u8>) {
     written(SyncMode::Lazy, TRANSACTIONS, Model::of_leaves(512, 5))
 }
@@ -78,7 +78,7 @@ fn written(sync: SyncMode, transactions: u32, mut model: Model) -> (Vec<u8>, Vec
     (nvm.to_bytes(), model.committed)
 }
 
-/// The same with a transaction whose records are stored and that was never sealed.
+/// The good log, with a transaction at the end whose records are stored and that was never sealed.
 fn torn() -> Vec<u8> {
     let (bytes, _) = good(SyncMode::Lazy);
     let options = options(SyncMode::Lazy);
@@ -99,7 +99,7 @@ fn transactions_of(bytes: &[u8]) -> Vec<usize> {
     offsets
 }
 
-/// The log once everything of it is in the database.
+/// The good log, retired: everything in it is in the database.
 fn retired() -> Vec<u8> {
     let nvm = Arc::new(RecordingNvm::from_bytes(good(SyncMode::Lazy).0, 1 << 20));
     let mut engine = Nvwal::open(nvm.clone(), Path::new("retired"), options(SyncMode::Lazy)).expect("open");
@@ -194,7 +194,7 @@ fn a_log_of_pages_in_which_rows_come_and_go_has_changes() {
     assert!(found > 20, "{found}");
 }
 
-/// Records of a log that are changes of pages.
+/// How many records of a log are changes of pages.
 fn changes_in(bytes: Vec<u8>) -> usize {
     let mut places = Vec::new();
     let nvm = Arc::new(RecordingNvm::from_bytes(bytes.clone(), 1 << 20));
@@ -263,8 +263,8 @@ fn a_retired_log_is_empty() {
     assert!(recovered("retired.nvwal").expect("retired").is_empty());
 }
 
-/// Attaches a copy of a golden file, which stands in the log directory under the name of log `named`, to
-/// a database that names log `id`.
+/// Attaches a copy of a golden file to a database that names log `id`. In the log directory, the copy has the name of
+/// log `named`.
 fn attached(name: &str, named: LogId, id: LogId, inode: u64) -> Result<Vec<u8>, JournalError> {
     let dir = tempfile::tempdir().expect("directory");
     let log_dir = directory(&nvwal::DESCRIPTOR, dir.path());
@@ -306,7 +306,7 @@ fn inv03_a_log_is_attached_by_its_own_database_only() {
     assert!(matches!(other, JournalError::Format { source: OTHER_VERSION, .. }));
 }
 
-/// Ordered logs: every flipped bit is an error or makes no difference, never a shorter log.
+/// In an ordered log, a flipped bit is an error or makes no difference. It never gives a shorter log.
 #[test]
 fn inv08_no_flipped_bit_shortens_the_log() {
     let (good, expected) = good(SyncMode::Lazy);

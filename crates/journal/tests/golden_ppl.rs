@@ -1,6 +1,6 @@
-//! The golden file of `ppl`'s format: what it means is fixed, and so are the bytes that today's code writes, but for those
-//! that recovery makes anew. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden_ppl` writes it anew, for a
-//! new version of the format only. The zeros that it ends with are not stored.
+//! The golden file of the `ppl` format. A test pins what it means, and the bytes that the current code writes, except
+//! those that recovery rebuilds. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden_ppl` rewrites the
+//! file, which is only for a new version of the format. The zeros at its end are not stored.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -34,7 +34,7 @@ fn file_bytes() -> usize {
     superblock().geometry().file_bytes(1) as usize
 }
 
-/// A database file in memory. Writes may be torn, and syncs fail.
+/// A database file in memory. A test can make its writes torn and its syncs fail.
 #[derive(Default)]
 struct Database {
     bytes: RefCell<Vec<u8>>,
@@ -78,8 +78,8 @@ impl DatabaseFile for Database {
     }
 }
 
-/// A log with pages of one record and of many, with pieces of the pool, merged and relocated ones, one with an image in a slot
-/// whose page in the file is torn, and one of a transaction that was never committed; the file; and what both mean.
+/// A log, the database file, and the pages that both make. The log has pages with one record and with many; pieces of
+/// the pool; merged and relocated logs of pages; an image in a slot for a page that is torn in the file.
 fn good() -> (Vec<u8>, Database, Vec<Vec<u8>>) {
     let nvm = Arc::new(RecordingNvm::new(0, file_bytes() as u64));
     Ppl::format(nvm.as_ref(), &superblock()).expect("format");
@@ -95,7 +95,7 @@ fn good() -> (Vec<u8>, Database, Vec<Vec<u8>>) {
     let mut pages = vec![vec![0; PAGE]; PAGES as usize];
     let mut rng = Rng(2015);
     for (first_frame, number) in (1..).zip(0..TRANSACTIONS) {
-        // Page 2 once, page 3 nearly always, and all of it.
+        // Page 2 is written once. Page 3 is written nearly always, and all of it.
         let page_number = match number {
             0 => 2,
             _ if number % 7 == 3 => 4 + (number % 3) as u32,
@@ -109,7 +109,7 @@ fn good() -> (Vec<u8>, Database, Vec<Vec<u8>>) {
             Commit { first_frame, last_frame: first_frame, db_pages: PAGES, checksum: [number as u32, 7] };
         log.seal(&database, &commit).expect("seal");
         if [12, 25, 38].contains(&number) {
-            // SQLite checkpoints what was committed so far.
+            // SQLite checkpoints what has been committed so far.
             for (number, page) in (1u64..).zip(&pages).skip(1) {
                 home.write(&database, page, (number - 1) * PAGE as u64).expect("home");
             }
@@ -123,7 +123,7 @@ fn good() -> (Vec<u8>, Database, Vec<Vec<u8>>) {
     (bytes, database, pages)
 }
 
-/// What recovery makes anew is nobody's affair: the page table, and the states of extents.
+/// Clears what recovery rebuilds: the page table, and the states of extents.
 fn without_states(mut bytes: Vec<u8>) -> Vec<u8> {
     let geometry = superblock().geometry();
     bytes[geometry.buckets_offset as usize..geometry.chunks_offset as usize].fill(0);
@@ -150,7 +150,7 @@ fn medium(bytes: &[u8]) -> Arc<RecordingNvm> {
     Arc::new(nvm)
 }
 
-/// The pages that a log and a database file make.
+/// The pages that a log and a database file make together.
 fn pages_of(bytes: &[u8], database: &Database) -> Result<Vec<Vec<u8>>, JournalError> {
     let log = Ppl::open_read_only(medium(bytes), Path::new("golden"))?;
     let home = log.home().expect("a home");
@@ -183,7 +183,7 @@ fn the_golden_log_means_what_it_meant() {
     let mut records = 0;
     log.walk(&database, &mut |transaction| records += transaction.records.len()).expect("walk");
     assert!((10..TRANSACTIONS as usize).contains(&records), "{records} records, others are merged");
-    // Recovery, and draining, come to the same.
+    // Recovery and draining give the same pages.
     let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
     let (options, nvm) = (PplOptions::default(), medium(&stored()));
     let log = Ppl::attach(nvm, Path::new("golden"), &options, segment, 0, true).expect("attach");

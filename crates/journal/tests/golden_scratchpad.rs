@@ -1,6 +1,6 @@
-//! The golden files of `scratchpad`'s format: what they mean is fixed, and so are the bytes that today's code writes.
-//! `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden_scratchpad` writes them anew, for a new version of the
-//! format only. The zeros that they end with are not stored.
+//! The golden files of the `scratchpad` format. A test pins what they mean, and the bytes that the current code writes.
+//! `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden_scratchpad` rewrites them, which is only for a
+//! new version of the format. The zeros at their ends are not stored.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -24,8 +24,8 @@ const REGION_BYTES: u64 = 128 << 10;
 const TRANSACTIONS: u32 = 12;
 const FILES: [&str; 2] = ["good.scratchpad", "good.scratchpad-region"];
 
-/// A log with transactions of one page and of several, one that was never committed, and a rollback journal; and what the log
-/// means. Rows come and go in its pages, and records may be changes.
+/// A log with transactions of one page and of several pages, one transaction that was never committed, and a rollback
+/// journal; and the log's content. Rows come and go in the database's pages, so records may be changes.
 fn good() -> (Vec<u8>, Vec<u8>) {
     let rig = Rig::new(1, REGION_BYTES, false);
     let mut log = rig.open(0).expect("open");
@@ -101,7 +101,7 @@ fn the_golden_log_means_what_it_meant() {
     assert!(bytes[..5000].iter().all(|byte| *byte == 0xd9));
 }
 
-/// Nothing that is committed goes unnoticed, whichever bit flips: it is refused, or it means the same.
+/// No flipped bit in committed bytes goes unnoticed: the log is refused, or it means the same.
 #[test]
 fn inv25_no_flipped_bit_in_what_is_committed_goes_unnoticed() {
     let (_, expected) = good();
@@ -128,7 +128,7 @@ fn damaged_golden_logs_are_refused() {
     assert!(matches!(damaged(8), JournalError::Format { source: FormatError::LogVersion { .. }, .. }));
     assert!(matches!(damaged(0), JournalError::Format { source: FormatError::Magic, .. }));
     assert!(matches!(damaged(1090), JournalError::Format { .. }));
-    // Another region, the head of a page, and the mark of a commit behind it.
+    // The id of another region, the head of a page, and the link to the last entry of the page's transaction.
     assert!(matches!(damaged(50), JournalError::Format { .. } | JournalError::NoRegion { .. }));
     let region = SUPERBLOCK_BYTES;
     assert!(matches!(damaged(region), JournalError::Format { .. }));

@@ -1,7 +1,6 @@
-//! Golden files of `waldio`'s format: what each one means is fixed, and so are the bytes that today's code
-//! writes. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test
-//! golden_waldio` writes them anew, for a new version of the format only. The zeros that a log ends
-//! with are not stored.
+//! Golden files of the `waldio` format. A test pins what each file means, and the bytes that the current code writes.
+//! `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden_waldio` rewrites them, which is only for a new
+//! version of the format. The zeros at the end of a log are not stored.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -25,20 +24,19 @@ use duralite_medium::block::Block as _;
 
 const BLOCK: u32 = 512;
 const TRANSACTIONS: u32 = 30;
-/// Bytes of the log.
+/// Bytes of each log.
 const FILE_BYTES: usize = 512 << 10;
 
 fn superblock(layout: Layout) -> Superblock {
     common::waldio_superblock(layout, 512, 1 << 20)
 }
 
-/// A log of two generations, whose second has groups of one and of three transactions; and what it
-/// holds.
+/// A log of two generations, whose second one has groups of one and of three transactions; and the log's content.
 fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
     written(layout, Model::new(512, 20))
 }
 
-/// The same of pages in which rows come and go.
+/// The same with pages in which rows come and go.
 fn changes() -> (Vec<u8>, Vec<u8>) {
     written(Layout::Delta, Model::of_leaves(512, 5))
 }
@@ -126,7 +124,7 @@ fn a_log_of_pages_in_which_rows_come_and_go_has_changes() {
     assert!(found > 20, "{found}");
 }
 
-/// Records of a log that are changes of pages.
+/// How many records of a log are changes of pages.
 fn changes_in(bytes: Vec<u8>) -> usize {
     let found = Superblock::decode(&bytes).expect("a superblock");
     let mut places = Vec::new();
@@ -174,7 +172,7 @@ fn damaged_golden_logs_are_refused() {
         // The slot of generation 3, and its first group.
         assert!(matches!(damaged(8192 + 20), Err(JournalError::Corrupt { .. })));
         assert!(matches!(damaged(12288 + 100), Err(JournalError::Corrupt { offset: 12288, .. })));
-        // The slot of generation 2 is over.
+        // The slot of generation 2 is no longer in force.
         assert!(damaged(4096 + 20).is_ok());
     }
 }

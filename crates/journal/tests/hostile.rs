@@ -1,6 +1,6 @@
-//! Logs that claim to be larger than what is there: looking at one, or recovering it, costs what it
-//! holds and not what it claims. Everything that is allocated for a log's content is then read
-//! into, so bytes read stand for memory too.
+//! Logs that claim to be larger than their content. To look at such a log, or to recover it, costs in proportion to its
+//! content and not to its claim. Every buffer for a log's content is filled by reads, so the bytes that are read bound
+//! the memory too.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -35,11 +35,11 @@ use duralite_medium::{FileNvm, LocalSegment, MapOptions, Nvm};
 
 const PAGE: usize = 4096;
 const ID: LogId = LogId([9; 16]);
-/// What the files claim to have.
+/// The size that the files claim to have.
 const CLAIMED: u64 = 1 << 40;
-/// What looking at them may read.
+/// The most bytes that looking at them may read.
 const BOUND: u64 = 16 << 20;
-/// A transaction of one record that is only a header.
+/// A transaction with one record, which is only a header.
 const ONE_RECORD: TxHeader = TxHeader {
     tx_bytes: 48,
     sequence: 1,
@@ -84,7 +84,7 @@ fn attach(block: Arc<dyn Block>, layout: Layout) -> Result<WalStream<Waldio>, Jo
         .map(WalStream::new)
 }
 
-/// A log of some commits, what it holds, and where it ends.
+/// A log with some commits, its content, and its end.
 fn good(layout: Layout) -> (Vec<u8>, Vec<u8>, u64) {
     let block = Arc::new(RecordingBlock::new(512));
     Waldio::format(block.as_ref(), &superblock(layout)).expect("format");
@@ -108,7 +108,7 @@ fn inv12_a_sparse_log_of_blocks_is_verified_and_recovered_for_what_it_holds() {
         let dir = tempfile::tempdir().expect("directory");
         let (bytes, expected, _) = good(layout);
         let Some(file) = file(dir.path(), &bytes, CLAIMED) else { return };
-        // Something far behind, which has to be looked at.
+        // Something far behind the log's end, where a reader has to look.
         file.write_all_at(&[0x5A; 4096], CLAIMED / 2).expect("junk");
         let block = blocks(file.try_clone().expect("file"), dir.path(), true);
         let mut count = 0;
@@ -162,7 +162,7 @@ fn inv12_a_group_that_claims_most_of_a_sparse_log_is_not_believed() {
     }
 }
 
-/// A log of one group with this one transaction.
+/// A log with one group, which has only this transaction.
 fn forged(tx: TxHeader, records: &[u8]) -> Arc<RecordingBlock> {
     let block = RecordingBlock::new(512);
     Waldio::format(&block, &superblock(Layout::Delta)).expect("format");
@@ -203,7 +203,7 @@ fn inv12_sizes_that_only_a_header_knows_are_checked_against_what_is_there() {
         (tx, long.encode().to_vec()),
         (alone, long.encode().to_vec()),
         (alone, [&wide.encode()[..], &[0; 3 * PAGE]].concat()),
-        // Something behind the last record.
+        // There is something behind the last record.
         (alone, two),
     ] {
         let refused = attach(forged(tx, &records), Layout::Delta).map(|_| ()).expect_err("damaged");
@@ -225,7 +225,7 @@ fn inv12_a_chain_of_differences_without_end_is_refused() {
     assert_eq!(refused.kind(), ErrorKind::Corrupt);
 }
 
-/// A log of page 1 whole and of a change of it.
+/// A log with page 1 as a whole and then a change of it.
 fn changed(page: &[u8], payload: &[u8]) -> Arc<RecordingBlock> {
     let mut ranges = Vec::new();
     let whole = RecordHeader {
@@ -245,7 +245,7 @@ fn changed(page: &[u8], payload: &[u8]) -> Arc<RecordingBlock> {
     forged(tx, &records)
 }
 
-/// What reading the page of [`changed`] comes to.
+/// The result of reading the page of [`changed`].
 fn read_changed(page: &[u8], payload: &[u8]) -> Result<Vec<u8>, JournalError> {
     let mut stream = attach(changed(page, payload), Layout::Delta)?;
     let mut bytes = vec![0; PAGE];
@@ -262,7 +262,7 @@ fn inv12_changes_of_pages_that_leave_the_page_are_refused() {
     assert!(read_changed(&page, &[2, 1, 10, 100, 4, 20, 0, 7]).expect("sound") == moved);
     let far = [142, 128]; // 127 + 15 * 256 + 128 = 4095
     for payload in [
-        // Moves from and to beyond the end, cut short, and more than there are.
+        // Moves from and to beyond the end; a payload that is cut short; and fewer moves than it claims.
         &[&[2, 1, 0][..], &far, &[1]].concat()[..],
         &[&[2, 1][..], &far, &[0, 1]].concat(),
         &[2, 1, 0, 9],
@@ -271,7 +271,7 @@ fn inv12_changes_of_pages_that_leave_the_page_are_refused() {
         // Ranges.
         &[&[3][..], &far, &[1, 0, 0]].concat(),
         &[3, 0, 9, 1],
-        // Cells of what is no leaf, no kind at all, and nothing.
+        // Cells of a page that is no leaf; no known kind; and no payload.
         &[1, 1, 3, 0, 0],
         &[9, 1],
         &[],
@@ -279,7 +279,7 @@ fn inv12_changes_of_pages_that_leave_the_page_are_refused() {
         let refused = read_changed(&page, payload).expect_err("damaged");
         assert_eq!(refused.kind(), ErrorKind::Corrupt, "{payload:?}");
     }
-    // A number of ranges that a change has not, and a base that there is not.
+    // A number of ranges that a change does not have, and a base that does not exist.
     let header = RecordHeader { record_bytes: 17, frame: 1, page_number: 1, ranges: 0, base: Base::Change };
     for (at, byte) in [(12, 1), (14, 3), (15, 1)] {
         let mut bytes = header.encode();
@@ -288,7 +288,7 @@ fn inv12_changes_of_pages_that_leave_the_page_are_refused() {
     }
 }
 
-/// A change of a page that nothing of is logged before applies to zeros, and those are no leaf.
+/// A change of a page that has no record before it applies to zeros, and zeros are no leaf.
 #[test]
 fn inv12_a_change_of_nothing_is_refused() {
     let payload = [1, 1, 3, 0, 0, 0, 0, 0];
@@ -303,7 +303,7 @@ fn memory_options() -> NvwalOptions {
     NvwalOptions { block_bytes: 8192, limit_bytes: CLAIMED, cache_bytes: 0, ..NvwalOptions::default() }
 }
 
-/// A log in memory of some commits and what it holds.
+/// A log in memory with some commits, and its content.
 fn good_memory() -> (Vec<u8>, Vec<u8>, MemorySuperblock) {
     let options = memory_options();
     let superblock = common::superblock(&options, PAGE as u32);
@@ -330,7 +330,7 @@ fn inv12_a_sparse_log_in_memory_is_verified_and_recovered_for_what_it_holds() {
     let grown = superblock.limit_blocks;
     assert!(grown >= 1 << 24, "a table worth skipping");
     bytes[GROWN_OFFSET as usize..][..8].copy_from_slice(&checked_word(grown).to_le_bytes());
-    // The table as holes too: the states are set anew from the list.
+    // The block table is a hole too: recovery rebuilds the states from the list.
     let head = bytes[..4096].to_vec();
     let body = bytes.split_off(superblock.blocks_offset as usize);
     let Some(file) = file(dir.path(), &head, superblock.file_bytes(grown)) else { return };
@@ -358,7 +358,7 @@ fn inv12_a_list_of_blocks_that_comes_back_to_itself_is_refused_at_once() {
         nvwal::walk(nvm, Path::new("log"), &NoDatabase, last).expect("walk");
         let block = (end - superblock.blocks_offset) / 8192;
         assert!(block >= 2, "a list of several blocks");
-        // A transaction at the tail without a record in its block, which goes on in an earlier one.
+        // A transaction at the tail that has no record in its block and continues in an earlier block.
         let tx = NvwalTxHeader {
             hash: 0,
             elapsed_ms: 0,

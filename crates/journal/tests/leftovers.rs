@@ -1,4 +1,4 @@
-//! Logs that crashes have left, beside those of many other databases.
+//! Logs that crashes have left, beside the logs of many other databases.
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
 use std::io;
@@ -21,7 +21,7 @@ impl Hook for Opened {
     }
 }
 
-/// Makes the log of a database, and leaves it as a process does that dies then.
+/// Makes the log of a database, and leaves it as a process does that dies right afterwards.
 fn leave(dir: &Path, name: &str) -> PathBuf {
     let database = dir.join("data").join(name);
     if !database.exists() {
@@ -44,7 +44,7 @@ fn a_database_finds_its_own_leftovers_and_opens_few_of_the_logs_of_others() {
     }
     let others: Vec<_> = (0..60).map(|number| leave(dir.path(), &format!("other{number}.db"))).collect();
     let left = leave(dir.path(), "app.db");
-    // Its memory only: the log's name was lost with the power, and this one not.
+    // Only the log's shared memory is left: the power loss took the log's name, but not the memory's.
     let lost = leave(dir.path(), "app.db");
     assert!(!left.exists() && lost.exists());
     std::fs::remove_file(&lost).expect("remove");

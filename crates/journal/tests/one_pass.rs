@@ -1,4 +1,4 @@
-//! Recovery of a `waldio` log reads it once, and keeps what it makes of its pages.
+//! Recovery of a `waldio` log reads the log once, and keeps the page images that it makes.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -66,10 +66,10 @@ fn recovery_reads_each_byte_of_the_log_once() {
         for (_, frame) in log.newest_frames() {
             log.read_page(&NoDatabase, frame, &mut page).expect("read");
         }
-        // What is after the log's end is looked through too.
+        // Recovery also scans what is behind the log's end.
         let rest = block.len() - DATA_OFFSET - used;
         let read = block.counters().read_bytes - before - rest;
-        // And what is read ahead goes beyond it.
+        // Read-ahead goes beyond the end.
         assert!(read < used + used / 10 + (3 << 20), "seed {seed}: {read} bytes read of {used}");
     });
 }

@@ -1,5 +1,5 @@
-//! A panic in the middle of an operation, which the boundary to C catches, leaves the log poisoned
-//! (invariant 9): whatever the operation left half done, nothing is acknowledged on top of it.
+//! A panic in the middle of an operation, which the boundary to C catches, poisons the log (invariant 9). Whatever the
+//! operation has left half done, no later commit is acknowledged.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -20,7 +20,7 @@ use duralite_journal::{
 use duralite_medium::block::{Block, BlockCounters, Durability};
 use duralite_medium::{Counters, Guarantee, Latency, MediumError, Nvm};
 
-/// Panics after so many more writes to the medium; never while negative.
+/// Panics after this many more writes to the medium; never while negative.
 #[derive(Debug, Default)]
 struct Fuse(AtomicI64);
 
@@ -224,7 +224,7 @@ fn inv09_after_a_panic_in_an_operation_nothing_is_acknowledged() {
                 let (offset, data) = model.restart();
                 let again = catch_unwind(AssertUnwindSafe(|| log.write(&NoDatabase, offset, &data)));
                 if again.is_ok() {
-                    // The fuse was longer than all of this.
+                    // The fuse was longer than both operations.
                     continue;
                 }
             }
@@ -262,7 +262,7 @@ fn inv09_a_panic_while_leading_frees_the_others_and_stops_this_process() {
         (log.take_ticket().expect("a ticket"), log.durability_waiter().expect("a committer"));
     fuse.set(0);
     assert!(catch_unwind(AssertUnwindSafe(|| committer.wait(ticket))).is_err());
-    // The lock that the panicking thread held is free: nobody waits for it, and nobody goes on.
+    // The lock that the panicking thread held is free: no thread waits for it, and no commit goes on.
     assert!(matches!(committer.wait_all(), Err(JournalError::Poisoned(_))));
     assert!(matches!(log.size(), Err(JournalError::Poisoned(_))));
 }

@@ -1,4 +1,4 @@
-//! After a failure that leaves doubt, nothing more is acknowledged (invariant 9).
+//! After a failure that leaves doubt, no commit is acknowledged any more (invariant 9).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -29,7 +29,7 @@ fn inv09_a_damaged_log_acknowledges_nothing_until_it_is_attached_anew() {
         .for_each(|(offset, data)| log.write(&NoDatabase, *offset, data).expect("write"));
     model.commit(transaction);
 
-    // Somebody scribbles over everything behind the superblock.
+    // Another program overwrites everything behind the superblock.
     let file = std::fs::OpenOptions::new().write(true).open(log.path()).expect("log");
     let length = file.metadata().expect("metadata").len();
     let junk = vec![0x5A; (length - 4096) as usize];

@@ -1,5 +1,5 @@
-//! `scratchpad` on recorded memory: logs that share a region, rollback journals in it, and what a crash leaves of both,
-//! with flushes and without.
+//! `scratchpad` on recorded memory: logs that share a region, rollback journals in the region, and what a crash leaves
+//! of both, with flushes and without.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -24,14 +24,14 @@ use rig::{Rig, contents};
 
 const PAGE: usize = 512;
 
-/// Transactions of two databases in one region, and a crash.
+/// Transactions of two databases in one region, and then a crash.
 fn crash_two_logs(seed: u64, durable_on_store: bool) {
     let mut rng = Rng(seed * 77 + 1);
     let rig = Rig::new(2, 512 << 10, durable_on_store);
     rig.memory.crash_before(rng.below(900), seed);
     let mut logs = [rig.open(0).expect("open"), rig.open(1).expect("open")];
     let mut models = [Model::new(PAGE, 12), Model::of_leaves(PAGE, 12)];
-    // What each log may hold: as of the last commit that was acknowledged, or the one under way.
+    // What each log may hold: its state after the last acknowledged commit, or after the one under way.
     let mut possible = [vec![Vec::new()], vec![Vec::new()]];
     for _ in 0..30 {
         let which = rng.below(2) as usize;
@@ -57,7 +57,7 @@ fn crash_two_logs(seed: u64, durable_on_store: bool) {
         rig.memory.image().map(|left| rig.memory.over(left)).unwrap_or_else(|| rig.memory.crash(seed));
     let left = rig.on(image);
     for (which, possible) in possible.iter().enumerate() {
-        // Recovery may be cut off too, and then comes to the same.
+        // Recovery may be cut off too. Another recovery then gives the same.
         let before = left.look(which).expect("a sound log");
         assert!(possible.contains(&before), "log {which} is none of those possible");
         let cut = left.on(left.memory.over(left.memory.to_bytes()));
@@ -101,7 +101,7 @@ fn inv10_a_region_that_is_full_fails_the_write_and_loses_nothing() {
                 full += 1;
                 assert_eq!(error.kind(), ErrorKind::Full, "{error}");
                 log.engine_mut().discard_staged().expect("discard");
-                // A checkpoint of either log makes room for both.
+                // A checkpoint of either log frees pages for both.
                 let (offset, data) = model.restart();
                 assert_eq!(log.engine().fill().used_bytes > 0, rig.taken() > 0);
                 log.write(&NoDatabase, offset, &data).expect("a header");
@@ -112,7 +112,7 @@ fn inv10_a_region_that_is_full_fails_the_write_and_loses_nothing() {
     assert!(full > 2, "never full");
 }
 
-/// A small region with one log, and a transaction that is to be written to it.
+/// A small region with one log, and a transaction to be written to the log.
 fn small() -> (Rig, WalStream<Scratchpad>, Model, Transaction) {
     let rig = Rig::new(1, 64 << 10, false);
     let mut log = rig.open(0).expect("open");
@@ -134,7 +134,7 @@ fn inv24_pages_of_a_transaction_whose_process_died_are_had_again() {
     assert_eq!((rig.taken(), log.engine().committed()), (0, 0));
 }
 
-/// The same for a rollback journal, whose writer knows nothing of transactions: those that are committed stay.
+/// The same for a rollback journal, whose writer knows nothing of transactions. Committed transactions stay.
 #[test]
 fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     let (rig, mut log, mut model, transaction) = small();
@@ -159,7 +159,7 @@ fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     assert_eq!(journal.read(&mut found, 0).expect("read"), 18000);
     assert!(found[..9000] == [7; 9000] && found[9000..] == [8; 9000]);
     assert_eq!(contents(&mut log), model.committed);
-    // What is needed is not given back, however little there is.
+    // Pages that are needed are not given back, however few pages are free.
     assert_eq!(journal.write(&[9; 64 << 10], 18000).expect_err("full").kind(), ErrorKind::Full);
     assert_eq!(contents(&mut log), model.committed);
     journal.delete().expect("delete");
@@ -167,7 +167,7 @@ fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     assert_eq!(rig.taken(), 0, "pages that nobody has");
 }
 
-/// A log whose pages were given to others says so, and is not an empty one.
+/// A log whose pages were given to other logs is an error, and not an empty log.
 #[test]
 fn inv25_a_log_whose_pages_others_have_is_an_error() {
     let (rig, mut log, _, transaction) = small();
@@ -181,7 +181,7 @@ fn inv25_a_log_whose_pages_others_have_is_an_error() {
     assert!(corrupt(rig.look(0).map(drop)) && corrupt(rig.open(0).map(drop)));
 }
 
-/// A process that died in a commit has said where it begins, and its pages are given back by others.
+/// A process died in a commit and has already stored the link to it. Other processes then take its pages.
 #[test]
 fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
     let (rig, mut log, _, transaction) = small();
@@ -197,7 +197,7 @@ fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
     let link = link_word(3, first_link_tag(id, generation));
     rig.log(0).store_u64(first_link_offset(generation), link);
     assert!(rig.look(0).is_ok());
-    // It finds no room, and then has that of the dead; and it is taken back.
+    // The transaction finds no free page and takes the pages of the dead process. Then it is rolled back.
     let (_, first) = transaction.writes.split_last().expect("writes");
     first.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
     log.engine_mut().discard_staged().expect("discard");
@@ -207,7 +207,7 @@ fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
     assert_eq!(rig.taken(), 0);
 }
 
-/// What other logs have of a region is not given back by a checkpoint of this one.
+/// A checkpoint of this log does not give back the pages of other logs.
 #[test]
 fn inv10_a_log_is_short_of_room_by_what_it_has_itself() {
     let rig = Rig::new(2, 128 << 10, true);
@@ -233,8 +233,8 @@ fn inv10_a_log_is_short_of_room_by_what_it_has_itself() {
     assert!(commit(1, 6));
 }
 
-/// A rollback journal as SQLite treats it, and a crash: what was synced last is there, or the journal has gone where it was
-/// being deleted.
+/// Uses a rollback journal as SQLite does, and crashes. Afterwards the journal is as it was synced last, or is gone if
+/// it was being deleted.
 fn crash_a_journal(seed: u64, durable_on_store: bool) {
     let mut rng = Rng(seed * 31 + 7);
     let rig = Rig::new(1, 256 << 10, durable_on_store);
@@ -242,7 +242,8 @@ fn crash_a_journal(seed: u64, durable_on_store: bool) {
     let log = rig.open(0).expect("open");
     let journal = log.engine().rollback_journal().expect("a journal");
     let mut bytes: Option<Vec<u8>> = None;
-    // As of the last sync, and whether it may be gone, or be there, since then.
+    // The contents that a crash may leave: the journal as of the last sync, and the results of operations since then;
+    // `None` if it may be gone.
     let mut synced: Vec<Option<Vec<u8>>> = vec![None];
     for _ in 0..60 {
         if rig.memory.image().is_some() {
@@ -278,7 +279,7 @@ fn crash_a_journal(seed: u64, durable_on_store: bool) {
     assert_eq!(left.taken(), 0, "pages that nobody has");
 }
 
-/// One call of SQLite's, with what may be durable meanwhile and after it.
+/// One call of SQLite, and the contents that may be durable during the call and after it.
 fn step(
     journal: &dyn RollbackJournal,
     bytes: &mut Option<Vec<u8>>,
@@ -319,7 +320,7 @@ fn step(
             }
         }
         _ => {
-            // SQLite appends; what is durable stays.
+            // SQLite appends; the durable part stays.
             let more: Vec<u8> = (0..1 + rng.below(6000)).map(|_| rng.next() as u8).collect();
             journal.write(&more, now.len() as u64).expect("write");
             now.extend(more);
@@ -351,13 +352,13 @@ fn inv26_the_head_of_a_journal_is_zeroed_in_one_piece() {
         assert_eq!(journal.read(&mut found, 0).expect("read"), 8);
         assert!(found == head[..8] || found == [0; 8], "{found:?}");
     }
-    // A gap is zeros, also where the pages had something in them.
+    // A gap reads as zeros, even if the pages had something there.
     journal.truncate(10).expect("truncate");
     journal.write(&[9], 5000).expect("write");
     let mut found = vec![1; 5001];
     journal.read(&mut found, 0).expect("read");
     assert!(found[16..5000].iter().all(|byte| *byte == 0) && found[5000] == 9);
-    // Who looks whether it is hot may find it gone by then.
+    // A process that checks whether the journal is hot may find it gone.
     journal.delete().expect("delete");
     assert_eq!(journal.read(&mut found, 0).expect("read"), 0);
     assert!(matches!(journal.write(&[1], 0), Err(JournalError::Unexpected(_))));
@@ -371,7 +372,8 @@ enum Omit {
     Fence(u64),
 }
 
-/// Two commits; the power fails before an operation of the second one, or after it. Whether what is recovered is wrong.
+/// Commits twice. The power fails before an operation of the second commit, or after it. Returns whether the recovered
+/// log is wrong.
 fn is_wrong(durable_on_store: bool, omit: Omit, crash_at: u64, seed: u64) -> bool {
     let rig = Rig::new(1, 128 << 10, durable_on_store);
     let mut log = rig.open(0).expect("open");
@@ -399,7 +401,7 @@ fn is_wrong(durable_on_store: bool, omit: Omit, crash_at: u64, seed: u64) -> boo
     !found.is_ok_and(|found| found == model.committed || cut && found == before)
 }
 
-/// Must-fail controls: with one flush or fence of a commit left out, some crash shows it.
+/// Must-fail controls: if one flush or fence of a commit is left out, some crash shows it.
 #[test]
 fn inv25_every_flush_and_fence_of_a_commit_is_needed() {
     let shows = |durable, omit| {
@@ -419,7 +421,8 @@ fn inv25_every_flush_and_fence_of_a_commit_is_needed() {
     }
 }
 
-/// A log that says that the region counts it is counted, wherever a crash ends its deletion, and however often that is begun.
+/// If a log says that the region counts it, the region counts it, wherever a crash ends the log's deletion and however
+/// often the deletion is begun.
 #[test]
 fn inv24_a_region_never_counts_fewer_logs_than_there_are() {
     let mut cut = 0;

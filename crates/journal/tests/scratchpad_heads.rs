@@ -1,4 +1,5 @@
-//! Heads of rollback journals in a region that is flushed: what a crash, or the death of a process, must not bring back.
+//! Heads of rollback journals in a region whose stores are flushed: what must not come back after a crash, or after the
+//! death of a process.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -14,11 +15,12 @@ use duralite_journal::stream::WalStream;
 use duralite_medium::Nvm as _;
 use rig::Rig;
 
-/// What a journal begins with, and each part of it that has been synced: nothing else may pass for that after a crash.
+/// What a journal begins with, and each synced part of it. After a crash, nothing else may pass for such a head.
 const MAGIC: [u8; 8] = [0xd9, 0xd5, 5, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 
-/// A journal of a transaction that was large enough to sync a part of its journal before its end: with a second head, at
-/// `second`. `number` is in both heads. As SQLite writes them: the magic number when what follows is durable.
+/// Writes a journal of a transaction that was so large that SQLite synced a part of the journal before its end. It has
+/// a second head at `second`. Both heads contain `number`. As SQLite does, it writes the magic number when the bytes
+/// after it are durable.
 fn write_journal(journal: &dyn RollbackJournal, number: u8, second: u64) {
     let head: Vec<u8> = [&[0; 12][..], &[number; 500]].concat();
     journal.write(&head, 0).expect("write");
@@ -37,7 +39,7 @@ fn complete_head(journal: &dyn RollbackJournal, number: u8, at: u64) {
     journal.sync().expect("sync");
 }
 
-/// A process with journal number 1 and both of its heads.
+/// A process with journal number 1 and both heads of that journal.
 fn process_with_journal(rig: &Rig, second: u64) -> (WalStream<Scratchpad>, Arc<dyn RollbackJournal>) {
     let log = rig.open(0).expect("open");
     let journal = log.engine().rollback_journal().expect("a journal");
@@ -47,7 +49,7 @@ fn process_with_journal(rig: &Rig, second: u64) -> (WalStream<Scratchpad>, Arc<d
     (log, journal)
 }
 
-/// Whatever a crash leaves of a journal from this byte on, heads in it are of number 2.
+/// After any crash, all heads in the journal from byte `from` on are those of journal number 2.
 fn assert_heads_are_new(rig: &Rig, from: usize, when: &str) {
     for seed in 0..300 {
         let left = rig.on(rig.memory.crash(seed));
@@ -61,8 +63,8 @@ fn assert_heads_are_new(rig: &Rig, from: usize, when: &str) {
     }
 }
 
-/// SQLite plays a journal back as far as it is long, and cuts the database to the size that its head tells. What a page held
-/// for the journal before must not be read for that, if the new length is durable and what is there is not.
+/// SQLite plays a journal back up to its length, and cuts the database to the size in its head. If the new length is
+/// durable and the new bytes are not, SQLite must not read what a page held for the previous journal.
 #[test]
 fn inv26_a_crash_does_not_bring_back_the_head_of_the_journal_before() {
     for (ends, durable_on_store) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)] {
@@ -79,7 +81,7 @@ fn inv26_a_crash_does_not_bring_back_the_head_of_the_journal_before() {
                     journal.create().expect("create");
                 }
                 1 => journal.truncate(0).expect("truncate"),
-                // What stays is whole.
+                // The part that stays is complete.
                 _ => journal.truncate(512).expect("truncate"),
             }
             if ends < 2 {
@@ -95,7 +97,7 @@ fn inv26_a_crash_does_not_bring_back_the_head_of_the_journal_before() {
     }
 }
 
-/// What a process has stored is seen by everybody, and is not durable, when it dies.
+/// Everybody sees what a process stored before it died, but it may not be durable.
 #[test]
 fn inv26_a_head_that_a_process_stored_over_when_it_died_does_not_come_back() {
     for second in [512, 4096, 8192] {
@@ -103,7 +105,7 @@ fn inv26_a_head_that_a_process_stored_over_when_it_died_does_not_come_back() {
         let (dying, journal) = process_with_journal(&rig, second);
         journal.write(&[0; 28], 0).expect("write");
         journal.sync().expect("sync");
-        // The next transaction of the same length is not synced.
+        // The next transaction has the same length, and is not synced.
         journal.write(&[[0; 12], [2; 12]].concat(), 0).expect("write");
         (512..second + 512).step_by(512).for_each(|at| journal.write(&[2; 512], at).expect("write"));
         std::mem::forget((journal, dying));
@@ -116,7 +118,7 @@ fn inv26_a_head_that_a_process_stored_over_when_it_died_does_not_come_back() {
     }
 }
 
-/// The same of one that a process was erasing, in pages that it had taken.
+/// The same for a head that a process was erasing, in pages that it had taken.
 #[test]
 fn inv26_a_head_that_a_process_was_erasing_when_it_died_does_not_come_back() {
     for second in [512, 4096, 8192] {
@@ -132,11 +134,12 @@ fn inv26_a_head_that_a_process_was_erasing_when_it_died_does_not_come_back() {
     }
 }
 
-/// A process that dies when it has ended a transaction for everybody to see, and not durably, has not told anybody. The
-/// next one must not store over the journal before its end is durable: else a crash plays back what is left of both.
+/// A process ends a transaction visibly but not durably, and dies before it acknowledges the commit. The next process
+/// must not store over the journal before that end is durable, or a crash would play back a mixture of both journals.
 #[test]
 fn inv26_a_journal_that_a_process_was_ending_when_it_died_does_not_come_back_with_other_records() {
-    // By zeros over the head (PERSIST), by its length (TRUNCATE), by the word that says that there is one (DELETE).
+    // By zeros over the head (PERSIST), by the length (TRUNCATE), or by the word that says that the journal exists
+    // (DELETE).
     for ends in 0..3 {
         let rig = Rig::new(1, 256 << 10, false);
         let (_log, journal) = process_with_journal(&rig, 4096);

@@ -1,5 +1,5 @@
-//! `waldio` against a model: random histories by one or two processes, cut by power losses and
-//! deaths at any operation; failing devices; damage.
+//! `waldio` against a model: random histories by one or two processes, cut off by power losses and deaths at any
+//! operation; failing devices; damage.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -30,7 +30,7 @@ fn options(layout: Layout, durability: Durability) -> WaldioOptions {
     WaldioOptions { layout, durability, cache_bytes: 0, ..WaldioOptions::default() }
 }
 
-/// Processes that share a log: their memory, and the device.
+/// Processes that share a log: their segment, and the device.
 struct World {
     block: Arc<dyn Block>,
     segment: Arc<dyn Segment>,
@@ -73,13 +73,13 @@ fn wait(stream: &mut WalStream<Waldio>) -> Result<(), JournalError> {
     }
 }
 
-/// What a history has done so far.
+/// The state of a history so far.
 struct History {
     world: World,
     block: Arc<RecordingBlock>,
     processes: Vec<WalStream<Waldio>>,
     model: Model,
-    /// What a power loss may leave: from what was acknowledged last to what was sealed last.
+    /// What a power loss may leave: from the transaction acknowledged last to the one sealed last.
     possible: Vec<Model>,
 }
 
@@ -99,14 +99,14 @@ impl History {
         Self { world, block, processes, model: model.clone(), possible: vec![model] }
     }
 
-    /// Everything so far is durable: a power loss that has not happened yet leaves all of it, but for the header of a log without blocks.
+    /// Everything so far is durable: a later power loss leaves all of it, except the header of a log without blocks.
     fn settle(&mut self) {
         if !self.block.has_crashed() && self.block.len() > DATA_OFFSET {
             self.possible = vec![self.model.clone()];
         }
     }
 
-    /// One step of a random process.
+    /// One step, by a random process.
     fn step(&mut self, rng: &mut Rng) {
         let which = rng.below(2) as usize;
         let stream = &mut self.processes[which];
@@ -118,7 +118,7 @@ impl History {
                 self.settle();
             }
             1 | 2 if self.model.has_header() => {
-                // Rolled back: a part of a transaction.
+                // Rolled back: SQLite writes a part of a transaction.
                 let transaction = self.model.transaction(rng, false);
                 let keep = rng.below(transaction.writes.len() as u64) as usize;
                 for (offset, data) in &transaction.writes[..keep] {
@@ -140,7 +140,8 @@ impl History {
                 let stream = &mut self.processes[which];
                 let spill = rng.chance(3);
                 let transaction = self.model.transaction(rng, spill);
-                // Sealed somewhere among these writes: both outcomes count from the first on.
+                // The transaction is sealed at one of these writes, so both outcomes are possible from the first write
+                // on.
                 let mut after = self.model.clone();
                 after.commit(transaction);
                 let transaction_writes = after.take_writes();
@@ -160,7 +161,7 @@ impl History {
         }
     }
 
-    /// Goes on after a power loss that left `image`.
+    /// Continues after a power loss that left `image`.
     fn recover(self, image: Vec<u8>, operations: u64, seed: u64, context: &str) -> Self {
         let Self { world, possible, .. } = self;
         let mut next = Self::begin(image.clone(), &world.superblock, &world.options, operations, seed);
@@ -169,8 +170,7 @@ impl History {
         let lengths: Vec<_> = possible.iter().map(|model| model.committed.len()).collect();
         let index = index.unwrap_or_else(|| panic!("{context}: recovered {} of {lengths:?}", found.len()));
         assert!(contents(&mut next.processes[1]).expect("contents") == found, "{context}: processes differ");
-        // Recovering what was recovered gives the same, whether or not the recovery's own writes
-        // have reached the device.
+        // A second recovery gives the same, whether or not the writes of the first one have reached the device.
         for image in [image, next.block.crash_at_random(seed)] {
             let world = World::new(
                 Arc::new(RecordingBlock::from_bytes(image, BLOCK)),
@@ -239,8 +239,7 @@ fn inv07_histories_match_the_model_at_every_page_size() {
     }
 }
 
-/// A transaction larger than the ring's share goes past it, spills while it is open, and is read
-/// back while it is.
+/// A transaction larger than the ring's share bypasses the ring, spills while it is open, and is read back meanwhile.
 #[test]
 fn inv07_large_transactions_are_committed_whole_or_not_at_all() {
     for layout in Layout::ALL {
@@ -293,7 +292,7 @@ fn inv07_large_transactions_are_committed_whole_or_not_at_all() {
     }
 }
 
-/// Runs transactions on a medium that fails once; returns what may be on it.
+/// Runs transactions on a medium that fails once. Returns the contents that it may hold.
 fn run_until_failure(stream: &mut WalStream<Waldio>, rng: &mut Rng) -> (Vec<Vec<u8>>, Option<JournalError>) {
     let mut model = Model::new(512, PAGES);
     let mut possible = vec![Vec::new()];
@@ -344,7 +343,7 @@ fn inv09_a_failing_write_or_flush_stops_every_process_and_loses_nothing_acknowle
                 let Some(error) = error else { break };
                 failures += 1;
                 assert!(error.to_string().contains("injected"), "{operation:?} {nth}: {error}");
-                // Nobody goes on, in no process, whatever the device says now.
+                // No process continues, whatever the device says now.
                 for stream in [&mut stream, &mut other] {
                     let refused = stream.write(&NoDatabase, 0, &Model::new(512, PAGES).restart().1);
                     assert!(
@@ -353,8 +352,8 @@ fn inv09_a_failing_write_or_flush_stops_every_process_and_loses_nothing_acknowle
                     );
                 }
                 assert!(other.size().is_err());
-                // After the processes are gone: what the system still has, and what a power loss
-                // leaves then, of it and of its recovery.
+                // After the processes are gone: what the operating system still has, and what a power loss leaves of
+                // that, before and after a recovery.
                 for image in [block.to_bytes(), block.crash(|_, states| rng.below(states as u64) as usize)] {
                     let block = Arc::new(RecordingBlock::from_bytes(image, BLOCK));
                     let world = World::new(block.clone(), world.superblock.clone(), world.options.clone());
@@ -372,7 +371,7 @@ fn inv09_a_failing_write_or_flush_stops_every_process_and_loses_nothing_acknowle
     }
 }
 
-/// A failed flush whose data is still in the cache: recovery must not build on it.
+/// After a failed flush the data is still in the cache: recovery must not rely on it.
 #[test]
 fn inv09_what_a_failed_flush_left_in_the_cache_is_written_again_before_anything_is_acknowledged() {
     let superblock = superblock(Layout::Delta, 512, 1 << 20);
@@ -394,7 +393,7 @@ fn inv09_what_a_failed_flush_left_in_the_cache_is_written_again_before_anything_
         .for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).expect("write"));
     wait(&mut stream).expect_err("the flush fails");
     drop(stream);
-    // The same device, the same cache, a new process: the commit is seen, so it has to be durable.
+    // The same device and cache, and a new process: it sees the commit, so it has to make the commit durable.
     let world = World::new(block.clone(), world.superblock.clone(), world.options.clone());
     let mut stream = world.process(true).expect("recovery");
     assert!(contents(&mut stream).expect("contents") == after.committed);
@@ -449,7 +448,7 @@ fn inv10_no_space_and_the_limit_fail_one_transaction_and_lose_nothing() {
     }
 }
 
-/// A log with several groups, and where it ends.
+/// A log with several groups, its superblock, its content, and its end.
 fn sound_log(layout: Layout) -> (Vec<u8>, Superblock, Vec<u8>, u64) {
     let superblock = superblock(layout, 512, 1 << 20);
     let block = Arc::new(RecordingBlock::new(BLOCK));
@@ -488,7 +487,7 @@ fn inv07_damage_before_the_last_group_is_an_error_and_in_it_a_shorter_log() {
             }
         }
         assert!(refused > 100 && shorter > 10, "{layout:?}: {refused} refused, {shorter} shorter");
-        // The newest slot is damaged, and the one before it is for another generation.
+        // The newest slot is damaged, and the other slot is for another generation.
         let mut bad = good.clone();
         let newest = if good[4096] > good[8192] { 4096 } else { 8192 };
         bad[newest + 9] ^= 1;
@@ -499,8 +498,8 @@ fn inv07_damage_before_the_last_group_is_an_error_and_in_it_a_shorter_log() {
     }
 }
 
-/// A process writes a large transaction and dies before it is sealed; another one seals a small one at
-/// the same place. What is left of the large one behind it is no transaction, and no part of one.
+/// A process writes a large transaction and dies before sealing it. Another process seals a small one at the same
+/// place. The rest of the large one behind it is no transaction, and no part of one.
 #[test]
 fn inv07_what_a_dead_process_wrote_behind_the_tail_is_never_taken_for_a_successor() {
     let superblock = superblock(Layout::Embedded, 512, 16 << 20);
@@ -565,7 +564,7 @@ fn other_settings_are_refused_while_a_log_is_in_use() {
     assert!(matches!(refused, Err(JournalError::Settings)));
 }
 
-/// Must fail: with a flush left out, some power loss loses an acknowledged commit.
+/// A must-fail control: if a flush is left out, some power loss loses an acknowledged commit.
 #[test]
 fn a_missing_flush_is_noticed() {
     let superblock = superblock(Layout::Delta, 512, 1 << 20);

@@ -1,4 +1,4 @@
-//! `waldio` on a file that another process made longer and died before that was durable.
+//! `waldio` on a file that another process made longer; that process died before the new length was durable.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -22,14 +22,14 @@ use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
 const BLOCK: u32 = 512;
 const PAGE: usize = 4096;
 
-/// A file whose size, as programs see it, may be ahead of the durable one.
+/// A file whose visible size may be larger than its durable size.
 #[derive(Debug)]
 struct GrownFile {
     inner: RecordingBlock,
     durable_len: AtomicU64,
-    /// Writes that went behind the durable length.
+    /// Writes that went beyond the durable length.
     trusting_writes: AtomicU64,
-    /// Whether the next write is followed by a power loss in which it arrives and the size does not.
+    /// Whether a power loss follows the next write. The write then survives, and the size does not.
     loses_power: AtomicBool,
     left: Mutex<Option<Vec<u8>>>,
 }
@@ -45,7 +45,7 @@ impl GrownFile {
         }
     }
 
-    /// What a process leaves that dies before its preallocation is flushed.
+    /// Leaves what a process leaves that dies before its preallocation is flushed.
     fn grow_and_die(&self, len: u64) {
         self.inner.preallocate(len).expect("room");
     }
@@ -87,7 +87,7 @@ impl Block for GrownFile {
         if durability == Durability::Normal { Ok(()) } else { self.flush() }
     }
     fn flush(&self) -> Result<(), MediumError> {
-        // Makes no size durable: only preallocation promises that.
+        // A flush makes no size durable: only preallocation promises that.
         self.inner.flush()
     }
     fn counters(&self) -> BlockCounters {
@@ -139,7 +139,7 @@ fn commit(stream: &mut WalStream<Waldio>, model: &mut Model, rng: &mut Rng) {
     stream.engine().durability_waiter().expect("a committer").wait(ticket).expect("durable");
 }
 
-/// Two processes; the second is attached to a file that has been made longer.
+/// Two processes. The second one attaches the log after the file was made longer.
 fn grown(layout: Layout, rng: &mut Rng) -> (Arc<GrownFile>, [WalStream<Waldio>; 2], Model) {
     let file = Arc::new(GrownFile::new());
     Waldio::format(file.as_ref(), &superblock(layout)).expect("format");
@@ -164,7 +164,7 @@ fn inv04_a_length_that_a_dead_process_left_is_made_durable_before_a_commit_relie
         }
         assert_eq!(file.trusting_writes.load(Ordering::Relaxed), 0, "{layout:?}");
         assert!(contents(&mut streams[0]) == model.committed);
-        // Whatever was made longer is used, and not made longer again.
+        // The log uses the length that the file has, and does not extend it again.
         assert_eq!(file.len(), 4 << 20);
     }
 }

@@ -1,17 +1,17 @@
-//! Leaves of a b-tree, whose rows come, go and change as by SQLite: most of it slides, and little is new.
+//! Leaves of a b-tree, whose rows come, go and change as SQLite would do it: most bytes only move, and few are new.
 
 use duralite_logfmt::page_change;
 
 use super::Rng;
 
 const TABLE_LEAF: u8 = 13;
-/// First bytes and codes of `docs/format/page-change.md`.
+/// First bytes and codes, from `docs/format/page-change.md`.
 const CELLS: u8 = 1;
 const PAGE_ONE: u8 = 0x10;
 const ZEROED: u8 = 0x20;
 const INSERT: u8 = 1;
 const DELETE: u8 = 3;
-/// Slots and lengths below this are one byte.
+/// Slots and lengths below this take one byte.
 const ONE_BYTE: usize = 127;
 
 /// A page without rows; `index` counts from 0.
@@ -23,7 +23,7 @@ pub fn empty(page_bytes: usize, index: usize) -> Vec<u8> {
     page
 }
 
-/// Changes a row or two. False where the page is no leaf, or has no room.
+/// Changes a row or two. Returns false, and changes nothing, if the page is no leaf or has no room.
 pub fn change(page: &mut [u8], index: usize, rng: &mut Rng) -> bool {
     let mut changed = page.to_vec();
     let done = (0..1 + rng.below(2)).all(|_| change_row(&mut changed, index, rng));

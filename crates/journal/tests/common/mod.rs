@@ -1,5 +1,5 @@
-//! What the engine tests share: a random source with a printed seed, a writer that produces the
-//! byte stream SQLite would, and a formatted medium.
+//! What the engine tests share: a random source whose seed is printed, a writer that produces the byte stream that
+//! SQLite would write, and a formatted medium.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 #![allow(dead_code, reason = "each test file uses a part")]
@@ -21,7 +21,7 @@ use duralite_logfmt::waldio;
 use duralite_logfmt::{LogHead, LogId};
 use duralite_medium::Nvm;
 
-/// xorshift64*, so that a seed reproduces a run on any machine.
+/// xorshift64*: a seed reproduces a run on any machine.
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
 
@@ -42,8 +42,8 @@ impl Rng {
     }
 }
 
-/// Runs `case` for each seed, or only for the one in `DURALITE_SEED`; a failure names its seed. With `DURALITE_SEEDS_PART=N` it is
-/// one seed of N, for processors that are emulated.
+/// Runs `case` for each seed, or only for the one in `DURALITE_SEED`. A failure names its seed. With
+/// `DURALITE_SEEDS_PART=N` only one seed of N runs, which suits emulated processors.
 pub fn for_seeds(count: u64, case: impl Fn(u64)) {
     if let Ok(seed) = std::env::var("DURALITE_SEED") {
         return case(seed.parse().expect("DURALITE_SEED is a number"));
@@ -58,12 +58,12 @@ pub fn for_seeds(count: u64, case: impl Fn(u64)) {
     }
 }
 
-/// A directory of logs of an engine; memory is emulated.
+/// A directory of logs of an engine. Memory is emulated.
 pub fn directory(engine: &'static Descriptor, dir: &Path) -> LogDirectory {
     LogDirectory::at(engine, dir, &MediaSet::default())
 }
 
-/// A clock of this thread's that begins anew, and is 7 ms later whenever it is asked.
+/// A clock for this thread that begins anew, and advances by 7 ms at each call.
 pub fn ticking_clock() -> fn() -> u64 {
     thread_local! { static NOW: std::cell::Cell<u64> = const { std::cell::Cell::new(0) } }
     NOW.set(1_700_000_000_000);
@@ -73,13 +73,13 @@ pub fn ticking_clock() -> fn() -> u64 {
     }
 }
 
-/// What ties a log of the tests to its database.
+/// The head that ties a log of the tests to its database.
 pub fn head(page_bytes: u32) -> LogHead {
     let (log_id, path) = (LogId([9; 16]), b"/model.db".to_vec());
     LogHead { page_bytes, log_id, db_inode: 1, db_birth_ns: 2, path, made_in: None }
 }
 
-/// One of `waldio`, with blocks of 512 bytes.
+/// A superblock of `waldio`, with blocks of 512 bytes.
 pub fn waldio_superblock(layout: waldio::Layout, page_bytes: u32, limit_bytes: u64) -> waldio::Superblock {
     waldio::Superblock { head: head(page_bytes), block_bytes: 512, layout, limit_bytes }
 }
@@ -110,7 +110,7 @@ pub fn open(nvm: Arc<dyn Nvm>, options: &NvwalOptions) -> Result<WalStream<Nvwal
     Ok(stream)
 }
 
-/// Everything the stream holds.
+/// All bytes that the stream holds.
 pub fn contents(stream: &mut WalStream<Nvwal>) -> Vec<u8> {
     let size = stream.size().expect("size");
     let mut bytes = vec![0; size as usize];
@@ -127,15 +127,15 @@ pub struct Model {
     header: Option<WalHeader>,
     sum: Checksum,
     restarts: u32,
-    /// Newest committed content of each page.
+    /// The newest committed content of each page.
     pub pages: Vec<Vec<u8>>,
     /// Whether pages change as those of a b-tree do.
     is_tree: bool,
-    /// How the transaction committed last was written, until somebody takes it.
+    /// The writes of the transaction committed last, until a caller takes them.
     writes: Vec<(u64, Vec<u8>)>,
 }
 
-/// A transaction as SQLite would write it: the writes, and the bytes the log then holds.
+/// A transaction as SQLite would write it: the writes, and the model after them.
 pub struct Transaction {
     pub writes: Vec<(u64, Vec<u8>)>,
     after: Model,
@@ -155,13 +155,13 @@ impl Model {
         }
     }
 
-    /// One whose pages are leaves of a b-tree, in which rows come and go.
+    /// A model whose pages are leaves of a b-tree, in which rows come and go.
     pub fn of_leaves(page_bytes: usize, pages: usize) -> Self {
         let leaves = (0..pages).map(|index| leaf::empty(page_bytes, index)).collect();
         Self { pages: leaves, is_tree: true, ..Self::new(page_bytes, 0) }
     }
 
-    /// One of either kind.
+    /// A model of either kind, chosen by the seed.
     pub fn of_seed(seed: u64, page_bytes: usize, pages: usize) -> Self {
         if seed.is_multiple_of(2) { Self::new(page_bytes, pages) } else { Self::of_leaves(page_bytes, pages) }
     }
@@ -196,8 +196,8 @@ impl Model {
         self.header.is_some()
     }
 
-    /// A random transaction; with `spill`, pages of earlier frames are overwritten in place and
-    /// the checksums rewritten, as after a cache spill.
+    /// A random transaction. With `spill`, pages of earlier frames are overwritten in place and the checksums
+    /// rewritten, as after a cache spill.
     pub fn transaction(&self, rng: &mut Rng, spill: bool) -> Transaction {
         let mut after = self.clone();
         let header = after.header.expect("restart first");
@@ -267,7 +267,7 @@ impl Model {
         std::mem::take(&mut self.writes)
     }
 
-    /// Commits every page, changed throughout, and then every page again.
+    /// Commits all pages as one transaction, each changed throughout and written twice.
     pub fn append_all_pages(&mut self, rng: &mut Rng) -> Vec<(u64, Vec<u8>)> {
         let header = self.header.expect("restart first");
         let db_pages = self.pages.len() as u32;

@@ -1,11 +1,11 @@
-//! A part of a medium as a medium: several files in one memory, so that one crash finds all of them.
+//! A part of a medium, as a medium of its own. With several files in one memory, one crash hits all of them.
 
 use std::sync::Arc;
 
 use duralite_crashmodel::RecordingNvm;
 use duralite_medium::{Counters, Guarantee, Latency, MediumError, Nvm};
 
-/// The bytes from `base` on, as far as `capacity`.
+/// The `capacity` bytes of `whole` from `base` on.
 #[derive(Debug, Clone)]
 pub struct Part {
     pub whole: Arc<RecordingNvm>,

@@ -1,4 +1,4 @@
-//! Logs of `scratchpad` and their region, in one memory that is crashed as a whole.
+//! Logs of `scratchpad` and their region, in one memory, so that one crash hits all of them.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -27,7 +27,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// So many empty logs in an empty region.
+    /// Makes this many empty logs in an empty region.
     pub fn new(logs: u64, region_bytes: u64, durable_on_store: bool) -> Self {
         let memory = RecordingNvm::new(0, logs * SUPERBLOCK_BYTES + region_bytes);
         let memory = Arc::new(if durable_on_store { memory.durable_on_store() } else { memory });
@@ -69,7 +69,7 @@ impl Rig {
         Ok(stream)
     }
 
-    /// What recovery would find, without storing anything.
+    /// What recovery would find. Stores nothing.
     pub fn look(&self, which: usize) -> Result<Vec<u8>, JournalError> {
         let (log, region) = (self.log(which), self.region());
         let options = ScratchpadOptions::default();
@@ -77,7 +77,7 @@ impl Rig {
         Ok(contents(&mut WalStream::new(engine)))
     }
 
-    /// Pages that somebody owns.
+    /// How many pages have an owner.
     pub fn taken(&self) -> usize {
         let region = self.region();
         let pages = 1..region.len() / PAGE_BYTES;
@@ -101,7 +101,7 @@ pub fn superblock(which: usize) -> Superblock {
     }
 }
 
-/// Everything the stream holds.
+/// All bytes that the stream holds.
 pub fn contents(stream: &mut WalStream<Scratchpad>) -> Vec<u8> {
     let size = stream.size().expect("size");
     let mut bytes = vec![0; size as usize];
