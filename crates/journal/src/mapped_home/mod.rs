@@ -15,7 +15,7 @@
 //! that it writes, and the sync is a sync of the file, by which the kernel writes back what any process has stored. Without
 //! such a word, a home always assumes several writers.
 //!
-//! # How large it is
+//! # The file's size
 //!
 //! For every process the file has the size of the database: nothing is allocated beyond it. A write makes the file grow, or a
 //! hint of SQLite does so in advance. The new part is allocated, and its page faults are taken, before anything is stored
@@ -23,7 +23,7 @@
 //! file's size when SQLite asks for it, before a writer begins, and when an access lies beyond the known size. SQLite does not
 //! read a part that is gone.
 //!
-//! # A cut by an outsider
+//! # A file that an outsider cuts
 //!
 //! Such a cut ends in an error: the home checks behind each access what it has read or stored
 //! ([`duralite_medium::Nvm::check`]).
@@ -118,11 +118,11 @@ impl MappedHome {
         self
     }
 
-    /// Makes durable what processes that have died may have stored and not flushed. Has to be called by a process that attaches
-    /// the log alone. It is durable on return.
+    /// On a medium that survives a power loss, makes durable what dead processes may have stored and not flushed; durable on
+    /// return. The caller attaches the log alone.
     ///
     /// # Errors
-    /// Those of syncing `file`.
+    /// The error of syncing `file`.
     pub fn recover(&self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
         if self.survives_power_loss() { file.sync() } else { Ok(()) }
     }

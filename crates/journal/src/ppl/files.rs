@@ -66,7 +66,7 @@ impl Ppl {
     /// Writes an empty log onto a medium of zeros. Durable on return, as far as the medium is.
     ///
     /// # Errors
-    /// The medium's, of growing it.
+    /// The medium's error, if it cannot grow.
     pub fn format(nvm: &dyn Nvm, superblock: &Superblock) -> Result<(), MediumError> {
         nvm.grow(superblock.geometry().file_bytes(0))?;
         nvm.store(0, &superblock.encode());

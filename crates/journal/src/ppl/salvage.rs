@@ -33,7 +33,7 @@ struct History {
     limit: Option<u64>,
 }
 
-/// A log as far as it can be read.
+/// A log, as far as it can be read.
 struct UpToDamage {
     source: PagesAsOf,
     commits: BTreeMap<u64, TransactionRecord>,

@@ -77,7 +77,7 @@ const SLICE: Duration = Duration::from_millis(1);
 const SLICES: u32 = 5000;
 const SPINS: u32 = 2000;
 
-/// The words, and this process's part of the lock.
+/// The words that the log's users share, and this process's part of the lock.
 pub(super) struct Words {
     segment: Arc<dyn Segment>,
     base: u64,

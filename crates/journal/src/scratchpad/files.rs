@@ -70,7 +70,7 @@ impl Scratchpad {
     /// Writes an empty log onto a medium of zeros. Durable on return, as far as the medium is.
     ///
     /// # Errors
-    /// The medium's, of growing it.
+    /// The medium's error, if it cannot grow.
     pub fn format(nvm: &dyn Nvm, superblock: &Superblock) -> Result<(), duralite_medium::MediumError> {
         nvm.grow(SUPERBLOCK_BYTES)?;
         let (head, reference) = superblock.encode();
@@ -85,7 +85,7 @@ impl Scratchpad {
     /// Writes an empty region onto a medium of zeros. Durable on return, as far as the medium is.
     ///
     /// # Errors
-    /// The medium's, of growing it.
+    /// The medium's error, if it cannot grow.
     pub fn format_region(
         nvm: &dyn Nvm,
         superblock: &RegionSuperblock,

@@ -362,7 +362,7 @@ pub(super) fn regions_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(regions)
 }
 
-/// Whether a file is a region by its name.
+/// Whether a file has the name of a region.
 #[must_use]
 pub fn is_region_name(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))

@@ -148,7 +148,7 @@ pub struct RegionUse {
 /// such a log was moved and not deleted. The result still counts the bytes that were given back as missing.
 ///
 /// # Errors
-/// `Io` where the directory or one of its logs cannot be read, `Format` and `Owner` of a region; `Busy` while one is being
+/// `Io` if the directory or one of its logs cannot be read; `Format` and `Owner` of a region; `Busy` while a region is being
 /// deleted.
 pub fn reclaim(dir: &Path, discard: bool) -> Result<Vec<RegionUse>, JournalError> {
     let mut found = Vec::new();

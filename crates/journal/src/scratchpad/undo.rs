@@ -6,7 +6,7 @@
 //! All processes see what a process stores before it is durable, also after that process has died. A head that the dead process
 //! stored over may still be durable, and a crash would bring it back. So a count is odd from the first store of a change until
 //! all of the change is durable. A process that finds the count odd, and has not made it odd itself, first makes durable what
-//! is there.
+//! it sees of the journal's words and heads.
 //!
 //! Invariants kept here: 12, 24, 26. Callers hold SQLite's locks, so one writer at a time changes the journal.
 
