@@ -1,4 +1,5 @@
-//! Transactions whose objects are needed: to take them back, or to finish what they gave free.
+//! Transactions whose log objects are still needed: to roll the transactions back, or to finish freeing pages after a
+//! commit.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::steps::Undoable;
 
 const PARTS: usize = 16;
 
-/// A transaction, and an object before which it has none.
+/// A transaction, and a lower bound: the transaction has no needed object before `first`.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) tx: TxId,
@@ -20,7 +21,7 @@ pub(crate) struct Entry {
 
 type Part = Mutex<FxHashMap<TxId, (Lsn, Arc<Undoable>)>>;
 
-/// Each with an object before which it has none.
+/// Each transaction in progress, with an object before which it has no needed object.
 #[derive(Debug)]
 pub(crate) struct Active(Box<[Part]>);
 
@@ -35,12 +36,12 @@ impl Active {
         &self.0[(tx % PARTS as u64) as usize]
     }
 
-    /// Before its first object has a number: that will be `next` or a later one.
+    /// Called before the first object of the transaction gets its number, which will be `next` or a later one.
     pub(crate) fn enter(&self, tx: TxId, next: Lsn, undoable: Arc<Undoable>) {
         self.part(tx).lock().insert(tx, (next, undoable));
     }
 
-    /// Once what it needs is in the log anew, from this object on.
+    /// Called once the undo of the transaction has been logged again, in objects from this one on.
     pub(crate) fn moved(&self, tx: TxId, first: Lsn) {
         if let Some(entry) = self.part(tx).lock().get_mut(&tx) {
             entry.0 = first;
@@ -51,14 +52,14 @@ impl Active {
         self.part(tx).lock().remove(&tx);
     }
 
-    /// No transaction has an object before this one that is needed; `next` if there is none.
+    /// The oldest object that a transaction may need; `next` if there is no transaction.
     pub(crate) fn oldest(&self, next: Lsn) -> Lsn {
         let first = |part: &Part| part.lock().values().map(|(first, _)| *first).min();
         let oldest = self.0.iter().filter_map(first).min();
         oldest.map_or(next, |oldest| oldest.min(next))
     }
 
-    /// All of them, the oldest first.
+    /// All transactions, the oldest first.
     pub(crate) fn by_age(&self) -> Vec<Entry> {
         let mut all = Vec::new();
         for part in &self.0 {

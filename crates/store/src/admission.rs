@@ -1,6 +1,6 @@
-//! Who may write into the log: so that what was written can always be taken back.
+//! Admission of steps to the log, so that everything written can always be undone.
 //!
-//! Invariant 38: before a transaction changes anything there is room in the log for that and for taking back everything
+//! Invariant 38: before a transaction changes anything, the log has room for that change and for the undo of everything
 //! that transactions in progress have changed. So a rollback never fails for lack of room.
 
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::Error;
 use crate::log::{Log, Space};
 
-/// For checkpoints is waited so long at most, besides what the caller allows.
+/// The longest wait for checkpoints, in addition to the limit that the caller gives.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 const MIB: u128 = 1 << 20;
 
-/// What may still be needed, and who waits for room.
+/// The room that transactions have reserved, and the threads that wait for room.
 #[derive(Debug)]
 pub(crate) struct Admission {
     log: Arc<dyn Log>,
     bytes: AtomicU64,
     objects: AtomicU64,
-    /// How many wait.
+    /// How many threads wait.
     waiting: Mutex<u64>,
     /// Checkpoints so far.
     rounds: AtomicU64,
     changed: Condvar,
 }
 
-/// Room that is kept: for one step, or for taking back a transaction.
+/// Reserved room in the log: for one step, or for the undo of a transaction.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Room {
     pub(crate) bytes: u64,
@@ -49,15 +49,17 @@ impl Admission {
         }
     }
 
-    /// Keeps room for a step, waiting for a checkpoint to make some. `own` is what its transaction keeps already.
+    /// Reserves room for a step. If there is none, waits for a checkpoint to free some. `own` is what the transaction
+    /// of the step has reserved already.
     ///
     /// # Errors
-    /// [`Error::Full`] if there is none in time, or never could be.
+    /// [`Error::Full`] if no room becomes free in time, or if the log is too small for the transaction.
     pub(crate) fn keep(&self, room: Room, own: Room, limit: Duration) -> Result<(), Error> {
         if self.try_keep(room).is_ok() {
             return Ok(());
         }
-        // Until there is room: a checkpoint that begins in between is not to miss it.
+        // The count stays raised until there is room, so that a checkpoint that begins in between sees the waiting
+        // thread.
         *self.waiting.lock() += 1;
         let kept = self.wait(room, own, limit);
         *self.waiting.lock() -= 1;
@@ -70,7 +72,7 @@ impl Admission {
         loop {
             let Err(space) = self.try_keep(room) else { return Ok(()) };
             could_fit(room, own, space)?;
-            // However slow the disk is: whole checkpoints have to have been in vain.
+            // A slow disk alone is no reason to fail: two whole checkpoints must have freed too little.
             let tried = self.rounds.load(Ordering::SeqCst) >= rounds + 2;
             if begun.elapsed() >= if tried { limit } else { limit + LONGEST_WAIT } {
                 return Err(Error::full(
@@ -83,15 +85,15 @@ impl Admission {
         }
     }
 
-    /// Whether there could ever be room for so much.
+    /// Checks whether the log could ever have that much room.
     ///
     /// # Errors
-    /// [`Error::Full`] with the size of a log that has it.
+    /// [`Error::Full`], with the size of a log that is large enough.
     pub(crate) fn check(&self, room: Room, own: Room) -> Result<(), Error> {
         could_fit(room, own, self.log.space())
     }
 
-    /// Keeps room if there is some now; else what the log has.
+    /// Reserves room if there is enough now; else returns what the log has free.
     fn try_keep(&self, room: Room) -> Result<(), Space> {
         let bytes = self.bytes.fetch_add(room.bytes, Ordering::SeqCst) + room.bytes;
         let objects = self.objects.fetch_add(room.objects, Ordering::SeqCst) + room.objects;
@@ -103,21 +105,22 @@ impl Admission {
         Err(space)
     }
 
-    /// Whether so much of the log can be spent on something else than steps, so that everything can still be taken back.
+    /// Whether that much of the log can be used for something other than steps, with everything still undoable.
     pub(crate) fn may_spend(&self, room: Room) -> bool {
         let space = self.log.space();
         space.free_bytes >= self.bytes.load(Ordering::SeqCst) + room.bytes
             && space.free_objects >= self.objects.load(Ordering::SeqCst) + room.objects
     }
 
-    /// Gives back a step's room and keeps what it has written, for taking it back; without a limit, since the step's
-    /// room was larger.
+    /// Gives back the room of a step, and reserves room for its undo. There is no check against the limit, because the
+    /// room of the step was larger.
     pub(crate) fn exchange(&self, step: Room, undo: Room) {
         self.bytes.fetch_add(undo.bytes.wrapping_sub(step.bytes), Ordering::SeqCst);
         self.objects.fetch_add(undo.objects.wrapping_sub(step.objects), Ordering::SeqCst);
     }
 
-    /// Keeps what a step has written, for taking it back; without a limit, since the step's own room was larger.
+    /// Reserves room for the undo of what a step has written. There is no check against the limit, because the room of
+    /// the step was larger.
     pub(crate) fn keep_for_undo(&self, room: Room) {
         self.exchange(Room::default(), room);
     }
@@ -127,25 +130,27 @@ impl Admission {
         self.objects.fetch_sub(room.objects, Ordering::SeqCst);
     }
 
-    /// Whether somebody waits for room.
+    /// Whether a thread waits for room.
     pub(crate) fn is_short(&self) -> bool {
         *self.waiting.lock() > 0
     }
 
-    /// A checkpoint is over: there may be room now.
+    /// Called after a checkpoint: waiting threads check again whether there is room.
     pub(crate) fn look_again(&self) {
         self.rounds.fetch_add(1, Ordering::SeqCst);
         self.changed.notify_all();
     }
 }
 
-/// A transaction may take a third of the log: what it writes, what taking that back does, and as much for others.
+/// A transaction may take a third of the log: a third for what it writes, a third for its undo, and a third for other
+/// transactions.
 fn could_fit(room: Room, own: Room, space: Space) -> Result<(), Error> {
     let needs = Room { bytes: (own.bytes + room.bytes) * 3, objects: (own.objects + room.objects) * 3 };
     if needs.bytes <= space.all_bytes && needs.objects <= space.all_objects {
         return Ok(());
     }
-    // A larger log has room for more objects in proportion. On blocks a quarter of it is for filling them up.
+    // A larger log has room for more objects in proportion. A quarter of a log on blocks is padding that fills blocks
+    // up.
     let all = u128::from(space.all_bytes);
     let for_objects = all * u128::from(needs.objects) / u128::from(space.all_objects.max(1));
     let bytes = u128::from(needs.bytes).max(for_objects) * 3 / 2 + MIB;

@@ -1,4 +1,4 @@
-//! A copy of a store that goes on: pages as they come, and the log that brings them to one moment.
+//! A backup of an open store: pages copied one after another, and the log that brings them all to one moment.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,17 +11,19 @@ use crate::archive::{SegmentHead, write_segment};
 use crate::engine::Engine;
 use crate::error::Error;
 
-/// The file that says that a backup is whole.
+/// The name of the file that says that the backup is complete.
 pub(crate) const MARK: &str = "backup";
-/// The pages.
+/// The name of the file with the pages.
 pub(crate) const PAGES: &str = "pages";
 const SEGMENT_BYTES: usize = 16 << 20;
 
-/// Makes a backup in a directory that is not there or empty; the last log object that it has. Durable on return.
+/// Makes a backup in a directory that does not exist or is empty. Returns the last log object in the backup. Durable on
+/// return.
 pub(crate) fn backup(engine: &Engine, dir: &Path) -> Result<Lsn, Error> {
     prepare(dir)?;
     let (begin, start) = {
-        // No bulk load commits meanwhile: pages that are home and not in the log are there before the first of them is copied.
+        // The mutex excludes the commit of a bulk load. So every page that a load has written home without logging it
+        // is home before the first page is copied.
         let mut backups = engine.backups.lock();
         *backups += 1;
         let mut pinned = engine.pinned.lock();
@@ -37,7 +39,7 @@ pub(crate) fn backup(engine: &Engine, dir: &Path) -> Result<Lsn, Error> {
     done
 }
 
-/// Makes sure that there is an empty directory.
+/// Makes the directory if there is none, and checks that it is empty.
 pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
     fs::create_dir_all(dir).map_err(|error| Error::io("making", dir, error))?;
     let mut entries = fs::read_dir(dir).map_err(|error| Error::io("reading", dir, error))?;
@@ -55,13 +57,13 @@ fn copy(engine: &Engine, dir: &Path, (begin, start): (Lsn, Lsn)) -> Result<Lsn, 
     pool.file().copy_to(&mut write, &|id| {
         let is_whole = engine.space.is_whole(&engine.pager, id)?;
         if is_whole {
-            // It may have been free, and is new in the cache only.
+            // The page may have been free at home, and have its new content only in the cache.
             pool.clean_before(engine.pager.log.next(), &|| false)?;
         }
         Ok(is_whole)
     })?;
     pages.sync_all().map_err(writing)?;
-    // Whatever the pages have is below this, and durable before they had it.
+    // Every change in the copied pages is below `end`, and was durable before the page went home.
     let log = &engine.pager.log;
     let end = log.next();
     engine.force(end - 1)?;

@@ -1,5 +1,6 @@
-//! A transactional store for Rust programs: ordered tables, serializable transactions of many threads at once, and a log
-//! per transaction that is made for persistent memory and good on any disk (NV-Logging, VLDB 2014).
+//! A transactional store for Rust programs: ordered tables, serializable transactions of many threads at once, and a
+//! log
+//! per transaction. The log is designed for persistent memory, and works well on any disk (NV-Logging, VLDB 2014).
 //!
 //! ```
 //! use duralite_store::{Error, Options, Store, Transaction};
@@ -19,20 +20,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! - A commit that has returned survives what the log's medium survives: a power loss on a disk and in NVRAM, the death of
-//!   the process in emulated memory.
-//! - Transactions are serializable: rows are locked to the end, and what was scanned gets no new rows.
-//! - What did not commit leaves nothing.
-//! - A failure after which it is not known what is durable stops the store ([`Error::Poisoned`]); opening it again
-//!   recovers.
+//! - After a commit has returned, it survives what the medium of the log survives: a power loss on a disk and in NVRAM,
+//!   the
+//!   death of the process in emulated memory.
+//! - Transactions are serializable. A transaction holds its row locks until it ends, and no other transaction inserts a
+//!   row
+//!   into a range that it has scanned.
+//! - A transaction that does not commit leaves nothing behind.
+//! - After a failure the store may not know what is durable. It then stops ([`Error::Poisoned`]). Opening it again
+//!   recovers it.
 //!
-//! The numbered invariants are those of `docs/invariants.md`, the bytes those of `docs/format/store.md`.
+//! `docs/invariants.md` lists the numbered invariants, and `docs/format/store.md` describes the bytes.
 
 #![forbid(unsafe_code)]
 
-/// The page for those who begin, whose pieces are run as tests.
+/// The beginners' guide, whose code blocks run as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/store-guide.md")]
 struct Guide;
@@ -53,7 +57,7 @@ mod free;
 mod keeper;
 mod load;
 mod locks;
-// Beside the module, which the schedule explorer takes without them.
+// The file is outside of the module `locks`, because the schedule explorer compiles that module without its tests.
 #[cfg(test)]
 #[path = "locks/tests.rs"]
 mod locks_tests;

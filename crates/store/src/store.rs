@@ -29,12 +29,12 @@ use crate::transaction::{Ticket, Transaction};
 use crate::verify::{Verified, verify};
 use crate::waiters;
 
-/// So often [`Store::run`] tries.
+/// The most times that [`Store::run`] runs a transaction again.
 const TRIES: u32 = 1000;
 const LONGEST_PAUSE_US: u64 = 10_000;
 
-/// A store. It is closed, with a checkpoint, when it and all its [transactions](Transaction), [tickets](crate::Ticket) and
-/// [snapshots](Snapshot) are dropped: until the last of them is gone nobody else can open it.
+/// A store. It stays open until it and all its [transactions](Transaction), [tickets](crate::Ticket) and [snapshots](Snapshot) have been
+/// dropped. Then it makes a checkpoint and closes, and only then can it be opened again.
 ///
 /// ```
 /// use duralite_store::{Options, Store};
@@ -54,15 +54,16 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in a directory, or makes one there. What had committed is there and durable on return, and
-    /// nothing else. A process that wants to open a store again has to let go of its transactions and tickets first.
+    /// Opens the store in a directory, or makes a new one there. On return the store has the changes of every transaction that had
+    /// committed, and no others; all of them are durable. A process that has the store open has to drop its transactions, tickets and
+    /// snapshots before it can open the store again.
     ///
     /// ```
     /// use duralite_store::{Error, Options, Store};
     /// # let dir = tempfile::tempdir()?;
     /// let path = dir.path().join("store");
     /// let store = Store::open(&path, Options::default())?;
-    /// // It says who has it.
+    /// // The error names the process that has the store open.
     /// assert!(matches!(Store::open(&path, Options::default()), Err(Error::Locked { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -77,7 +78,7 @@ impl Store {
         Self::open_media(media, &options, dir)
     }
 
-    /// Opens a store on media of the caller's, who sees to it that nobody else does.
+    /// Opens a store on media that the caller provides. The caller makes sure that nobody else opens a store on them.
     ///
     /// See [`Media`] for an example.
     ///
@@ -94,14 +95,14 @@ impl Store {
         let mut threads = keeper::start(&engine, &stop)?;
         threads.push(reap::start(&engine, &stop)?);
         let forced = Arc::clone(&engine);
-        // A failure has poisoned the store, which those who are woken see.
+        // A failure poisons the store, and the tasks that are woken see that.
         let force = move |upto| drop(forced.force(upto));
         threads.push(waiters::start(Arc::clone(&engine.waiters), force)?);
         let running = Running { threads: Mutex::new(threads), engine, stop, held: media.take_lock() };
         Ok(Self { running: Arc::new(running), report })
     }
 
-    /// Breaks a rule, to see that it is noticed.
+    /// Breaks a rule, so that a test can show that the breach is noticed.
     #[cfg(feature = "controls")]
     #[doc(hidden)]
     pub fn break_rule(&self, rule: crate::controls::Rule) {
@@ -112,8 +113,8 @@ impl Store {
         &self.running.engine
     }
 
-    /// A table, which is made if there is none of this name. It is durable on return, also with
-    /// [`Durability::Eventual`](crate::Durability::Eventual), and so before anything that is put into it.
+    /// Returns the table of this name, and makes it if there is none. The table is durable on return, also with
+    /// [`Durability::Eventual`](crate::Durability::Eventual), so it is durable before any row in it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -123,7 +124,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an empty or too long name, and what a transaction may meet with.
+    /// [`Error::Invalid`] for a name that is empty or too long, and any error of a transaction.
     pub fn table(&self, name: &str) -> Result<Table, Error> {
         let tables = &self.engine().tables;
         if let Some(table) = tables.known(name) {
@@ -131,7 +132,7 @@ impl Store {
         }
         let generation = tables.generation();
         let table = self.run(|tx| tx.table(name))?;
-        // Whoever made it, and whatever commits wait for.
+        // The table becomes durable here no matter which transaction made it, and whatever the durability option says.
         self.force_all()?;
         tables.remember(&table, generation);
         Ok(table)
@@ -141,7 +142,7 @@ impl Store {
         self.engine().force(self.engine().pager.log.next() - 1)
     }
 
-    /// Drops a table with all its rows; whether there was one. Durable on return, also with
+    /// Drops a table with all its rows, and returns whether there was one. Durable on return, also with
     /// [`Durability::Eventual`](crate::Durability::Eventual). See [`Transaction::drop_table`].
     ///
     /// ```
@@ -155,15 +156,15 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// What a transaction may meet with; [`Error::Timeout`] if others use the table for too long.
+    /// Any error of a transaction; [`Error::Timeout`] if other transactions use the table for too long.
     pub fn drop_table(&self, name: &str) -> Result<bool, Error> {
         let was_there = self.run(|tx| tx.drop_table(name))?;
         self.force_all()?;
         Ok(was_there)
     }
 
-    /// Gives a table another name. Durable on return, also with
-    /// [`Durability::Eventual`](crate::Durability::Eventual). See [`Transaction::rename_table`].
+    /// Renames a table. Durable on return, also with [`Durability::Eventual`](crate::Durability::Eventual). See
+    /// [`Transaction::rename_table`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -175,7 +176,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoTable`], [`Error::TableExists`], and what a transaction may meet with.
+    /// [`Error::NoTable`], [`Error::TableExists`], and any error of a transaction.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<(), Error> {
         self.run(|tx| tx.rename_table(from, to))?;
         self.force_all()
@@ -193,7 +194,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// What a transaction may meet with.
+    /// Any error of a transaction.
     pub fn tables(&self) -> Result<Vec<String>, Error> {
         let catalog = self.engine().tables.handle("", self.engine().catalog());
         self.run(|tx| {
@@ -216,7 +217,7 @@ impl Store {
         Transaction::begin(&self.running)
     }
 
-    /// Opens a snapshot: all rows as they are at this moment, to be read without locks for as long as it takes. It
+    /// Opens a snapshot, which shows all rows as they are at this moment. It reads without locks, and may stay open for as long as needed. It
     /// shows every transaction whose commit has returned.
     ///
     /// ```
@@ -234,10 +235,10 @@ impl Store {
         Snapshot::open(&self.running)
     }
 
-    /// Begins a transaction, does something in it, and commits; again, after a pause, as long as it has to give way to
-    /// others ([`Error::is_retryable`]), whatever the work makes of that. Durable on return, as after
-    /// [`Transaction::commit`]. The work's error may be any that an [`Error`] becomes by `?`: with one of its own
-    /// everything is taken back, and it is given on.
+    /// Begins a transaction, calls `work` with it, and commits. If the transaction is refused a lock ([`Error::is_retryable`]), `run` rolls
+    /// it back, pauses, and calls `work` again, whatever `work` has returned. Durable on return, as after [`Transaction::commit`]. `work`
+    /// may return any error type that has `From<Error>`. If it returns an error of its own, the transaction is rolled back, and `run`
+    /// returns that error.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -260,13 +261,13 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// What the work or the commit came to, if running it again would not help, or has not helped a thousand times.
+    /// The error of `work` or of the commit, if running the transaction again would not help, or has not helped a thousand times.
     pub fn run<T, E: From<Error>>(&self, work: impl FnMut(&mut Transaction) -> Result<T, E>) -> Result<T, E> {
         self.run_and(work, Transaction::commit).map(|(value, ())| value)
     }
 
-    /// As [`run`](Self::run), but returns once others may see what was changed: it is durable when the ticket has been
-    /// waited for, or awaited.
+    /// As [`run`](Self::run), but returns as soon as other transactions can see the changes. The changes are durable once [`Ticket::wait`]
+    /// or an `await` of the ticket has returned.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -298,7 +299,7 @@ impl Store {
             let age = *age.get_or_insert(id);
             let mut tx = Transaction::with_age(&self.running, id, age);
             let done = work(&mut tx);
-            // Also if the work went on after it was refused a lock, or hid it, or calls it something else.
+            // `work` may have gone on after it was refused a lock, hidden the error, or turned it into another one.
             if let Some(refused) = tx.refused() {
                 tx.rollback()?;
                 if pause.tries == TRIES {
@@ -312,7 +313,7 @@ impl Store {
         }
     }
 
-    /// Writes home what was changed, and gives up the log that is not needed any more. Transactions go on meanwhile.
+    /// Writes dirty pages home, and gives up the log that is no longer needed. Transactions continue meanwhile.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -322,27 +323,27 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Full`] or [`Error::Io`] if the archive cannot take the log: then the log is kept. [`Error::Poisoned`].
+    /// [`Error::Full`] or [`Error::Io`] if the archive cannot store the log; the store then keeps the log. [`Error::Poisoned`].
     pub fn checkpoint(&self) -> Result<(), Error> {
         self.engine().poison.check()?;
         self.engine().checkpoint(&|| false)
     }
 
-    /// Begins a load of rows, in ascending order of their keys, into a table without rows. The load writes each row once, and
-    /// bypasses the log and the cache. Only if there is an [archive](method@Options::archive), or if a backup is made meanwhile, the
-    /// log gets an image of each page too. Transactions that want to use the table wait, and older snapshots see no rows.
+    /// Begins a load of rows, in ascending order of their keys, into a table without rows. The load writes each row once, and bypasses the
+    /// log and the cache. Only if there is an [archive](method@Options::archive), or if a backup runs meanwhile, does the log get an image
+    /// of each page too. Transactions that want to use the table wait, and older snapshots see no rows.
     ///
     /// See [`BulkLoad`] for an example.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`]; [`Error::NoTable`], [`Error::Foreign`], [`Error::Timeout`] if others use the table for too long,
-    /// [`Error::Poisoned`].
+    /// [`Error::NotEmpty`], [`Error::NoTable`], [`Error::Foreign`], [`Error::Poisoned`]; [`Error::Timeout`] if other transactions use the
+    /// table for too long.
     pub fn bulk_load(&self, table: &Table) -> Result<BulkLoad, Error> {
         BulkLoad::begin(&self.running, table)
     }
 
-    /// Loads rows, in ascending order of their keys, into a table without rows, and returns their number. On return all of them are
-    /// in the table and durable. After an error or a crash none of them is. See [`bulk_load`](Self::bulk_load).
+    /// Loads rows, in ascending order of their keys, into a table without rows, and returns their number. On return all of them are in the
+    /// table and durable. After an error or a crash none of them is in the table. See [`bulk_load`](Self::bulk_load).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -365,8 +366,8 @@ impl Store {
         load.finish()
     }
 
-    /// Looks at every page: checksums, the order of keys, that each page in use is reached once and no other, and that long
-    /// rows are whole. Tables can be read meanwhile, and changes wait.
+    /// Checks every page: its checksum, the order of its keys, that each page in use is reachable exactly once and no other page is
+    /// reachable, and that long rows are whole. Meanwhile transactions can read the tables, and transactions that change them wait.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -377,7 +378,7 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Corrupt`] says what is wrong and where; [`Error::Timeout`] if the tables cannot be locked.
+    /// [`Error::Corrupt`] says what is wrong and where; [`Error::Timeout`] if `verify` cannot lock the tables in time.
     pub fn verify(&self) -> Result<Verified, Error> {
         let engine = self.engine();
         let catalog = engine.tables.handle("", engine.catalog());
@@ -397,16 +398,16 @@ impl Store {
         })
     }
 
-    /// Gives space that is free in the page file back to the file system, while transactions go on: pages move from the file's
-    /// end to free ones before it, long values are written anew, and the end is cut. A page that is the root of a table stays where
-    /// it is, and so does a row that others keep locked. What is open for long may keep the end from being cut: then calling it
-    /// again later helps. It takes two pages of log for each page that moves.
+    /// Returns free space in the page file to the file system, while transactions continue. The store moves pages from the end of the file
+    /// to free pages before them, writes long values anew, and then cuts the file. The root page of a table stays where it is, and so does
+    /// a row that another transaction has locked. A transaction or a backup that is open for long may prevent the cut; then call `compact`
+    /// again later. It needs two pages of log for each page that it moves.
     ///
     /// See [`Compacted`] for an example.
     ///
     /// # Errors
-    /// [`Error::Full`] if the log has no room for that; [`Error::Corrupt`], [`Error::Io`], [`Error::Poisoned`]. What has been moved
-    /// by then has been moved.
+    /// [`Error::Full`] if the log has no room for that; [`Error::Corrupt`], [`Error::Io`], [`Error::Poisoned`]. Pages that have moved
+    /// before the error stay where they are.
     pub fn compact(&self) -> Result<Compacted, Error> {
         let engine = self.engine();
         let bytes_before = file_bytes(engine);
@@ -436,8 +437,8 @@ impl Store {
         Ok(Compacted { pages_moved, bytes_before, bytes_after: file_bytes(engine) })
     }
 
-    /// Makes a backup in a new or empty directory, while transactions go on; the last log object that it has. With the
-    /// archive it can be brought to that moment or any later one. Durable on return.
+    /// Makes a backup in a new or empty directory while transactions continue. Returns the number of the last log object in the backup.
+    /// With the archive, [`restore`](Self::restore) can bring the backup to that moment or any later one. Durable on return.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -454,9 +455,9 @@ impl Store {
         backup(self.engine(), dir.as_ref())
     }
 
-    /// Removes the oldest segments of the [archive](method@Options::archive), and says what that freed. A backup that ends before what is left
-    /// cannot be brought to a later moment any more; restoring it says so ([`Error::Gap`]), and
-    /// [`Metrics::archived_from`] is the object that the next one has to reach. Durable on return.
+    /// Removes the oldest segments of the [archive](method@Options::archive), and returns how much that freed. A backup that ends before
+    /// the oldest remaining segment can no longer be brought to a later moment, and restoring it fails with [`Error::Gap`]. A new backup
+    /// has to reach the object [`Metrics::archived_from`]. Durable on return.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -477,8 +478,8 @@ impl Store {
             .prune(keep)
     }
 
-    /// Makes a store in a new or empty directory of a backup and, for a later moment than the backup's, the archive. The
-    /// options are those of the new store, whose archive has to be another directory. Durable on return.
+    /// Makes a store in a new or empty directory from a backup and, for a moment later than the backup, from the archive. `options` are
+    /// those of the new store, whose archive has to be another directory. Durable on return.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -492,9 +493,9 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NotAStore`] for what is no backup; [`Error::Gap`] if the archive lacks log before that moment, with the last
-    /// one before that; [`Error::Invalid`] if backup and archive do not have that moment;
-    /// [`Error::Corrupt`], [`Error::Full`], [`Error::Io`].
+    /// [`Error::NotAStore`] if `backup` is not a backup; [`Error::Gap`], with the last moment that can be restored, if the archive lacks
+    /// log before the requested moment; [`Error::Invalid`] if backup and archive do not contain that moment; [`Error::Corrupt`],
+    /// [`Error::Full`], [`Error::Io`].
     pub fn restore(
         backup: impl AsRef<Path>,
         archive: Option<&Path>,
@@ -505,16 +506,15 @@ impl Store {
         restore(backup.as_ref(), archive, dir.as_ref(), to, &options)
     }
 
-    /// Makes a store in a new or empty directory of one whose log is damaged before its end, which [`open`](Self::open) refuses:
-    /// as it was after the last transaction before the damage. The options are those that the damaged store is opened
-    /// with. Nothing is changed in it; its archive cannot be that of the new one. Durable on return.
+    /// Makes a store in a new or empty directory from a store whose log is damaged before its end, which [`open`](Self::open) refuses. The
+    /// new store has the state after the last transaction before the damage. `options` are those that the damaged store is opened with. The
+    /// damaged store is not changed, and the new store cannot use its archive. Durable on return.
     ///
     /// See [`Salvaged`] for an example.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the log is not damaged; [`Error::Corrupt`] if pages have what came after the damage, or are
-    /// damaged themselves: then only a backup helps; [`Error::Locked`], [`Error::NotAStore`], [`Error::Full`],
-    /// [`Error::Io`].
+    /// [`Error::Invalid`] if the log is not damaged; [`Error::Corrupt`] if pages contain changes from after the damage, or are damaged
+    /// themselves (then only a backup helps); [`Error::Locked`], [`Error::NotAStore`], [`Error::Full`], [`Error::Io`].
     pub fn salvage(
         dir: impl AsRef<Path>,
         out: impl AsRef<Path>,
@@ -523,7 +523,7 @@ impl Store {
         salvage(dir.as_ref(), out.as_ref(), &options)
     }
 
-    /// Figures.
+    /// The metrics of the store.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -573,7 +573,7 @@ impl Store {
     }
 }
 
-/// Pauses that grow, by chance.
+/// Pauses of random length that grow with each try.
 #[derive(Debug, Default)]
 struct Pause {
     tries: u32,
@@ -584,7 +584,7 @@ impl Pause {
         let most = (20_u64 << self.tries.min(10)).min(LONGEST_PAUSE_US);
         self.tries += 1;
         let mut chance = [0; 8];
-        // Without chance all pauses are equally long, which is worse and not wrong.
+        // Without random bytes all pauses are equally long. That is slower, but not wrong.
         let _ = getrandom::fill(&mut chance);
         std::thread::sleep(Duration::from_micros(u64::from_le_bytes(chance) % most + most / 4));
     }

@@ -1,7 +1,9 @@
-//! Log that the store does not need any more, in a directory: with a backup it makes the store of any later moment.
+//! The archive: a directory with the log that the store no longer needs. A backup and the archive together restore any
+//! later moment.
 //!
-//! Invariant 47: what the archive lacks is never passed over. Segments name the one before them, `reached` says how far the
-//! history goes, and log of another history of the same store is refused. All of it survives a crash.
+//! Invariant 47: a restore never skips log that the archive lacks. Each segment names the one before it, `reached` says
+//! how far the history goes, and the archive refuses log of another history of the same store. All of this survives a
+//! crash.
 
 mod prune;
 mod segment;
@@ -18,10 +20,10 @@ pub(crate) use self::segment::{Segment, SegmentHead, list, name_of, read_reached
 use crate::error::Error;
 use crate::log::Log;
 
-/// Bytes of objects in a file, and one object more.
+/// The size at which a segment is closed: it has at most this many bytes of objects, and one object more.
 const SEGMENT_BYTES: usize = 16 << 20;
 
-/// Where cold log goes.
+/// The directory of the archive, and what it contains.
 #[derive(Debug)]
 pub(crate) struct Archive {
     dir: PathBuf,
@@ -29,19 +31,19 @@ pub(crate) struct Archive {
     line: Mutex<Line>,
 }
 
-/// The segments that go on from one another without a gap, up to the newest.
+/// The newest run of segments without a gap.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
-    /// Its first object; 0 for none.
+    /// The first object of the run; 0 if the archive is empty.
     from: Lsn,
     /// The first object of the newest segment.
     newest: Lsn,
-    /// Everything from `from` on and below this is there.
+    /// The archive has every object from `from` on and below this one.
     end: Lsn,
 }
 
 impl Line {
-    /// Takes in the next segment.
+    /// Adds the next segment.
     fn add(&mut self, first: Lsn, end: Lsn) {
         if self.from == 0 || first > self.end {
             self.from = first;
@@ -51,12 +53,13 @@ impl Line {
 }
 
 impl Archive {
-    /// Opens a directory, which is made if there is none, for the store's log, whose first object was `log_first`. If the
-    /// store has given up log since that the archive lacks, the archive says so from now on, durably.
+    /// Opens the archive in a directory, which is made if there is none. `log_first` is the first object of the store's
+    /// current log. If the store has given up log that the archive lacks, the archive records that durably.
     pub(crate) fn open(dir: &Path, store_id: [u8; 16], log: &dyn Log, log_first: Lsn) -> Result<Self, Error> {
         fs::create_dir_all(dir).map_err(|error| Error::io("making the archive", dir, error))?;
         let segments = list(dir)?;
-        // What a log was made after is the history of all logs that were made after it: what is newer came from elsewhere.
+        // Objects before `log_first` belong to the common history of this log and all logs before it. Newer objects
+        // under another seed come from another history.
         let is_foreign = |head: &SegmentHead| {
             head.store_id != store_id
                 || head.end > log.next()
@@ -79,12 +82,12 @@ impl Archive {
         Ok(Self { dir: dir.to_owned(), store_id, line: Mutex::new(line) })
     }
 
-    /// The first object from which on the archive has everything; 0 if it has nothing yet.
+    /// The first object of the newest run without a gap; 0 if the archive is empty.
     pub(crate) fn from(&self) -> Lsn {
         self.line.lock().from
     }
 
-    /// Takes everything below `head` that is not here yet. Durable on return.
+    /// Archives every object below `head` that the archive does not have yet. Durable on return.
     pub(crate) fn take(&self, log: &dyn Log, head: Lsn) -> Result<(), Error> {
         let mut line = self.line.lock();
         let mut first = line.end.max(log.head());
@@ -115,7 +118,7 @@ impl Archive {
         end: Lsn,
         objects: &[u8],
     ) -> Result<(), Error> {
-        // After a gap it goes on from none: the history before is another line.
+        // After a gap the segment has no predecessor: the segments before the gap are another line of history.
         let previous = if line.end == first { line.newest } else { 0 };
         let head = SegmentHead { store_id: self.store_id, seed: log.seed(), first, end, previous };
         write_segment(&self.dir, &head, objects)?;

@@ -1,4 +1,4 @@
-//! The oldest segments of an archive go.
+//! Removal of the oldest segments of an archive.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -9,7 +9,7 @@ use super::segment::list;
 use super::{Archive, Line};
 use crate::error::Error;
 
-/// What stays of an archive when it is [pruned](crate::Store::prune_archive): its newest segment always does.
+/// What remains of an archive when it is [pruned](crate::Store::prune_archive). The newest segment always remains.
 ///
 /// ```
 /// use duralite_store::Keep;
@@ -18,15 +18,16 @@ use crate::error::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Keep {
-    /// So many bytes at most, the newest of them.
+    /// The newest segments, of at most this many bytes together.
     Bytes(u64),
-    /// Segments that were written for the last time no longer ago than this.
+    /// Segments that were last modified no longer ago than this.
     For(Duration),
-    /// What restoring a backup needs, by the number that [`Store::backup`](crate::Store::backup) has returned.
+    /// The segments that a restore of a backup needs. The number is what [`Store::backup`](crate::Store::backup) has
+    /// returned.
     After(u64),
 }
 
-/// What has gone of an archive.
+/// What pruning removed from an archive.
 ///
 /// ```
 /// assert_eq!(duralite_store::Pruned::default().bytes, 0);
@@ -36,14 +37,15 @@ pub enum Keep {
 pub struct Pruned {
     /// Files removed.
     pub segments: u64,
-    /// Bytes that they had.
+    /// Bytes of these files.
     pub bytes: u64,
 }
 
 impl Archive {
-    /// Removes segments, the oldest first, so that what is left hangs together whenever it is stopped. Durable on return.
+    /// Removes segments, the oldest first, so that the remaining ones are contiguous even if pruning stops halfway.
+    /// Durable on return.
     pub(crate) fn prune(&self, keep: Keep) -> Result<Pruned, Error> {
-        // Nobody adds one meanwhile.
+        // The mutex keeps other threads from adding a segment.
         let mut line = self.line.lock();
         let mut sizes = Vec::new();
         for segment in list(&self.dir)? {

@@ -1,4 +1,4 @@
-//! A file of log objects, whole and in order.
+//! A segment: a file of complete log objects, in order.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -15,19 +15,19 @@ const MAGIC: [u8; 8] = *b"DURALARC";
 const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 64;
 const CHECK_AT: usize = 12;
-/// What the names of segments begin with.
+/// The prefix of segment names.
 const NAME: &str = "log-";
 
-/// What a segment begins with.
+/// The head of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHead {
     pub(crate) store_id: [u8; 16],
-    /// What its objects' checksums begin with.
+    /// The seed of the checksums of its objects.
     pub(crate) seed: u64,
     pub(crate) first: Lsn,
     /// The number after its last object.
     pub(crate) end: Lsn,
-    /// The first object of the segment before it; 0 if it goes on from none.
+    /// The first object of the segment before it; 0 if it continues no other segment.
     pub(crate) previous: Lsn,
 }
 
@@ -36,14 +36,14 @@ pub(crate) fn name_of(first: Lsn) -> String {
     format!("{NAME}{first:020}")
 }
 
-/// The checksum of a head, its own bytes counting as zeros.
+/// The checksum of a head. Its own four bytes count as zeros.
 fn check_of(head: &[u8]) -> [u8; 4] {
     let mut head = head.to_vec();
     head.iter_mut().skip(CHECK_AT).take(4).for_each(|byte| *byte = 0);
     (xxh3_64(&head) as u32).to_le_bytes()
 }
 
-/// A segment in a directory.
+/// A segment in a directory: its path and its head.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     pub(crate) path: PathBuf,
@@ -79,13 +79,13 @@ impl SegmentHead {
     }
 }
 
-/// Writes a segment under its name. Durable on return, and there as a whole or not at all.
+/// Writes a segment. Durable on return. A crash leaves the whole segment or none.
 pub(crate) fn write_segment(dir: &Path, head: &SegmentHead, objects: &[u8]) -> Result<(), Error> {
     let path = dir.join(name_of(head.first));
     write_whole(&path, &[&head.encode(), objects])
 }
 
-/// Writes a file under its name. Durable on return, and there as a whole or as it was before.
+/// Writes a file. Durable on return. A crash leaves the whole file or the one that was there before.
 fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), Error> {
     let unfinished = path.with_extension("new");
     let write = || {
@@ -103,15 +103,16 @@ fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), Error> {
     sync_directory(dir).map_err(|error| Error::medium("writing the archive", error))
 }
 
-/// The file that says how far an archive's history goes: a segment that is missing at its end is missed by it.
+/// The name of the file that says how far the history of the store goes. It shows that a segment is missing at the end
+/// of the archive.
 const REACHED: &str = "reached";
 
-/// Says up to before which object the store has been. Durable on return.
+/// Records that the store has reached the object before `end`. Durable on return.
 pub(crate) fn write_reached(dir: &Path, end: Lsn) -> Result<(), Error> {
     write_whole(&dir.join(REACHED), &[format!("{end}\n").as_bytes()])
 }
 
-/// Up to before which object the store is known to have been; 0 if nothing says so.
+/// The object before which the store's known history ends; 0 if there is no record.
 pub(crate) fn read_reached(dir: &Path) -> Result<Lsn, Error> {
     let path = dir.join(REACHED);
     match fs::read_to_string(&path) {
@@ -123,7 +124,7 @@ pub(crate) fn read_reached(dir: &Path) -> Result<Lsn, Error> {
     }
 }
 
-/// The segments of a directory, by their first object.
+/// The segments of a directory, ordered by their first object.
 pub(crate) fn list(dir: &Path) -> Result<Vec<Segment>, Error> {
     let reading = |error| Error::io("reading the archive", dir, error);
     let mut segments = Vec::new();
@@ -145,7 +146,7 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<Segment>, Error> {
 }
 
 impl Segment {
-    /// Shows its objects, each checked.
+    /// Checks each object of the segment, and passes it to `visit`.
     pub(crate) fn scan(
         &self,
         visit: &mut dyn FnMut(Lsn, &Object<'_>) -> Result<(), Error>,
