@@ -1,6 +1,5 @@
 //! A transactional store for Rust programs: ordered tables, serializable transactions of many threads at once, and a
-//! log
-//! per transaction. The log is designed for persistent memory, and works well on any disk (NV-Logging, VLDB 2014).
+//! log per transaction. The log is designed for persistent memory, and works well on any disk (NV-Logging, VLDB 2014).
 //!
 //! ```
 //! use duralite_store::{Error, Options, Store, Transaction};
@@ -23,11 +22,9 @@
 //! # Guarantees
 //!
 //! - After a commit has returned, it survives what the medium of the log survives: a power loss on a disk and in NVRAM,
-//!   the
-//!   death of the process in emulated memory.
+//!   the death of the process in emulated memory.
 //! - Transactions are serializable. A transaction holds its row locks until it ends, and no other transaction inserts a
-//!   row
-//!   into a range that it has scanned.
+//!   row into a range that it has scanned.
 //! - A transaction that does not commit leaves nothing behind.
 //! - After a failure the store may not know what is durable. It then stops ([`Error::Poisoned`]). Opening it again
 //!   recovers it.

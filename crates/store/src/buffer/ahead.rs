@@ -1,11 +1,12 @@
 //! Reading pages into the cache before a scan needs them.
 //!
-//! Invariant 54: a scan that reads ahead waits only for the reads themselves, and only a thread that needs one of these pages waits
-//! for the scan. The scan takes frames that are free, or whose pages can be evicted at once, and has all of them before it maps
-//! the first, so it never waits for a frame while it holds a latch. Pages that were read ahead and are not used yet have at most
-//! one frame in [`AHEAD_PART`], for all scans together. In the long run at most one page is read in vain for four that are needed.
-//! Reading a page ahead is no use of it: its first use is the one that it was read for, and a page that is evicted unused is
-//! forgotten. A page that cannot be read ahead is left out; a thread that needs it reads it, and gets the error.
+//! Invariant 54: a scan that reads ahead waits only for the reads themselves, and only a thread that needs one of these
+//! pages waits for the scan. The scan takes only frames that are free, or whose pages can be evicted at once. It takes
+//! all of them before it maps the first one, so it never waits for a frame while it holds a latch. All scans together
+//! have at most one frame in [`AHEAD_PART`] with pages that were read ahead and are unused. In the long run at most one
+//! page is read in vain for every four that are needed. Reading a page ahead does not count as a use. The first use of
+//! the page is the one that it was read for, and the cache does not remember a page that was evicted unused. A page
+//! that cannot be read ahead is left out; a thread that needs it reads it, and gets the error.
 
 use std::sync::atomic::Ordering;
 
@@ -17,7 +18,7 @@ use super::Pool;
 use super::frame::{Content, Pinned};
 use crate::page_file::runs;
 
-/// The part of the frames that pages may have that were read ahead and are not used yet. It is half of the probation queue, so that
+/// One frame in so many may have a page that was read ahead and is unused. That is half of the probation queue, so that
 /// such a page is not evicted before its use.
 const AHEAD_PART: usize = 16;
 /// The most pages that one call reads.
@@ -26,20 +27,20 @@ pub(crate) const MOST_AHEAD: usize = 32;
 /// The pages of one call.
 type Pages = SmallVec<[PageId; MOST_AHEAD]>;
 
-/// A frame that is mapped for a page that is being read.
+/// A frame that is mapped for a page while a scan reads the page.
 struct Coming<'p> {
     id: PageId,
     at: u32,
-    // In this order: the latch goes before the pin.
+    // The order of the fields matters: the latch is dropped before the pin.
     content: RwLockWriteGuard<'p, Content>,
     pin: Pinned<'p>,
     is_read: bool,
 }
 
 impl Pool {
-    /// Makes sure that pages are in the cache, those that come first in a list; of how many that is so. The system may fetch those
-    /// that follow meanwhile; `is_fetched` says that it was told to fetch the first ones before. Not to be called with latches
-    /// held.
+    /// Reads the first pages of `first` into the cache, unless they are there. Returns how many pages from the start of
+    /// `first` that covers. The system may fetch the pages in `then` meanwhile. `is_fetched` says that an earlier call
+    /// told the system to fetch `first`. The caller must not hold latches.
     pub(crate) fn read_ahead(&self, first: &[PageId], then: &[PageId], is_fetched: bool) -> usize {
         let mut count = first.len().min(MOST_AHEAD);
         let mut missing: Pages = first[..count].iter().copied().filter(|id| self.is_missing(*id)).collect();
@@ -49,7 +50,7 @@ impl Pool {
             missing.truncate(room);
         }
         missing.sort_unstable();
-        // Those that lie apart are read one after the other, and may be fetched side by side.
+        // Pages that lie apart are read one after another, but the system may fetch them in parallel.
         if !is_fetched && runs(&missing).nth(1).is_some() {
             self.file.will_read(&missing);
         }
@@ -59,7 +60,7 @@ impl Pool {
         if self.bring_in(&missing) { count } else { 0 }
     }
 
-    /// Room for so many pages, or for fewer.
+    /// Reserves room for this many pages, or for fewer.
     fn keep_room(&self, pages: usize) -> usize {
         let owed = self.tallies.owed.load(Ordering::Relaxed);
         let most = (self.frames.len() / AHEAD_PART).saturating_sub(owed);
@@ -69,12 +70,13 @@ impl Pool {
         before.map_or(0, |unused| with(unused) - unused)
     }
 
-    /// Whether it is a page of the file that is not in the cache.
+    /// Whether a page is in the file but not in the cache.
     fn is_missing(&self, id: PageId) -> bool {
         id < self.file.pages() && !self.part(id).lock().frames.contains_key(&id)
     }
 
-    /// Reads pages, in the order of the file, for which room is kept; whether there were frames for all.
+    /// Reads pages that room was reserved for, in the order of the file. Returns whether there were frames for all of
+    /// them.
     fn bring_in(&self, pages: &[PageId]) -> bool {
         let frames: SmallVec<[u32; MOST_AHEAD]> = pages.iter().map_while(|_| self.victim()).collect();
         let begun = pages.iter().zip(&frames).filter_map(|(id, at)| self.begin(*id, *at));
@@ -84,22 +86,22 @@ impl Pool {
             let Some(first) = neighbours.first().map(|page| page.id) else { continue };
             let mut parts: SmallVec<[&mut [u8]; MOST_AHEAD]> =
                 neighbours.iter_mut().map(|page| &mut *page.content.bytes).collect();
-            // Whoever needs one of them reads it by itself, and is told.
+            // On a failed read, a thread that needs one of these pages reads it alone, and gets the error.
             let is_read = self.file.read_neighbours(first, &mut parts).is_ok();
             drop(parts);
             neighbours.iter_mut().for_each(|page| page.is_read = is_read);
         }
         let failed: SmallVec<[u32; MOST_AHEAD]> =
             coming.into_iter().filter_map(|page| self.come(page).err()).collect();
-        // With no latch held: others may be waiting for these frames.
+        // No latch is held here, because other threads may wait for these frames.
         failed.into_iter().for_each(|at| self.give_back(at));
         frames.len() == pages.len()
     }
 
-    /// Maps a frame for a page, unless it is in the cache by now.
+    /// Maps a frame for a page, unless the page is in the cache by now.
     fn begin(&self, id: PageId, at: u32) -> Option<Coming<'_>> {
         let frame = self.frame(at);
-        // Nobody else knows the frame.
+        // No other thread knows the frame, so this does not wait.
         let mut content = frame.content.write();
         let mut part = self.part(id).lock();
         if part.frames.contains_key(&id) {
@@ -120,7 +122,7 @@ impl Pool {
         Some(Coming { id, at, content, pin, is_read: false })
     }
 
-    /// A page has come, or else its frame is mapped for nothing any more.
+    /// Finishes a page that was read. If the page is not valid, unmaps its frame, and returns the frame as the error.
     fn come(&self, page: Coming<'_>) -> Result<(), u32> {
         let Coming { id, at, mut content, pin, is_read } = page;
         let is_it =

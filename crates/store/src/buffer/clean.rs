@@ -1,7 +1,7 @@
-//! Pages go home.
+//! Writing pages home.
 //!
-//! Invariant 35: what is written home is a page as it was at one moment, and everything in the log up to the page's LSN
-//! is durable before.
+//! Invariant 35: a page is written home as it was at one moment, and everything in the log up to the page's LSN is
+//! durable before that.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,21 +15,22 @@ use crate::controls::Rule;
 use crate::error::Error;
 use crate::page_file::Batch;
 
-/// So long a checkpoint waits for a page's latch. Not for ever: who has it may wait for a frame, and so for the cleaning.
+/// How long a checkpoint waits for a page's latch. The wait is limited, because the thread with the latch may itself
+/// wait for a frame, and so for the cleaning mutex.
 const LATCH_PATIENCE: Duration = Duration::from_millis(2);
 
-/// A page's copy on its way home.
+/// A copy of a page that is being written home.
 struct Copied<'p> {
     pin: Pinned<'p>,
     lsn: Lsn,
 }
 
 impl Pool {
-    /// Writes home whatever was changed before an object; until it is all home, or `is_over` says stop. Not to be
-    /// called with latches held.
+    /// Writes home every page that was changed before the object `upto`. Returns when all of them are home, or when
+    /// `is_over` returns true. The caller must not hold latches.
     ///
     /// # Errors
-    /// Of the log or the page file; the store is poisoned then.
+    /// Errors of the log or the page file, which have poisoned the store.
     pub(crate) fn clean_before(&self, upto: Lsn, is_over: &dyn Fn() -> bool) -> Result<(), Error> {
         loop {
             let is_old = |frame: &&Frame| (1..upto).contains(&frame.first_change());
@@ -44,13 +45,14 @@ impl Pool {
                 written += self.write_home(batch.iter().copied(), LATCH_PATIENCE)?;
             }
             if written == 0 {
-                // All of them are latched: not for long, since nobody waits for a lock with a latch.
+                // All of these pages are latched, but not for long, because a thread with a latch waits for no lock.
                 std::thread::yield_now();
             }
         }
     }
 
-    /// At most [`DOUBLE_WRITE_PAGES`], each whose latch comes within `patience`; how many were written.
+    /// Writes home at most [`DOUBLE_WRITE_PAGES`] pages, those whose latch becomes free within `patience`. Returns how
+    /// many it wrote.
     fn write_home<'a>(
         &self,
         frames: impl Iterator<Item = &'a Frame>,
@@ -60,7 +62,7 @@ impl Pool {
         self.write_home_alone(&cleaning, frames, patience)
     }
 
-    /// The same by whoever has the mutex of cleaning.
+    /// As [`write_home`](Self::write_home), for a caller that holds the cleaning mutex.
     pub(super) fn write_home_alone<'a>(
         &self,
         _cleaning: &MutexGuard<'_, ()>,
@@ -89,7 +91,8 @@ impl Pool {
         Ok(copied.len())
     }
 
-    /// A copy of a dirty page, unless it is latched for a change, and stays so.
+    /// Copies a page and pins it. Returns `None` if the page is clean, or is latched for writing for longer than
+    /// `patience`.
     fn copy<'p>(&'p self, frame: &'p Frame, patience: Duration, batch: &mut Batch<'_>) -> Option<Copied<'p>> {
         let pin = {
             let id = frame.id.load(Ordering::SeqCst);
@@ -100,7 +103,7 @@ impl Pool {
             }
             self.pinned(mapped)
         };
-        // In line, or a page that is always latched by somebody would never go home.
+        // The thread queues for the latch. Otherwise a page that some thread always has latched would never go home.
         let content = match frame.content.try_read() {
             Some(content) => content,
             None if patience.is_zero() => return None,
@@ -116,12 +119,12 @@ impl Pool {
     }
 }
 
-/// What was copied is home: only later changes are missing there.
+/// The copy is home, so only later changes are missing there.
 fn settle(copied: &Copied<'_>) {
     let Pinned { frame, tallies } = &copied.pin;
-    // Whoever has the page latched may wait for the cleaning: it is not waited for here.
+    // A thread that has the page latched may wait for the cleaning mutex, so this thread must not wait for the latch.
     match frame.content.try_read() {
-        // Under the latch nobody announces a change.
+        // Under the latch no other thread announces a change.
         Some(content) if lsn(&content.bytes) == copied.lsn => frame.is_home(tallies),
         _ => frame.first_change.store(copied.lsn + 1, Ordering::SeqCst),
     }

@@ -1,4 +1,4 @@
-//! A page in the cache, and how it is held.
+//! A page in the cache, with its pins and its latch.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,35 +13,38 @@ use crate::error::Error;
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     pub(super) id: PageId,
-    /// Whether the bytes are the page's.
+    /// Whether the bytes are those of the page `id`.
     pub(super) is_valid: bool,
-    /// Its place in the cache.
+    /// The index of the frame in the cache.
     pub(super) at: u32,
     pub(super) bytes: Box<[u8]>,
-    /// Of an inner page, what threads have been given of it.
+    /// For an inner page, the copy that threads share.
     pub(super) snapshot: OnceLock<Arc<Snapshot>>,
 }
 
-/// A place for a page, on a line of its own: threads that use different pages do not meet.
+/// A frame for a page, on a cache line of its own, so that threads that use different pages do not contend for one
+/// line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Frame {
     pub(super) content: RwLock<Content>,
-    /// The page that it is mapped for.
+    /// The page that the frame is mapped for.
     pub(super) id: AtomicU64,
-    /// Who uses it: it is not given to another page meanwhile. Goes up from 0 only under the lock of its part of the map.
+    /// How many users pin the frame. A pinned frame gets no other page. The count rises from 0 only under the lock of
+    /// the page's part of the map.
     pub(super) pins: AtomicU32,
-    /// Whether it was used since it came in, or since it was last looked at as one that could leave.
+    /// Whether the page was used since it came in, or since it was last considered for eviction.
     pub(super) is_used: AtomicBool,
-    /// Whether its page has come in ahead, and nobody has used it yet.
+    /// Whether the page was read ahead and has not been used yet.
     pub(super) is_ahead: AtomicBool,
-    /// As the how-manieth its page came into the cache.
+    /// How many pages had come into the cache when this one came.
     pub(super) came_at: AtomicU32,
-    /// Whether it has an inner page of a tree. Whoever comes by needs that, so it goes last.
+    /// Whether the frame has an inner page of a tree. Every thread that goes down that tree needs the page, so it is
+    /// evicted last.
     pub(super) is_inner: AtomicBool,
-    /// No change before this one is missing at home; 0 where none is.
+    /// A lower bound of the oldest change that is missing at home; 0 if the page is clean.
     pub(super) first_change: AtomicU64,
-    /// Another number than before once a page has been changed of which there are snapshots, or is not here any more.
+    /// Changes its value when a page that has a shared copy is changed, and when the frame loses its page.
     pub(super) changes: AtomicU64,
 }
 
@@ -54,7 +57,7 @@ impl Frame {
         self.first_change.load(Ordering::SeqCst)
     }
 
-    /// An object with this number or a later one is about to change it.
+    /// Called before an object with this number or a later one changes the page.
     fn announce(&self, next: Lsn, tallies: &Tallies) {
         if self.first_change() != 0 {
             return;
@@ -64,7 +67,7 @@ impl Frame {
         }
     }
 
-    /// Called by whoever has the page latched for a change, or fills the frame, with the page's bytes.
+    /// Updates whether the page is an inner page. The caller has the page latched for writing, or is filling the frame.
     pub(super) fn note_kind(&self, bytes: &[u8], tallies: &Tallies) {
         let is_inner = kind(bytes) == PageKind::Inner;
         if self.is_inner.load(Ordering::Relaxed) != is_inner {
@@ -77,18 +80,18 @@ impl Frame {
         }
     }
 
-    /// A page has come in as the `now`th.
+    /// A page has come in, after `now` others.
     pub(super) fn came(&self, now: u32) {
         self.came_at.store(now, Ordering::Relaxed);
         self.is_used.store(false, Ordering::Relaxed);
     }
 
-    /// A page is coming in before somebody needs it; that is counted already.
+    /// The frame's page is being read ahead. The caller has already counted it in [`Tallies::ahead`].
     pub(super) fn comes_ahead(&self) {
         self.is_ahead.store(true, Ordering::Relaxed);
     }
 
-    /// Its page is used for the first time, or leaves; whether it had come in ahead.
+    /// The page is used for the first time, or is evicted. Returns whether it was read ahead and unused until now.
     pub(super) fn ends_ahead(&self, tallies: &Tallies) -> bool {
         let was_ahead = self.is_ahead.load(Ordering::Relaxed) && self.is_ahead.swap(false, Ordering::Relaxed);
         if was_ahead {
@@ -97,7 +100,8 @@ impl Frame {
         was_ahead
     }
 
-    /// It is used, after so many pages have come in. What comes within a `moment` belongs to the use that it came in for.
+    /// The page is used, after `now` pages have come in. A use within `moment` pages belongs to the use that the page
+    /// came in for, and does not count.
     pub(super) fn touched(&self, now: u32, moment: u32, tallies: &Tallies) {
         if self.ends_ahead(tallies) {
             tallies.needed();
@@ -107,19 +111,19 @@ impl Frame {
         }
     }
 
-    /// It is used, and not for the first time.
+    /// The page is used, and this use counts.
     pub(super) fn used(&self) {
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Called by whoever has the page latched for a change, or takes the frame, which nobody uses, for another.
+    /// The caller has the page latched for writing, or takes the unused frame for another page.
     pub(super) fn has_changed(&self) {
         self.changes.store(self.changes.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
     }
 
-    /// It is home as it is.
+    /// The page is at home with all of its changes.
     pub(super) fn is_home(&self, tallies: &Tallies) {
         if self.first_change.swap(0, Ordering::SeqCst) != 0 {
             tallies.dirty.fetch_sub(1, Ordering::Relaxed);
@@ -134,33 +138,34 @@ pub(crate) struct Pinned<'p> {
     pub(super) tallies: &'p Tallies,
 }
 
-/// How many frames of a cache are of a kind.
+/// How many frames of a cache are in each state.
 #[derive(Debug, Default)]
 pub(super) struct Tallies {
-    /// Have a page that is not as it is at home.
+    /// Frames with a dirty page.
     pub(super) dirty: AtomicUsize,
-    /// Have an inner page of a tree.
+    /// Frames with an inner page of a tree.
     pub(super) inner: AtomicUsize,
-    /// Have a page that has come in ahead and nobody has used, or are about to get one.
+    /// Frames with a page that was read ahead and is unused, or that are about to get one.
     pub(super) ahead: AtomicUsize,
-    /// How many pages have to be needed before as much as ever is read ahead: [`VAIN_COSTS`] for each one in vain.
+    /// How many pages have to be needed before the cache reads ahead at full depth again: [`VAIN_COSTS`] for each page
+    /// that was read ahead in vain.
     pub(super) owed: AtomicUsize,
 }
 
-/// So many pages have to be needed for each that was read in vain.
+/// How many pages have to be needed to pay for one that was read ahead in vain.
 const VAIN_COSTS: usize = 4;
 
 impl Tallies {
-    /// A page was needed that was read ahead, or that was not in the cache.
+    /// A page was needed that had been read ahead, or that was not in the cache.
     pub(super) fn needed(&self) {
         if self.owed.load(Ordering::Relaxed) > 0 {
             let one_less = |owed: usize| owed.checked_sub(1);
-            // There is no more to be paid back if it fails.
+            // The update fails if nothing is owed any more.
             let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         }
     }
 
-    /// A page was read ahead in vain.
+    /// A page that was read ahead was evicted unused.
     pub(super) fn was_in_vain(&self) {
         self.owed.fetch_add(VAIN_COSTS, Ordering::Relaxed);
     }
@@ -185,17 +190,18 @@ impl<'p> Pinned<'p> {
 /// A page latched for reading.
 #[derive(Debug)]
 pub(crate) struct Reading<'p> {
-    // In this order: the latch goes before the pin.
+    // The order of the fields matters: the latch is dropped before the pin.
     pub(super) guard: RwLockReadGuard<'p, Content>,
     pin: Pinned<'p>,
 }
 
-/// A page that is latched, one way or the other.
+/// A latched page, for reading or for writing.
 pub(crate) trait Latched {
     fn content(&self) -> &Content;
     fn pin(&self) -> &Pinned<'_>;
 
-    /// The page as it is, for looking at it when it is not latched any more; `pool` is the number of the cache.
+    /// A copy of the page, which the caller may read after it has released the latch. `pool` is the number of the
+    /// cache.
     fn snapshot(&self, pool: u64) -> Arc<Snapshot> {
         let content = self.content();
         let copied = || Snapshot {
@@ -243,7 +249,7 @@ impl Reading<'_> {
     }
 }
 
-/// A page latched for a change.
+/// A page latched for writing.
 #[derive(Debug)]
 pub(crate) struct Writing<'p> {
     pub(super) guard: RwLockWriteGuard<'p, Content>,
@@ -259,16 +265,16 @@ impl Writing<'_> {
         &self.guard.bytes
     }
 
-    /// Says that the page is about to be changed by an object with this number or a later one. Invariant 34: this
-    /// is before the object has its number, so that no checkpoint overlooks it.
+    /// Announces that an object with this number or a later one is about to change the page. Invariant 34: the
+    /// announcement comes before the object gets its number, so that no checkpoint overlooks the change.
     pub(crate) fn announce(&self, next: Lsn) {
         self.pin.frame.announce(next, self.pin.tallies);
     }
 
-    /// Makes a change that is in the log as `at`.
+    /// Applies a change of the log object `at`.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] where the page cannot be changed so.
+    /// [`Error::Corrupt`] if the change does not fit the page.
     pub(crate) fn apply(&mut self, change: &Change<'_>, at: Lsn) -> Result<(), Error> {
         let id = self.guard.id;
         if self.guard.snapshot.take().is_some() {

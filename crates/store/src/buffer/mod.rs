@@ -1,10 +1,11 @@
 //! The cache of pages.
 //!
-//! A page is read once however many want it, under the latch of its own frame and no lock besides, so reads of different
-//! pages run beside each other.
+//! The cache reads a page once, however many threads want it. The reading thread holds the latch of the page's frame
+//! and no other lock, so reads of different pages run in parallel.
 //!
-//! A page is *pinned* while it is used and *latched* while it is looked at or changed. Latches are taken from parents
-//! to children, and of space maps last; whoever holds one waits for no lock and for no other latch out of that order.
+//! A page is *pinned* while a thread uses it, and *latched* while a thread reads or changes its bytes. Threads latch
+//! parents before children, and space maps last. A thread that holds a latch never waits for a lock, nor for a latch
+//! out of that order.
 
 mod ahead;
 mod clean;
@@ -35,34 +36,35 @@ use crate::sync::Parker;
 
 /// Parts of the map from pages to frames.
 const PARTS: usize = 64;
-/// Bytes that a frame takes besides its page, with its place in the map.
+/// Bytes that a frame takes besides its page, including its entry in the map.
 const FRAME_BYTES: u64 = 248;
-/// Fewest frames. Recovery works on one thread, and without the keeper. A step of it pins at most the pages of one way
-/// down a tree, the two pages that a split makes, and a space map for each page that is made or given back: 50 in a tree
-/// of 24 levels. An inner page that is split has three children or more, so the longest keys in the smallest pages make a
-/// tree as high of no fewer than 2^24 leaves, 64 GiB; keys of 16 bytes make 4 levels of that. The other threads of an open
-/// store find room beside that because nearly every step pins one leaf.
+/// The smallest number of frames. Recovery works on one thread, without the keeper. One step of recovery pins at most
+/// the pages of one path down a tree, the two pages that a split makes, and a space map for each page that it makes or
+/// frees: 50 pages in a tree of 24 levels. An inner page that is split has at least three children, so with the longest
+/// keys and the smallest pages a tree of that height has at least 2^24 leaves (64 GiB); with keys of 16 bytes that much
+/// data has 4 levels. In an open store the other threads find room in the remaining frames, because nearly every step
+/// pins only one leaf.
 const FEWEST_FRAMES: usize = 64;
 
-/// Bytes of the smallest cache for pages of so many bytes: the fewest frames, and the page file's buffer.
+/// Bytes of the smallest cache for pages of this size: the fewest frames, and the page file's buffer.
 pub(crate) const fn smallest_cache_bytes(page_bytes: u64) -> u64 {
     FEWEST_FRAMES as u64 * (page_bytes + FRAME_BYTES) + (1 + DOUBLE_WRITE_PAGES as u64) * page_bytes
 }
 
-/// A part of the map from pages to frames, on a line of its own.
+/// A part of the map from pages to frames, on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Part {
-    /// Places in [`Pool::frames`].
+    /// Indexes into [`Pool::frames`].
     frames: FxHashMap<PageId, u32>,
-    /// How often a page was found.
+    /// How often a lookup found its page.
     hits: u64,
 }
 
 /// The cache.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// No other cache has it.
+    /// The number of this cache; no other cache in the process has it.
     number: u64,
     file: Arc<PageFile>,
     log: Arc<dyn Log>,
@@ -70,28 +72,28 @@ pub(crate) struct Pool {
     frames: Box<[Frame]>,
     map: Box<[Mutex<Part>]>,
     queues: Mutex<Queues>,
-    /// Pages that have come in.
+    /// How many pages have come in.
     came: AtomicU32,
-    /// For so many of them a use does not count.
+    /// A use of a page does not count until this many more pages have come in.
     moment: u32,
-    /// Held by whoever writes pages home.
+    /// Held by the thread that writes pages home.
     cleaning: Mutex<()>,
     tallies: Tallies,
-    /// Where the keeper sleeps, and whether it was woken.
+    /// Where the keeper sleeps, and whether another thread has woken it.
     keeper: Parker,
     is_keeper_woken: AtomicBool,
     pub(crate) misses: AtomicU64,
-    /// Misses that had to wait until pages were home.
+    /// Misses that had to wait until dirty pages were home.
     pub(crate) waits: AtomicU64,
-    /// Inner pages that have left.
+    /// Inner pages that were evicted.
     pub(crate) inner_left: AtomicU64,
-    /// Pages that have come in ahead, and those of them that left before anybody used them.
+    /// Pages that were read ahead, and those of them that were evicted before any use.
     pub(crate) came_ahead: AtomicU64,
     pub(crate) came_in_vain: AtomicU64,
 }
 
 impl Pool {
-    /// An empty cache of so many bytes, of which the buffers of the page file and of the log are a part.
+    /// An empty cache of `cache_bytes`, which include the buffers of the page file and of the log.
     pub(crate) fn new(file: Arc<PageFile>, log: Arc<dyn Log>, poison: Arc<Poison>, cache_bytes: u64) -> Self {
         let for_pages = cache_bytes.saturating_sub(file.memory_bytes() + log.memory_bytes());
         let frames = ((for_pages / (file.page_bytes() as u64 + FRAME_BYTES)) as usize).max(FEWEST_FRAMES);
@@ -126,7 +128,7 @@ impl Pool {
         self.file.page_bytes()
     }
 
-    /// The beginning of a way down a tree.
+    /// Begins a path down a tree.
     pub(crate) fn way(&self) -> Way<'_> {
         Way::new(self.number, &self.frames)
     }
@@ -135,14 +137,14 @@ impl Pool {
         &self.frames[at as usize]
     }
 
-    /// Under the lock of its part of the map.
+    /// The caller holds the lock of the page's part of the map.
     fn pinned<'p>(&'p self, frame: &'p Frame) -> Pinned<'p> {
         frame.pins.fetch_add(1, Ordering::Acquire);
         frame.touched(self.came.load(Ordering::Relaxed), self.moment, &self.tallies);
         Pinned { frame, tallies: &self.tallies }
     }
 
-    /// How often a page was found in the cache.
+    /// How often a lookup found its page in the cache.
     pub(crate) fn hits(&self) -> u64 {
         self.map.iter().map(|part| part.lock().hits).sum()
     }
@@ -151,7 +153,7 @@ impl Pool {
         &self.map[(id % PARTS as u64) as usize]
     }
 
-    /// A page, latched for reading.
+    /// Returns a page, latched for reading.
     ///
     /// # Errors
     /// [`Error::Corrupt`], an error of the medium, [`Error::Full`] if every frame is in use.
@@ -164,7 +166,7 @@ impl Pool {
         }
     }
 
-    /// A page, latched for changes.
+    /// Returns a page, latched for writing.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -177,7 +179,7 @@ impl Pool {
         }
     }
 
-    /// A page that is to be made anew, latched for that: what it held is not read.
+    /// Returns a page that the caller will make anew, latched for writing. The cache does not read its old content.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -198,7 +200,7 @@ impl Pool {
         self.tallies.needed();
         let at = self.vacate()?;
         let frame = self.frame(at);
-        // Nobody else knows the frame.
+        // No other thread knows the frame, so this does not wait.
         let mut content = frame.content.write();
         {
             let mut part = self.part(id).lock();
@@ -237,7 +239,7 @@ impl Pool {
         Some(self.pinned(frame))
     }
 
-    /// A frame is to have another page, and has nothing of it yet.
+    /// Prepares a frame for another page. The frame is invalid until it has the page's content.
     fn empty(&self, content: &mut Content, id: PageId) {
         content.is_valid = false;
         content.id = id;
@@ -252,7 +254,7 @@ impl Pool {
         if load {
             self.file.read_page(id, &mut content.bytes)?;
             if lsn(&content.bytes) >= self.log.next() {
-                // Nothing could ever make the log durable up to there.
+                // No force could ever make the log durable up to that object.
                 return Err(Error::Corrupt {
                     what: "a page that is newer than the log".to_owned(),
                     page: Some(id),
@@ -265,7 +267,8 @@ impl Pool {
         Ok(())
     }
 
-    /// A frame that is mapped for no page any more. Whoever waits for it finds it invalid, and may hold it for a moment.
+    /// Frees a frame that is no longer mapped for a page. A thread that waits for its latch finds it invalid, and may
+    /// pin it for a moment longer.
     fn give_back(&self, at: u32) {
         while self.frame(at).pins.load(Ordering::Acquire) != 0 {
             std::thread::yield_now();
@@ -273,13 +276,14 @@ impl Pool {
         self.queues.lock().free.push(at);
     }
 
-    /// No object before this one is missing at home, if nothing is changed meanwhile: see [`Writing::announce`].
+    /// The oldest object whose change may be missing at home, provided that no change is announced meanwhile (see
+    /// [`Writing::announce`]); `next` if every page is home.
     pub(crate) fn first_change(&self, next: Lsn) -> Lsn {
         let changes = self.frames.iter().map(Frame::first_change).filter(|lsn| *lsn != 0);
         changes.min().map_or(next, |first| first.min(next))
     }
 
-    /// How many pages are not as they are at home.
+    /// How many pages are dirty.
     pub(crate) fn dirty(&self) -> usize {
         self.tallies.dirty.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Pages that go home past the cache.
+//! Pages that are written home without the cache.
 
 use duralite_logfmt::store::{PageId, lsn};
 
@@ -6,12 +6,12 @@ use super::Pool;
 use crate::error::Error;
 
 impl Pool {
-    /// Writes pages beside each other home that nobody reads. Not durable on return, and torn where a crash comes. Their LSN has to
-    /// be that of an object of the log that is durable: a page that claims to be newer than what is left of the log after a crash
-    /// would be passed over when the log is redone.
+    /// Writes adjacent pages home that no transaction reads. They are not durable on return, and a crash may tear them.
+    /// Their LSN has to be that of a durable log object. After a crash, redo would skip a page that claims to be newer
+    /// than the rest of the log.
     ///
     /// # Errors
-    /// [`Error::Full`] if the disk is; any other has poisoned the store.
+    /// [`Error::Full`] if the disk is full; any other error has poisoned the store.
     pub(crate) fn write_past(&self, first: PageId, pages: &mut [u8]) -> Result<(), Error> {
         self.poison.check()?;
         self.file.write_past(first, pages).map_err(|error| match error {
@@ -20,15 +20,15 @@ impl Pool {
         })
     }
 
-    /// Makes what was written past the cache durable.
+    /// Makes durable what `write_past` has written.
     ///
     /// # Errors
-    /// The store is poisoned.
+    /// Any error has poisoned the store.
     pub(crate) fn flush_past(&self) -> Result<(), Error> {
         self.file.flush().map_err(|error| self.poison.set(&error))
     }
 
-    /// Reads a page anew, if it is in the cache, that was written past it.
+    /// Reads a page again that `write_past` has written, if the cache has an old copy of it.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -39,7 +39,7 @@ impl Pool {
             return Ok(());
         }
         if page.pin.frame.is_dirty() {
-            // Nobody changes such a page.
+            // No step changes such a page, so a dirty one means that the space map is wrong.
             return Err(Error::Corrupt { what: "the space map".to_owned(), page: Some(id) });
         }
         if page.guard.snapshot.take().is_some() {

@@ -1,11 +1,11 @@
-//! In which order pages leave the cache.
+//! The order in which the cache evicts pages.
 //!
-//! A page that comes in is on *probation*: what uses it in the next moment is taken for the use that it came in for, so a scan,
-//! which looks at each page twice in a row, leaves as quickly as it came. One that is used later *stays*, and so does one
-//! that comes again soon after it has left. Inner pages of trees are in neither queue, and leave last. What is about to
-//! leave waits until it is home, and is *ready* then.
+//! A page that comes in is on *probation*. Uses shortly after that belong to the access that the page came in for, and
+//! do not count. So a scan, which uses each page twice in a row, evicts only its own pages. A page that is used later
+//! *stays*, and so does a page that comes back soon after its eviction. Inner pages of trees have a queue of their own,
+//! and are evicted last. A page at the end of its queue *waits* until it is home, and then it is *ready*.
 //!
-//! A frame is in one queue, or with the thread that has taken it out.
+//! Each frame is in one queue, or belongs to the thread that has taken it out of a queue.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -14,35 +14,36 @@ use duralite_logfmt::store::PageId;
 
 use super::frame::Frame;
 
-/// The part of the frames that is for pages on probation, and twice that of the moment in which a use does not count.
+/// One frame in so many is for pages on probation. While half as many other pages come in, a use of a page does not
+/// count.
 const PROBATION_PART: usize = 8;
-/// So many pages in a row are let stay because they were used; then one has to go.
+/// The most pages in a row that stay because they were used; the next one is evicted all the same.
 const MOST_CHANCES: usize = 128;
 
-/// A page that has left, and when.
+/// A page that was evicted, and how many pages had come in by then.
 #[derive(Clone, Copy, Debug, Default)]
 struct Left {
     page: PageId,
     at: u32,
 }
 
-/// The queues. Only whoever has the mutex around them changes them; frames are used meanwhile.
+/// The queues. Only the thread that holds the mutex around them changes them; other threads use the frames meanwhile.
 #[derive(Debug)]
 pub(super) struct Queues {
-    /// Mapped for no page.
+    /// Frames that are mapped for no page.
     pub(super) free: Vec<u32>,
-    /// Were clean and not used when they came to the end of their queue.
+    /// Frames whose page was clean and unused when it reached the end of its queue.
     pub(super) ready: VecDeque<u32>,
-    /// Came to the end of their queue and are not home.
+    /// Frames whose page was dirty when it reached the end of its queue.
     pub(super) waiting: Vec<u32>,
     probation: VecDeque<u32>,
     staying: VecDeque<u32>,
     inner: VecDeque<u32>,
-    /// Pages that have left lately, each where its number says.
+    /// Pages that were evicted lately, each at the index `page mod length`.
     left: Box<[Left]>,
 }
 
-/// For how many pages that come in after it a use of a page does not count.
+/// How many pages have to come in after a page until a use of that page counts.
 pub(super) const fn moment(frames: usize) -> u32 {
     (frames / PROBATION_PART / 2) as u32
 }
@@ -60,7 +61,7 @@ impl Queues {
         }
     }
 
-    /// So many at most wait to be home before somebody sees to it.
+    /// The most dirty pages that may wait before a thread has to write some home.
     pub(super) fn most_waiting(&self) -> usize {
         self.left.len() / 4
     }
@@ -69,7 +70,7 @@ impl Queues {
         (page % self.left.len().max(1) as u64) as usize
     }
 
-    /// Takes in a page that has come as the `now`th.
+    /// Puts a frame into a queue whose page was the `now`th to come in.
     pub(super) fn admit(&mut self, at: u32, page: PageId, now: u32) {
         let place = self.place(page);
         let Left { page: last, at: left_at } = self.left[place];
@@ -80,19 +81,19 @@ impl Queues {
         }
     }
 
-    /// Remembers that a page has left.
+    /// Remembers that a page was evicted.
     pub(super) fn has_left(&mut self, page: PageId, now: u32) {
         let place = self.place(page);
         self.left[place] = Left { page, at: now };
     }
 
-    /// Takes back a frame that cannot leave now.
+    /// Puts back a frame that cannot be evicted now.
     pub(super) fn stay(&mut self, at: u32) {
         self.staying.push_back(at);
     }
 
-    /// Takes out the next frame that is to leave, clean or not: not pinned, not used lately, and with no inner page
-    /// unless that may be.
+    /// Takes out the next frame to evict, clean or dirty. Its page is not pinned, was not used lately, and is not an
+    /// inner page, unless `may_be_inner` allows that.
     pub(super) fn next(&mut self, frames: &[Frame], may_be_inner: bool) -> Option<u32> {
         let mut chances = 0;
         for _ in 0..frames.len() * 2 {
@@ -115,7 +116,8 @@ impl Queues {
         self.next_inner(frames, may_be_inner)
     }
 
-    /// Of the inner pages, one that is none any more, or any if that may be.
+    /// Takes out a frame from the queue of inner pages: one whose page is no longer an inner page, or any unused one if
+    /// `may_be_inner`.
     fn next_inner(&mut self, frames: &[Frame], may_be_inner: bool) -> Option<u32> {
         for _ in 0..self.inner.len() * 2 {
             let at = self.inner.pop_front()?;
@@ -152,7 +154,7 @@ mod tests {
     use super::super::frame::Tallies;
     use super::*;
 
-    /// A cache without contents: pages come in where others leave.
+    /// A cache without contents: a page that comes in takes the frame of the page that is evicted.
     struct Cache {
         queues: Queues,
         frames: Vec<Frame>,
@@ -192,7 +194,7 @@ mod tests {
             assert_eq!(self.queues.len(), self.frames.len(), "a frame is in two queues, or in none");
         }
 
-        /// Misses of touching the hot pages a few times each, in an order that the seed says.
+        /// Counts the misses when the hot pages are used a few times each, in an order that the seed determines.
         fn touch_hot(&mut self, pages: u64, random: &mut fastrand::Rng) -> u64 {
             let before = self.misses;
             for _ in 0..pages * 8 {
@@ -208,14 +210,14 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             let mut cache = Cache::new(frames);
             let hot = frames as u64 / 2;
-            // Pages that nobody wants again come and go in between, until the hot ones are known.
+            // Pages that nobody wants again come and go in between, until the cache knows the hot ones.
             for round in 0..20 {
                 cache.touch_hot(hot, &mut random);
                 (0..frames as u64).for_each(|page| cache.touch(1_000_000 + round * 100_000 + page, false));
             }
             let misses = cache.touch_hot(hot, &mut random);
             for page in 0..frames as u64 * 10 {
-                // Where a piece ends, and then its rows.
+                // A scan uses each leaf twice: where one batch of rows ends, and to read its rows.
                 cache.touch(10_000_000 + page, false);
                 cache.touch(10_000_000 + page, false);
             }
@@ -238,7 +240,7 @@ mod tests {
     fn a_page_that_comes_again_soon_stays() {
         let mut cache = Cache::new(64);
         (100..200).for_each(|page| cache.touch(page, false));
-        // It has left a moment ago, and comes again.
+        // Page 110 was evicted a moment ago, and comes back.
         assert!(!cache.at.contains_key(&110));
         cache.touch(110, false);
         (200..260).for_each(|page| cache.touch(page, false));

@@ -1,13 +1,13 @@
-//! Inner pages of trees, looked at without latch or pin.
+//! Shared copies of the inner pages of trees, which threads read without latch or pin.
 //!
-//! Everybody comes by the inner pages of a tree, and hardly anybody changes them. A latch and a pin are words that each
-//! of them would change, and so fetch from the core that had changed them before. Instead threads share a copy of such
-//! a page, and compare a number that is changed with the page.
+//! Every thread goes through the inner pages of a tree, and hardly any thread changes them. A latch and a pin are words
+//! that every thread would write, so their cache lines would move from core to core. Instead threads share a copy of
+//! such a page, and compare a number that changes whenever the page does.
 //!
-//! Invariant 43: a frame's number of changes is another one before a change of an inner page in it can be seen, and before
-//! the page can be in another frame. Whoever has latched a child, and after that finds the copies on the way to it
-//! current, is where latches taken from the root on would have led: who splits a page or gives one back has it and its
-//! parent latched together.
+//! Invariant 43: a frame's number of changes grows before a change of an inner page in the frame becomes visible, and
+//! before the page can be in another frame. If a thread has latched a child, and then finds the copies on its path
+//! current, it is where latches from the root on would have led it. The reason is that a thread that splits or frees a
+//! page has that page and its parent latched together.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use duralite_logfmt::store::PageId;
 
-/// Copies that a thread has at hand, each where its page's number says.
+/// How many copies a thread keeps, each at the index `page mod AT_HAND`.
 const AT_HAND: usize = 32;
 
-/// A page as it was when its frame had seen so many changes.
+/// A page, as it was when its frame's number of changes was `changes`.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     /// The number of the cache.
     pub(super) pool: u64,
     pub(super) id: PageId,
-    /// Its place in the cache, and the number of changes there.
+    /// The index of its frame in the cache, and the number of changes of that frame.
     pub(super) frame: u32,
     pub(super) changes: u64,
     pub(super) bytes: Box<[u8]>,
@@ -40,7 +40,7 @@ thread_local! {
     static KEPT: RefCell<Vec<Option<Arc<Snapshot>>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Something done with what the thread keeps for a page; nothing in a thread that ends.
+/// Calls `work` with the thread's slot for a page. Returns `None` in a thread that is ending.
 pub(super) fn kept<T>(id: PageId, work: impl FnOnce(&mut Option<Arc<Snapshot>>) -> T) -> Option<T> {
     let with = |all: &RefCell<Vec<_>>| {
         let mut all = all.borrow_mut();
@@ -52,7 +52,7 @@ pub(super) fn kept<T>(id: PageId, work: impl FnOnce(&mut Option<Arc<Snapshot>>) 
     KEPT.try_with(with).ok().flatten()
 }
 
-/// The number of another cache.
+/// A number that no other cache in the process has.
 pub(super) fn number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Frames for pages that come in: the keeper sees to it that some are ready, and whoever finds none sees to it by itself.
+//! Frames for pages that come in. The keeper keeps some ready, and a thread that finds none makes some ready itself.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,17 +10,17 @@ use super::queues::Queues;
 use crate::controls::Rule;
 use crate::error::Error;
 
-/// For so long a frame is looked for while all are in use.
+/// How long a thread looks for a frame while all are in use.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The part of the frames that is to be ready, and most and fewest of them.
+/// One frame in so many is to be ready, within these limits.
 const READY_PART: usize = 16;
 const MOST_READY: usize = 1024;
 const FEWEST_READY: usize = 8;
-/// So many pages the keeper sorts at a time, to write them in the order of the file.
+/// How many pages the keeper sorts at a time, to write them in the order of the file.
 const SORTED_AT_A_TIME: usize = 4 * DOUBLE_WRITE_PAGES;
 
 impl Pool {
-    /// A frame for another page, with one pin.
+    /// Takes a frame for another page, with one pin.
     pub(super) fn vacate(&self) -> Result<u32, Error> {
         let mut begun = None;
         loop {
@@ -33,8 +33,9 @@ impl Pool {
                 Instant::now()
             });
             let at_a_time = DOUBLE_WRITE_PAGES.min(self.frames.len() / 4);
-            // A clean inner page is no reason not to write: whoever takes it needs it again at once. Where each leaf
-            // drives an inner page out, and the inner page that leaf, nobody comes down a tree any more.
+            // A thread writes dirty pages home even while a clean inner page could be evicted. A thread that evicts an
+            // inner page needs it again at once. If each leaf evicted an inner page, and that inner page the leaf, no
+            // thread would get down a tree any more.
             if self.make_ready(at_a_time, self.has_too_many_inner(), 1)? == 0
                 && self.make_ready(at_a_time, true, 1)? == 0
             {
@@ -46,7 +47,7 @@ impl Pool {
         }
     }
 
-    /// Whether inner pages leave too little to leaves, so that they come and go with them.
+    /// Whether inner pages leave too few frames to leaves, so that inner pages have to be evicted like leaves.
     fn has_too_many_inner(&self) -> bool {
         self.tallies.inner.load(Ordering::Relaxed) > self.frames.len() / 4 * 3
     }
@@ -56,7 +57,7 @@ impl Pool {
         (self.frames.len() / READY_PART).clamp(FEWEST_READY, MOST_READY)
     }
 
-    /// A frame that is free, or whose page can leave at once.
+    /// Takes a frame that is free, or whose page can be evicted at once.
     pub(super) fn victim(&self) -> Option<u32> {
         let mut queues = self.queues.lock();
         if let Some(at) = queues.free.pop() {
@@ -88,7 +89,7 @@ impl Pool {
         None
     }
 
-    /// Looks past some that are not home: those wait for the keeper.
+    /// Skips frames with dirty pages, and puts them into the queue for the keeper.
     fn next_victim(&self, queues: &mut Queues) -> Option<u32> {
         while queues.waiting.len() < queues.most_waiting() {
             let at = queues.next(&self.frames, self.has_too_many_inner())?;
@@ -103,7 +104,7 @@ impl Pool {
         None
     }
 
-    /// Takes a frame that is in no queue away from its page, unless somebody needs that page.
+    /// Takes a frame that is in no queue from its page, unless the page is pinned or dirty.
     fn take(&self, queues: &mut Queues, at: u32) -> bool {
         let frame = self.frame(at);
         let id = frame.id.load(Ordering::SeqCst);
@@ -113,7 +114,7 @@ impl Pool {
         if !is_mapped || frame.pins.load(Ordering::Acquire) != 0 || is_kept {
             return false;
         }
-        // Before the page can be in another frame, and be changed there.
+        // The number changes before the page can be in another frame and be changed there.
         frame.has_changed();
         part.frames.remove(&id);
         frame.pins.store(1, Ordering::Release);
@@ -130,11 +131,12 @@ impl Pool {
         true
     }
 
-    /// Makes so many of the frames ready that are to leave next, and writes their pages home where need be; how many are.
-    /// Nothing if others have made `enough` ready meanwhile. Pages that are latched are left alone, so that it may be called with latches held.
+    /// Makes up to `count` of the next frames to evict ready, and writes their dirty pages home. Returns how many are
+    /// ready. Does nothing if other threads have made `enough` ready meanwhile. Skips latched pages, so the caller may
+    /// hold latches.
     ///
     /// # Errors
-    /// Of the log or the page file; the store is poisoned then.
+    /// Errors of the log or the page file, which have poisoned the store.
     fn make_ready(&self, count: usize, may_be_inner: bool, enough: usize) -> Result<usize, Error> {
         let cleaning = self.cleaning.lock();
         let mut chosen = {
@@ -173,11 +175,11 @@ impl Pool {
         done.map(|()| ready)
     }
 
-    /// What the keeper does: makes some frames ready before somebody needs them, once hardly any are free; whether that was
-    /// not all that are to be.
+    /// The keeper's work: makes frames ready before threads need them, when hardly any are free. Returns whether more
+    /// frames are to be made ready.
     ///
     /// # Errors
-    /// Of the log or the page file; the store is poisoned then.
+    /// Errors of the log or the page file, which have poisoned the store.
     pub(crate) fn stay_ahead(&self) -> Result<bool, Error> {
         self.is_keeper_woken.store(false, Ordering::SeqCst);
         let missing = {
@@ -192,12 +194,12 @@ impl Pool {
         Ok(made > 0 && made < missing)
     }
 
-    /// Waits for so long, or until frames are missing.
+    /// Waits for at most `limit`, or until frames are missing.
     pub(crate) fn wait_for_need(&self, limit: Duration) {
         self.keeper.sleep(limit);
     }
 
-    /// Ends that wait.
+    /// Wakes the keeper from that wait.
     pub(crate) fn wake_keeper(&self) {
         self.keeper.wake();
     }

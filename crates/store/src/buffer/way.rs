@@ -1,4 +1,4 @@
-//! How one comes down a tree: by copies of its inner pages.
+//! The path of a thread down a tree, by copies of the tree's inner pages.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,17 +9,17 @@ use smallvec::SmallVec;
 use super::frame::{Frame, Latched};
 use super::snapshot::{Snapshot, kept};
 
-/// The inner pages by which somebody comes down a tree. Those at hand are moved here and back: to count them would change
-/// a word too.
+/// The inner pages on the path of one thread down a tree. The thread moves its kept copies here and back: counting
+/// references to them would change a shared word too.
 #[derive(Debug)]
 pub(crate) struct Way<'p> {
     /// The number of the cache.
     pool: u64,
     frames: &'p [Frame],
     pages: SmallVec<[Arc<Snapshot>; 4]>,
-    /// Whether the pages stay in the cache until the way is over.
+    /// Whether the pages stay pinned until the path is dropped.
     is_pinning: bool,
-    /// The frames that stay.
+    /// The frames that this path pins.
     pinned: SmallVec<[&'p Frame; 4]>,
 }
 
@@ -28,14 +28,14 @@ impl<'p> Way<'p> {
         Self { pool, frames, pages: SmallVec::new(), is_pinning: false, pinned: SmallVec::new() }
     }
 
-    /// From the beginning, with the pages on it pinned. Invariant 50: only a change by somebody else can be in the way
-    /// then, however few frames there are.
+    /// Makes the path pin its pages. Invariant 50: then only a change by another thread can make the descent fail,
+    /// however few frames there are.
     pub(crate) fn pinning(mut self) -> Self {
         self.is_pinning = true;
         self
     }
 
-    /// Whether a page is as it was when it was copied. It is used by that.
+    /// Whether a page is still as it was copied. If so, the page counts as used.
     fn is_as_copied(&self, copy: &Snapshot) -> bool {
         let Some(frame) = self.frames.get(copy.frame as usize) else { return false };
         let is_current = copy.pool == self.pool && frame.changes.load(Ordering::Acquire) == copy.changes;
@@ -45,7 +45,7 @@ impl<'p> Way<'p> {
         is_current
     }
 
-    /// Goes by a page of which the thread has a current copy at hand.
+    /// Follows a page of which the thread keeps a current copy.
     pub(crate) fn by_copy(&mut self, id: PageId) -> Option<&Snapshot> {
         if self.is_pinning {
             return None;
@@ -55,14 +55,14 @@ impl<'p> Way<'p> {
         self.pages.last().map(|page| &**page)
     }
 
-    /// Goes by an inner page that is latched.
+    /// Follows an inner page that is latched.
     pub(crate) fn by(&mut self, page: &impl Latched) -> &Snapshot {
         let at = self.pages.len();
         let copy = page.snapshot(self.pool);
         if self.is_pinning
             && let Some(frame) = self.frames.get(copy.frame as usize)
         {
-            // It is pinned by the latch already.
+            // The latch already holds a pin, so the count does not rise from 0.
             frame.pins.fetch_add(1, Ordering::Acquire);
             self.pinned.push(frame);
         }
@@ -70,7 +70,7 @@ impl<'p> Way<'p> {
         &self.pages[at]
     }
 
-    /// Whether all of its pages are as they were.
+    /// Whether all pages on the path are still as they were copied.
     pub(crate) fn is_current(&self) -> bool {
         self.pages.iter().all(|page| self.is_as_copied(page))
     }

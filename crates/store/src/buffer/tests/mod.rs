@@ -1,4 +1,5 @@
-//! What is in the cache, and what a miss costs, counted: without the keeper's thread, whose work is done where it is due.
+//! Counts of what is in the cache, and of what a miss costs. There is no keeper thread; the tests do its work when it
+//! is due.
 #![allow(clippy::unwrap_used)]
 
 mod ahead;
@@ -12,9 +13,9 @@ use crate::running::Running;
 use crate::table::Table;
 use crate::transaction::Transaction;
 
-/// Frames of the cache. Half as many leaves are used again and again, and there are twelve times as many.
+/// Frames of the cache. The hot leaves are half as many, and all leaves are twelve times as many.
 const FRAMES: u64 = 256;
-/// Frames whose pages are about to leave at any time.
+/// Frames whose pages are ready for eviction at any time.
 const READY: u64 = FRAMES / 16;
 const ROW_BYTES: usize = 900;
 /// Rows in a leaf of 4096 bytes.
@@ -32,7 +33,7 @@ impl Tried {
         let mut options = Options { page_bytes: Some(4096), cache_bytes: smallest, ..Options::default() };
         let running = loop {
             let engine = opening::in_memory(&options);
-            // What the log takes of the cache is not for frames.
+            // Memory of the log counts as part of the cache, and has no frames.
             match FRAMES.saturating_sub(engine.pager.pool.frames.len() as u64) {
                 0 => break Running::alone(engine),
                 missing => options.cache_bytes += missing * 4344,
@@ -56,7 +57,7 @@ impl Tried {
         self.keep();
     }
 
-    /// What the thread does.
+    /// The work of the keeper thread.
     fn keep(&self) {
         let engine = &self.running.engine;
         while engine.pager.pool.stay_ahead().unwrap() {}
@@ -66,7 +67,7 @@ impl Tried {
         }
     }
 
-    /// Misses of reading rows of the leaves that the first rows are in.
+    /// Counts the misses of reading rows in the leaves of the first rows.
     fn read_hot(&mut self) -> u64 {
         let pool = &self.running.engine.pager.pool;
         let before = pool.misses.load(Ordering::Relaxed);
@@ -95,8 +96,8 @@ fn a_scan_of_ten_times_the_cache_leaves_what_is_used_in_it() {
     let left = tried.running.engine.pager.pool.inner_left.load(Ordering::Relaxed);
     assert_eq!(tried.scan() as u64, FRAMES * 12 * ROWS_OF_A_LEAF);
     let after = tried.read_hot();
-    // Some were about to leave. The leaf in which the scan began and the one in which a piece ended may have been used again
-    // by it.
+    // Some hot pages were about to be evicted. The scan may have used the leaf in which it began, and one in which a
+    // batch of rows ended, once more.
     assert!(after <= before + READY + 2, "{before} misses before the scan, {after} after it");
     assert_eq!(tried.running.engine.pager.pool.inner_left.load(Ordering::Relaxed), left, "inner pages left");
 }
