@@ -2,11 +2,13 @@
 
 use std::borrow::Borrow;
 
-/// What can be a key of a [`TypedTable`](crate::TypedTable). The order of two keys is that of their bytes, and bytes that were made of one
-/// key are made of no other. Both have to hold for every type that a program adds.
+/// A type that can be a key of a [`TypedTable`](crate::TypedTable). Two keys have the same order as their bytes, and no
+/// two different keys have the same bytes. A program that implements this trait for a type of its own has to keep both
+/// rules.
 ///
-/// Unsigned numbers are their bytes with the largest first; of signed ones the sign is turned over; text and bytes are as they are, and
-/// where something follows a zero byte is followed by 255 and the end is two zero bytes; tuples are their parts, one after another.
+/// Unsigned numbers are encoded with the largest byte first. Signed numbers have the sign bit inverted. Text and bytes
+/// are stored as they are. If another part follows them, each zero byte is followed by 255, and two zero bytes mark the
+/// end. Tuples are the bytes of their parts, one after another.
 ///
 /// ```
 /// use duralite_store::Key;
@@ -18,28 +20,28 @@ use std::borrow::Borrow;
 /// assert!(bytes(&(-1, "b".to_owned())) < bytes(&(1, "a".to_owned())));
 /// ```
 pub trait Key: Sized + Borrow<Self::Borrowed> {
-    /// What it is looked for by: of `String` it is `str`.
+    /// The type that a key is looked up by; for `String` it is `str`.
     type Borrowed: ?Sized;
 
-    /// Adds the bytes of a key that something follows.
+    /// Appends the bytes of a key that is followed by another part.
     fn encode(key: &Self::Borrowed, out: &mut Vec<u8>);
 
-    /// Adds the bytes of a key that nothing follows.
+    /// Appends the bytes of a key that is the last part.
     fn encode_last(key: &Self::Borrowed, out: &mut Vec<u8>) {
         Self::encode(key, out);
     }
 
-    /// Takes a key off the beginning of bytes; `None` if there is none.
+    /// Decodes a key at the beginning of `bytes`, and moves `bytes` past it. Returns `None` if there is no valid key.
     fn decode(bytes: &mut &[u8]) -> Option<Self>;
 
-    /// The key of bytes that are nothing else.
+    /// Decodes a key from bytes that contain nothing else.
     fn decode_last(mut bytes: &[u8]) -> Option<Self> {
         let key = Self::decode(&mut bytes)?;
         bytes.is_empty().then_some(key)
     }
 }
 
-/// What can be a value of a [`TypedTable`](crate::TypedTable).
+/// A type that can be a value of a [`TypedTable`](crate::TypedTable).
 ///
 /// ```
 /// use duralite_store::Value;
@@ -58,13 +60,13 @@ pub trait Key: Sized + Borrow<Self::Borrowed> {
 /// }
 /// ```
 pub trait Value: Sized + Borrow<Self::Borrowed> {
-    /// What it is set by: of `String` it is `str`.
+    /// The type that a value is stored by; for `String` it is `str`.
     type Borrowed: ?Sized;
 
-    /// Adds the bytes of a value.
+    /// Appends the bytes of a value.
     fn encode(value: &Self::Borrowed, out: &mut Vec<u8>);
 
-    /// The value of bytes; `None` if they are none.
+    /// Decodes a value; `None` if the bytes are not a valid one.
     fn decode(bytes: &[u8]) -> Option<Self>;
 }
 

@@ -1,7 +1,8 @@
-//! Space that is free goes back to the file system, while transactions go on.
+//! Giving free space in the page file back to the file system while transactions continue.
 //!
-//! Invariant 52: the page file is cut only behind the last page in use, with the maps of what goes latched, once no object that
-//! recovery would repeat speaks of any page there, and never so far that taking back what is open might lack pages.
+//! Invariant 52: the file is cut only behind the last page in use, and with the maps of the removed pages latched. No
+//! object that recovery would redo refers to a removed page. The cut always leaves enough pages to undo the open
+//! transactions.
 
 use std::ops::Bound;
 use std::time::{Duration, Instant};
@@ -14,10 +15,10 @@ use crate::error::Error;
 use crate::table::Table;
 use crate::tree::MOST_MOVES;
 
-/// For so long checkpoints are made to let go of what speaks of the file's end.
+/// How long `cut` makes checkpoints to give up the log that refers to pages at the end of the file.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What compacting a store came to.
+/// The result of compacting a store.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -29,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Compacted {
-    /// Pages that were moved; those of long values are not counted.
+    /// How many pages were moved; pages of long values are not counted.
     pub pages_moved: u64,
     /// Bytes of the page file before.
     pub bytes_before: u64,
@@ -43,7 +44,7 @@ pub(crate) fn file_bytes(engine: &Engine) -> u64 {
     file.pages() * file.page_bytes() as u64
 }
 
-/// Moves a tree's pages before `limit`, as far as there are free ones; how many.
+/// Moves a tree's pages to free pages before `limit`, as far as there are any. Returns how many pages it moved.
 pub(crate) fn relocate(engine: &Engine, root: PageId, limit: PageId) -> Result<u64, Error> {
     let page = engine.pager.pool.page_bytes() as u64;
     let room = Room { bytes: MOST_MOVES * (3 * page + 1024), objects: MOST_MOVES };
@@ -63,7 +64,7 @@ pub(crate) fn relocate(engine: &Engine, root: PageId, limit: PageId) -> Result<u
     }
 }
 
-/// Keys of rows whose values have chains, as they are now.
+/// The keys of rows whose values are chains of pages now.
 pub(crate) fn long_rows(engine: &Engine, table: &Table) -> Result<Vec<Vec<u8>>, Error> {
     let mut keys = Vec::new();
     engine.tree(table.root()).each_cell((Bound::Unbounded, Bound::Unbounded), |key, cell| {
@@ -77,7 +78,7 @@ pub(crate) fn long_rows(engine: &Engine, table: &Table) -> Result<Vec<Vec<u8>>, 
 
 /// Cuts the file behind the last page in use.
 pub(crate) fn cut(engine: &Engine) -> Result<(), Error> {
-    // What has been moved so far, and freed before.
+    // The cut has to wait until the log of all moves so far, and of earlier frees, is given up.
     let last = engine.pager.log.next();
     let begun = Instant::now();
     loop {
@@ -88,7 +89,7 @@ pub(crate) fn cut(engine: &Engine) -> Result<(), Error> {
         if head >= last || begun.elapsed() > PATIENCE {
             return Ok(());
         }
-        // An open transaction needs older log: it may end.
+        // An open transaction needs older log, and may end meanwhile.
         std::thread::sleep(Duration::from_millis(20));
     }
 }

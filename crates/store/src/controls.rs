@@ -1,4 +1,5 @@
-//! Rules that a test breaks, to see that breaking them is noticed. Without the feature `controls` none can be broken.
+//! Rules that a test breaks, to show that other tests notice the breach. Without the feature `controls` no rule can be
+//! broken.
 
 #[cfg(feature = "controls")]
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -7,57 +8,57 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Rule {
-    /// Whoever reads a range locks it.
+    /// A transaction that reads a range locks it.
     RangeLocks = 1,
-    /// Whoever reads a row waits for those who change it.
+    /// A transaction that reads a row waits for transactions that change it.
     NoDirtyReads,
-    /// Locks are held until the commit has its place in the log.
+    /// A transaction holds its locks until its commit is in the log.
     LockUntilLogged,
-    /// What a row was is noted for snapshots before it is changed.
+    /// A transaction notes the old version of a row for snapshots before it changes the row.
     NoteVersions,
     /// The first snapshot notes what transactions in progress have changed.
     NoteWhatWasChanged,
-    /// For snapshots a transaction ends before it releases its locks.
+    /// For snapshots, a transaction ends before it releases its locks.
     EndBeforeRelease,
-    /// Of a row that was changed a snapshot shows what it was.
+    /// A snapshot shows the old version of a row that was changed since.
     LookAtVersions,
-    /// A page goes home after its image is in the double-write area.
+    /// A page is written home only after its image is in the double-write area.
     DoubleWrite,
-    /// What the double-write area has is durable before the pages are written home.
+    /// The double-write area is durable before its pages are written home.
     FlushDoubleWrite,
-    /// Pages are durable at home before the double-write area is written again, and their log is given up.
+    /// Pages are durable at home before the double-write area is written again, and before their log is given up.
     FlushHome,
-    /// Whoever opens a store puts pages right that were torn.
+    /// Opening a store repairs torn pages.
     RestoreTorn,
-    /// A page goes home once everything in it is durable in the log.
+    /// A page is written home only after everything in it is durable in the log.
     LogBeforePages,
-    /// A page that is changed while it goes home has to go again.
+    /// A page that changes while it is written home is written home again.
     ChangedMeanwhile,
-    /// A page that is not as it is at home does not leave the cache.
+    /// A dirty page is not evicted.
     DirtyStays,
-    /// The log is kept from the oldest change on that is not home.
+    /// The log keeps everything from the oldest change on that is not home.
     ChangesHoldLog,
-    /// The log is kept from the oldest transaction on that is not over.
+    /// The log keeps everything from the oldest open transaction on.
     OpenHoldsLog,
-    /// How transactions ended is durable before what they did is given up of the log.
+    /// The ends of transactions are durable before the log of their changes is given up.
     EndsBeforeGivingUp,
-    /// Recovery makes the changes that a page does not have.
+    /// Recovery redoes the changes that a page lacks.
     Redo,
-    /// Recovery makes no change again that a page has.
+    /// Recovery does not redo a change that a page already has.
     RedoOnce,
-    /// Recovery takes back what did not commit.
+    /// Recovery undoes transactions that did not commit.
     TakeBack,
-    /// What has been taken back is not taken back again.
+    /// Recovery does not undo a step twice.
     TakeBackOnce,
-    /// What was done last is taken back first.
+    /// Recovery undoes the newest step first.
     NewestFirst,
-    /// Recovery gives back the chains of long values that a transaction which has committed gave up.
+    /// Recovery frees the chains of long values that a committed transaction replaced or removed.
     FinishCommitted,
-    /// The root of a table that is not made after all is given back after what is below it.
+    /// The undo of a new table frees the table's root after the pages below it.
     EmptyTree,
 }
 
-/// Which rules are broken.
+/// Which rule is broken.
 #[derive(Debug, Default)]
 pub(crate) struct Controls {
     #[cfg(feature = "controls")]
@@ -66,7 +67,7 @@ pub(crate) struct Controls {
 
 #[cfg(feature = "controls")]
 impl Controls {
-    /// With this rule broken from the beginning on.
+    /// Breaks this rule from the beginning on.
     pub(crate) fn breaking(rule: Option<Rule>) -> Self {
         Self { broken: AtomicU8::new(rule.map_or(0, |rule| rule as u8)) }
     }
@@ -76,7 +77,7 @@ impl Controls {
         self.broken.load(Ordering::Relaxed) != rule as u8
     }
 
-    /// From now on this rule, and no other, is broken.
+    /// Breaks this rule from now on, and no other.
     pub(crate) fn break_rule(&self, rule: Rule) {
         self.broken.store(rule as u8, Ordering::Relaxed);
     }

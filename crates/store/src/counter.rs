@@ -1,4 +1,4 @@
-//! Counts that many threads add to at once.
+//! Counters that many threads increment at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,12 +6,13 @@ use crate::sync::thread_number;
 
 const SHARDS: usize = 16;
 
-/// A word on a line of its own.
+/// A word on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard(AtomicU64);
 
-/// A count, in parts: a word that all threads change costs each of them the time that its line takes from core to core.
+/// A counter in parts. If all threads changed one word, each change would cost the time that the word's cache line
+/// takes from core to core.
 #[derive(Debug, Default)]
 pub(crate) struct Counter([Shard; SHARDS]);
 

@@ -1,4 +1,4 @@
-//! What transactions, recovery and the threads in the background share.
+//! The state that transactions, recovery and the background threads share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ use crate::tree::Tree;
 use crate::versions::Versions;
 use crate::waiters::Waiters;
 
-/// Of the options, what is looked at while the store is open.
+/// The options that the store consults while it is open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
     pub(crate) lock_timeout: Duration,
@@ -32,7 +32,7 @@ pub(crate) struct Tuning {
     pub(crate) early_lock_release: bool,
 }
 
-/// How often things happened.
+/// Counts of events.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) commits: Counter,
@@ -53,9 +53,9 @@ pub(crate) struct Engine {
     pub(crate) counts: Counts,
     pub(crate) archive: Option<Archive>,
     pub(crate) next_tx: AtomicU64,
-    /// Objects that a backup still needs; held while a checkpoint gives some up.
+    /// Log objects that a backup still needs. The mutex is held while a checkpoint gives up log.
     pub(crate) pinned: Mutex<Vec<Lsn>>,
-    /// How many backups have begun; held while one begins, and while a bulk load commits.
+    /// How many backups have begun. The mutex is held while a backup begins, and while a bulk load commits.
     pub(crate) backups: Mutex<u64>,
     pub(crate) store_id: [u8; 16],
     pub(crate) versions: Versions,
@@ -70,7 +70,7 @@ impl Engine {
         Tree { pager: &self.pager, space: &self.space, root, found: None }
     }
 
-    /// The tree of the tables' names.
+    /// The root of the tree of table names.
     pub(crate) fn catalog(&self) -> PageId {
         self.space.first_data_page()
     }
@@ -79,18 +79,18 @@ impl Engine {
         self.next_tx.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Makes everything up to an object durable.
+    /// Makes everything up to the object `upto` durable.
     ///
     /// # Errors
-    /// The store is poisoned.
+    /// Any error has poisoned the store.
     pub(crate) fn force(&self, upto: Lsn) -> Result<(), Error> {
         self.pager.log.force(upto).map_err(|error| self.poison.set(&error))
     }
 
-    /// Writes home what was changed, and gives up what is not needed any more of the log. Transactions go on.
+    /// Writes dirty pages home, and gives up the log that is no longer needed. Transactions continue meanwhile.
     ///
     /// # Errors
-    /// Of the page file, the log or the archive.
+    /// Errors of the page file, the log or the archive.
     pub(crate) fn checkpoint(&self, is_over: &dyn Fn() -> bool) -> Result<(), Error> {
         let done = self.write_home_and_give_up(is_over);
         self.admission.look_again();
@@ -104,7 +104,8 @@ impl Engine {
         let limit = self.pinned.lock().iter().copied().fold(upto, Lsn::min);
         move_oldest(&self.pager, &self.active, &self.admission, limit)
             .map_err(|error| self.poison.set(&error))?;
-        // In this order: whoever gets a number after that has said so before.
+        // `next` is read first: an object is announced before it gets its number, so the checks below see every object
+        // before `next`.
         let next = log.next();
         let pinned = self.pinned.lock();
         let mut head = next;
@@ -115,8 +116,9 @@ impl Engine {
             head = head.min(self.active.oldest(next));
         }
         let head = pinned.iter().copied().fold(head, Lsn::min);
-        // A transaction that has ended since `next` keeps nothing any more. How it ended becomes durable before what it
-        // did is given up: otherwise its changes are home, and nobody can take them back.
+        // A transaction that has ended since `next` no longer holds the log. Its end has to be durable before the log
+        // of its changes is given up. Otherwise its changes would be home after a crash, and recovery could not undo
+        // them.
         if self.controls.keep(Rule::EndsBeforeGivingUp) {
             self.force(log.next() - 1)?;
         }

@@ -1,4 +1,4 @@
-//! What can go wrong, told apart by what a caller does next.
+//! Errors, distinguished by what a caller does next.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use duralite_logfmt::FormatError;
 use duralite_logfmt::store::{KEY_LIMIT, PageId};
 use duralite_medium::MediumError;
 
-/// Most bytes of a row's value: 1 GiB.
+/// The most bytes of a row's value: 1 GiB.
 pub const VALUE_LIMIT: u64 = 1 << 30;
 
 /// Why an operation was refused or failed.
 ///
-/// After [`Deadlock`](Self::Deadlock), [`Timeout`](Self::Timeout) and [`Full`](Self::Full) a transaction can
-/// only be rolled back, as a whole or to a savepoint.
+/// After [`Deadlock`](Self::Deadlock), [`Timeout`](Self::Timeout) and [`Full`](Self::Full) a transaction can only be
+/// rolled back, completely or to a savepoint.
 ///
 /// ```
 /// use duralite_store::Error;
@@ -23,13 +23,13 @@ pub const VALUE_LIMIT: u64 = 1 << 30;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Transactions waited for each other, and this one, the youngest of them, gave way.
+    /// Transactions waited for each other in a cycle, and this one, the youngest of them, gave way.
     #[error("transactions wait for each other, and this one gives way; run it again")]
     Deadlock,
-    /// A lock did not come in time.
+    /// The transaction did not get a lock within the lock timeout.
     #[error("a lock did not come in time; run the transaction again, or raise the lock timeout")]
     Timeout,
-    /// More rows were changed since a snapshot was opened than the store keeps old versions of.
+    /// Since the snapshot was opened, more rows have changed than the store keeps old versions of.
     #[error(
         "the snapshot is too old: more was changed since than is kept; open another one, or raise snapshot_bytes"
     )]
@@ -37,24 +37,25 @@ pub enum Error {
     /// There is no room: on the disk, in the log for a transaction as large as this, or in the cache.
     #[error("{what}")]
     Full {
-        /// What is full, and how to mend it.
+        /// What is full, and how to remedy it.
         what: String,
     },
-    /// An earlier failure left it open what is durable; nothing is acknowledged any more until the store is opened anew.
+    /// After an earlier failure the store does not know what is durable. It acknowledges nothing more until it is
+    /// opened again.
     #[error("the store stopped after a failure ({why}); open it again to recover")]
     Poisoned {
         /// The failure.
         why: String,
     },
-    /// Bytes on the medium are not what was written there.
+    /// The bytes on the medium are not those that the store wrote there.
     #[error("{what} is damaged{}; restore the store from a backup", page.map_or(String::new(), |page| format!(" (page {page})")))]
     Corrupt {
         /// What is damaged.
         what: String,
-        /// The page, if it is one.
+        /// The page number, if a page is damaged.
         page: Option<PageId>,
     },
-    /// An archive lacks a part of the log that comes before the moment that is asked for.
+    /// An archive lacks a part of the log that comes before the requested moment.
     #[error(
         "{what}; the last moment before that is log object {last} (RestoreTo::Lsn({last}), or --to {last}); \
          for a later one take a backup that was made later"
@@ -84,28 +85,28 @@ pub enum Error {
     /// The row is there already.
     #[error("a row with this key exists already")]
     Exists,
-    /// A table that is to be loaded in bulk has rows, or had some when a snapshot was opened that still is.
+    /// A table for a bulk load has rows, or an open snapshot still shows some.
     #[error("the table {name:?} has rows, or an open snapshot shows some; load into one that has none")]
     NotEmpty {
-        /// Its name.
+        /// The table's name.
         name: String,
     },
-    /// A row of a bulk load has a key that is not above the one before.
+    /// The key of a bulk load's row is not above the key of the row before.
     #[error("a row of a bulk load is out of order; sort the rows by their keys, each of which comes once")]
     OutOfOrder,
-    /// There is no table of this name, or not any more.
+    /// There is no table of this name, or the table was dropped.
     #[error("there is no table {name:?}; it was dropped, or never made")]
     NoTable {
-        /// Its name.
+        /// The table's name.
         name: String,
     },
     /// There is a table of this name already.
     #[error("there is a table {name:?} already; drop it first, or choose another name")]
     TableExists {
-        /// Its name.
+        /// The table's name.
         name: String,
     },
-    /// A row is none of the types that its table is read by.
+    /// A row does not have the types that its table is read by.
     #[error(
         "a row of the table {table:?} is not of the types {key} and {value}; read it as what it was written as"
     )]
@@ -129,24 +130,24 @@ pub enum Error {
         /// Its length in bytes.
         len: u64,
     },
-    /// An earlier step of the transaction failed, so that it can only be rolled back.
+    /// An earlier step of the transaction failed, so the transaction can only be rolled back.
     #[error("a step of the transaction failed, and it can only be rolled back, as a whole or to a savepoint")]
     Finished,
-    /// A savepoint or a table of another transaction or store.
+    /// A savepoint or a table belongs to another transaction or store.
     #[error("{what} belongs to another store or transaction")]
     Foreign {
-        /// What does.
+        /// What belongs to another transaction or store.
         what: &'static str,
     },
-    /// The store has pages of another size than was asked for.
+    /// The store's page size is not the requested one.
     #[error("the store has pages of {has} bytes, and {asked} were asked for; a page size is for ever")]
     PageSize {
-        /// What the store has.
+        /// The store's page size.
         has: u32,
-        /// What was asked for.
+        /// The requested page size.
         asked: u32,
     },
-    /// Written by another version of the format.
+    /// The file was written by another version of the format.
     #[error("{} has format version {version}, which this build does not read; use the one that wrote it", path.display())]
     Version {
         /// The file.
@@ -154,24 +155,24 @@ pub enum Error {
         /// Its version.
         version: u32,
     },
-    /// The directory holds something, and no store.
+    /// The directory contains something that is not a store.
     #[error("{} is not a store ({why}); name an empty directory or one that a store is in", path.display())]
     NotAStore {
         /// The directory.
         path: PathBuf,
-        /// What speaks against it.
+        /// Why it is not a store.
         why: String,
     },
-    /// An option, or a combination of them, that makes no sense.
+    /// An option, or a combination of options, is not valid.
     #[error("{what}")]
     Invalid {
-        /// What, and what would make sense.
+        /// What is not valid, and what would be.
         what: String,
     },
 }
 
 impl Error {
-    /// Whether the same transaction may well succeed if it is run again: [`Deadlock`](Self::Deadlock) and
+    /// Whether the same transaction may succeed if it is run again: true for [`Deadlock`](Self::Deadlock) and
     /// [`Timeout`](Self::Timeout).
     #[must_use]
     pub fn is_retryable(&self) -> bool {
@@ -197,12 +198,12 @@ impl Error {
         Self::Corrupt { what: what.to_owned(), page: None }
     }
 
-    /// A page that does not hold what it should.
+    /// The error for a page whose content is not valid.
     pub(crate) fn page(page: PageId, error: FormatError) -> Self {
         Self::Corrupt { what: error.to_string(), page: Some(page) }
     }
 
-    /// The error of a file that a medium stands for.
+    /// The error for a failed operation of a medium.
     pub(crate) fn medium(what: &str, error: MediumError) -> Self {
         match error {
             MediumError::NoSpace => {

@@ -1,8 +1,9 @@
-//! What is needed to take old transactions back moves forward in the log, so that the log before it can be given up.
+//! Moving the undo of old transactions forward in the log, so that the log before it can be given up.
 //!
-//! Invariant 49: an open transaction keeps nobody from writing, however long it does nothing. Its steps are logged anew, without
-//! what they changed, and an object that says how many they are makes them count in place of those before: so a crash
-//! anywhere takes back each step once. Afterwards there is as much room in the log as taking everything back needs.
+//! Invariant 49: an open transaction keeps no other transaction from writing, however long it does nothing. The keeper
+//! logs its steps again, without their changes. One more object says how many steps these are, and from then on they
+//! replace all earlier steps. So after a crash anywhere, recovery undoes each step once. After moving steps, the log
+//! still has enough room to undo everything.
 
 use std::time::Duration;
 
@@ -13,18 +14,18 @@ use crate::admission::{Admission, Room};
 use crate::error::Error;
 use crate::pager::{Author, Pager};
 
-/// For so long a transaction in the middle of a step is waited for.
+/// How long to wait for a transaction in the middle of a step.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// Moving transactions has to free so many times what it writes.
+/// Moving transactions has to free this many times what it writes.
 const GAIN: u64 = 2;
-/// And such a part of what is used of the log.
+/// Moving transactions has to free at least one part in so many of the used log.
 const PART: u64 = 4;
 
-/// Moves the oldest transactions forward if less than half of the log is free, or somebody waits for room in it, and that
-/// frees a good part of it. `limit` is the oldest object that anything but transactions needs.
+/// Moves the oldest transactions forward if less than half of the log is free, or if a thread waits for room, and if
+/// that frees a good part of the log. `limit` is the oldest object that anything other than a transaction needs.
 ///
 /// # Errors
-/// The store is poisoned.
+/// Any error has poisoned the store.
 pub(crate) fn move_oldest(
     pager: &Pager,
     active: &Active,
@@ -37,7 +38,7 @@ pub(crate) fn move_oldest(
     if is_half_free && !admission.is_short() {
         return Ok(());
     }
-    // What the log would have free if it began at an object, if all objects were equally long.
+    // An estimate of the log that would become free if the log began at `first`, as if all objects were equally long.
     let gain = |first: Lsn| {
         let objects = first.min(limit).saturating_sub(head);
         (u128::from(used) * u128::from(objects) / u128::from((next - head).max(1))) as u64
@@ -56,7 +57,7 @@ pub(crate) fn move_oldest(
     all.iter().take(count).try_for_each(|entry| move_one(pager, active, admission, entry))
 }
 
-/// What moving a transaction takes of the log.
+/// The room that moving a transaction takes in the log.
 fn needs(entry: &Entry) -> Room {
     let list = entry.undoable.list.lock();
     let header = OBJECT_HEADER_BYTES as u64;
@@ -81,7 +82,7 @@ fn move_one(pager: &Pager, active: &Active, admission: &Admission, entry: &Entry
         let previous = moved.last().copied().unwrap_or(0);
         match pager.say(author(ObjectKind::Moved, previous), &step.undo) {
             Ok(logged) => moved.push(logged.lsn),
-            // Without the last object those before do not count.
+            // Without a final object the moved steps before it do not count.
             Err(Error::Full { .. }) => return Ok(()),
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! Long values that a committed transaction gave up go, page by page.
+//! Freeing the long values that a committed transaction replaced or removed, page by page.
 
 use duralite_logfmt::store::{ObjectKind, PageId, TxId};
 
@@ -7,11 +7,12 @@ use crate::error::Error;
 use crate::pager::Author;
 use crate::tree::free_chain_step;
 
-/// Gives chains back, each from a page on, and says so when it is done. Where it is stopped recovery goes on. A chain that
-/// cannot be read on stays where that is so: its row is gone, and `verify` finds the pages that nothing leads to.
+/// Frees chains, each from a page on, and then logs that this is done. If a crash interrupts it, recovery continues. If
+/// the rest of a chain cannot be read, its pages stay in use: no row leads to them any more, and `verify` reports them
+/// as unreachable.
 ///
 /// # Errors
-/// The store is poisoned.
+/// Any error has poisoned the store.
 pub(crate) fn free_chains(engine: &Engine, tx: TxId, chains: &[PageId]) -> Result<(), Error> {
     if chains.is_empty() {
         return Ok(());
@@ -23,7 +24,7 @@ pub(crate) fn free_chains(engine: &Engine, tx: TxId, chains: &[PageId]) -> Resul
                 engine.poison.check()?;
                 next = match free_chain_step(&engine.pager, &engine.space, tx, next) {
                     Err(Error::Corrupt { .. } | Error::Io { .. }) => {
-                        // Recovery takes it for the end of this chain, and goes on with the next one.
+                        // Recovery takes this object for the end of the chain, and continues with the next chain.
                         engine.pager.say(Author { tx, ..Author::SYSTEM }, &[])?;
                         0
                     }

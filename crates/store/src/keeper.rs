@@ -1,4 +1,4 @@
-//! What goes on in the background: objects become persistent, pages go home, the log is given up.
+//! Background work: making objects persistent, writing pages home, and giving up log.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,11 +9,11 @@ use crate::error::Error;
 use crate::options::Durability;
 use crate::running::Stop;
 
-/// How often objects that wait are looked for.
+/// How often the thread makes waiting objects persistent.
 const PERSIST_EVERY: Duration = Duration::from_micros(500);
-/// How often a store that does not wait for durability makes everything durable.
+/// How often the thread makes everything durable in a store with eventual durability.
 const FORCE_EVERY: Duration = Duration::from_millis(10);
-/// How often the log is looked at; the cache asks by itself.
+/// How often the thread checks the log; the cache wakes it when it needs frames.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Starts the threads.
@@ -41,7 +41,7 @@ fn persist(engine: &Engine, stop: &Stop) {
     }
 }
 
-/// Section 4.5: a checkpoint is due when so much of the log has been consumed.
+/// Section 4.5: a checkpoint is due when a given part of the log has been consumed.
 fn is_checkpoint_due(engine: &Engine) -> bool {
     let space = engine.pager.log.space();
     engine.admission.is_short()
@@ -57,7 +57,7 @@ fn keep(engine: &Engine, stop: &Stop) {
         if !has_more {
             pool.wait_for_need(LOOK_EVERY);
         }
-        // What fails here fails whoever needs it, or has poisoned the store.
+        // An error here either reaches the thread that needs the page itself, or has poisoned the store.
         has_more = !engine.poison.is_set() && pool.stay_ahead().unwrap_or(false);
         if !engine.poison.is_set() && is_checkpoint_due(engine) {
             let _ = engine.checkpoint(&is_over);

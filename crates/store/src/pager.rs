@@ -1,7 +1,7 @@
-//! One step: an object goes into the log, and its changes into the pages.
+//! One step: append an object to the log, and apply its changes to the pages.
 //!
-//! Invariant 35: nothing changes a page but an object of the log, with the page latched from before the object has its
-//! number until the page holds the change.
+//! Invariant 35: only an object of the log changes a page. The page is latched from before the object gets its number
+//! until the page has the change.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use crate::log::Log;
 use crate::poison::Poison;
 
 thread_local! {
-    /// Where a thread builds its objects. Of at most the bytes of the largest object.
+    /// The buffer in which a thread builds its objects. It grows to the size of the largest object.
     static OBJECT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// In whose name a step is taken.
+/// The author of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Author {
     pub(crate) kind: ObjectKind,
     pub(crate) tx: TxId,
-    /// What the object's field of that name is to say.
+    /// The content of the object's field `previous`.
     pub(crate) previous: Lsn,
 }
 
 impl Author {
-    /// Of steps that belong to no transaction's fate.
+    /// The author of steps that do not belong to a transaction, and are never undone.
     pub(crate) const SYSTEM: Self = Self { kind: ObjectKind::System, tx: 0, previous: 0 };
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Logged {
     pub(crate) bytes: u64,
 }
 
-/// Pages and their log.
+/// The pages and their log.
 #[derive(Debug)]
 pub(crate) struct Pager {
     pub(crate) pool: Arc<Pool>,
@@ -48,10 +48,11 @@ pub(crate) struct Pager {
 }
 
 impl Pager {
-    /// Logs changes of latched pages, each named by its place in `pages`, as one object, and makes them.
+    /// Logs changes of latched pages as one object, and applies them. Each change names its page by the index in
+    /// `pages`.
     ///
     /// # Errors
-    /// [`Error::Full`] if the log has no room: nothing has happened then. [`Error::Poisoned`].
+    /// [`Error::Full`] if the log has no room; then nothing has changed. [`Error::Poisoned`].
     pub(crate) fn step(
         &self,
         author: Author,
@@ -62,7 +63,7 @@ impl Pager {
         let next = self.log.next();
         pages.iter().for_each(|page| page.announce(next));
         let named = changes.iter().filter_map(|(at, change)| Some((pages.get(*at)?.id(), *change)));
-        // A thread that ends has none any more.
+        // A thread that is ending has no buffer any more.
         let mut object = OBJECT.try_with(Cell::take).unwrap_or_default();
         Object::build_in(&mut object, (author.kind, author.tx, author.previous), undo, named);
         let (appended, bytes) = (self.log.append(&mut object), object.len() as u64);
@@ -70,7 +71,7 @@ impl Pager {
         let lsn = appended?;
         for (at, change) in changes {
             if let Some(page) = pages.get_mut(*at) {
-                // It is in the log already: what cannot be done now cannot be done at recovery either.
+                // The object is in the log already, and recovery could not apply the change either.
                 page.apply(change, lsn).map_err(|error| self.poison.set(&error))?;
             }
         }

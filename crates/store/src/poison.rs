@@ -1,10 +1,10 @@
-//! Whether something failed after which nothing may be acknowledged any more (invariant 37).
+//! Records a failure after which the store must not acknowledge anything (invariant 37).
 
 use crate::error::Error;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// Shared by everything that writes. Once set it stays set.
+/// The poison of a store, shared by everything that writes. Once set, it stays set.
 #[derive(Debug, Default)]
 pub(crate) struct Poison {
     is_set: AtomicBool,
@@ -22,7 +22,7 @@ impl Poison {
         self.is_set.load(Ordering::Acquire)
     }
 
-    /// Stops everything; the first failure is the one that is told.
+    /// Stops the store. Later errors report the first failure.
     pub(crate) fn set(&self, why: &Error) -> Error {
         {
             let mut first = self.why.lock();

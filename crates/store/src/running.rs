@@ -1,4 +1,4 @@
-//! An open store with its threads; it is closed when the last one who has it lets go of it.
+//! An open store with its threads. Dropping the last reference closes it.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::engine::Engine;
 
-/// Tells threads to end, and wakes them.
+/// Tells the background threads to end, and wakes them.
 #[derive(Debug, Default)]
 pub(crate) struct Stop {
     is_over: Mutex<bool>,
@@ -16,7 +16,7 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// Sleeps; whether it is over.
+    /// Sleeps for `limit`, or until the store stops. Returns whether it has stopped.
     pub(crate) fn sleep(&self, limit: Duration) -> bool {
         let mut is_over = self.is_over.lock();
         if !*is_over {
@@ -31,19 +31,19 @@ impl Stop {
     }
 }
 
-/// Engine, threads, and what keeps others out.
+/// The engine, its threads, and the lock that keeps other processes out.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) engine: Arc<Engine>,
     pub(crate) stop: Arc<Stop>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Released last.
+    /// The lock, released last.
     pub(crate) held: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
 
 #[cfg(test)]
 impl Running {
-    /// Without threads: tests do their work where it is due.
+    /// A store without threads; tests do the threads' work when it is due.
     pub(crate) fn alone(engine: Engine) -> Arc<Self> {
         let (stop, threads) = (Arc::default(), Mutex::default());
         Arc::new(Self { engine: Arc::new(engine), stop, threads, held: None })
@@ -57,14 +57,15 @@ impl Drop for Running {
         self.engine.tables.wake_reaper();
         self.engine.waiters.close();
         for thread in self.threads.get_mut().drain(..) {
-            // A task that is dropped where it was to be woken may be the last one to let go of the store.
+            // If a woken task held the last reference to the store, this runs on the background thread that woke it,
+            // which cannot join itself.
             if thread.thread().id() != std::thread::current().id() {
-                // One that has panicked has nothing to say any more.
+                // A panic of the thread does not matter any more.
                 let _ = thread.join();
             }
         }
         if !self.engine.poison.is_set() {
-            // What this does not do recovery will.
+            // If the checkpoint fails, recovery does the rest.
             let _ = self.engine.checkpoint(&|| false);
         }
         drop(self.held.take());

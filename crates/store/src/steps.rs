@@ -1,4 +1,4 @@
-//! What a transaction has done so far that is taken back if it does not commit.
+//! The steps that a transaction has taken so far, which are undone if it does not commit.
 
 use std::sync::Arc;
 
@@ -7,34 +7,36 @@ use duralite_logfmt::store::Lsn;
 use crate::sync::Mutex;
 use crate::versions::{Fate, Place};
 
-/// A step that is taken back if its transaction is.
+/// A step that is undone when its transaction is rolled back.
 #[derive(Debug)]
 pub(crate) struct Step {
-    /// The object that recovery takes it back by: the step's own, or one that it was moved to.
+    /// The object that recovery undoes the step by: the step's own object, or the one that it was moved to.
     pub(crate) lsn: Lsn,
     pub(crate) undo: Vec<u8>,
 }
 
-/// The steps of one transaction, which the keeper may move forward in the log while nobody is at them.
+/// The steps of one transaction. The keeper may move them forward in the log while the transaction takes none.
 #[derive(Debug, Default)]
 pub(crate) struct Undoable {
-    /// Held by the transaction from before a step is logged until it is listed, or until what takes one back is logged and
-    /// the step is off the list; and by whoever moves the steps. Nobody waits for room in the log meanwhile.
+    /// The transaction holds this mutex from before it logs a step until the step is on the list, or until it has
+    /// logged the undo of a step and has removed the step from the list. The thread that moves the steps holds it too.
+    /// No thread waits for room in the log while it holds it.
     pub(crate) busy: Mutex<()>,
-    /// Held by the transaction from before it asks whether a row has to be noted until the step that changes it is listed, and while
-    /// it takes one back; and by whoever notes what it has changed. Nobody reads a page meanwhile but to take a step back.
+    /// The transaction holds this mutex from before it asks whether to note a row until the step that changes the row
+    /// is on the list, and while it undoes a step. A thread that notes what the transaction has changed holds it too. A
+    /// thread that holds it reads pages only to undo a step.
     pub(crate) noting: Mutex<()>,
     pub(crate) list: Mutex<Steps>,
-    /// What becomes of it, for snapshots.
+    /// How the transaction ended, for snapshots.
     pub(crate) fate: Arc<Fate>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
-    /// Oldest first, with ascending numbers.
+    /// The steps, oldest first, with ascending numbers.
     pub(crate) steps: Vec<Step>,
-    /// Rows of which it is noted what they were before, also those that were taken back.
+    /// Rows whose old versions are noted, including rows whose changes were undone.
     pub(crate) noted: Vec<Arc<Place>>,
-    /// The transaction has committed, or was taken back: nothing is moved any more.
+    /// The transaction has committed or was rolled back, so its steps are not moved any more.
     pub(crate) is_over: bool,
 }

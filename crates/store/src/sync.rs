@@ -1,4 +1,4 @@
-//! What threads wait with; the schedule explorer has a module of the same name in its place.
+//! What threads wait with. The schedule explorer replaces this module with one of its own.
 
 use std::cell::Cell;
 use std::sync::PoisonError;
@@ -9,7 +9,7 @@ pub(crate) use std::sync::atomic;
 
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 
-/// Lets threads wait for a change of what a mutex protects.
+/// A condition variable for a change of what a mutex protects.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(parking_lot::Condvar);
 
@@ -18,7 +18,7 @@ impl Condvar {
         Self::default()
     }
 
-    /// Waits until it is notified, or for so long, without the mutex meanwhile.
+    /// Waits until another thread notifies it, or for at most `limit`. The mutex is unlocked meanwhile.
     pub(crate) fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
         self.0.wait_for(&mut guard, limit);
         guard
@@ -29,7 +29,7 @@ impl Condvar {
     }
 }
 
-/// Gives the processor to others: for a moment, or for so long.
+/// Yields the processor, or sleeps if `time` is not zero.
 pub(crate) fn pause(time: Duration) {
     if time.is_zero() { std::thread::yield_now() } else { std::thread::sleep(time) }
 }
@@ -42,28 +42,28 @@ pub(crate) struct Parker {
 }
 
 impl Parker {
-    /// Sleeps until [`wake`](Self::wake), which may have come before, or for so long.
+    /// Sleeps until [`wake`](Self::wake), which may have come before, or for at most `limit`.
     pub(crate) fn sleep(&self, limit: Duration) {
         let woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(woken, limit, |woken| !*woken);
         *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
     }
 
-    /// Wakes it, now or when it next sleeps.
+    /// Wakes the sleeping thread. If no thread sleeps, the next one does not.
     pub(crate) fn wake(&self) {
         *self.is_woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_one();
     }
 }
 
-/// A moment until which something is waited for.
+/// The moment at which a wait ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline(Instant);
 
 impl Deadline {
     pub(crate) fn after(limit: Duration) -> Self {
         let now = Instant::now();
-        // As good as for ever.
+        // If the limit is too large for the clock, this is as good as for ever.
         Self(now.checked_add(limit).unwrap_or(now + Duration::from_secs(1 << 30)))
     }
 
@@ -71,13 +71,13 @@ impl Deadline {
         Instant::now() >= self.0
     }
 
-    /// How long it is until then.
+    /// How long it is until the deadline.
     pub(crate) fn left(&self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
 }
 
-/// A number that each thread keeps.
+/// A number that the thread keeps as long as it lives.
 pub(crate) fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static OWN: Cell<Option<usize>> = const { Cell::new(None) });

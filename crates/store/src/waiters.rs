@@ -1,4 +1,5 @@
-//! Tasks that wait until something is durable, without a thread of their own: one thread forces the log for all of them.
+//! Tasks that wait until something is durable, without a thread of their own. One thread forces the log for all of
+//! them.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -9,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::Error;
 
-/// Who waits, for which object.
+/// The waiting tasks, and which object each of them waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     list: Mutex<List>,
@@ -23,7 +24,7 @@ struct List {
 }
 
 impl Waiters {
-    /// The waker is called once everything up to the object is durable, or never can be.
+    /// Adds a task. Its waker is called once everything up to `upto` is durable, or can never become durable.
     pub(crate) fn add(&self, upto: Lsn, waker: &Waker) {
         let mut list = self.list.lock();
         if !list.waiting.iter().any(|(known, own)| *known == upto && own.will_wake(waker)) {
@@ -32,13 +33,13 @@ impl Waiters {
         self.changed.notify_one();
     }
 
-    /// Nobody waits any more: whoever waits keeps the store open.
+    /// Ends the thread. No task waits any more, because a waiting task keeps the store open.
     pub(crate) fn close(&self) {
         self.list.lock().is_over = true;
         self.changed.notify_one();
     }
 
-    /// The last object that somebody waits for; `None` when it is over.
+    /// Waits for a task, and returns the last object that a task waits for; `None` when the store closes.
     fn wanted(&self) -> Option<Lsn> {
         let mut list = self.list.lock();
         loop {
@@ -52,14 +53,14 @@ impl Waiters {
         }
     }
 
-    /// Those who wait for nothing beyond this object.
+    /// Removes and returns the tasks that wait for `upto` or an earlier object.
     fn take(&self, upto: Lsn) -> Vec<Waker> {
         let mut list = self.list.lock();
         list.waiting.extract_if(.., |(own, _)| *own <= upto).map(|(_, waker)| waker).collect()
     }
 }
 
-/// Starts the thread, which forces the log up to an object by `force`.
+/// Starts the thread, which makes the log durable up to an object by calling `force`.
 pub(crate) fn start(
     waiters: Arc<Waiters>,
     force: impl Fn(Lsn) + Send + 'static,

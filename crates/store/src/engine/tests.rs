@@ -1,4 +1,4 @@
-//! A checkpoint, and what ends in the middle of it.
+//! A transaction that ends in the middle of a checkpoint.
 #![allow(clippy::unwrap_used)]
 
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::transaction::Transaction;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A log at which something happens once it has said so often which number is the next.
+/// A log that calls a closure at the given call of [`next`](Log::next).
 struct Interrupted {
     log: Arc<dyn Log>,
     then: Mutex<Option<(u32, Work)>>,
@@ -89,7 +89,8 @@ fn open(scheme: Scheme) -> (Arc<Running>, Arc<Interrupted>) {
     (Running::alone(engine), log)
 }
 
-/// Between the moment from which on a checkpoint keeps the log and its look at who is under way, a transaction ends.
+/// A transaction ends after the checkpoint has read the next number, and before the checkpoint looks for open
+/// transactions.
 #[test]
 fn inv40_what_a_checkpoint_gives_up_of_the_log_had_durably_ended() {
     for scheme in [Scheme::FlushOnCommit, Scheme::Distributed, Scheme::NvDisk, Scheme::NvDiskDecentralized] {

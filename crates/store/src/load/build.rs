@@ -1,4 +1,4 @@
-//! The tree of sorted rows, from its leaves up: of each level the last page is in memory.
+//! Builds a tree from sorted rows, from the leaves up. Only the last page of each level is in memory.
 
 use duralite_logfmt::store::{
     LEAF_CELL_HEAD, PAGE_HEADER_BYTES, PageId, PageKind, Value, blank, cell_count, extra, free_bytes,
@@ -16,14 +16,14 @@ const SLOT: usize = 2;
 #[derive(Debug)]
 struct Level {
     page: Vec<u8>,
-    /// What is in it is not below this key, and what is left of it is.
+    /// The page's keys are not below this key, and the keys left of the page are.
     low: Vec<u8>,
 }
 
 #[derive(Debug)]
 pub(super) struct Builder {
     page_bytes: usize,
-    /// The leaf first.
+    /// The levels, the leaf first.
     levels: Vec<Level>,
     last: Vec<u8>,
     rows: u64,
@@ -43,7 +43,7 @@ impl Builder {
         self.rows == 0 || key > self.last.as_slice()
     }
 
-    /// Adds a row whose key is the next one.
+    /// Adds a row. The caller has checked that its key is above the last one.
     pub(super) fn put(&mut self, key: &[u8], value: &[u8], pages: &mut Pages) -> Result<(), Error> {
         if LEAF_CELL_HEAD + key.len() + value.len() <= inline_limit(self.page_bytes) {
             self.add_row(key, &[&leaf_cell_head(key, value), key, value], pages)
@@ -54,7 +54,7 @@ impl Builder {
         }
     }
 
-    /// Adds a row's cell, in pieces.
+    /// Adds the cell of a row, given in pieces.
     fn add_row(&mut self, key: &[u8], cell: &[&[u8]], pages: &mut Pages) -> Result<(), Error> {
         match self.levels.first() {
             None => self.add_level(),
@@ -71,7 +71,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Ends all pages but the root, which is what comes back; `None` if there are no rows.
+    /// Closes all pages but the root, and returns the root; `None` if there are no rows.
     pub(super) fn finish(&mut self, pages: &mut Pages) -> Result<Option<Vec<u8>>, Error> {
         let mut level = 0;
         while level + 1 < self.levels.len() {
@@ -81,7 +81,7 @@ impl Builder {
         Ok(self.levels.pop().map(|root| root.page))
     }
 
-    /// Writes a long value; its first page, 0 if it has no bytes.
+    /// Writes a long value. Returns the first page of its chain, 0 if the value is empty.
     fn chain(&self, value: &[u8], pages: &mut Pages) -> Result<PageId, Error> {
         if value.is_empty() {
             return Ok(0);
@@ -113,7 +113,8 @@ impl Builder {
         push_cell(page, cell).map_err(|_| Error::corrupt("a page that is being built"))
     }
 
-    /// Writes the page of a level, tells the level above, and begins the next page, whose keys are not below `low`.
+    /// Writes the page of a level, adds it to the level above, and begins the next page, whose keys are not below
+    /// `low`.
     fn close(&mut self, level: usize, low: Vec<u8>, pages: &mut Pages) -> Result<(), Error> {
         let id = pages.next_id()?;
         let it = &mut self.levels[level];
@@ -135,7 +136,7 @@ impl Builder {
         }
         let page = &mut self.levels[level].page;
         if cell_count(page) == 0 && extra(page) == 0 {
-            // Of the first page of a level everything is left of what comes.
+            // The first child of a page is left of all its keys, so it has no cell.
             set_extra(page, child);
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! A load of sorted rows into an empty table, which writes each row once.
 //!
-//! The load builds pages from the leaves up, outside of the cache, and writes them home in long writes, to free pages that it has
-//! taken. When the pages are durable, one log object makes them the table's (invariant 53).
+//! The load builds pages from the leaves up, outside of the cache. It writes them home in long writes, to free pages
+//! that it has taken. When the pages are durable, one log object adds them to the table (invariant 53).
 
 mod build;
 mod pages;
@@ -17,10 +17,10 @@ use crate::error::{Error, VALUE_LIMIT};
 use crate::running::Running;
 use crate::table::Table;
 
-/// A load of rows in ascending order of their keys into a table without rows, see [`Store::bulk_load`](crate::Store::bulk_load).
-/// Until [`finish`](Self::finish) has returned, no transaction and no snapshot sees a row of the table. A load that is dropped leaves
-/// the table empty. Transactions that want to use the table wait until the load has ended. A load takes a few megabytes of memory
-/// besides the cache.
+/// A load of rows, in ascending order of their keys, into a table without rows; see
+/// [`Store::bulk_load`](crate::Store::bulk_load). Until [`finish`](Self::finish) has returned, no transaction and no
+/// snapshot sees a row of the table. If the load is dropped before that, the table stays empty. Transactions that want
+/// to use the table wait until the load has ended. A load takes a few megabytes of memory besides the cache.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -49,9 +49,10 @@ impl BulkLoad {
     /// Adds a row. Nothing is durable on return.
     ///
     /// # Errors
-    /// [`Error::OutOfOrder`] unless its key is above that of the row before, [`Error::KeyTooLong`], [`Error::RowTooLong`]: the row is
-    /// not added, and the load goes on. [`Error::Full`], [`Error::Io`], [`Error::Timeout`]: the load has failed, and can only be
-    /// dropped; it says [`Error::Finished`] from then on. [`Error::Poisoned`].
+    /// [`Error::OutOfOrder`] unless the key is above that of the row before, [`Error::KeyTooLong`],
+    /// [`Error::RowTooLong`]: the row is not added, and the load can continue. [`Error::Full`], [`Error::Io`],
+    /// [`Error::Timeout`]: the load has failed, and can only be dropped; further calls return [`Error::Finished`].
+    /// [`Error::Poisoned`].
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.pages.check()?;
         if key.len() > KEY_LIMIT {
@@ -72,8 +73,8 @@ impl BulkLoad {
     ///
     /// # Errors
     /// [`Error::Full`], [`Error::Io`], [`Error::Timeout`], [`Error::Corrupt`]: the table has no rows, as before.
-    /// [`Error::Finished`] if the load has failed before. [`Error::Poisoned`]: whether it has them is known when the store has been
-    /// opened again.
+    /// [`Error::Finished`] if the load has failed before. [`Error::Poisoned`]: the table may have the rows or not;
+    /// opening the store again settles that.
     pub fn finish(self) -> Result<u64, Error> {
         let Self { mut builder, mut pages } = self;
         pages.check()?;

@@ -1,4 +1,4 @@
-//! The pages of a load: where they are, and who writes them.
+//! The pages of a load: where they are, and the transaction and the writer that handle them.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::space::Run;
 use crate::table::Table;
 use crate::transaction::{Backups, Loaded, Transaction};
 
-/// Pages that are taken at first, and at most, at a time.
+/// How many pages a load takes at first, and how many bytes it takes at a time at most.
 const FIRST_RUN: u64 = 64;
 const LONGEST_RUN_BYTES: u64 = 64 << 20;
 
 #[derive(Debug)]
 pub(super) struct Pages {
-    // In this order: nobody writes pages any more that the transaction gives back.
+    // The order of the fields matters: the writer stops before the transaction is dropped and frees the pages.
     writer: Writer,
     tx: Transaction,
     table: Table,
     backups: Backups,
     runs: Vec<Run>,
-    /// Pages of the last run that are left.
+    /// Pages of the last run that are not used yet.
     left: u64,
     page_bytes: u64,
 }
@@ -46,10 +46,10 @@ impl Pages {
         self.tx.fail();
     }
 
-    /// The next page, which is beside the one before where that can be.
+    /// Takes the next page, which is adjacent to the one before if possible.
     pub(super) fn next_id(&mut self) -> Result<PageId, Error> {
         if self.left == 0 {
-            // As many as there are already, so that there are few runs, and few pages are left.
+            // A run is as long as all runs before it together, so that there are few runs, and few pages are left over.
             let has: u64 = self.runs.iter().map(|run| run.count).sum();
             let run = self.tx.take_run(has.clamp(FIRST_RUN, LONGEST_RUN_BYTES / self.page_bytes))?;
             self.left = run.count;
@@ -60,18 +60,18 @@ impl Pages {
         Ok(id)
     }
 
-    /// Writes a page, some time before [`commit`](Self::commit) is over.
+    /// Writes a page. The write may happen later, but before [`commit`](Self::commit) has returned.
     pub(super) fn write(&mut self, id: PageId, page: &[u8]) -> Result<(), Error> {
         let head = self.runs.last().map_or(0, |run| run.head);
         self.writer.write(id, head, page)
     }
 
-    /// Makes everything that was written durable, and then the table's. Durable on return.
+    /// Makes everything written durable, and then makes it the content of the table. Durable on return.
     pub(super) fn commit(self, root: &[u8]) -> Result<(), Error> {
         let Self { writer, tx, table, backups, runs, left, .. } = self;
         let pool = writer.finish()?;
         for run in &runs {
-            // Somebody who was on his way to what the page was before may have read it meanwhile.
+            // A thread that still followed an old reference to the page may have read it into the cache meanwhile.
             (run.first..run.first + run.count).try_for_each(|id| pool.read_anew(id))?;
         }
         tx.commit_load(&Loaded { table: &table, root, runs: &runs, spare: left, backups })

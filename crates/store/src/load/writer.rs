@@ -1,4 +1,5 @@
-//! Pages go home in long writes, by a thread of its own if there are many: the next ones are built meanwhile.
+//! Writes pages home in long writes. If there are many, a thread of its own writes them while the load builds the next
+//! ones.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -10,12 +11,12 @@ use duralite_medium::block::AlignedBuf;
 use crate::buffer::Pool;
 use crate::error::Error;
 
-/// Bytes of a write, at most.
+/// The most bytes of a write.
 const WRITE_BYTES: usize = 1 << 20;
-/// Writes that wait or are under way while another is being filled.
+/// How many writes wait or are in progress while the load fills another one.
 const AT_WORK: usize = 2;
 
-/// Pages beside each other.
+/// Adjacent pages for one write.
 #[derive(Debug, Default)]
 struct Job {
     first: PageId,
@@ -23,7 +24,7 @@ struct Job {
     buffer: AlignedBuf,
 }
 
-/// A thread that writes.
+/// The writing thread.
 #[derive(Debug)]
 struct Worker {
     jobs: SyncSender<Job>,
@@ -67,7 +68,7 @@ impl Worker {
         self.jobs.send(job).map_err(|_| has_ended())
     }
 
-    /// Waits for the oldest write; its buffer.
+    /// Waits for the oldest write, and returns its buffer.
     fn wait(&mut self) -> Result<AlignedBuf, Error> {
         self.at_work -= 1;
         let (job, written) = self.done.recv().map_err(|_| has_ended())?;
@@ -87,7 +88,8 @@ impl Writer {
         Self { pool, filling: Job::default(), worker: None }
     }
 
-    /// Writes a page, later, as one that is as new as the log's head, which is durable.
+    /// Writes a page, perhaps later. The page gets the LSN `head`, the log's head when its run was taken, which is
+    /// durable.
     pub(super) fn write(&mut self, id: PageId, head: Lsn, page: &[u8]) -> Result<(), Error> {
         let most = WRITE_BYTES / page.len();
         if self.filling.count > 0 && id != self.filling.first + self.filling.count as u64 {
@@ -116,7 +118,7 @@ impl Writer {
         worker.give(job)
     }
 
-    /// Makes everything durable.
+    /// Makes all pages durable.
     pub(super) fn finish(mut self) -> Result<Arc<Pool>, Error> {
         if let Some(worker) = &mut self.worker {
             while worker.at_work > 0 {
@@ -132,11 +134,11 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Nothing is written after this.
+    /// Waits for the thread, so that nothing is written after this.
     fn drop(&mut self) {
         if let Some(Worker { jobs, done, thread, .. }) = self.worker.take() {
             drop((jobs, done));
-            // One that has panicked writes no more.
+            // A thread that has panicked writes no more.
             let _ = thread.join();
         }
     }
