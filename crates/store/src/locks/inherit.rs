@@ -1,24 +1,24 @@
-//! Speculative lock inheritance: a transaction leaves its intention locks of tables to the next one on the same thread, which
-//! then has them without asking.
+//! Speculative lock inheritance: a transaction leaves its intention locks of tables to the next transaction on the same
+//! thread, which then has them without a request.
 //!
-//! What is left and not in use is taken away by the first who wants something else.
+//! The first transaction that requests a conflicting lock takes away inherited locks that are not in use.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::mode::Mode;
 
-/// Nobody uses the lock.
+/// No transaction uses the lock.
 const IDLE: u64 = 0;
-/// It was taken away.
+/// Another transaction has taken the lock away.
 const GONE: u64 = u64::MAX;
 
-/// Who uses a lock that is left from one transaction to the next.
+/// The transaction that uses an inherited lock.
 #[derive(Debug, Default)]
 pub(super) struct Use(AtomicU64);
 
 impl Use {
-    /// Takes it for an owner; `false` if it is gone.
+    /// Marks the lock as used by an owner; `false` if the lock was taken away.
     pub(super) fn begin(&self, owner: u64) -> bool {
         self.0.compare_exchange(IDLE, owner, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
@@ -27,7 +27,7 @@ impl Use {
         self.0.store(IDLE, Ordering::SeqCst);
     }
 
-    /// Takes it away, unless somebody uses it: who.
+    /// Takes the lock away. If a transaction uses it, returns that transaction instead.
     pub(super) fn take_away(&self) -> Result<(), u64> {
         match self.0.compare_exchange(IDLE, GONE, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) | Err(GONE) => Ok(()),
@@ -40,7 +40,7 @@ impl Use {
     }
 }
 
-/// A lock that is left from one transaction to the next.
+/// A lock that a transaction has left to the next one on its thread.
 #[derive(Clone, Debug)]
 pub(super) struct Left {
     /// The table's number.

@@ -1,13 +1,13 @@
-//! Keys as locks name them.
+//! Keys in the names of locks.
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
-/// Bytes of a short key.
+/// The most bytes of a short key.
 const SHORT: usize = 30;
 
-/// A key. A short one is where it is named, so that a lock takes no memory of its own.
+/// A key. A short key is stored in place, so that its lock needs no allocation.
 #[derive(Clone, Debug)]
 pub(crate) enum Key {
     Short { len: u8, bytes: [u8; SHORT] },

@@ -1,8 +1,8 @@
-//! Locks of rows, ranges of keys and tables, strict two-phase: held until their transaction is over.
+//! Locks of rows, ranges of keys and tables. Locking is strict two-phase: a transaction holds its locks until it ends.
 //!
-//! Invariant 36: whoever reads a range holds it against every change of a key in it, whether there is a row or not, and
-//! whoever changes a row holds its key: so no two transactions see parts of each other. Locks are named by keys; a row
-//! that was deleted stays locked. No lock is waited for with a latch held.
+//! Invariant 36: a transaction that reads a range holds it against every change of a key in the range, whether there is
+//! a row or not. A transaction that changes a row holds the row's key. So no two transactions see parts of each other.
+//! Keys name the locks, so a deleted row stays locked. No thread waits for a lock while it holds a latch.
 
 mod inherit;
 mod key;
@@ -30,16 +30,16 @@ pub(crate) use self::ranges::{KeyRange, is_empty};
 use self::waits::Waits;
 use crate::sync::{Deadline, Mutex, MutexGuard, thread_number};
 
-/// Threads that locks are left to, by their numbers.
+/// How many threads have a place for inherited locks, by thread number.
 const THREADS: usize = 64;
-/// Most locks that are left to one.
+/// The most locks that a thread's place keeps.
 const MOST_LEFT: usize = 32;
-/// Parts of the lock table, by hash. A range is locked in each.
+/// The number of parts of the lock table, by hash. A range is locked in every part.
 pub(crate) const PARTS: usize = 16;
-/// Whoever waits looks this often whom for: a circle that came about otherwise is found then.
+/// How often a waiting transaction checks whom it waits for. The check finds cycles that arose after the wait began.
 const LOOK_AROUND: Duration = Duration::from_millis(5);
 
-/// Why a lock was not given.
+/// Why a lock was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     Deadlock,
@@ -51,53 +51,54 @@ pub(crate) enum Refused {
 pub(crate) struct Locks {
     sections: Box<[Section]>,
     waits: Waits,
-    /// By thread; none without inheritance.
+    /// One place per thread; none without inheritance.
     places: Box<[Place]>,
     pub(crate) waited: AtomicU64,
     pub(crate) deadlocks: AtomicU64,
     pub(crate) timeouts: AtomicU64,
 }
 
-/// A part, on lines of its own: threads that use different parts do not meet.
+/// A part on cache lines of its own, so that threads that use different parts do not contend for a line.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Section {
     part: Mutex<Part>,
-    /// How many wait in it.
+    /// How many transactions wait in the part.
     waiting: AtomicUsize,
 }
 
-/// Where transactions of one thread leave something, on lines of its own.
+/// Where the transactions of one thread leave locks for the next one, on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Place {
-    /// What they have left; `None` while it is in use.
+    /// The locks that were left; `None` while a transaction has them.
     left: Mutex<Option<Inherited>>,
-    /// Locks that had been left and were used.
+    /// How many inherited locks were used.
     used: AtomicU64,
 }
 
-/// What a transaction leaves to the next one on its thread.
+/// What a transaction leaves to the next transaction on its thread.
 #[derive(Debug, Default)]
 struct Inherited {
-    /// Locks, and whether they are in use.
+    /// Locks, and whether the current transaction uses each of them.
     left: Vec<(Left, bool)>,
-    /// The memory of the list of its own locks, which has been emptied.
+    /// The emptied list of the transaction's own locks, to use its memory again.
     list: Vec<(usize, Target)>,
 }
 
-/// Of a list of locks that is left, at most so many have room: one large transaction is not paid for by all that follow.
+/// The most entries that an inherited list keeps memory for, so that one large transaction does not cost memory for
+/// ever.
 const MOST_LISTED: usize = 256;
 
-/// What a transaction holds.
+/// The locks of a transaction.
 #[derive(Debug)]
 pub(crate) struct Held {
     owner: Arc<Owner>,
     locks: Vec<(usize, Target)>,
-    /// What earlier transactions have left, and whether it is in use; and whose place it goes back to.
+    /// The locks that earlier transactions have left, whether this one uses them, and the place that they go back to.
     left: Vec<(Left, bool)>,
     thread: Option<usize>,
-    /// Everything up to here has to be durable before what was read is certain.
+    /// What the transaction has read is certain only once everything up to this object is durable.
     depends_on: u64,
 }
 
@@ -112,7 +113,7 @@ impl Held {
         }
     }
 
-    /// How many locks it has, a range counting in each part.
+    /// How many locks the transaction has of its own; a range counts once per part.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.locks.len()
@@ -123,7 +124,7 @@ impl Held {
     }
 }
 
-/// Which part has a row.
+/// The part that has the locks of a row.
 pub(crate) fn part_of(table: TableId, key: &[u8]) -> usize {
     let mut hasher = FxHasher::default();
     (table, key).hash(&mut hasher);
@@ -131,7 +132,7 @@ pub(crate) fn part_of(table: TableId, key: &[u8]) -> usize {
 }
 
 impl Locks {
-    /// No locks; `inherit` says whether transactions leave some to the next.
+    /// An empty lock table. `inherit` says whether transactions leave locks to the next one on their thread.
     pub(crate) fn new(inherit: bool) -> Self {
         let threads = if inherit { THREADS } else { 0 };
         let section = || Section { part: Mutex::new(Part::default()), waiting: AtomicUsize::new(0) };
@@ -146,7 +147,7 @@ impl Locks {
         }
     }
 
-    /// What a transaction of this age holds: nothing, or what is left to it.
+    /// Begins a transaction of this age. It holds nothing, or the locks that were left to it.
     pub(crate) fn begin(&self, age: u64) -> Held {
         let mut held = Held::new(age);
         let Some(thread) = thread_number().checked_rem(self.places.len()) else { return held };
@@ -158,7 +159,7 @@ impl Locks {
         held
     }
 
-    /// How many locks that had been left were used.
+    /// How many inherited locks were used.
     pub(crate) fn inherited(&self) -> u64 {
         self.places.iter().map(|place| place.used.load(Ordering::Relaxed)).sum()
     }
@@ -167,7 +168,7 @@ impl Locks {
         self.sections[at].part.lock()
     }
 
-    /// Whether a lock that was left is the owner's now.
+    /// Whether the transaction has the lock of a table by inheritance, from now on.
     fn inherit(&self, held: &mut Held, table: TableId, mode: Mode) -> bool {
         let owner = held.owner.id;
         let strong =
@@ -182,10 +183,10 @@ impl Locks {
         *is_used
     }
 
-    /// Takes a lock, or makes one stronger; a range one part after the other.
+    /// Takes a lock, or makes a held lock stronger. A range is locked in one part after another.
     ///
     /// # Errors
-    /// [`Refused`]: what was held before is still.
+    /// [`Refused`]; the transaction keeps the locks that it held before.
     pub(crate) fn take(
         &self,
         held: &mut Held,
@@ -218,7 +219,7 @@ impl Locks {
                 held.owner.begin();
                 part.wait(&held.owner, target, mode);
                 self.sections[at].waiting.store(part.waiting(), Ordering::SeqCst);
-                // What was in use a moment ago may be left by now.
+                // An inherited lock that was in use a moment ago may be unused by now.
                 part.let_through();
                 drop(part);
                 self.waited.fetch_add(1, Ordering::Relaxed);
@@ -240,7 +241,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Waits in line in a part; whether it is a new lock.
+    /// Waits in the queue of a part. Returns whether the lock is new to the owner.
     fn wait(
         &self,
         at: usize,
@@ -256,7 +257,7 @@ impl Locks {
                 Wait::Waits if !deadline.is_over() => {}
                 state => {
                     let mut part = self.part(at);
-                    // It may have been granted since.
+                    // Another thread may have granted the lock meanwhile.
                     if let Wait::Granted { is_new } = owner.state() {
                         return Ok(is_new);
                     }
@@ -273,8 +274,8 @@ impl Locks {
         }
     }
 
-    /// Releases everything. `early` is the number of a commit that is not durable yet, or 0: whoever takes a lock
-    /// after that depends on it.
+    /// Releases all locks. `early` is the number of a commit that is not durable yet, or 0. A transaction that takes
+    /// one of the locks later depends on that commit.
     pub(crate) fn release(&self, held: &mut Held, early: u64) {
         held.locks.sort_unstable_by_key(|(part, _)| *part);
         let inherited = held.left.len();
@@ -300,14 +301,15 @@ impl Locks {
         self.leave(held, inherited);
     }
 
-    /// Leaves to the next transaction on the thread what was left to this one, the first so many, and what it adds.
+    /// Leaves to the next transaction on the thread the locks that were left to this one (the first `inherited`
+    /// entries), and those that this one adds.
     fn leave(&self, held: &mut Held, inherited: usize) {
         let Some(thread) = held.thread.take() else { return };
         for (left, is_used) in held.left.iter_mut().take(inherited).filter(|(_, is_used)| *is_used) {
             *is_used = false;
             left.by.end();
             let at = part_of(left.table, &[]);
-            // Whoever began to wait before this sees it unused; whoever did later is seen here.
+            // This check sees a transaction that has begun to wait. One that begins later finds the lock unused.
             if self.sections[at].waiting.load(Ordering::SeqCst) > 0 {
                 self.part(at).let_through();
             }
@@ -320,7 +322,7 @@ impl Locks {
     }
 
     #[cfg(test)]
-    /// Whether nobody holds anything.
+    /// Whether no transaction holds or waits for a lock.
     pub(crate) fn is_idle(&self) -> bool {
         self.sections.iter().all(|section| section.part.lock().is_idle())
     }

@@ -1,22 +1,22 @@
-//! Modes of locks, and which go together.
+//! Lock modes, and which of them are compatible.
 
-/// What a lock lets its holder do, and what it keeps others from.
+/// What a lock lets its holder do, and what it prevents others from doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Some rows of a table are read.
+    /// The holder reads some rows of the table.
     IntentionShared,
-    /// Some rows are changed.
+    /// The holder changes some rows of the table.
     IntentionExclusive,
-    /// It is read.
+    /// The holder reads the target.
     Shared,
-    /// All of it is read, and some rows are changed.
+    /// The holder reads the whole table, and changes some rows.
     SharedIntentionExclusive,
-    /// It is changed.
+    /// The holder changes the target.
     Exclusive,
 }
 
 impl Mode {
-    /// Whether two transactions may hold these at once.
+    /// Whether two transactions may hold locks in these modes at once.
     pub(crate) fn goes_with(self, other: Self) -> bool {
         use Mode::{Exclusive as X, IntentionExclusive as IX, IntentionShared as IS, Shared as S};
         match (self, other) {
@@ -26,7 +26,7 @@ impl Mode {
         }
     }
 
-    /// The weakest mode that gives what both do.
+    /// The weakest mode that permits what both modes permit.
     pub(crate) fn and(self, other: Self) -> Self {
         use Mode::{
             Exclusive as X, IntentionExclusive as IX, IntentionShared as IS, Shared as S,
@@ -41,7 +41,7 @@ impl Mode {
         }
     }
 
-    /// Whether it changes something.
+    /// Whether the mode permits changes.
     pub(crate) fn changes(self) -> bool {
         self == Self::Exclusive
     }

@@ -1,4 +1,4 @@
-//! Whoever has locks, and waits for at most one.
+//! Transactions as owners of locks. An owner waits for at most one lock.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,16 +9,16 @@ const GRANTED: u64 = 1;
 const GRANTED_NEW: u64 = 2;
 const GIVES_WAY: u64 = 3;
 
-/// One for each transaction.
+/// The owner of a transaction's locks.
 #[derive(Debug)]
 pub(crate) struct Owner {
-    /// Younger ones have larger numbers.
+    /// The age of the owner: younger ones have larger numbers.
     pub(crate) id: u64,
     state: AtomicU64,
     parker: Parker,
 }
 
-/// How a wait stands.
+/// The state of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     Waits,
@@ -31,7 +31,7 @@ impl Owner {
         Self { id, state: AtomicU64::new(WAITS), parker: Parker::default() }
     }
 
-    /// Begins to wait.
+    /// Begins a wait.
     pub(super) fn begin(&self) {
         self.state.store(WAITS, Ordering::SeqCst);
     }
@@ -41,7 +41,7 @@ impl Owner {
         self.parker.wake();
     }
 
-    /// Tells it to give way, unless it has been granted what it waits for.
+    /// Tells the owner to give way, unless it has been granted the lock.
     pub(super) fn give_way(&self) {
         let _ = self.state.compare_exchange(WAITS, GIVES_WAY, Ordering::SeqCst, Ordering::SeqCst);
         self.parker.wake();

@@ -1,4 +1,4 @@
-//! One part of the lock table: rows and tables by name, ranges of keys, and who waits for them, in order.
+//! One part of the lock table: locks of rows and tables by name, locks of ranges, and the queue of waiting owners.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -22,11 +22,11 @@ pub(crate) type TableId = u64;
 pub(crate) enum Target {
     Table(TableId),
     Row(TableId, Key),
-    /// Every key in between, whether there is a row or not; to be read only.
+    /// Every key in the range, whether there is a row or not. A range can only be locked for reading.
     Range(TableId, KeyRange),
 }
 
-/// Who holds a row or a table: mostly one.
+/// The holders of a row or a table; mostly there is one.
 type Holders = SmallVec<[(u64, Mode); 1]>;
 
 #[derive(Debug, Default)]
@@ -34,14 +34,14 @@ pub(super) struct Part {
     tables: FxHashMap<TableId, Holders>,
     rows: FxHashMap<TableId, BTreeMap<Key, Holders>>,
     ranges: FxHashMap<TableId, Ranges>,
-    /// Locks of tables that are left from one transaction to the next.
+    /// Locks of tables that transactions have left to the next ones on their threads.
     left: Vec<Left>,
     waiting: Vec<Waiting>,
-    /// Up to where the log has to be durable before anything found under these locks is certain.
+    /// What a transaction finds under the part's locks is certain once everything up to this object is durable.
     early: u64,
 }
 
-/// Who waits, and for what.
+/// An owner that waits, and the lock that it waits for.
 #[derive(Debug)]
 struct Waiting {
     owner: Arc<Owner>,
@@ -49,17 +49,17 @@ struct Waiting {
     mode: Mode,
 }
 
-/// What came of a request.
+/// The answer to a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It is granted; whether it is a lock that its owner did not have before.
+    /// The lock is granted; `is_new` says whether the owner had no lock of the target before.
     Granted { is_new: bool },
-    /// It has to wait for these.
+    /// The owner has to wait for these owners.
     Conflict(Vec<u64>),
 }
 
 impl Target {
-    /// Whether two requests in these modes get into each other's way.
+    /// Whether two requests in these modes conflict.
     fn conflicts(&self, mode: Mode, other: &Self, other_mode: Mode) -> bool {
         match (self, other) {
             (Self::Table(a), Self::Table(b)) => a == b && !mode.goes_with(other_mode),
@@ -95,7 +95,7 @@ impl Part {
         held.is_some_and(|(_, held)| held.and(mode) == *held)
     }
 
-    /// Who else holds what keeps this from being granted.
+    /// The other owners whose locks conflict with the request.
     fn held_against(&self, owner: u64, target: &Target, mode: Mode) -> Vec<u64> {
         let mut against: Vec<u64> = Vec::new();
         let mut hold = |holders: &Holders| {
@@ -128,9 +128,10 @@ impl Part {
         against
     }
 
-    /// Who keeps this from being granted: holders, and those of the first `ahead` that wait. Whoever has the lock in a
-    /// weaker mode, or has read a range with the row in it, goes before those; and so it goes before each that waits for
-    /// something that it holds: to wait for one that waits for oneself is a deadlock.
+    /// The owners that a request has to wait for: conflicting holders, and conflicting requests among the first `ahead`
+    /// waiting ones. A request of an owner that has the lock in a weaker mode, or has read a range with the row,
+    /// overtakes waiting requests. A request also overtakes each request that waits for a lock of its owner, because
+    /// waiting for that one would be a deadlock.
     fn against(&self, owner: u64, target: &Target, mode: Mode, ahead: usize) -> Vec<u64> {
         let mut against = self.held_against(owner, target, mode);
         if ahead > 0 && !self.is_upgrade(owner, target) {
@@ -144,7 +145,7 @@ impl Part {
         against
     }
 
-    /// Whether the owner has this already, in a mode that others may wait for.
+    /// Whether the owner has a lock of the target already, for which other owners may wait.
     fn is_upgrade(&self, owner: u64, target: &Target) -> bool {
         let holds = self.holders(target).is_some_and(|holders| holders.iter().any(|held| held.0 == owner));
         holds
@@ -156,12 +157,13 @@ impl Part {
             }
     }
 
-    /// How many wait.
+    /// How many owners wait.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Leaves an owner's intention lock of a table to the next transaction on its thread, unless somebody waits.
+    /// Leaves an owner's intention lock of a table to the next transaction on its thread, unless an owner waits in this
+    /// part.
     pub(super) fn leave_to_next(&mut self, owner: u64, target: &Target) -> Option<Left> {
         let Target::Table(table) = *target else { return None };
         let holders = self.tables.get_mut(&table).filter(|_| self.waiting.is_empty())?;
@@ -175,7 +177,7 @@ impl Part {
         Some(left)
     }
 
-    /// Grants a request, or says whom it has to wait for.
+    /// Grants a request, or returns the owners that it has to wait for.
     pub(super) fn request(&mut self, owner: u64, target: &Target, mode: Mode) -> Answer {
         if self.has(owner, target, mode) {
             return Answer::Granted { is_new: false };
@@ -206,25 +208,25 @@ impl Part {
         }
     }
 
-    /// Waits in line.
+    /// Puts a request into the queue.
     pub(super) fn wait(&mut self, owner: &Arc<Owner>, target: &Target, mode: Mode) {
         self.waiting.push(Waiting { owner: Arc::clone(owner), target: target.clone(), mode });
     }
 
-    /// Whom a request in line waits for now; `None` once it is granted.
+    /// The owners that a waiting request has to wait for now; `None` once it is granted.
     pub(super) fn waits_for(&self, owner: u64) -> Option<Vec<u64>> {
         let at = self.waiting.iter().position(|waiting| waiting.owner.id == owner)?;
         let waiting = &self.waiting[at];
         Some(self.against(owner, &waiting.target, waiting.mode, at))
     }
 
-    /// Gives up a place in line, and lets those through who waited for it.
+    /// Removes an owner's request from the queue, and grants requests that waited for it.
     pub(super) fn leave(&mut self, owner: u64) {
         self.waiting.retain(|waiting| waiting.owner.id != owner);
         self.let_through();
     }
 
-    /// Releases a lock; those who can have it now only get it by [`let_through`](Self::let_through).
+    /// Releases a lock. Waiting owners get it only by [`let_through`](Self::let_through).
     pub(super) fn release(&mut self, owner: u64, target: Target, early: u64) {
         let without = |holders: &mut Holders| {
             let changed = holders.iter().any(|held| held.0 == owner && held.1.changes());
@@ -259,7 +261,7 @@ impl Part {
         }
     }
 
-    /// Grants what can be granted now to those who wait, in order, and wakes them.
+    /// Grants the waiting requests that can be granted now, in order, and wakes their owners.
     pub(super) fn let_through(&mut self) {
         let mut at = 0;
         while at < self.waiting.len() {
@@ -276,7 +278,7 @@ impl Part {
     }
 
     #[cfg(test)]
-    /// Whether nobody holds anything or waits.
+    /// Whether no owner holds or waits for a lock.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
             && self.ranges.values().all(Ranges::is_idle)

@@ -1,5 +1,5 @@
-//! Ranges of keys of one table: those of each owner merged and in order, so that a request costs the logarithm of how many
-//! there are, and as much again for each other owner.
+//! Ranges of keys of one table. The ranges of each owner are merged and sorted, so that a request costs time
+//! logarithmic in the number of the owner's ranges, and as much again for each other owner.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use super::key::Key;
 /// A range of keys.
 pub(crate) type KeyRange = (Bound<Key>, Bound<Key>);
 
-/// Whether no key can be in it; `BTreeMap::range` panics on some of these.
+/// Whether the range contains no key. `BTreeMap::range` panics on some of these ranges.
 pub(crate) fn is_empty(range: &KeyRange) -> bool {
     match (&range.0, &range.1) {
         (Bound::Included(from), Bound::Included(to)) => from > to,
@@ -23,8 +23,8 @@ pub(crate) fn is_empty(range: &KeyRange) -> bool {
     }
 }
 
-/// A place between keys. A key `k` is what lies from `Before(k)` up to `After(k)`: so each range is what lies from one place up
-/// to another, and two that touch are one.
+/// A place between keys. The key `k` lies between `Before(k)` and `After(k)`. So each range extends from one place to
+/// another, and two ranges that touch become one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     First,
@@ -35,7 +35,7 @@ enum Place {
 
 #[cfg(test)]
 thread_local! {
-    /// How often places were compared on a thread.
+    /// How often places were compared on this thread.
     static COMPARED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
@@ -60,7 +60,7 @@ impl PartialOrd for Place {
     }
 }
 
-/// From where to where a range goes.
+/// The places at which a range begins and ends.
 fn places(range: &KeyRange) -> (Place, Place) {
     let from = match &range.0 {
         Bound::Included(key) => Place::Before(key.clone()),
@@ -75,18 +75,18 @@ fn places(range: &KeyRange) -> (Place, Place) {
     (from, to)
 }
 
-/// Ranges that do not touch, each by where it begins.
+/// Ranges that do not touch, as a map from where a range begins to where it ends.
 #[derive(Debug, Default)]
 struct Merged(BTreeMap<Place, Place>);
 
 impl Merged {
-    /// Whether one of them has all that is in between.
+    /// Whether one of the ranges covers everything between two places.
     fn has(&self, from: &Place, to: &Place) -> bool {
         self.0.range(..=from).next_back().is_some_and(|(_, end)| to <= end)
     }
 
     fn add(&mut self, mut from: Place, mut to: Place) {
-        // A scan that goes on makes the last one longer: none before it touches that.
+        // A scan that moves on extends its last range, which touches no range before it.
         if let Some((_, end)) =
             self.0.range_mut(..=&to).next_back().filter(|(begin, end)| **begin <= from && **end >= from)
         {
@@ -95,7 +95,8 @@ impl Merged {
             }
             return;
         }
-        // Each that goes is one that was added: over all calls they are as many as calls.
+        // Each range that is removed here was added by an earlier call, so over all calls the loop runs at most once
+        // per call.
         while let Some((begin, end)) = self.0.range(..=&to).next_back().filter(|(_, end)| **end >= from) {
             from = from.min(begin.clone());
             to = to.max(end.clone());
@@ -106,7 +107,7 @@ impl Merged {
     }
 }
 
-/// The ranges of a table that are held, by owner.
+/// The ranges of a table that are locked, by owner.
 #[derive(Debug, Default)]
 pub(super) struct Ranges(FxHashMap<u64, Merged>);
 
@@ -123,14 +124,14 @@ impl Ranges {
         self.0.get(&owner).is_some_and(|merged| merged.has(&from, &to))
     }
 
-    /// The others who hold ranges with this key in them.
+    /// The other owners that hold ranges with this key.
     pub(super) fn others(&self, owner: u64, key: &Key) -> impl Iterator<Item = u64> {
         let (from, to) = (Place::Before(key.clone()), Place::After(key.clone()));
         let others = self.0.iter().filter(move |(other, _)| **other != owner);
         others.filter(move |(_, merged)| merged.has(&from, &to)).map(|(other, _)| *other)
     }
 
-    /// Adds a range; whether it is the owner's first: all of them are released together.
+    /// Adds a range. Returns whether it is the owner's first: all ranges of an owner are released together.
     pub(super) fn add(&mut self, owner: u64, range: &KeyRange) -> bool {
         let is_first = !self.0.contains_key(&owner);
         let merged = self.0.entry(owner).or_default();
@@ -141,7 +142,7 @@ impl Ranges {
         is_first
     }
 
-    /// Releases all that an owner holds.
+    /// Releases all ranges of an owner.
     pub(super) fn release(&mut self, owner: u64) {
         self.0.remove(&owner);
     }
@@ -156,7 +157,7 @@ impl Ranges {
 mod tests {
     use super::*;
 
-    /// The schedule explorer compiles this file too, and has no crate of random numbers.
+    /// The schedule explorer compiles this file too, and has no crate for random numbers.
     struct Random(u64);
 
     impl Random {
@@ -170,7 +171,8 @@ mod tests {
         Key::from(n.to_be_bytes().as_slice())
     }
 
-    /// Small scans of one transaction, in order, in reverse, and here and there: the last cost about what the first did.
+    /// Small scans of one transaction, in ascending, descending and random order: the last scans cost about as much as
+    /// the first.
     #[test]
     fn inv36_a_range_costs_the_logarithm_of_how_many_are_held() {
         const MANY: u32 = 16_384;
@@ -192,10 +194,11 @@ mod tests {
                 assert_eq!(ranges.others(2, &key(at)).collect::<Vec<_>>(), [1]);
                 most = most.max(COMPARED.get() - before);
             }
-            // Some twenty searches' worth in nodes of eleven keys; they were more than 16,000 each.
+            // About twenty searches in nodes of eleven keys. Without merging, each range cost more than 16,000
+            // comparisons.
             assert!(most < 600, "{most} comparisons for one range");
         }
-        // Those of a scan that goes on are one, which costs nothing to search.
+        // The ranges of a scan that moves on merge into one, which costs nothing to search.
         let mut ranges = Ranges::default();
         for n in 0..MANY {
             ranges.add(1, &(Bound::Included(key(n)), Bound::Excluded(key(n + 1))));
@@ -203,7 +206,8 @@ mod tests {
         assert_eq!(ranges.0.get(&1).map(|merged| merged.0.len()), Some(1));
     }
 
-    /// Owners that take and release ranges of all kinds, against a list of them that is searched as a whole.
+    /// Owners take and release ranges of all kinds. The result is compared with a list of the ranges that is searched
+    /// from end to end.
     #[test]
     fn inv36_merged_ranges_hold_what_a_list_of_them_holds() {
         for seed in 0..200 {
@@ -244,7 +248,7 @@ mod tests {
                         );
                     }
                 }
-                // What is held as a whole is held key by key.
+                // An owner that holds a whole range holds each of its keys.
                 let asked = (bound(&mut random), bound(&mut random));
                 if !is_empty(&asked) && ranges.has(owner, &asked) {
                     for n in 0..48 {

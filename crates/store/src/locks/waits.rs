@@ -1,4 +1,4 @@
-//! Who waits for whom, and who gives way when that is a circle.
+//! Which owner waits for which, and which owner gives way in a cycle.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,15 +8,16 @@ use rustc_hash::FxHashMap;
 use super::owner::Owner;
 use crate::sync::Mutex;
 
-/// Only those who wait are here: a transaction that gets its locks at once never comes by.
+/// The waits of all owners. A transaction that gets its locks at once does not appear here.
 #[derive(Debug, Default)]
 pub(super) struct Waits(Mutex<Edges>);
 
-/// Of each owner that waits, itself and whom for.
+/// For each waiting owner, the owner itself and the owners that it waits for.
 type Edges = FxHashMap<u64, (Arc<Owner>, Vec<u64>)>;
 
 impl Waits {
-    /// The owner waits for these. If that closes a circle, the youngest in it is told to give way.
+    /// Records that an owner waits for others. If that closes a cycle, the youngest owner in the cycle is told to give
+    /// way.
     pub(super) fn wait(&self, owner: &Arc<Owner>, for_these: Vec<u64>) {
         let mut waits = self.0.lock();
         waits.insert(owner.id, (Arc::clone(owner), for_these));
@@ -28,13 +29,13 @@ impl Waits {
         }
     }
 
-    /// It does not wait any more.
+    /// Records that an owner has stopped waiting.
     pub(super) fn over(&self, owner: u64) {
         self.0.lock().remove(&owner);
     }
 }
 
-/// The owners on a way from `at` back to `to`.
+/// Collects the owners on a path of waits from `at` back to `to`. Returns whether there is one.
 fn find_circle(waits: &Edges, at: u64, to: u64, way: &mut Vec<u64>, seen: &mut HashSet<u64>) -> bool {
     let Some((_, next)) = waits.get(&at) else { return false };
     way.push(at);

@@ -1,46 +1,47 @@
-//! What lies beyond the end that is found of a log, and whether it proves that the log went on.
+//! Objects beyond the end of a log, and whether they prove that the log had gone on.
 //!
-//! Invariant 48: objects and batches say up to where everything was durable before they were written. One that is whole and says
-//! so of an object that is missing proves damage, whenever it was written: what had been durable stays so, and what a recovery
-//! has cut off was never claimed. Without such a proof the log ends as a crash may leave it.
+//! Invariant 48: an object or batch says up to which object everything was durable before it was written. A valid
+//! object or batch that says so of a missing object proves damage, whenever it was written: what was durable stays
+//! durable, and nothing has ever claimed that an object was durable which a recovery has cut off. Without such a proof
+//! the log ends as a crash may leave it.
 
 use duralite_logfmt::store::{Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectHeader, ObjectKind};
 use duralite_medium::Nvm;
 
 use crate::error::Error;
 
-/// Bytes that are looked through at a time.
+/// Bytes that are searched at a time.
 pub(crate) const PIECE: usize = 1 << 20;
-/// An object this much later is none.
+/// A number that is this much larger does not belong to an object of this log.
 const FARTHEST: u64 = 1 << 32;
 
 /// A log that is damaged before its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Damage {
-    /// The object that is missing.
+    /// The first object that is missing.
     pub(crate) missing: Lsn,
     /// Transactions that committed in the log before it.
     pub(crate) before: u64,
-    /// What is whole beyond.
+    /// What is valid beyond the damage.
     pub(crate) beyond: Beyond,
     /// Where the damage begins in the log's medium, in bytes.
     pub(crate) from: u64,
 }
 
-/// What is whole beyond the end of a log.
+/// The valid objects beyond the end of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Beyond {
     pub(crate) objects: u64,
     pub(crate) commits: u64,
-    /// The first object, and where it or its batch is, in bytes.
+    /// The first of these objects, and the offset of the object or its batch, in bytes.
     pub(crate) first: Lsn,
     pub(crate) at: u64,
-    /// Everything below was durable.
+    /// All objects below this one were durable when one of the valid objects was written.
     durable: Lsn,
 }
 
 impl Beyond {
-    /// Takes in an object that is whole.
+    /// Adds a valid object.
     pub(crate) fn add(&mut self, header: &ObjectHeader, at: u64) {
         self.objects += 1;
         self.commits += u64::from(header.kind == ObjectKind::Commit);
@@ -50,27 +51,27 @@ impl Beyond {
         self.claim(header.durable);
     }
 
-    /// Takes in what something whole says.
+    /// Adds the claim of a valid object or batch.
     pub(crate) fn claim(&mut self, durable: Lsn) {
         self.durable = self.durable.max(durable);
     }
 
-    /// Whether an object that is missing was durable.
+    /// Whether the missing object is known to have been durable.
     pub(crate) fn proves(&self, missing: Lsn) -> bool {
         self.durable > missing
     }
 }
 
-/// What is done about damage: an error, or the log ends there.
+/// How the caller reacts to damage: with an error, or by letting the log end there.
 pub(crate) type OnDamage<'a> = dyn FnMut(Damage) -> Result<(), Error> + 'a;
 
-/// Damage is an error.
+/// Treats damage as an error.
 pub(crate) fn refuse(damage: Damage) -> Result<(), Error> {
     Err(damage.error())
 }
 
 impl Damage {
-    /// The error that it is.
+    /// The damage as an error.
     pub(crate) fn error(&self) -> Error {
         let Self { missing, before, beyond, from } = self;
         let range = match beyond.at {
@@ -91,7 +92,7 @@ impl Damage {
     }
 }
 
-/// Looks through memory for objects that are whole, from `next` on. `seed_at` gives the seed of an object at an offset.
+/// Searches memory for valid objects with numbers from `next` on. `seed_at` gives the seed of an object at an offset.
 pub(crate) fn look_beyond(
     nvm: &dyn Nvm,
     (from, to): (u64, u64),
@@ -124,10 +125,10 @@ pub(crate) fn look_beyond(
     }
 }
 
-/// Number and length of the object that a line may begin.
+/// The number and the length of the object that a line may begin.
 fn claimed(line: &[u8]) -> (Lsn, u64) {
     let word = |at: usize| line.get(at..at + 8).and_then(|word| <[u8; 8]>::try_from(word).ok());
     let lsn = word(8).map_or(0, u64::from_le_bytes);
-    // Its epoch and its length are in one word.
+    // The length is the upper half of a word; the lower half is the epoch.
     (lsn, word(32).map_or(0, u64::from_le_bytes) >> 32)
 }

@@ -1,7 +1,7 @@
 //! The log: objects with consecutive numbers, of which a prefix is durable.
 //!
-//! Invariant 30: what is recovered is the longest run of whole objects from the head on, without a gap and with
-//! epochs that never go back. Everything acknowledged is in it, because it is acknowledged only when everything
+//! Invariant 30: recovery finds the longest run of valid objects from the head on, without a gap and with epochs that
+//! never decrease. Everything acknowledged is in that run, because the store acknowledges a commit only when everything
 //! up to it is durable.
 
 mod damage;
@@ -17,25 +17,26 @@ use duralite_logfmt::store::Lsn;
 pub(crate) use self::damage::{Damage, OnDamage, refuse};
 use crate::error::Error;
 
-/// No number of an object and no place in a log is ever so large: what says so is damaged, and is not reckoned with.
+/// No object number and no place in a log is ever this large. A larger value means damage, and the code computes
+/// nothing with it.
 pub(crate) const BEYOND: u64 = 1 << 62;
 
-/// What is free of a log.
+/// The space in a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Space {
-    /// Bytes that objects can still take for certain.
+    /// Bytes of objects that surely fit into the log.
     pub(crate) free_bytes: u64,
-    /// Objects that it can still take.
+    /// Objects that still fit into the log.
     pub(crate) free_objects: u64,
-    /// Bytes when it is empty.
+    /// `free_bytes` of the empty log.
     pub(crate) all_bytes: u64,
-    /// Objects when it is empty.
+    /// `free_objects` of the empty log.
     pub(crate) all_objects: u64,
-    /// Bytes that making something durable may take besides those of the objects.
+    /// Bytes that a force may write in addition to the objects.
     pub(crate) force_bytes: u64,
 }
 
-/// What a log has done.
+/// Counts of the log's operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogCounters {
     /// Bytes of objects appended.
@@ -46,60 +47,61 @@ pub(crate) struct LogCounters {
     pub(crate) flushes: u64,
 }
 
-/// A log of objects. Whoever is about to change a page appends the object while it holds the page, so that a
-/// page's changes have ascending numbers.
+/// A log of objects. A thread that changes a page appends the object while it has the page latched, so that the changes
+/// of a page have ascending numbers.
 pub(crate) trait Log: Send + Sync + fmt::Debug {
     /// Numbers and seals an object, and keeps a copy of it. Not durable on return.
     ///
     /// # Errors
-    /// [`Error::Full`] if there is no room; nothing has happened then. [`Error::Poisoned`].
+    /// [`Error::Full`] if there is no room; then nothing has changed. [`Error::Poisoned`].
     fn append(&self, object: &mut [u8]) -> Result<Lsn, Error>;
 
-    /// The number that the next object will have, or one before that.
+    /// The number of the next object, or a smaller one if other threads append meanwhile.
     fn next(&self) -> Lsn;
 
-    /// Objects below this are durable.
+    /// All objects below this number are durable.
     fn durable(&self) -> Lsn;
 
-    /// Objects below this are not needed any more.
+    /// Objects below this number are no longer needed.
     fn head(&self) -> Lsn;
 
-    /// Makes everything up to this object durable.
+    /// Makes everything up to the object `upto` durable.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] or what the medium says: then nothing is known of what was not durable before.
+    /// [`Error::Poisoned`], or an error of the medium. After an error, objects that were not durable before may be
+    /// durable or not.
     fn force(&self, upto: Lsn) -> Result<(), Error>;
 
-    /// Shows durable objects, `from..to`, in order. What is below the head is not shown.
+    /// Passes the durable objects in `from..to` to `visit`, in order. Objects below the head are skipped.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], an error of the medium, or one of the visitor's.
+    /// [`Error::Corrupt`], an error of the medium, or an error of `visit`.
     fn scan(&self, from: Lsn, to: Lsn, visit: &mut Visit<'_>) -> Result<(), Error>;
 
-    /// Gives up everything below `head`, which must be durable. Durable on return.
+    /// Gives up all objects below `head`, which must be durable. Durable on return.
     ///
     /// # Errors
-    /// What the medium says.
+    /// Errors of the medium.
     fn truncate(&self, head: Lsn) -> Result<(), Error>;
 
-    /// What is free.
+    /// The space that is free.
     fn space(&self) -> Space;
 
-    /// Makes some of what is not durable so, if there is enough of it to be worth while.
+    /// Makes some waiting objects durable, if there are enough of them to be worth it.
     fn persist_some(&self);
 
-    /// What it has done.
+    /// Counts of the log's operations.
     fn counters(&self) -> LogCounters;
 
-    /// Bytes of ordinary memory that it takes, about, at most.
+    /// Bytes of ordinary memory that the log takes at most, roughly.
     fn memory_bytes(&self) -> u64;
 
-    /// What makes a commit durable, for people.
+    /// How the log makes commits durable, as text for people.
     fn describe(&self) -> String;
 
-    /// What checksums of its objects begin with.
+    /// The seed of the objects' checksums.
     fn seed(&self) -> u64;
 }
 
-/// Is shown objects, whole and checked.
+/// A function that is called with each object, which is whole and checked.
 pub(crate) type Visit<'a> = dyn FnMut(Lsn, &[u8]) -> Result<(), Error> + 'a;

@@ -1,4 +1,4 @@
-//! Which objects are persistent: in any order, and up to where without a gap.
+//! Which objects are persistent. Objects become persistent in any order; the log is durable up to the first gap.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use duralite_logfmt::store::Lsn;
 
 use crate::sync::pause;
 
-/// Numbers of objects that are handed out, and those below which all are done.
+/// The next number, and the number below which all objects are done.
 #[derive(Debug)]
 pub(super) struct Window {
     done: Box<[AtomicU64]>,
@@ -16,7 +16,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// A window for so many objects at a time (a power of two), the first of them `first`.
+    /// A window for at most `objects` objects at a time (a power of two), which begins with the object `first`.
     pub(super) fn new(objects: u64, first: Lsn) -> Self {
         Self {
             done: (0..objects).map(|_| AtomicU64::new(0)).collect(),
@@ -37,22 +37,22 @@ impl Window {
         self.durable.load(Ordering::SeqCst)
     }
 
-    /// The one global number, by one atomic operation.
+    /// Takes the next number of the one sequence, by one atomic operation.
     pub(super) fn number(&self) -> Lsn {
         self.next.fetch_add(1, Ordering::SeqCst)
     }
 
     fn slot(&self, lsn: Lsn) -> &AtomicU64 {
-        // Its length is a power of two.
+        // The length of `done` is a power of two.
         &self.done[(lsn & (self.done.len() as u64 - 1)) as usize]
     }
 
-    /// The object is persistent.
+    /// Marks an object as persistent.
     pub(super) fn done(&self, lsn: Lsn) {
         self.slot(lsn).store(lsn, Ordering::SeqCst);
     }
 
-    /// Moves on over what is done; what everything is durable below now.
+    /// Moves `durable` over all objects that are done. Returns the number below which everything is durable.
     pub(super) fn advance(&self) -> Lsn {
         let mut at = self.durable();
         while at < self.next() && self.slot(at).load(Ordering::SeqCst) == at {
@@ -65,7 +65,7 @@ impl Window {
     }
 }
 
-/// Waits for something that others are about to have done: first by giving the processor away.
+/// A wait for something that other threads are about to do. It spins first, then yields, and then sleeps.
 #[derive(Debug, Default)]
 pub(super) struct Patience(u32);
 

@@ -1,4 +1,4 @@
-//! Objects on their way to the disk: in a buffer of all transactions, or in a list of each.
+//! Objects that wait to be written to disk, in one buffer or in a list of slots.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,9 +10,9 @@ use crate::log::window::Patience;
 /// How objects wait for their group.
 #[derive(Debug)]
 pub(super) enum Buffer {
-    /// One buffer, whose mutex numbers objects (`nv-disk` of the paper's table 3).
+    /// One buffer for all transactions, whose mutex orders the numbers of objects (`nv-disk` of the paper's table 3).
     Central(Mutex<Central>),
-    /// A place for each object by its number, which is taken by one atomic operation.
+    /// A slot for each object by its number; the number is taken by one atomic operation.
     Lists(Lists),
 }
 
@@ -29,7 +29,7 @@ pub(super) struct Lists {
     slots: Box<[Mutex<Option<Vec<u8>>>]>,
 }
 
-/// Most objects that wait.
+/// The most objects that wait.
 pub(super) const MOST: u64 = 16384;
 
 impl Buffer {
@@ -49,7 +49,7 @@ impl Buffer {
         }
     }
 
-    /// Numbers, seals and keeps an object.
+    /// Numbers and seals an object, and keeps a copy.
     pub(super) fn put(&self, object: &mut [u8], epoch: u32, seed: u64) -> Lsn {
         match self {
             Self::Central(central) => {
@@ -69,7 +69,7 @@ impl Buffer {
         }
     }
 
-    /// Bytes that it takes with nothing in it.
+    /// Bytes that the empty buffer takes.
     pub(super) fn memory_bytes(&self) -> u64 {
         match self {
             Self::Central(_) => 0,
@@ -77,8 +77,9 @@ impl Buffer {
         }
     }
 
-    /// Takes objects from `from` on, up to `to`, or beyond, or until they have so many bytes; their bytes, and what the
-    /// next one is. One at a time may do so. Objects that are numbered and not there yet are waited for.
+    /// Moves the objects from `from` up to `to` into `bytes`. May stop earlier, once they have `most_bytes`, or take
+    /// later objects too. Returns the number after the last one. Only one thread at a time may call this. Waits for
+    /// objects that have a number and are not in their slot yet.
     pub(super) fn take(&self, from: Lsn, to: Lsn, most_bytes: u64, bytes: &mut Vec<u8>) -> Lsn {
         match self {
             Self::Central(central) => {

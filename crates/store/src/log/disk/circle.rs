@@ -1,43 +1,43 @@
-//! Where batches are in the file's circle, which are needed, and which are being written.
+//! The batches in the file's circle: where they are, which are needed, and which are being written.
 
 use std::collections::VecDeque;
 
 use duralite_logfmt::store::{BATCH_HEADER_BYTES, DiskHead, Lsn};
 
-/// A batch that is in the circle, or that somebody writes to it.
+/// A batch in the circle, or one that a thread is writing there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placed {
     pub(super) first: Lsn,
     pub(super) place: u64,
-    /// Bytes with the header, in whole blocks.
+    /// Bytes with the batch header, rounded up to whole blocks.
     pub(super) bytes: u64,
     pub(super) is_durable: bool,
 }
 
-/// What of the circle is in use.
+/// The part of the circle that is in use.
 #[derive(Debug)]
 pub(super) struct Circle {
     pub(super) head: DiskHead,
     /// The oldest object that is needed.
     pub(super) oldest: Lsn,
-    /// Where the oldest batch that is needed is.
+    /// The place of the oldest batch that is needed.
     pub(super) begin: u64,
-    /// Where the next one comes.
+    /// The place of the next batch.
     pub(super) end: u64,
-    /// What the next batch begins with.
+    /// The first object of the next batch.
     pub(super) next: Lsn,
-    /// Objects below are durable, as last found.
+    /// Objects below this one are durable, by the last check.
     pub(super) sure: Lsn,
     pub(super) batches: VecDeque<Placed>,
 }
 
 impl Circle {
-    /// Bytes that a batch of objects takes.
+    /// Bytes that a batch of `objects` bytes takes.
     pub(super) fn bytes_of(&self, objects: u64) -> u64 {
         (BATCH_HEADER_BYTES as u64 + objects).next_multiple_of(self.head.block_bytes.into())
     }
 
-    /// Where a batch of so many bytes comes: a batch is in one piece.
+    /// The place for a batch of this many bytes. A batch does not wrap around the end.
     fn place_for(&self, bytes: u64) -> u64 {
         let left = self.head.circle_bytes - self.end % self.head.circle_bytes;
         if bytes <= left { self.end } else { self.end + left }
@@ -47,7 +47,7 @@ impl Circle {
         self.head.circle_bytes - (self.end - self.begin)
     }
 
-    /// Places a batch of objects `self.next..next`; `None` if the circle is full.
+    /// Places a batch of the objects `self.next..next`. Returns `None` if the circle is full.
     pub(super) fn place(&mut self, next: Lsn, objects: u64) -> Option<Placed> {
         let bytes = self.bytes_of(objects);
         let place = self.place_for(bytes);
@@ -61,7 +61,7 @@ impl Circle {
         Some(placed)
     }
 
-    /// A batch has become durable; what is durable now without a gap.
+    /// Marks a batch as durable. Returns the number below which everything is durable.
     pub(super) fn written(&mut self, first: Lsn) -> Lsn {
         let found = self.batches.partition_point(|batch| batch.first < first);
         if let Some(batch) = self.batches.get_mut(found) {
@@ -77,7 +77,7 @@ impl Circle {
         self.sure
     }
 
-    /// Where the batch with an object is, or would be.
+    /// The place of the batch with an object, or the place where that batch would be.
     pub(super) fn place_of(&self, lsn: Lsn) -> u64 {
         let after = self.batches.partition_point(|batch| batch.first <= lsn);
         match after.checked_sub(1).and_then(|at| self.batches.get(at)) {
@@ -86,7 +86,7 @@ impl Circle {
         }
     }
 
-    /// Gives up what is below an object.
+    /// Gives up all objects below `oldest`.
     pub(super) fn give_up(&mut self, oldest: Lsn) {
         let begin = self.place_of(oldest);
         self.oldest = oldest;

@@ -1,9 +1,9 @@
-//! The log on a disk: batches of objects in a circle of preallocated blocks, written by group commit with
-//! direct I/O.
+//! The log on a disk: batches of objects in a circle of preallocated blocks, written by group commit with direct I/O.
 //!
-//! Invariant 33: a batch begins at a block's boundary at a place that only grows, so that no write touches what is
-//! durable; a batch counts if it is whole, is where it says, continues the one before, and is of the newest epoch,
-//! or from before that began: what a recovery has cut off never comes back.
+//! Invariant 33: a batch begins at a block boundary, at a place that only grows, so that no write touches durable
+//! blocks. A batch counts if it is whole, is at the place that it names, continues the batch before it, and is of the
+//! newest epoch, or of an earlier epoch and before the place where the newest one began. So what a recovery has cut off
+//! never comes back.
 
 mod buffer;
 mod circle;
@@ -26,36 +26,37 @@ use super::{Log, LogCounters, Space, Visit};
 use crate::error::Error;
 use crate::poison::Poison;
 
-/// Most bytes of objects in one batch, and one object more.
+/// The size at which a batch is closed: it has at most this many bytes of objects, and one object more.
 const BATCH_BYTES: u64 = 1 << 20;
-/// A batch is one of so many parts of the circle at most: at its end so much may be lost.
+/// A batch takes at most one part in so many of the circle, because up to one batch may be lost at the circle's end.
 const BATCHES: u64 = 16;
-/// Fewest bytes after which a batch is closed, however little memory there is.
+/// The smallest size at which a batch is closed, however little memory there is.
 const FEWEST_BATCH_BYTES: u64 = 64 << 10;
-/// Bytes of objects that wait, in batches, before whoever appends writes them.
+/// How many batches of objects may wait before a thread that appends writes them.
 const PENDING_BATCHES: u64 = 2;
-/// Memory in batches: what waits, what is taken to be written, and that with its header.
+/// Memory of the log, in batches: the waiting objects, the objects taken for a write, and these objects with their
+/// batch header.
 const MEMORY_BATCHES: u64 = PENDING_BATCHES + 2;
-/// Bytes that no object is longer than, whatever the page size.
+/// No object is longer than this, whatever the page size.
 const LARGEST_OBJECT: u64 = 128 << 10;
-/// Nobody waits longer without a look around.
+/// The longest that a thread waits without checking again.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 
-/// How objects come to the disk.
+/// How objects get to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grouping {
-    /// One buffer, one writer at a time: whatever waits goes with the next write.
+    /// One buffer and one writer at a time: a write takes everything that waits.
     Central,
-    /// A list for each transaction, one writer at a time.
+    /// A list for each transaction, and one writer at a time.
     Grouped,
-    /// A list for each transaction; each writes up to its own commit, beside the others.
+    /// A list for each transaction. Each transaction writes up to its own commit, concurrently with others.
     Apart,
 }
 
-/// A batch to be written: where, its objects, and how many they are.
+/// A batch to write: its place, its objects, and their number.
 type Written<'a> = (Placed, &'a [u8], u32);
 
-/// Memory for a group on its way: its objects, and a batch of them as it is written.
+/// Memory for a group that is being written: its objects, and one batch as it goes to the disk.
 #[derive(Debug, Default)]
 struct Group {
     objects: Vec<u8>,
@@ -73,16 +74,16 @@ pub(crate) struct DiskLog {
     buffer: Buffer,
     durable: AtomicU64,
     oldest: AtomicU64,
-    /// Bytes of the circle that are free, as last found.
+    /// Free bytes of the circle, by the last check.
     free: AtomicU64,
     waiting_bytes: AtomicU64,
     bytes: AtomicU64,
-    /// Bytes of objects after which a batch is closed.
+    /// The size of objects at which a batch is closed.
     batch_bytes: u64,
-    /// Memory of the last group, for the next one.
+    /// The memory of the last group, to be used again by the next one.
     spare: Mutex<Option<Group>>,
     state: Mutex<State>,
-    /// The slot that was written last; held while another one is.
+    /// The slot that was written last. The mutex is held while the other slot is written.
     slot: Mutex<DiskSlot>,
     changed: Condvar,
 }
@@ -98,7 +99,7 @@ fn writing(error: duralite_medium::MediumError) -> Error {
 }
 
 impl DiskLog {
-    /// Lays out a log of about so many bytes.
+    /// Lays out a log of about `bytes` bytes.
     pub(crate) fn layout(block: &dyn Block, bytes: u64, seed: u64) -> DiskHead {
         let circle_bytes = bytes.max(1 << 20).next_multiple_of(4096);
         DiskHead { seed, circle_bytes, block_bytes: block.block_bytes() }
@@ -156,13 +157,13 @@ impl DiskLog {
         }
     }
 
-    /// The log, with about so many bytes of memory for objects on their way.
+    /// Limits the memory for waiting objects to about `bytes`.
     pub(crate) fn with_memory(mut self, bytes: u64) -> Self {
         self.batch_bytes = self.batch_bytes.min((bytes / MEMORY_BATCHES).max(FEWEST_BATCH_BYTES));
         self
     }
 
-    /// Writes the other slot, with what is changed in it. Durable on return.
+    /// Writes the other slot, with changes. Durable on return.
     fn write_slot(&self, change: impl FnOnce(&mut DiskSlot)) -> Result<(), Error> {
         let mut slot = self.slot.lock();
         let mut next = *slot;
@@ -177,7 +178,8 @@ impl DiskLog {
         Ok(())
     }
 
-    /// Leads a group: takes what waits, and writes it. Called with the state, which is free while it writes.
+    /// Leads a group: takes the waiting objects, and writes them. The caller has locked the state, which is unlocked
+    /// during the write.
     fn lead(&self, mut state: MutexGuard<'_, State>, upto: Lsn) -> Result<(), Error> {
         let from = state.circle.next;
         let to = if self.grouping == Grouping::Apart { upto + 1 } else { self.buffer.next() };
@@ -186,7 +188,8 @@ impl DiskLog {
         objects.clear();
         let next = self.buffer.take(from, to, self.batch_bytes, objects);
         let placed = self.place(&mut state.circle, objects, from, next);
-        // In this order, against that of `space`: they are in one of the two at every moment.
+        // `space` reads the two in the opposite order, so it counts these bytes in at least one of them at every
+        // moment.
         self.free.store(state.circle.free_bytes(), Ordering::SeqCst);
         self.waiting_bytes.fetch_sub(objects.len() as u64, Ordering::SeqCst);
         state.writers += 1;
@@ -197,14 +200,14 @@ impl DiskLog {
                 .try_for_each(|(placed, objects, count)| self.write(batch, placed, objects, count))
         });
         *self.spare.lock() = Some(group);
-        // Before the others can see that nobody writes any more.
+        // The poison is set before other threads can see that nobody writes any more.
         let written = written.map_err(|error| self.poison.set(&error));
         self.state.lock().writers -= 1;
         self.changed.notify_all();
         written
     }
 
-    /// Divides objects into batches, each with a place.
+    /// Divides objects into batches, and gives each batch a place.
     fn place<'a>(
         &self,
         circle: &mut Circle,
@@ -247,7 +250,7 @@ impl DiskLog {
             bytes: objects.len() as u64,
             epoch: self.epoch,
             place: placed.place,
-            // In a log with one writer at a time that is everything before it.
+            // In a log with one writer at a time, everything before this batch is durable.
             durable: self.durable.load(Ordering::SeqCst),
         };
         batch.seal(bytes, self.head.seed);
@@ -257,7 +260,7 @@ impl DiskLog {
         Ok(())
     }
 
-    /// A batch of the circle, whole.
+    /// Reads a batch of the circle; `None` if it is not whole.
     fn read_batch(&self, place: u64, into: &mut Vec<u8>) -> Result<Option<Batch>, Error> {
         let reading = |error| Error::medium("reading the log", error);
         let left = self.head.circle_bytes - place % self.head.circle_bytes;
@@ -277,7 +280,7 @@ impl Log for DiskLog {
     fn append(&self, object: &mut [u8]) -> Result<Lsn, Error> {
         self.poison.check()?;
         let next = self.buffer.next();
-        // Others may have appended since, and what they appended be durable.
+        // Other threads may have appended meanwhile, and their objects may be durable already.
         let waits = next.saturating_sub(self.durable()) > buffer::MOST / 2
             || self.waiting_bytes.load(Ordering::Relaxed) > self.batch_bytes * PENDING_BATCHES;
         if waits && next > self.durable() {
@@ -365,7 +368,7 @@ impl Log for DiskLog {
     fn space(&self) -> Space {
         let waiting = self.waiting_bytes.load(Ordering::SeqCst);
         let free = self.free.load(Ordering::SeqCst);
-        // At the end of the circle a batch may not fit, and each batch is filled up to a block.
+        // A batch may not fit at the end of the circle, and each batch is padded to a whole block.
         let kept = self.batch_bytes + LARGEST_OBJECT;
         let sure = |bytes: u64| bytes.saturating_sub(kept) / 4 * 3;
         Space {
@@ -380,7 +383,7 @@ impl Log for DiskLog {
     fn persist_some(&self) {
         let next = self.buffer.next();
         if self.waiting_bytes.load(Ordering::Relaxed) > self.batch_bytes && next > self.durable() {
-            // Whoever waits for it is told.
+            // A failure poisons the store, so a thread that waits for durability gets the error.
             let _ = self.force(next - 1);
         }
     }

@@ -1,4 +1,4 @@
-//! Opening a log on blocks: what is recovered of it.
+//! Opening a log on blocks, and finding the batches that recovery uses.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::log::BEYOND;
 use crate::log::damage::{Beyond, Damage, OnDamage, PIECE};
 use crate::poison::Poison;
 
-/// Batches that are written again when the log is opened: more than can have been in flight at once.
+/// How many batches are written again when the log is opened: more than can have been in flight at once.
 const REWRITTEN: usize = 256;
 
 impl DiskLog {
-    /// Opens a log: follows its batches to the first that does not count, makes them durable, and begins an epoch,
-    /// durably. Nothing is written if the log is damaged.
+    /// Opens a log: follows its batches up to the first one that does not count, makes them durable, and begins an
+    /// epoch, durably. Writes nothing if the log is damaged, unless `on_damage` accepts the damage.
     pub(crate) fn open(
         block: Arc<dyn Block>,
         seed: u64,
@@ -70,7 +70,7 @@ impl DiskLog {
         Ok(Self::over(Arc::clone(&it.block), it.grouping, Arc::clone(&it.poison), circle, slot))
     }
 
-    /// Every batch from the slot's place on that continues the one before.
+    /// Every batch, from the slot's place on, that continues the one before it.
     fn follow(&mut self, slot: DiskSlot) -> Result<Circle, Error> {
         let circle_bytes = self.head.circle_bytes;
         let mut circle = Circle {
@@ -97,8 +97,8 @@ impl DiskLog {
                     let last = batch.first_lsn + u64::from(batch.objects);
                     let continues = batch.first_lsn == circle.next;
                     let has_head = is_first && batch.first_lsn < slot.head && last > slot.head;
-                    // What an earlier recovery has cut off stands there still, and may come to stand after what was
-                    // written in its place.
+                    // A batch that an earlier recovery has cut off is still on the disk, and may follow directly after
+                    // a batch that was written in the place of another.
                     let is_of_epoch = if place < slot.began {
                         batch.epoch >= epoch && batch.epoch < slot.epoch
                     } else {
@@ -127,10 +127,10 @@ impl DiskLog {
         }
     }
 
-    /// Whether the log ends there as a crash may leave it.
+    /// Checks whether the log ends as a crash may leave it, and calls `on_damage` if not.
     fn check_end(&self, circle: &Circle, slot: DiskSlot, on_damage: &mut OnDamage<'_>) -> Result<(), Error> {
         let beyond = self.beyond(circle)?;
-        // What is before the place where the epoch began was durable then.
+        // Everything before the place where the epoch began was durable then.
         if circle.end >= slot.began && !beyond.proves(circle.next) {
             return Ok(());
         }
@@ -155,8 +155,8 @@ impl DiskLog {
         }
     }
 
-    /// The batches that are whole beyond the end, in what is left of the circle. Some may be of a later turn than the slot
-    /// that was found knows: then a newer slot is damaged.
+    /// The whole batches beyond the end, in the rest of the circle. Some may be of a later turn than the slot knows;
+    /// then a newer slot is damaged.
     fn beyond(&self, circle: &Circle) -> Result<Beyond, Error> {
         let circle_bytes = self.head.circle_bytes;
         let block_bytes = self.head.block_bytes as usize;
@@ -185,7 +185,8 @@ impl DiskLog {
         Ok(beyond)
     }
 
-    /// What is read may be in the system's memory only: the process may have died before a flush, or one has failed.
+    /// Writes the last batches again. What was read may be only in the system's memory, because the process died before
+    /// a flush, or a flush failed.
     fn make_durable(&self, batches: &VecDeque<Placed>) -> Result<(), Error> {
         let mut aligned = AlignedBuf::default();
         for placed in batches.iter().rev().take(REWRITTEN) {

@@ -1,6 +1,6 @@
-//! Memory for objects: extents, each filled from its beginning by the threads of one stripe.
+//! Memory for objects, in extents. The threads of one stripe fill an extent from its beginning.
 //!
-//! Nothing of it is durable: what is in use is what objects of the index lie in.
+//! The allocation is not durable: the extents in use are those that contain objects of the index.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ const MOST_STRIPES: u64 = 16;
 pub(super) struct Extents {
     begin: u64,
     extent_bytes: u64,
-    /// Of each extent the newest object in it.
+    /// For each extent, the newest object in it.
     newest: Box<[AtomicU64]>,
     free: AtomicU64,
     lists: Mutex<Lists>,
@@ -26,11 +26,11 @@ pub(super) struct Extents {
 #[derive(Debug, Default)]
 struct Lists {
     free: Vec<u64>,
-    /// Full, and freed once nothing in them is needed.
+    /// Full extents, which are freed once no object in them is needed.
     closed: Vec<u64>,
 }
 
-/// The extent that is being filled.
+/// The extent that a stripe is filling.
 #[derive(Debug, Default)]
 struct Stripe {
     extent: Option<u64>,
@@ -51,7 +51,7 @@ impl Extents {
         }
     }
 
-    /// Takes the extents that these objects are in; called once, before any other.
+    /// Marks the extents of these objects as used. Called once, before any other call.
     pub(super) fn occupy(&self, layout: &NvHead, objects: &[(u64, Lsn)]) {
         for (at, lsn) in objects {
             if let Some(newest) = self.newest.get(((at - self.begin) / layout.extent_bytes) as usize) {
@@ -65,8 +65,8 @@ impl Extents {
         *lists = Lists { free, closed };
     }
 
-    /// Room for an object, and its number, which is taken where nobody can find the extent unused. `None` if there
-    /// is no room; no number is taken then.
+    /// Takes memory for an object, and the object's number. The number is taken under the stripe's mutex, so that no
+    /// other thread can find the extent unused. Returns `None`, and takes no number, if there is no room.
     pub(super) fn take(&self, bytes: u64, number: impl FnOnce() -> Lsn) -> Option<(u64, Lsn)> {
         if bytes > self.extent_bytes {
             return None;
@@ -89,7 +89,7 @@ impl Extents {
         Some((at, lsn))
     }
 
-    /// Frees the extents of which nothing is needed from `head` on.
+    /// Frees the extents in which no object from `head` on lies.
     pub(super) fn recycle(&self, head: Lsn) {
         let mut lists = self.lists.lock();
         let lists = &mut *lists;
@@ -105,7 +105,7 @@ impl Extents {
         self.free.store(lists.free.len() as u64, Ordering::Relaxed);
     }
 
-    /// Bytes that can be taken for certain, however objects fall: of each extent the last quarter may be lost.
+    /// Bytes that surely fit, whatever the sizes of the objects: the last quarter of each extent may be lost.
     pub(super) fn free_bytes(&self) -> u64 {
         let kept = self.stripes.len() as u64;
         self.free.load(Ordering::Relaxed).saturating_sub(kept) * self.extent_bytes / 4 * 3

@@ -1,9 +1,9 @@
 //! The log in persistent memory (NV-Logging, sections 4.2, 4.3 and 5): a circular index of entries, each a state bit
 //! and a pointer to an object. An object is built in ordinary memory, copied once, and never changed.
 //!
-//! Invariant 32: the state bit is set only when the object is durable, an entry is used again only when it is
-//! clear, and an object's memory only after the bits of all that lay there are durably clear. So a set bit whose
-//! object is not whole is damage, and no end.
+//! Invariant 32: a state bit is set only when its object is durable. An entry is used again only when its bit is clear,
+//! and an object's memory only after the bits of all objects that were there are durably clear. So a set bit whose
+//! object is not whole means damage, and not the end of the log.
 
 mod extents;
 mod pending;
@@ -29,15 +29,15 @@ use crate::poison::Poison;
 /// Bytes of log for each entry of the index.
 const BYTES_PER_ENTRY: u64 = 128;
 const FEWEST_ENTRIES: u64 = 1024;
-/// Objects that are numbered and not persistent yet, at most: half of it, and one of each thread.
+/// The most objects that are numbered and not persistent yet: half of this, and one object of each thread.
 const MOST_WAITING: u64 = 16384;
 
 /// When objects become persistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flush {
-    /// Each one before [`Log::append`] returns.
+    /// Each object, before [`Log::append`] returns.
     OnInsert,
-    /// By a daemon, and what that has not done when its transaction commits.
+    /// A daemon makes objects persistent, and a commit makes persistent what the daemon has not.
     OnCommit,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct NvLog {
 }
 
 impl NvLog {
-    /// Lays out a log of about so many bytes, for objects of up to `largest` bytes.
+    /// Lays out a log of about `bytes` bytes, for objects of up to `largest` bytes.
     pub(crate) fn layout(bytes: u64, largest: u64, seed: u64, first_lsn: Lsn) -> NvHead {
         let entries = (bytes / BYTES_PER_ENTRY).next_power_of_two().max(FEWEST_ENTRIES);
         let extent_bytes = (largest * 4).max(64 << 10).next_multiple_of(4096);
@@ -91,8 +91,8 @@ impl NvLog {
         Ok(Self::over(nvm, layout, flush, poison, (layout.first_lsn, layout.first_lsn, 1)))
     }
 
-    /// Opens a log: finds what is recovered, clears what comes after it, and begins an epoch, durably. Nothing is written if
-    /// the log is damaged.
+    /// Opens a log: finds the objects that recovery uses, clears the entries after them, and begins an epoch, durably.
+    /// Writes nothing if the log is damaged, unless `on_damage` accepts the damage.
     pub(crate) fn open(
         nvm: Arc<dyn Nvm>,
         seed: u64,
@@ -117,7 +117,7 @@ impl NvLog {
         let mut it = Self::over(nvm, layout, flush, poison, (head, head, epoch));
         let end = it.find_end(head, on_damage)?;
         let nvm = &it.nvm;
-        // Both words are of lines of their own, stored whole: what is read may not be durable yet.
+        // Both words have cache lines of their own. The values that were read may not be durable yet.
         nvm.store_u64(HEAD_OFFSET, head);
         nvm.store_u64(EPOCH_OFFSET, epoch.into());
         nvm.flush(HEAD_OFFSET, EPOCH_OFFSET + 8 - HEAD_OFFSET);
@@ -147,7 +147,7 @@ impl NvLog {
         }
     }
 
-    /// Follows the index from the head to the first gap, and takes the extents that objects are in.
+    /// Follows the index from the head to the first gap, and marks the extents of the objects as used.
     fn find_end(&self, head: Lsn, on_damage: &mut OnDamage<'_>) -> Result<Lsn, Error> {
         let mut object = Vec::new();
         let mut epoch = 0;
@@ -160,12 +160,12 @@ impl NvLog {
             let Some(header) =
                 found.and_then(|()| Some(Object::decode(&object, self.layout.seed).ok()?.header))
             else {
-                // A bit is set only when its object is durable.
+                // A bit is set only when its object is durable, so the object is damaged.
                 is_broken = true;
                 break;
             };
             if header.lsn != lsn || header.epoch < epoch {
-                // Of an earlier round, or of one that a recovery has ended before.
+                // The object is of an earlier round, or a recovery has cut it off.
                 break;
             }
             epoch = header.epoch;
@@ -184,7 +184,8 @@ impl NvLog {
         Ok(lsn)
     }
 
-    /// What was there last may have been stored and not flushed when its process died.
+    /// Flushes the newest objects and entries. The process may have died after it stored them and before it flushed
+    /// them.
     fn flush_found(&self, found: &[(u64, Lsn)]) {
         for (at, last) in found.iter().rev().take(4096) {
             let mut header = [0; OBJECT_HEADER_BYTES];
@@ -225,7 +226,7 @@ impl NvLog {
         Ok(())
     }
 
-    /// Section 5.2: the object's content is flushed first, then its bit is set.
+    /// Section 5.2: the object is flushed first, and then its bit is set.
     fn persist(&self, lsn: Lsn, at: u64, bytes: u64) {
         self.nvm.flush(at, bytes);
         self.nvm.fence();
@@ -234,7 +235,7 @@ impl NvLog {
         self.window.done(lsn);
     }
 
-    /// Stores entries of ascending numbers. Each line that they are in is flushed once: eight entries share one.
+    /// Stores entries of ascending numbers. Flushes each cache line once; eight entries share one line.
     fn put_entries(&self, entries: impl Iterator<Item = (Lsn, u64)>) {
         let line_of = |entry: u64| entry / LINE_BYTES;
         let mut last = None;
@@ -251,7 +252,7 @@ impl NvLog {
         }
     }
 
-    /// Makes pending objects up to `upto` persistent that nobody else is at.
+    /// Makes pending objects up to `upto` persistent, except for those that other threads have taken.
     fn persist_pending(&self, pending: &Pending, upto: Lsn) {
         let mut batch = [(0, 0); pending::BATCH];
         let mut lsn = self.window.durable();
@@ -294,7 +295,8 @@ impl Log for NvLog {
         claim_durable(object, lsn, self.window.durable());
         seal_object(object, lsn, self.epoch, self.layout.seed);
         self.bytes.add(len);
-        // It is copied once, and lines that leave the processor's caches by themselves need no flush at the commit.
+        // The object is copied early: a line that the processor's caches evict before the commit costs nothing at the
+        // commit's flush.
         self.nvm.store(at, object);
         match &self.pending {
             None => self.persist(lsn, at, len),

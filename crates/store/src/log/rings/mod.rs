@@ -1,11 +1,12 @@
-//! A log for each thread, in persistent memory, after Wang and Johnson: threads append to logs of their own, and the
-//! numbers of objects, which are one sequence, put them in order again.
+//! A log for each thread, in persistent memory, after Wang and Johnson. Threads append to logs of their own. The
+//! numbers of all objects are one sequence, which puts the objects in order again.
 //!
-//! An object is stored without a flush. Whoever commits flushes its own log and fences, and then those of the others that
-//! are behind: a flush reaches what another processor has stored, a fence only what its own has flushed. Objects are
-//! valid by their checksums, which begin with the place; places only grow.
+//! Objects are stored without a flush. A thread that commits flushes its own log and fences, and then does so for other
+//! logs that are behind. It can, because a flush reaches what another processor has stored, while a fence covers only
+//! the flushes of its own processor. Objects are valid by their checksums, whose seeds depend on their places; places
+//! only grow.
 //!
-//! Invariant 30 holds as for all logs: what is recovered is one run of all rings together.
+//! Invariant 30 holds as for all logs: recovery finds one run of objects over all rings together.
 
 mod opening;
 mod ring;
@@ -28,12 +29,12 @@ use crate::error::Error;
 use crate::poison::Poison;
 use crate::sync::thread_number;
 
-/// As many logs as the paper's comparison has.
+/// As many logs as in the paper's comparison.
 const RINGS: u64 = 16;
-/// Objects that are not given up yet, at most.
+/// The most objects that are not given up yet.
 const MOST_OBJECTS: u64 = 1 << 20;
 
-/// As many as logs have room for, up to [`MOST_OBJECTS`].
+/// The number of objects that the logs have room for, at most [`MOST_OBJECTS`].
 fn most_objects(layout: &RingsHead) -> u64 {
     (layout.rings * layout.ring_bytes / OBJECT_ALIGNMENT).next_power_of_two().min(MOST_OBJECTS)
 }
@@ -48,14 +49,14 @@ pub(crate) struct RingsLog {
     window: Window,
     head: AtomicU64,
     rings: Box<[Mutex<Ring>]>,
-    /// Bytes that are not in use, of all rings.
+    /// Free bytes of all rings together.
     free: AtomicU64,
     bytes: Counter,
     largest: u64,
 }
 
 impl RingsLog {
-    /// Lays out logs of about so many bytes together, for objects of up to `largest` bytes.
+    /// Lays out logs of about `bytes` bytes together, for objects of up to `largest` bytes.
     pub(crate) fn layout(bytes: u64, largest: u64, seed: u64, first_lsn: Lsn) -> RingsHead {
         let rings = (bytes / (largest * 8)).clamp(1, RINGS);
         RingsHead { seed, rings, ring_bytes: (bytes / rings).next_multiple_of(4096), first_lsn }
@@ -75,7 +76,7 @@ impl RingsLog {
         nvm.store_u64(EPOCH_OFFSET, 1);
         nvm.flush(0, RINGS_OFFSET);
         nvm.fence();
-        // Nothing of another log is taken for an object: its seed is another one.
+        // Objects of an earlier log in this memory are not valid, because the seed is a new one.
         nvm.store(0, &layout.encode());
         nvm.flush(0, 64);
         nvm.fence();
@@ -103,11 +104,12 @@ impl RingsLog {
         }
     }
 
-    /// Makes what a ring has so far durable.
+    /// Makes durable what a ring has so far.
     fn persist(&self, at: usize) {
         let unflushed = {
             let mut ring = self.rings[at].lock();
-            // Under the lock: whoever finds nothing to flush must not find it undone for long either.
+            // The mutex stays locked only while the list is taken. A thread that finds the list empty waits for the
+            // objects to be done, which takes only this flush.
             std::mem::take(&mut ring.unflushed)
         };
         if unflushed.is_empty() {
@@ -124,12 +126,12 @@ impl RingsLog {
         thread_number() % self.rings.len()
     }
 
-    /// What the checksum of an object at a place begins with: what is left there of an earlier turn is none.
+    /// The seed of an object's checksum at a place. Objects of earlier turns have other places, so they are not valid.
     fn seed_at(&self, ring: u64, place: u64) -> u64 {
         self.layout.seed ^ place.rotate_left(20) ^ ring.rotate_left(56)
     }
 
-    /// Where the objects of `from..to` are, in order: ring and place.
+    /// The ring and the place of each object in `from..to`, in the order of the objects.
     fn places(&self, from: Lsn, to: Lsn) -> Vec<(Lsn, u64, u64)> {
         let mut found = Vec::new();
         for (number, ring) in (0..).zip(&self.rings) {
@@ -154,7 +156,7 @@ impl Log for RingsLog {
             let number = (own + turn) % self.rings.len();
             let mut ring = self.rings[number].lock();
             let Some((place, taken)) = ring.place_for(len, self.layout.ring_bytes) else { continue };
-            // In the order of the ring's objects.
+            // The number is taken under the ring's mutex, so that the objects of a ring have ascending numbers.
             let lsn = self.window.number();
             claim_durable(object, lsn, self.window.durable());
             seal_object(object, lsn, self.epoch, self.seed_at(number as u64, place));
@@ -207,7 +209,7 @@ impl Log for RingsLog {
                 return Err(damaged());
             }
             let epoch = object.header.epoch;
-            // As objects are outside of a ring.
+            // Outside of a ring an object has the seed of the log.
             seal_object(&mut bytes, lsn, epoch, self.layout.seed);
             visit(lsn, &bytes)?;
         }
@@ -219,7 +221,7 @@ impl Log for RingsLog {
         if head <= self.head() {
             return Ok(());
         }
-        // First what is needed, then where: a ring that says less would make a gap.
+        // The head is written first, and then the words of the rings: a ring's word beyond the head would make a gap.
         self.nvm.store_u64(HEAD_OFFSET, head);
         self.nvm.flush(HEAD_OFFSET, 8);
         self.nvm.fence();
@@ -238,7 +240,7 @@ impl Log for RingsLog {
     }
 
     fn space(&self) -> Space {
-        // At the end of each ring an object may not fit.
+        // An object may not fit at the end of a ring.
         let kept = self.layout.rings * self.largest;
         let used = self.window.next() - self.head();
         Space {

@@ -1,4 +1,4 @@
-//! Logs are opened: each ring is followed, and all together make one run.
+//! Opening the logs of threads: each ring is followed, and all rings together make one run.
 
 use crate::sync::atomic::Ordering;
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ use crate::log::window::Window;
 use crate::poison::Poison;
 
 impl RingsLog {
-    /// Opens logs: finds what is recovered, makes it durable, and begins an epoch, durably. Nothing is written if the logs
-    /// are damaged.
+    /// Opens the logs: finds the objects that recovery uses, makes them durable, and begins an epoch, durably. Writes
+    /// nothing if the logs are damaged, unless `on_damage` accepts the damage.
     pub(crate) fn open(
         nvm: Arc<dyn Nvm>,
         seed: u64,
@@ -39,7 +39,7 @@ impl RingsLog {
         nvm.refresh_len(layout.log_bytes()).map_err(|_| damaged())?;
         let head = nvm.load_u64(HEAD_OFFSET);
         let mut words = (0..layout.rings).map(|ring| nvm.load_u64(layout.word_at(ring)));
-        // Words are stored where objects begin.
+        // The words are places of objects, so they are aligned like these.
         let is_place = |word: u64| word < BEYOND && word.is_multiple_of(OBJECT_ALIGNMENT);
         if head >= BEYOND || !words.all(is_place) {
             return Err(damaged());
@@ -51,7 +51,7 @@ impl RingsLog {
         let rings: Vec<Vec<Placed>> = (0..layout.rings).map(|ring| it.follow(ring, newest)).collect();
         let end = end_of_run(&rings, head);
         let beyond = it.beyond(end.next + 1);
-        // What is before the epoch's first object was durable when it began.
+        // Everything before the epoch's first object was durable when the epoch began.
         if end.next < newest.began || beyond.proves(end.next) {
             it.tell(&rings, &end, beyond, on_damage)?;
         }
@@ -65,14 +65,14 @@ impl RingsLog {
         Ok(it)
     }
 
-    /// The objects that are whole from one on, wherever they are in their rings.
+    /// The whole objects with numbers from `next` on, wherever they are in their rings.
     fn beyond(&self, next: Lsn) -> Beyond {
         let ring_bytes = self.layout.ring_bytes;
         let mut beyond = Beyond::default();
         for number in 0..self.layout.rings {
             let begin = self.nvm.load_u64(self.layout.word_at(number));
             let first = self.layout.offset(number, 0);
-            // The place from the ring's word on that is at an offset.
+            // The place, from the ring's word on, that is at an offset.
             let place = |at: u64| begin + (at - first + ring_bytes - begin % ring_bytes) % ring_bytes;
             let seed_at = |at: u64| self.seed_at(number, place(at));
             look_beyond(&*self.nvm, (first, first + ring_bytes), next, &seed_at, &mut beyond);
@@ -80,7 +80,7 @@ impl RingsLog {
         beyond
     }
 
-    /// Tells of damage at the end of the run.
+    /// Reports damage at the end of the run to `on_damage`.
     fn tell(
         &self,
         rings: &[Vec<Placed>],
@@ -105,7 +105,7 @@ impl RingsLog {
         on_damage(Damage { missing: end.next, before: commits, beyond, from })
     }
 
-    /// The object at an offset, if there is one that is whole.
+    /// Reads the object at an offset; `None` if its length is not possible there.
     pub(super) fn read_object(&self, at: u64, into: &mut Vec<u8>) -> Option<()> {
         let limit = self.layout.log_bytes();
         if at + OBJECT_HEADER_BYTES as u64 > limit {
@@ -122,8 +122,8 @@ impl RingsLog {
         Some(())
     }
 
-    /// Says from which object on only those of this epoch count, and then that the epoch has begun. Durable on return,
-    /// with whatever was flushed before.
+    /// Records that from the object `first` on only objects of this epoch count, and then that the epoch has begun.
+    /// Durable on return, together with everything that was flushed before.
     pub(super) fn begin_epoch(&self, first: Lsn) {
         let began_at = self.layout.began_at(self.epoch);
         self.nvm.store_u64(began_at, first);
@@ -134,7 +134,7 @@ impl RingsLog {
         self.nvm.fence();
     }
 
-    /// The objects of a ring from its word on: numbers and epochs ascend.
+    /// The objects of a ring from its word on, with ascending numbers, and epochs that do not decrease.
     fn follow(&self, number: u64, newest: Epoch) -> Vec<Placed> {
         let ring_bytes = self.layout.ring_bytes;
         let begin = self.nvm.load_u64(self.layout.word_at(number));
@@ -152,7 +152,7 @@ impl RingsLog {
                 }
                 let Ok(object) = Object::decode(&bytes, self.seed_at(number, place)) else { continue };
                 let (lsn, epoch) = (object.header.lsn, object.header.epoch);
-                // The first may be older than the head: the ring's word is written after it.
+                // The first object may be older than the head, because the ring's word is written after the head.
                 let follows = objects.last().is_none_or(|last| lsn > last.lsn && epoch >= last.epoch);
                 let is_of_ring = place % ring_bytes + u64::from(object.header.bytes) <= ring_bytes
                     && place + u64::from(object.header.bytes) - begin < ring_bytes;
@@ -168,7 +168,7 @@ impl RingsLog {
         }
     }
 
-    /// Keeps of a ring what belongs to the run, and flushes it: it may have been stored only.
+    /// Keeps the objects of a ring that belong to the run, and flushes them: they may only have been stored.
     fn take_in(&mut self, number: u64, objects: &[Placed], head: Lsn, end: &End) {
         let begin = self.nvm.load_u64(self.layout.word_at(number));
         let mut ring = Ring { begin, end: begin, ..Ring::default() };
@@ -187,8 +187,8 @@ impl RingsLog {
         ring.begin = ring.begin_at(head);
         self.nvm.store_u64(self.layout.word_at(number), ring.begin);
         self.nvm.flush(self.layout.word_at(number), 8);
-        // What is cut off may be whole, and hang together with what is not: it goes, before anything new does not begin
-        // there but at the next turn.
+        // An object that is cut off may be whole, and continue the objects that stay. It is cleared here, because the
+        // next object may begin at the next turn instead of overwriting it.
         let end = self.layout.offset(number, ring.end);
         self.nvm.store_u64(end, 0);
         self.nvm.flush(end, 8);
@@ -197,23 +197,23 @@ impl RingsLog {
     }
 }
 
-/// The newest epoch: what was written since the log was opened last.
+/// The newest epoch: the objects that were written since the log was last opened.
 #[derive(Clone, Copy)]
 struct Epoch {
     number: u32,
-    /// Its first object.
+    /// The epoch's first object.
     began: Lsn,
 }
 
 impl Epoch {
-    /// Whether an object can be part of the log. What an earlier recovery has cut off is there still, and may come to stand
-    /// after what was written in its place.
+    /// Whether an object can be part of the log. Objects that an earlier recovery has cut off are still in memory, and
+    /// may follow directly after objects that were written in the place of others.
     fn counts(self, lsn: Lsn, epoch: u32) -> bool {
         if lsn < self.began { epoch < self.number } else { epoch == self.number }
     }
 }
 
-/// Where the run of all rings ends, and which ring has each of its objects.
+/// The end of the run of all rings, and the ring of each of its objects.
 struct End {
     next: Lsn,
     rings: BTreeMap<Lsn, (u32, u64)>,
@@ -224,7 +224,7 @@ fn end_of_run(rings: &[Vec<Placed>], head: Lsn) -> End {
     for (number, objects) in (0..).zip(rings) {
         for object in objects.iter().filter(|object| object.lsn >= head) {
             let newest = all.entry(object.lsn).or_insert((object.epoch, number));
-            // What a recovery has cut off is of an earlier epoch than what came in its place.
+            // An object that a recovery has cut off has an earlier epoch than the object that replaced it.
             *newest = (*newest).max((object.epoch, number));
         }
     }

@@ -1,4 +1,4 @@
-//! What of one ring is in use.
+//! The part of one ring that is in use.
 
 use std::collections::VecDeque;
 
@@ -10,15 +10,15 @@ pub(super) struct Placed {
     pub(super) lsn: Lsn,
     pub(super) place: u64,
     pub(super) epoch: u32,
-    /// In whole lines.
+    /// Bytes in whole lines.
     pub(super) bytes: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Ring {
-    /// Where the oldest object that is needed is.
+    /// The place of the oldest object that is needed.
     pub(super) begin: u64,
-    /// Where the next one comes.
+    /// The place of the next object.
     pub(super) end: u64,
     pub(super) objects: VecDeque<Placed>,
     /// Objects that were stored and not flushed: number, offset, bytes.
@@ -26,13 +26,13 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Where an object comes, and how much of the ring that takes: one that does not fit at the end begins at the next
-    /// turn. `None` if there is no room.
+    /// The place for an object, and how many bytes of the ring it takes. An object that does not fit at the end begins
+    /// at the next turn. Returns `None` if there is no room.
     pub(super) fn place_for(&self, bytes: u64, ring_bytes: u64) -> Option<(u64, u64)> {
         let left = ring_bytes - self.end % ring_bytes;
         let place = if bytes <= left { self.end } else { self.end + left };
         let end = place + bytes;
-        // Never quite full: the place behind the newest object is not the oldest one's.
+        // The ring never becomes quite full: the place after the newest object is never that of the oldest one.
         (end - self.begin < ring_bytes).then_some((place, end - self.end))
     }
 
@@ -42,13 +42,13 @@ impl Ring {
         self.unflushed.push((lsn, at, bytes));
     }
 
-    /// Where the oldest object from `head` on is, or the next one comes.
+    /// The place of the oldest object from `head` on, or of the next object if there is none.
     pub(super) fn begin_at(&self, head: Lsn) -> u64 {
         let first = self.objects.partition_point(|object| object.lsn < head);
         self.objects.get(first).map_or(self.end, |object| object.place)
     }
 
-    /// Gives up what is before a place; how many bytes that frees.
+    /// Gives up everything before a place. Returns how many bytes that frees.
     pub(super) fn give_up(&mut self, begin: u64) -> u64 {
         while self.objects.front().is_some_and(|object| object.place < begin) {
             self.objects.pop_front();

@@ -31,7 +31,7 @@ fn three_batches() -> Vec<u8> {
     block.to_bytes()
 }
 
-/// As if all batches had been on their way at once.
+/// Changes the batches as if all of them had been in flight at once.
 fn at_once(bytes: &mut [u8]) {
     for place in [0, 4096, 8192] {
         let block = &mut bytes[DISK_DATA_OFFSET as usize + place..][..4096];
@@ -40,7 +40,7 @@ fn at_once(bytes: &mut [u8]) {
     }
 }
 
-/// As if the write of the batch at a place had not come about.
+/// Clears the batch at a place, as if its write had not happened.
 fn lose(bytes: &mut [u8], place: usize) {
     bytes[DISK_DATA_OFFSET as usize + place..][..4096].fill(0);
 }
@@ -55,13 +55,13 @@ fn inv33_what_a_recovery_has_cut_off_never_comes_back() {
     assert_eq!(log.next(), 2);
     let lsn = log.append(&mut object()).unwrap();
     log.force(lsn).unwrap();
-    // The third batch of before stands after the new one, and is what comes first from here on.
+    // The third batch of the first log still follows the new batch, and would be the next one to be found.
     log.truncate(3).unwrap();
     let (_, again) = open(block.to_bytes());
     assert_eq!(again.unwrap().next(), 3);
 }
 
-/// Whoever wrote the third batch had seen that the second one was durable.
+/// The writer of the third batch had seen that the second one was durable.
 #[test]
 fn inv48_a_batch_that_a_later_one_has_seen_durable_is_missed() {
     let mut bytes = three_batches();
@@ -73,7 +73,7 @@ fn inv48_a_batch_that_a_later_one_has_seen_durable_is_missed() {
     assert_eq!(open(bytes).1.unwrap().next(), 3);
 }
 
-/// The newest slot is damaged, and the one before knows nothing of the turn that the log has made since.
+/// The newest slot is damaged, and the older one does not know of the turn that the log has made since.
 #[test]
 fn inv48_a_damaged_slot_is_no_end_of_the_log() {
     let block = Arc::new(RecordingBlock::new(4096));
@@ -108,7 +108,8 @@ fn inv33_a_batch_that_was_durable_when_the_epoch_began_is_missed() {
     assert!(matches!(open(bytes).1, Err(Error::Corrupt { .. })));
 }
 
-/// A batch that does not fit at the end of the circle begins at the next turn: how much is lost there depends on its size.
+/// A batch that does not fit at the end of the circle begins at the next turn. How much is lost there depends on its
+/// size.
 #[test]
 fn inv38_what_a_log_says_is_free_can_be_appended_wherever_it_ends() {
     for blocks in [700, 769, 800, 900, 1023] {
@@ -129,7 +130,7 @@ fn inv38_what_a_log_says_is_free_can_be_appended_wherever_it_ends() {
     }
 }
 
-/// One force writes several batches where memory is short, and all that was appended is there.
+/// With little memory, one force writes several batches, and all appended objects are there.
 #[test]
 fn a_log_with_little_memory_writes_smaller_batches() {
     for grouping in [Grouping::Central, Grouping::Grouped, Grouping::Apart] {
