@@ -1,5 +1,5 @@
-//! What transactions change is noted for snapshots: by themselves while one is open, and by the first one for those that are in
-//! progress when it is opened.
+//! Noting old row versions for snapshots. While a snapshot is open, each transaction notes the rows that it changes.
+//! The first snapshot notes those that transactions in progress have changed when it is opened.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::steps::{Step, Steps, Undoable};
 use crate::sync::MutexGuard;
 use crate::versions::{Fate, Place, Versions};
 
-/// So many steps are noted at once; their transaction may have to wait for that.
+/// How many steps are noted at a time; their transaction may have to wait meanwhile.
 const AT_ONCE: usize = 64;
 
-/// Called right before a transaction changes a row, with its leaf latched, with what the row is. What comes back is kept until the
-/// step is listed: a snapshot that is being opened meanwhile waits for that.
+/// Called right before a transaction changes a row, with the leaf latched and the row's present version. The caller
+/// keeps the returned guard until the step is on the list. A snapshot that is being opened waits for the guard.
 pub(crate) fn before_change<'u>(
     versions: &Versions,
     undoable: &'u Undoable,
@@ -30,9 +30,10 @@ pub(crate) fn before_change<'u>(
     noting
 }
 
-/// Takes the last step off the list, if there are more than so many, and the number of the one before; the caller has `noting`
-/// until it is taken back. A transaction may have noted what a row was before a later step, since the earlier ones are noted by the
-/// snapshot that is being opened, which does not find them any more.
+/// Takes the last step off the list, if there are more than `until`. Returns the step, and the LSN of the step before
+/// it. The caller holds `noting` until it has undone the step. If the transaction has been noted, the step's old
+/// version is noted here too: the snapshot that is being opened notes the steps on the list, and does not find this one
+/// any more.
 pub(crate) fn take_last(versions: &Versions, undoable: &Undoable, until: usize) -> Option<(Step, Lsn)> {
     let mut list = undoable.list.lock();
     if list.steps.len() <= until {
@@ -46,29 +47,30 @@ pub(crate) fn take_last(versions: &Versions, undoable: &Undoable, until: usize) 
     Some((taken, list.steps.last().map_or(0, |step| step.lsn)))
 }
 
-/// Notes what a row was before a step, by its place in the list.
+/// Notes the version of a row before a step, with the step's index in the list.
 fn note_step(versions: &Versions, fate: &Arc<Fate>, (at, step): (usize, &Step), noted: &mut Vec<Arc<Place>>) {
-    // What cannot be read here cannot be taken back either, and stops the store then.
+    // An undo that cannot be decoded here cannot be undone either; that will poison the store.
     if let Ok(Undo::Row { root, key, old }) = Undo::decode(&step.undo) {
         noted.extend(versions.note(fate, (root, key), at, old));
     }
 }
 
-/// Ends a transaction for snapshots: invariant 55. The rows that are to be looked at then.
+/// Ends a transaction for snapshots (invariant 55). Returns the rows whose versions have to be checked then.
 pub(crate) fn end(versions: &Versions, undoable: &Undoable) -> Vec<Arc<Place>> {
-    // Nobody is in the middle of noting what it has changed, and nobody does later.
+    // The lock of the list excludes a thread that is noting what the transaction has changed. After the end no thread
+    // does that.
     let mut list = undoable.list.lock();
     if versions.end(&undoable.fate) { std::mem::take(&mut list.noted) } else { Vec::new() }
 }
 
-/// Notes what a transaction has changed, unless it is over.
+/// Notes everything that a transaction has changed, unless it is over.
 pub(crate) fn note_all(versions: &Versions, undoable: &Undoable) {
     let mut at = 0;
     let mut end = None;
     loop {
         let _noting = undoable.noting.lock();
         let mut list = undoable.list.lock();
-        // What it changes from now on it notes itself.
+        // From now on the transaction itself notes what it changes.
         if !undoable.fate.is_noted() {
             return;
         }

@@ -1,4 +1,4 @@
-//! A store is opened: its pages, its log, recovery, and the log that the options want.
+//! Opening a store: its pages, its log, recovery, and the log that the options ask for.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,18 +30,18 @@ use crate::space::{GivenPage, Purpose, Space};
 use crate::table::Tables;
 use crate::versions::Versions;
 
-/// There is no log: everything is home.
+/// There is no log; everything is home.
 pub(crate) const NO_LOG: u32 = 0;
 const ON_BLOCKS: u32 = 1;
 const IN_MEMORY: u32 = 2;
 const IN_RINGS: u32 = 3;
 
-/// Bytes of the largest log object: two pages made anew and two halves of a root, and what stands around them.
+/// Bytes of the largest log object: images of two new pages and of two halves of a root, and what surrounds them.
 fn largest_object(page_bytes: usize) -> u64 {
     page_bytes as u64 * 3 + 8192
 }
 
-/// Bytes of the cache that a log may have for what is on its way to a disk.
+/// Bytes of the cache that a log on a disk may use for waiting objects.
 fn log_memory(options: &Options) -> u64 {
     options.cache_bytes / 16
 }
@@ -72,7 +72,7 @@ fn random<const N: usize>() -> Result<[u8; N], Error> {
     Ok(bytes)
 }
 
-/// Opens the page file, or makes it.
+/// Opens the page file, or makes it. Returns whether it is new.
 fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(PageFile, bool), Error> {
     let block = media.pages()?;
     let is_store = !block.is_empty();
@@ -80,7 +80,7 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
         match PageFile::open(Arc::clone(&block), options.controls()) {
             Ok(file) => return Ok((file, false)),
             Err(FormatOrError::Error(error)) => return Err(error),
-            // A store that was being made when the power failed: on media that do not say when it was.
+            // The power failed while the store was being made, on media that do not record when a store is complete.
             Err(FormatOrError::Format(FormatError::Magic | FormatError::Short { .. }))
                 if is_unmade(&*block)? => {}
             Err(FormatOrError::Format(error)) => return Err(no_store(path, error)),
@@ -104,7 +104,7 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
     Ok((PageFile::create(block, head, options.controls())?, true))
 }
 
-/// The page file of a store that is being made of a backup.
+/// Opens the page file of a store that is being made from a backup.
 pub(crate) fn open_made(media: &dyn Media, path: &Path) -> Result<PageFile, Error> {
     PageFile::open(media.pages()?, Controls::default()).map_err(|error| match error {
         FormatOrError::Error(error) => error,
@@ -112,7 +112,7 @@ pub(crate) fn open_made(media: &dyn Media, path: &Path) -> Result<PageFile, Erro
     })
 }
 
-/// Whether the page file has nothing in it.
+/// Whether the page file has no content.
 fn is_unmade(block: &dyn duralite_medium::block::Block) -> Result<bool, Error> {
     let mut bytes = vec![0; block.len().min(1 << 16) as usize];
     block.read(0, &mut bytes).map_err(|error| Error::medium("reading the page file", error))?;
@@ -127,7 +127,7 @@ fn no_store(path: &Path, error: FormatError) -> Error {
     }
 }
 
-/// The log that the page file speaks of.
+/// Opens the log that the page file names.
 pub(crate) fn open_log(
     media: &dyn Media,
     head: &PageFileHead,
@@ -158,7 +158,7 @@ pub(crate) fn open_log(
     }
 }
 
-/// Makes an empty log, and says so in the page file. Whatever was in the log before must be home.
+/// Makes an empty log, and records it in the page file. Everything in the old log must be home.
 pub(crate) fn make_log(
     media: &dyn Media,
     file: &PageFile,
@@ -190,7 +190,7 @@ pub(crate) fn make_log(
     Ok(log)
 }
 
-/// What is opened, before recovery.
+/// Assembles an engine, before recovery.
 pub(crate) fn assemble(
     file: &Arc<PageFile>,
     log: Arc<dyn Log>,
@@ -224,14 +224,14 @@ pub(crate) fn assemble(
     }
 }
 
-/// A new store in memory.
+/// Makes a new store in memory.
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // a store that cannot be made is a failed test
 pub(crate) fn in_memory(options: &Options) -> Engine {
     open(&crate::media::InMemory, options, Path::new("the store")).unwrap().0
 }
 
-/// Opens a store on media: recovers it, and leaves it with an empty log. Everything recovered is durable on return.
+/// Opens a store on media and recovers it. Everything recovered is durable on return.
 pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<(Engine, Report), Error> {
     options.check()?;
     let (file, is_new) = open_pages(media, options, path)?;
@@ -262,7 +262,7 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
         Some(log) => log,
         None => make_log(media, &file, first, options, &poison)?,
     };
-    // Numbers of transactions that a crash forgets are not used again.
+    // A transaction number that a crash has made the store forget is not used again.
     file.write_head(|head| {
         head.opened += 1;
         head.last_tx = last_tx.max(head.opened << 40);
@@ -283,7 +283,7 @@ fn open_archive(file: &PageFile, log: &dyn Log, options: &Options) -> Result<Opt
     options.archive.as_ref().map(open).transpose()
 }
 
-/// Whether the log is as large as the options say.
+/// Whether the log has the size that the options ask for.
 fn is_as_wanted(log: &dyn Log, options: &Options, file: &PageFile) -> bool {
     let has = log.space().all_bytes;
     let wants = if log_kind(options.chosen_scheme()) == IN_MEMORY {
@@ -292,11 +292,11 @@ fn is_as_wanted(log: &dyn Log, options: &Options, file: &PageFile) -> bool {
     } else {
         options.log_bytes
     };
-    // What can be used for certain is somewhat less than all.
+    // The bytes that surely fit are somewhat fewer than all bytes.
     has > wants / 2 && has <= wants
 }
 
-/// The tree of the tables' names, at the first page, unless it is there.
+/// Makes the tree of table names at the first page, unless there is one.
 fn make_catalog(engine: &Engine) -> Result<(), Error> {
     let root = engine.catalog();
     {

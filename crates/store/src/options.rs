@@ -1,4 +1,4 @@
-//! What a store is opened with.
+//! The options of a store.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,15 +22,15 @@ use crate::error::Error;
 pub enum LogMedium {
     /// In persistent memory: a directory on a file system with direct access (DAX).
     Nvram(PathBuf),
-    /// In ordinary memory that a file in the store's directory stands for: it survives the death of the process, and
-    /// no power loss.
+    /// In ordinary memory, backed by a file in the store's directory. The log survives the death of the process, but no
+    /// power loss.
     Emulated,
-    /// In a preallocated file in the store's directory, written directly.
+    /// In a preallocated file in the store's directory, written with direct I/O.
     #[default]
     Disk,
 }
 
-/// How the log is written: the schemes of the paper's table 3. All of them are correct, and differ in speed.
+/// How the log is written: the schemes of the paper's table 3. All schemes are correct; they differ in speed.
 ///
 /// ```
 /// use duralite_store::{Options, Scheme};
@@ -39,25 +39,25 @@ pub enum LogMedium {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// The best for the medium: [`FlushOnCommit`](Self::FlushOnCommit) in memory; on a disk a list per transaction
-    /// and group commit.
+    /// The best scheme for the medium: [`FlushOnCommit`](Self::FlushOnCommit) in memory; on a disk a list per
+    /// transaction and group commit.
     #[default]
     Auto,
     /// A central buffer in front of a file, and group commit.
     NvDisk,
-    /// A buffer per transaction in front of a file, each written by itself.
+    /// A buffer per transaction in front of a file. Each transaction writes its own buffer.
     NvDiskDecentralized,
-    /// Objects in memory, each persistent before the page is changed.
+    /// Objects in memory. Each object is persistent before its page is changed.
     FlushOnInsert,
-    /// Objects in memory, made persistent by a daemon, or when their transaction commits.
+    /// Objects in memory. A daemon makes them persistent, or else the commit of their transaction does.
     FlushOnCommit,
-    /// A log in memory for each thread, put in order by the numbers of objects, flushed and fenced at commits (after Wang and
-    /// Johnson).
+    /// A log in memory for each thread. The numbers of objects order the logs. A commit flushes and fences (after Wang
+    /// and Johnson).
     Distributed,
 }
 
 impl Scheme {
-    /// All of them, as a loop over them wants.
+    /// All schemes, for loops over them.
     ///
     /// ```
     /// assert!(duralite_store::Scheme::ALL.contains(&duralite_store::Scheme::FlushOnInsert));
@@ -71,7 +71,7 @@ impl Scheme {
         Self::Distributed,
     ];
 
-    /// The name that the paper gives it.
+    /// The name of the scheme in the paper.
     ///
     /// ```
     /// assert_eq!(duralite_store::Scheme::NvDisk.as_str(), "nv-disk");
@@ -98,14 +98,15 @@ impl Scheme {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
-    /// Until the transaction is durable.
+    /// The commit waits until the transaction is durable.
     #[default]
     Immediate,
-    /// For nothing. A crash may take the newest transactions, about 20 ms of them, and leaves a prefix of their order.
+    /// The commit does not wait. A crash may take the newest transactions, about 20 ms of them; the remaining ones are
+    /// a prefix of their order.
     Eventual,
 }
 
-/// What a store is opened with. Whatever is not said is as in [`Options::default`].
+/// The options of a store. An option that is not set is as in [`Options::default`].
 ///
 /// ```
 /// use duralite_store::{LogMedium, Options};
@@ -139,7 +140,7 @@ pub struct Options {
     pub archive: Option<PathBuf>,
     /// See [`create`](method@Self::create).
     pub create: bool,
-    /// A rule that is broken from the opening on, to see that it is noticed.
+    /// A rule that is broken from the opening on, so that a test can show that the breach is noticed.
     #[cfg(feature = "controls")]
     #[doc(hidden)]
     pub broken: Option<Rule>,
@@ -166,80 +167,83 @@ impl Default for Options {
     }
 }
 
-/// Each sets one option.
+/// Each of these methods sets one option.
 impl Options {
-    /// Where the log is kept; the disk.
+    /// Where the log is kept. Default: on the disk.
     #[must_use]
     pub fn log(self, log: LogMedium) -> Self {
         Self { log, ..self }
     }
 
-    /// How the log is written; what is best on its medium.
+    /// How the log is written. Default: the best scheme for its medium.
     #[must_use]
     pub fn scheme(self, scheme: Scheme) -> Self {
         Self { scheme, ..self }
     }
 
-    /// Bytes of a page, a power of two from 4,096 to 32,768; 8,192 for a new store. It is for ever.
+    /// Bytes of a page, a power of two from 4,096 to 32,768. Default for a new store: 8,192. The page size of a store
+    /// cannot change.
     #[must_use]
     pub fn page_bytes(self, bytes: u32) -> Self {
         Self { page_bytes: Some(bytes), ..self }
     }
 
-    /// Bytes of memory for pages, with what is kept about them, and for log objects on their way; 64 MiB. At least
-    /// [`smallest_cache_bytes`](Self::smallest_cache_bytes).
+    /// Bytes of memory for pages and their bookkeeping, and for log objects that wait to be written. Default: 64 MiB.
+    /// At least [`smallest_cache_bytes`](Self::smallest_cache_bytes).
     #[must_use]
     pub fn cache_bytes(self, bytes: u64) -> Self {
         Self { cache_bytes: bytes, ..self }
     }
 
-    /// Bytes of the log, at least 4 MiB; 64 MiB. A transaction takes at most about a third of it.
+    /// Bytes of the log, at least 4 MiB. Default: 64 MiB. A transaction may use about a third of it.
     #[must_use]
     pub fn log_bytes(self, bytes: u64) -> Self {
         Self { log_bytes: bytes, ..self }
     }
 
-    /// Bytes of memory for what rows were before they were changed, while a [`Snapshot`](crate::Snapshot) is open; 64 MiB.
-    /// A row that was changed takes about 250 bytes and itself. Where that is not enough the oldest snapshots end with
+    /// Bytes of memory for old row versions while a [`Snapshot`](crate::Snapshot) is open. Default: 64 MiB. A changed
+    /// row takes about 250 bytes and its own size. If the memory is not enough, the oldest snapshots end with
     /// [`Error::SnapshotTooOld`].
     #[must_use]
     pub fn snapshot_bytes(self, bytes: u64) -> Self {
         Self { snapshot_bytes: bytes, ..self }
     }
 
-    /// How long a lock is waited for; a second.
+    /// How long a transaction waits for a lock. Default: one second.
     #[must_use]
     pub fn lock_timeout(self, limit: Duration) -> Self {
         Self { lock_timeout: limit, ..self }
     }
 
-    /// What a commit waits for; durability.
+    /// What a commit waits for. Default: until it is durable.
     #[must_use]
     pub fn durability(self, durability: Durability) -> Self {
         Self { durability, ..self }
     }
 
-    /// Whether locks are released before their transaction is durable; yes. Nobody is told of what can still be lost:
-    /// whoever commits after having seen it waits for it.
+    /// Whether locks are released before their transaction is durable. Default: yes. A transaction that has read
+    /// changes which are not durable yet waits for them when it commits, so nothing that a crash can take is ever
+    /// acknowledged.
     #[must_use]
     pub fn early_lock_release(self, is_early: bool) -> Self {
         Self { early_lock_release: is_early, ..self }
     }
 
-    /// Whether a transaction leaves its locks of tables to the next one on its thread (speculative lock inheritance); yes.
+    /// Whether a transaction leaves its table locks to the next one on its thread (speculative lock inheritance).
+    /// Default: yes.
     #[must_use]
     pub fn lock_inheritance(self, inherits: bool) -> Self {
         Self { lock_inheritance: inherits, ..self }
     }
 
-    /// Where the log goes when the store does not need it any more, so that a backup can be brought to any later moment;
-    /// nowhere. A directory, which is made if there is none.
+    /// The directory that receives the log when the store no longer needs it, so that a backup can be brought to any
+    /// later moment. The store makes the directory if there is none. Default: no archive.
     #[must_use]
     pub fn archive(self, dir: impl Into<PathBuf>) -> Self {
         Self { archive: Some(dir.into()), ..self }
     }
 
-    /// Whether a store is made where there is none; yes. Without it opening what does not exist is
+    /// Whether opening a store makes one where there is none. Default: yes. If not, opening a missing store fails with
     /// [`Error::NotAStore`], and nothing is made.
     ///
     /// ```
@@ -255,7 +259,7 @@ impl Options {
         Self { create: creates, ..self }
     }
 
-    /// Breaks a rule from the opening on, to see that it is noticed.
+    /// Breaks a rule from the opening on, so that a test can show that the breach is noticed.
     #[cfg(feature = "controls")]
     #[doc(hidden)]
     #[must_use]
@@ -266,7 +270,7 @@ impl Options {
 
 /// Bytes of the smallest log.
 const SMALLEST_LOG: u64 = 4 << 20;
-/// Bytes of a page of a new store.
+/// Default page size of a new store, in bytes.
 pub(crate) const DEFAULT_PAGE: u32 = 8192;
 
 impl Options {
@@ -298,9 +302,9 @@ impl Options {
         Ok(())
     }
 
-    /// Fewest bytes of [`cache_bytes`](Self::cache_bytes) for pages of so many bytes: 64 pages, which is what recovery needs
-    /// whatever it has to take back, and the buffer of the page file. What log objects on their way take at the least comes on
-    /// top of the smallest cache.
+    /// The smallest [`cache_bytes`](Self::cache_bytes) for pages of this size: 64 pages, which are enough for recovery
+    /// whatever it has to undo, and the buffer of the page file. The memory that waiting log objects take at the least
+    /// comes in addition to the smallest cache.
     ///
     /// ```
     /// use duralite_store::Options;
@@ -312,7 +316,7 @@ impl Options {
         smallest_cache_bytes(page_bytes as u64)
     }
 
-    /// Whether the cache is large enough for pages of so many bytes.
+    /// Checks that the cache is large enough for pages of this size.
     pub(crate) fn check_cache(&self, page_bytes: u32) -> Result<(), Error> {
         let least = Self::smallest_cache_bytes(page_bytes);
         if self.cache_bytes >= least {
@@ -326,7 +330,7 @@ impl Options {
         })
     }
 
-    /// The scheme that is meant.
+    /// The scheme that the options mean on their log medium.
     pub(crate) fn chosen_scheme(&self) -> Scheme {
         match (self.scheme, &self.log) {
             (Scheme::Auto, LogMedium::Nvram(_) | LogMedium::Emulated) => Scheme::FlushOnCommit,

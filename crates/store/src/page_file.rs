@@ -1,8 +1,7 @@
-//! The file of pages: superblocks, a double-write area, pages.
+//! The file of pages: superblocks, the double-write area, and the pages.
 //!
-//! Invariant 31: a page goes home only after its image is durable in the double-write area together with the list
-//! that names it, and the area is written again only once what it holds is durable at home. So a page that a
-//! power loss tears is put right from there.
+//! Invariant 31: a page is written home only after its image is durable in the double-write area, together with the list that names it. The
+//! area is written again only after its pages are durable at home. So opening the store can repair a page that a power loss has torn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::controls::{Controls, Rule};
 use crate::error::Error;
 
-/// Pages that a growing file gets at a time, and then more as it is larger.
+/// How many pages a growing file gets at a time. A larger file gets more, up to a limit.
 const SMALLEST_GROWTH: u64 = 64;
 const LARGEST_GROWTH_BYTES: u64 = 64 << 20;
 
@@ -33,13 +32,13 @@ pub(crate) struct PageFile {
     area: Mutex<AlignedBuf>,
     controls: Arc<Controls>,
     pub(crate) read: AtomicU64,
-    /// Calls that have read them.
+    /// Calls that have read pages.
     pub(crate) reads: AtomicU64,
     pub(crate) written: AtomicU64,
 }
 
 impl PageFile {
-    /// Makes a page file on an empty medium. It is durable on return.
+    /// Makes a page file on an empty medium. Durable on return.
     pub(crate) fn create(
         block: Arc<dyn Block>,
         head: PageFileHead,
@@ -55,7 +54,7 @@ impl PageFile {
         Ok(it)
     }
 
-    /// Opens what [`create`](Self::create) made, and puts right what a power loss has torn.
+    /// Opens a page file that [`create`](Self::create) has made, and repairs pages that a power loss has torn.
     pub(crate) fn open(block: Arc<dyn Block>, controls: Controls) -> Result<Self, FormatOrError> {
         let head = newest_head(&*block)?;
         let it = Self::over(block, head, controls);
@@ -80,7 +79,7 @@ impl PageFile {
         }
     }
 
-    /// Which rules are broken, here and by those who stand on this.
+    /// Which rule is broken, here and in the layers above.
     pub(crate) fn controls(&self) -> &Arc<Controls> {
         &self.controls
     }
@@ -89,7 +88,7 @@ impl PageFile {
         self.page_bytes
     }
 
-    /// Bytes of memory for pages that go home.
+    /// Bytes of memory for pages that are being written home.
     pub(crate) fn memory_bytes(&self) -> u64 {
         ((1 + DOUBLE_WRITE_PAGES) * self.page_bytes) as u64
     }
@@ -107,7 +106,7 @@ impl PageFile {
         self.first_page() - 1 - DOUBLE_WRITE_PAGES as u64
     }
 
-    /// How many pages the file has room for.
+    /// How many pages the file has.
     pub(crate) fn pages(&self) -> PageId {
         self.block.len() / self.page_bytes as u64
     }
@@ -132,7 +131,7 @@ impl PageFile {
             .map_err(|error| Error::medium("writing the page file", error))
     }
 
-    /// Makes room for so many pages. What is there stays if it fails.
+    /// Makes the file large enough for `pages` pages. If it fails, the file keeps its content.
     pub(crate) fn grow_to(&self, pages: PageId) -> Result<(), Error> {
         if self.pages() >= pages {
             return Ok(());
@@ -146,14 +145,14 @@ impl PageFile {
         let step = (has / 4).clamp(SMALLEST_GROWTH, most);
         let bytes = |pages: u64| pages * self.page_bytes as u64;
         let grown = self.block.preallocate(bytes(pages.max(has + step)));
-        // On a disk that is nearly full what is needed may still fit.
+        // On a disk that is nearly full, the pages that are needed may still fit.
         grown
             .or_else(|_| self.block.preallocate(bytes(pages)))
             .map_err(|error| Error::medium("the page file cannot grow", error))
     }
 
-    /// As [`grow_to`](Self::grow_to), for whoever writes the pages himself: nothing is written where the medium can do without, and
-    /// it is durable with the next flush.
+    /// As [`grow_to`](Self::grow_to), for a caller that writes the pages itself. If the medium allows it, nothing is written into the new
+    /// pages. The new size is durable with the next flush.
     pub(crate) fn reserve(&self, pages: PageId) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock();
         if self.pages() >= pages {
@@ -163,7 +162,7 @@ impl PageFile {
         reserved.map_err(|error| Error::medium("the page file cannot grow", error))
     }
 
-    /// Writes pages beside each other that nobody relies on yet, without the double-write area. Not durable on return.
+    /// Writes adjacent pages that nothing relies on yet, without the double-write area. Not durable on return.
     pub(crate) fn write_past(&self, first: PageId, pages: &mut [u8]) -> Result<(), Error> {
         let size = self.page_bytes;
         for (id, page) in (first..).zip(pages.chunks_mut(size)) {
@@ -180,10 +179,10 @@ impl PageFile {
         self.block.flush().map_err(|error| Error::medium("writing pages", error))
     }
 
-    /// Reads neighbouring pages by one call, from `first` on, without a look at what they are.
+    /// Reads adjacent pages, from `first` on, by one call, and does not check them.
     ///
     /// # Errors
-    /// Of the medium, which may be for one of them only: nothing is sure of any then.
+    /// Errors of the medium. The error may concern only one of the pages, but then the content of none is certain.
     pub(crate) fn read_neighbours(&self, first: PageId, into: &mut [&mut [u8]]) -> Result<(), Error> {
         self.read.fetch_add(into.len() as u64, Ordering::Relaxed);
         self.reads.fetch_add(1, Ordering::Relaxed);
@@ -191,31 +190,31 @@ impl PageFile {
         read.map_err(|error| Error::medium("reading pages", error))
     }
 
-    /// Whether a page is what was written.
+    /// Whether a page is valid.
     pub(crate) fn is_whole(&self, id: PageId, bytes: &[u8]) -> bool {
         check(bytes, id, self.seed).is_ok()
     }
 
-    /// Says that pages, in the order of the file, will be read soon.
+    /// Announces to the system that pages, given in the order of the file, will be read soon.
     pub(crate) fn will_read(&self, pages: &[PageId]) {
         for run in runs(pages) {
             self.block.will_read(run[0] * self.page_bytes as u64, (run.len() * self.page_bytes) as u64);
         }
     }
 
-    /// Cuts pages off the end that nobody needs. After a power failure they may be back.
+    /// Cuts unused pages off the end of the file. After a power failure they may be back.
     pub(crate) fn shrink_to(&self, pages: PageId) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock();
-        // Nor does anybody copy them.
+        // The lock of the area keeps a backup from copying these pages meanwhile.
         let _area = self.area.lock();
         let shrunk = self.block.shrink(pages * self.page_bytes as u64);
         shrunk.map_err(|error| Error::medium("cutting the page file", error))
     }
 
-    /// Reads a page, zeros if it was never written.
+    /// Reads a page. A page that was never written reads as zeros.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it is not what was written.
+    /// [`Error::Corrupt`] if the page is not valid.
     pub(crate) fn read_page(&self, id: PageId, into: &mut [u8]) -> Result<(), Error> {
         if id >= self.pages() {
             into.fill(0);
@@ -229,15 +228,15 @@ impl PageFile {
         check(into, id, self.seed).map_err(|error| Error::page(id, error))
     }
 
-    /// Begins to collect pages that go home together; one at a time.
+    /// Begins to collect pages that are written home together. Only one batch exists at a time.
     pub(crate) fn batch(&self) -> Batch<'_> {
         let mut area = self.area.lock();
         area.resize((1 + DOUBLE_WRITE_PAGES) * self.page_bytes);
         Batch { area, page_bytes: self.page_bytes, list: BatchList { pages: Vec::new() } }
     }
 
-    /// Writes pages home, and makes room for them. Durable on return, and untorn whenever it is stopped. If it fails
-    /// nothing is known about them.
+    /// Writes a batch of pages home, and grows the file if needed. Durable on return. A crash at any point leaves no page that opening the
+    /// store cannot repair. After an error the pages may be home or not.
     pub(crate) fn write(&self, batch: Batch<'_>) -> Result<(), Error> {
         let Batch { mut area, page_bytes: size, list } = batch;
         self.grow_to(list.pages.iter().max().map_or(0, |last| last + 1))?;
@@ -255,7 +254,7 @@ impl PageFile {
         }
         for (at, id) in list.pages.iter().enumerate() {
             let image = &area.as_slice()[(at + 1) * size..(at + 2) * size];
-            // They go to the device together at the flush, where it takes many at a time.
+            // The writes reach the device together at the flush, where the device handles many at a time.
             self.block.write_later(id * size as u64, image).map_err(writing)?;
         }
         if self.controls.keep(Rule::FlushHome) {
@@ -265,8 +264,8 @@ impl PageFile {
         Ok(())
     }
 
-    /// Shows the file from its beginning to its end as a copy may have it: pages that are not torn, and nothing to put
-    /// right. Asks of a page that is not whole whether it is to be: a page of no use is shown as zeros, and any other looked at again.
+    /// Passes the file from its beginning to its end to `write`, in a form that needs no repair: no page is torn. `is_whole` tells whether
+    /// an invalid page has to be valid. If not, its copy is zeros; otherwise the page is read again.
     pub(crate) fn copy_to(
         &self,
         write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
@@ -279,7 +278,7 @@ impl PageFile {
         let mut bytes = vec![0; DOUBLE_WRITE_PAGES * self.page_bytes];
         while next < self.pages() {
             let piece = {
-                // Nobody writes pages, or cuts them off, meanwhile.
+                // The lock of the area keeps other threads from writing pages or cutting them off meanwhile.
                 let _area = self.area.lock();
                 let count = self.pages().saturating_sub(next).min(DOUBLE_WRITE_PAGES as u64);
                 let piece = &mut bytes[..count as usize * self.page_bytes];
@@ -315,7 +314,7 @@ impl PageFile {
         check(page, id, self.seed).map_err(|error| Error::page(id, error))
     }
 
-    /// Writes home what the last double write was of, where it is torn.
+    /// Writes each torn page of the last double write home again.
     fn restore_torn(&self) -> Result<(), Error> {
         let size = self.page_bytes;
         let reading = |error| Error::medium("reading the double-write area", error);
@@ -333,7 +332,7 @@ impl PageFile {
             self.block.read(id * size as u64, &mut page).map_err(reading)?;
             let is_whole = check(image.as_slice(), *id, self.seed).is_ok();
             let home_is_whole = check(&page, *id, self.seed).is_ok();
-            // A page that reads well may not be durable, if a flush failed: what is newer is written again.
+            // A page that reads well may still not be durable, if a flush failed. So an image that is as new is written again.
             if is_whole && (!home_is_whole || lsn(&page) <= lsn(image.as_slice())) {
                 self.block.write(id * size as u64, image.as_slice()).map_err(reading)?;
             }
@@ -342,10 +341,10 @@ impl PageFile {
     }
 }
 
-/// Pages that go home together, at most [`DOUBLE_WRITE_PAGES`].
+/// Pages that are written home together, at most [`DOUBLE_WRITE_PAGES`].
 #[derive(Debug)]
 pub(crate) struct Batch<'f> {
-    /// A page for the list, then their images.
+    /// A page for the list, and then the images.
     area: MutexGuard<'f, AlignedBuf>,
     page_bytes: usize,
     list: BatchList,
@@ -360,7 +359,7 @@ impl Batch<'_> {
     }
 }
 
-/// Why a page file is none.
+/// Why a page file cannot be opened.
 #[derive(Debug)]
 pub(crate) enum FormatOrError {
     Format(FormatError),
@@ -386,7 +385,7 @@ fn newest_head(block: &dyn Block) -> Result<PageFileHead, FormatOrError> {
         match PageFileHead::decode(&bytes) {
             Ok(head) if newest.is_none_or(|newest| newest.number < head.number) => newest = Some(head),
             Ok(_) => {}
-            // A slot that was never written says less than one that is damaged or of another version.
+            // A slot that was never written is less informative than one that is damaged or of another version.
             Err(FormatError::Magic) => {
                 first_error.get_or_insert(FormatError::Magic);
             }
@@ -396,7 +395,7 @@ fn newest_head(block: &dyn Block) -> Result<PageFileHead, FormatOrError> {
     newest.ok_or(FormatOrError::Format(first_error.unwrap_or(FormatError::Magic)))
 }
 
-/// Pages in the order of the file, by neighbours.
+/// Splits pages, given in the order of the file, into runs of adjacent ones.
 pub(crate) fn runs(pages: &[PageId]) -> impl Iterator<Item = &[PageId]> {
     pages.chunk_by(|one, next| one + 1 == *next)
 }

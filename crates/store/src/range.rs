@@ -1,17 +1,17 @@
-//! Ranges of keys that are read piece by piece from either end.
+//! Ranges of keys that a scan reads piece by piece from either end.
 
 use std::ops::{Bound, Deref};
 
-/// A bound of a range, as it is asked for.
+/// A bound of a requested range.
 pub(crate) type Edge<'a> = Bound<&'a [u8]>;
-/// A range, as it is asked for.
+/// A requested range.
 pub(crate) type Edges<'a> = (Edge<'a>, Edge<'a>);
 
 pub(crate) fn edge<K: Deref<Target = [u8]>>(bound: &Bound<K>) -> Edge<'_> {
     bound.as_ref().map(|key| &**key)
 }
 
-/// Where the range begins that is beside one that ends so, or the other way round.
+/// The bound at which the adjacent range begins if a range ends with this bound, or the other way round.
 pub(crate) fn beside<K>(bound: Bound<K>) -> Bound<K> {
     match bound {
         Bound::Included(key) => Bound::Excluded(key),
@@ -20,7 +20,7 @@ pub(crate) fn beside<K>(bound: Bound<K>) -> Bound<K> {
     }
 }
 
-/// Whether there may be keys from this one on in a range that ends so.
+/// Whether a range that ends with `to` may contain keys from this one on.
 pub(crate) fn is_below(key: &[u8], to: Edge<'_>) -> bool {
     match to {
         Bound::Included(to) => key <= to,
@@ -29,7 +29,7 @@ pub(crate) fn is_below(key: &[u8], to: Edge<'_>) -> bool {
     }
 }
 
-/// Whether there may be keys below this one in a range that begins so.
+/// Whether a range that begins with `from` may contain keys below this one.
 pub(crate) fn is_above(key: &[u8], from: Edge<'_>) -> bool {
     match from {
         Bound::Included(from) | Bound::Excluded(from) => key > from,
@@ -37,7 +37,8 @@ pub(crate) fn is_above(key: &[u8], from: Edge<'_>) -> bool {
     }
 }
 
-/// Whether a range that begins so `now` has become smaller. Rows that are out of order would keep a scan where it is.
+/// Whether a range that began at `before`, and begins at `now`, has become smaller. If rows are out of order it has
+/// not, and a scan would never end.
 pub(crate) fn is_later(before: Edge<'_>, now: Edge<'_>) -> bool {
     match (before, now) {
         (_, Bound::Unbounded) => false,
@@ -49,7 +50,7 @@ pub(crate) fn is_later(before: Edge<'_>, now: Edge<'_>) -> bool {
     }
 }
 
-/// The same at the other end.
+/// As `is_later`, for the end of a range.
 pub(crate) fn is_earlier(now: Edge<'_>, before: Edge<'_>) -> bool {
     match (now, before) {
         (Bound::Unbounded, _) => false,

@@ -1,4 +1,4 @@
-//! What reads rows: transactions and snapshots alike.
+//! The common interface for reading rows, of transactions and snapshots.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -9,8 +9,8 @@ use crate::value_reader::ValueReader;
 /// A row: its key and its value.
 pub type Row = (Vec<u8>, Vec<u8>);
 
-/// A handle that rows are read by, without changing it: several scans and reads may go on at once. Generic code takes
-/// `&impl Reader`; [`Transaction`](crate::Transaction) has the same methods of its own.
+/// A handle that reads rows through a shared reference, so several scans and reads may go on at once. Generic code
+/// takes `&impl Reader`; [`Transaction`](crate::Transaction) has the same methods of its own.
 ///
 /// ```
 /// use duralite_store::{Error, Options, Reader, Store, Table};
@@ -25,7 +25,7 @@ pub type Row = (Vec<u8>, Vec<u8>);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Reader {
-    /// What [`scan`](Self::scan) gives: rows in key order, or with `.rev()` backwards.
+    /// The result of [`scan`](Self::scan): rows in key order, or with `.rev()` backwards.
     type Rows<'r>: DoubleEndedIterator<Item = Result<Row, Error>>
     where
         Self: 'r;
@@ -36,10 +36,10 @@ pub trait Reader {
     /// Those of the handle's own `get`.
     fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error>;
 
-    /// The rows of a range of keys. Each may be an error, and the scan is over then.
+    /// The rows of a range of keys. Each row may be an error; the scan ends then.
     fn scan<'k>(&self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Self::Rows<'_>;
 
-    /// A row's value, to be read piece by piece.
+    /// A row's value, as a reader that reads it piece by piece.
     ///
     /// ```
     /// use std::io::Read;
@@ -57,16 +57,16 @@ pub trait Reader {
     /// ```
     ///
     /// # Errors
-    /// As [`get`](Self::get); those of reading on are the source of an [`io::Error`](std::io::Error).
+    /// As [`get`](Self::get). Errors of later reads are the source of an [`io::Error`](std::io::Error).
     fn get_stream(&self, table: &Table, key: &[u8]) -> Result<Option<ValueReader<'_>>, Error>;
 
-    /// About how many rows a table has, from a few of its pages.
+    /// About how many rows a table has, estimated from a few of its pages.
     ///
     /// # Errors
     /// As [`get`](Self::get).
     fn approximate_len(&self, table: &Table) -> Result<u64, Error>;
 
-    /// Whether there is a row.
+    /// Whether there is a row with this key.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -98,7 +98,7 @@ pub trait Reader {
     }
 }
 
-/// The smallest key above all that begin with these bytes, if there is one.
+/// The smallest key above all keys with this prefix, if there is one.
 pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut after = prefix[..=last].to_vec();

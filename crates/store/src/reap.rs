@@ -1,7 +1,8 @@
-//! Dropped tables give their pages back, in the background.
+//! Freeing the pages of dropped tables, in the background.
 //!
-//! A table that is dropped keeps a row in the table of tables, under a name that no program can give. So what is left of it
-//! is found after a crash, and goes on going: leaves, then what is above them, and at last the root together with that row.
+//! A dropped table keeps a row in the table of tables, under a name that no program can use. So after a crash the
+//! reaper finds what is left of the table, and continues: it frees leaves, then the pages above them, and at last the
+//! root together with that row.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -21,25 +22,25 @@ use crate::running::Stop;
 use crate::steps::Undoable;
 use crate::tree::{Reaped, chain_pages};
 
-/// How the names begin that no program can give.
+/// The first byte of names that no program can use.
 const HIDDEN: u8 = 0;
-/// Of a table that was dropped; its root follows, with the largest byte first.
+/// The prefix of a dropped table's name. The root follows, with the largest byte first.
 const DROPPED: &[u8] = b"\0dropped ";
-/// Bytes of an object for each page of a chain that goes.
+/// Bytes of the log object for each page of a chain that is freed.
 const OBJECT_BYTES: u64 = 128;
-/// For so long the reaper waits for those who look at a dropped table, before it looks at something else.
+/// How long the reaper waits for a lock of a dropped table before it tries another table.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How often it tries again what it could not do.
+/// How often the reaper retries what it could not do.
 const TRY_EVERY: Duration = Duration::from_millis(200);
-/// As good as for ever: whoever drops a table wakes it, and so does a snapshot that ends.
+/// As good as for ever: a transaction that drops a table wakes the reaper, and so does a snapshot that ends.
 const UNTIL_WOKEN: Duration = Duration::from_secs(3600);
 
-/// Whether a row of the table of tables is none of a program's.
+/// Whether a row of the table of tables is not a program's table.
 pub(crate) fn is_hidden(name: &[u8]) -> bool {
     name.first() == Some(&HIDDEN)
 }
 
-/// The name of a dropped table.
+/// The name of the row for a dropped table.
 pub(crate) fn dropped_key(root: PageId) -> Vec<u8> {
     [DROPPED, &root.to_be_bytes()].concat()
 }
@@ -49,7 +50,7 @@ pub(crate) fn start(engine: &Arc<Engine>, stop: &Arc<Stop>) -> Result<JoinHandle
     let (engine, stop) = (Arc::clone(engine), Arc::clone(stop));
     let work = move || {
         while !stop.sleep(Duration::ZERO) {
-            // What fails is tried again.
+            // The reaper retries what fails.
             let _ = reap(&engine, &stop);
             let has_more = engine.tables.are_dropped.load(Ordering::SeqCst) && !engine.poison.is_set();
             engine.tables.wait_for_dropped(if has_more { TRY_EVERY } else { UNTIL_WOKEN });
@@ -61,7 +62,7 @@ pub(crate) fn start(engine: &Arc<Engine>, stop: &Arc<Stop>) -> Result<JoinHandle
         .map_err(|source| Error::Io { what: "starting a thread".to_owned(), source })
 }
 
-/// Gives back the pages of all tables that have been dropped.
+/// Frees the pages of all dropped tables.
 fn reap(engine: &Engine, stop: &Stop) -> Result<(), Error> {
     if engine.poison.is_set() || !engine.tables.are_dropped.swap(false, Ordering::SeqCst) {
         return Ok(());
@@ -83,7 +84,7 @@ fn reap(engine: &Engine, stop: &Stop) -> Result<(), Error> {
     done.map(|_| ())
 }
 
-/// The roots of dropped tables, those of transactions that have not committed too.
+/// The roots of dropped tables, including those of transactions that have not committed.
 fn dropped(engine: &Engine) -> Result<Vec<PageId>, Error> {
     let mut roots = Vec::new();
     let range = (Bound::Included(DROPPED), Bound::Excluded(&[HIDDEN + 1][..]));
@@ -95,18 +96,18 @@ fn dropped(engine: &Engine) -> Result<Vec<PageId>, Error> {
     Ok(roots)
 }
 
-/// How it goes on with a dropped table.
+/// How to continue with a dropped table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// There is more of it.
+    /// The table has more pages.
     More,
-    /// Snapshots still read it: the last one that does has it looked at again.
+    /// Snapshots still read the table. When the last of them ends, the reaper looks again.
     Later,
-    /// There is nothing left of it.
+    /// The table has no pages left.
     Done,
 }
 
-/// Takes a part of a dropped table away, alone with it.
+/// Frees a part of a dropped table, under an exclusive lock.
 fn step(engine: &Engine, root: PageId) -> Result<Next, Error> {
     let mut held = engine.locks.begin(engine.new_tx());
     let done = locked_step(engine, root, &mut held);
@@ -118,13 +119,13 @@ fn locked_step(engine: &Engine, root: PageId, held: &mut Held) -> Result<Next, E
     let key = dropped_key(root);
     let catalog = engine.catalog();
     let mut lock = |target: &Target, mode| engine.locks.take(held, target, mode, PATIENCE);
-    // Whoever has dropped it has committed, and nobody looks at the pages.
+    // The lock is granted once the dropping transaction has ended and no transaction reads the pages.
     lock(&Target::Table(root), Mode::Exclusive)?;
     lock(&Target::Table(catalog), Mode::IntentionExclusive)?;
     lock(&Target::Row(catalog, Key::from(&key[..])), Mode::Exclusive)?;
     engine.poison.check()?;
     if engine.tree(catalog).get(&key)?.is_none() {
-        // The transaction was taken back.
+        // The drop was rolled back.
         return Ok(Next::Done);
     }
     if !engine.tables.may_give_back(root, &engine.versions) {
@@ -151,7 +152,8 @@ fn locked_step(engine: &Engine, root: PageId, held: &mut Held) -> Result<Next, E
     done
 }
 
-/// Takes a long row out by a transaction of its own, so that a crash anywhere leaves its chain to one who gives it back.
+/// Removes a long row by a transaction of its own, so that after a crash anywhere recovery or the reaper frees the
+/// row's chain.
 fn remove_long_row(
     engine: &Engine,
     root: PageId,
@@ -164,7 +166,7 @@ fn remove_long_row(
     let room = Room { bytes: (pages + 4) * OBJECT_BYTES + force, objects: pages + 4 };
     engine.admission.keep(room, Room::default(), engine.tuning.lock_timeout)?;
     let undoable = Arc::new(Undoable::default());
-    // Nothing of it is moved: it is over at once.
+    // The keeper does not move the step of this transaction, which ends at once.
     undoable.list.lock().is_over = true;
     engine.active.enter(tx, engine.pager.log.next(), undoable);
     let done = engine

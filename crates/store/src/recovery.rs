@@ -1,8 +1,8 @@
-//! Recovery by ARIES: the log is repeated from its head on, and what did not commit is taken back.
+//! Recovery after ARIES: redo the log from its head on, and undo what did not commit.
 //!
-//! Invariant 40: it can be stopped anywhere and begun again. Repeating is guided by pages' LSNs; taking back is logged
-//! as when a transaction is rolled back, so that nothing is taken back twice. Every page that the log speaks of is
-//! written home anew: what was read of it may be in the system's memory only.
+//! Invariant 40: recovery can be stopped anywhere and begun again. The LSNs of the pages guide redo. Undo is logged as
+//! in a rollback, so that nothing is undone twice. Every page that the log mentions is written home again, because what
+//! recovery reads of it may be only in the system's memory.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,31 +17,31 @@ use crate::pager::Author;
 use crate::transaction::chain_given_up;
 use crate::undo::undo_step;
 
-/// What recovery found.
+/// What recovery has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
-    /// Log objects repeated.
+    /// Log objects redone.
     pub(crate) objects: u64,
-    /// Transactions taken back.
+    /// Transactions rolled back.
     pub(crate) taken_back: u64,
-    /// The largest number of a transaction.
+    /// The largest transaction number in the log.
     pub(crate) last_tx: TxId,
-    /// Steps looked at to find out which of them are to be taken back.
+    /// Steps visited to find out which of them have to be undone.
     pub(crate) steps_visited: u64,
 }
 
 /// A transaction that is not known to be over.
 #[derive(Debug, Default)]
 struct Unfinished {
-    /// What is to be taken back, oldest first.
+    /// The steps to undo, oldest first.
     steps: Vec<(Lsn, Vec<u8>)>,
-    /// Of one that has committed, the chains that it gave up, each with the page to go on from.
+    /// For a committed transaction, the chains that it has to free, each with the page to continue from.
     chains: Option<VecDeque<PageId>>,
-    /// Steps on their way forward in the log, which count once all of them are there.
+    /// Steps that were moved forward in the log. They count once all of them are there.
     moved: Vec<(Lsn, Vec<u8>)>,
 }
 
-/// Objects shown in order, and what they amount to.
+/// The result of reading the log's objects in order.
 #[derive(Debug, Default)]
 pub(crate) struct Analysis {
     unfinished: FxHashMap<TxId, Unfinished>,
@@ -49,7 +49,7 @@ pub(crate) struct Analysis {
 }
 
 impl Analysis {
-    /// Takes in the next object, and makes its changes in the pages that do not have them.
+    /// Accounts for the next object, and applies its changes to the pages that lack them.
     pub(crate) fn repeat(&mut self, engine: &Engine, lsn: Lsn, object: &Object<'_>) -> Result<(), Error> {
         for change in object.changes() {
             let (page, change) = change.map_err(|_| Error::corrupt("a log object"))?;
@@ -66,12 +66,12 @@ impl Analysis {
         }
     }
 
-    /// Invariant 49: steps that have moved count in place of all before, once the last object says how many they are.
+    /// Invariant 49: moved steps replace all earlier steps, once the last object says how many they are.
     fn account_moved(&mut self, lsn: Lsn, object: &Object<'_>) -> Result<(), Error> {
         let it = self.unfinished.entry(object.header.tx).or_default();
         let previous = object.header.previous;
         if previous == 0 {
-            // What an attempt without room has left does not count.
+            // Steps of an attempt that ran out of room do not count.
             it.moved.clear();
         }
         if object.header.kind == ObjectKind::Moved {
@@ -97,7 +97,7 @@ impl Analysis {
                     return;
                 }
                 let steps = &mut self.unfinished.entry(tx).or_default().steps;
-                // They are in order, and taken back from the newest on.
+                // The steps are in order, and are undone from the newest on.
                 while let Some((lsn, _)) = steps.last() {
                     self.report.steps_visited += 1;
                     if *lsn <= next {
@@ -117,12 +117,12 @@ impl Analysis {
                     }
                 }
             }
-            // Not accounted for here.
+            // These are handled by `account_moved`.
             ObjectKind::Moved | ObjectKind::MovedAll => {}
             ObjectKind::End => {
                 self.unfinished.remove(&tx);
             }
-            // A page of a chain has been given back: the object says which is the next.
+            // A page of a chain was freed; the object names the next one.
             ObjectKind::System => {
                 if let Some(chains) = self.unfinished.get_mut(&tx).and_then(|it| it.chains.as_mut()) {
                     match object.header.previous {
@@ -134,7 +134,7 @@ impl Analysis {
         }
     }
 
-    /// Takes back what did not commit, newest step first, and finishes what did.
+    /// Undoes what did not commit, newest step first, and finishes what did commit.
     pub(crate) fn finish(mut self, engine: &Engine) -> Result<Report, Error> {
         engine.space.count(&engine.pager)?;
         let mut newest: BTreeMap<Lsn, TxId> = BTreeMap::new();
@@ -175,7 +175,7 @@ impl Analysis {
 fn redo(engine: &Engine, id: PageId, change: &Change<'_>, lsn: Lsn) -> Result<(), Error> {
     let pool = &engine.pager.pool;
     let mut page = match (pool.write(id), change) {
-        // It is made anew: what it held does not matter.
+        // The image replaces the whole page, so its old content does not matter.
         (Err(Error::Corrupt { .. }), Change::Image { .. }) => pool.make(id)?,
         (page, _) => page?,
     };
@@ -188,7 +188,7 @@ fn redo(engine: &Engine, id: PageId, change: &Change<'_>, lsn: Lsn) -> Result<()
     Ok(())
 }
 
-/// Repeats the whole log and takes back what did not commit.
+/// Redoes the whole log, and undoes what did not commit.
 pub(crate) fn recover(engine: &Engine) -> Result<Report, Error> {
     let log = &engine.pager.log;
     let mut analysis = Analysis::default();

@@ -1,4 +1,4 @@
-//! A backup becomes a store, as it was at some moment.
+//! Restoring a backup as a store, as of some moment.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::options::Options;
 use crate::poison::Poison;
 use crate::recovery::Analysis;
 
-/// Up to when a store is restored.
+/// The moment to restore a store to.
 ///
 /// ```
 /// use duralite_store::RestoreTo;
@@ -24,16 +24,16 @@ use crate::recovery::Analysis;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RestoreTo {
-    /// The last moment that backup and archive know of.
+    /// The last moment that backup and archive contain.
     #[default]
     End,
-    /// Up to a log object, with it.
+    /// The moment after this log object.
     Lsn(u64),
-    /// What had committed by then.
+    /// Everything that had committed by this time.
     Time(SystemTime),
 }
 
-/// What a restore came to.
+/// The result of a restore.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -48,19 +48,20 @@ pub enum RestoreTo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Restored {
-    /// The last log object that the store has.
+    /// The last log object in the restored store.
     pub last: u64,
-    /// Transactions that had not committed by then.
+    /// Transactions that had not committed by then, and were rolled back.
     pub taken_back: u64,
 }
 
-/// What a backup has of its store's log.
+/// The part of its store's log that a backup has.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     begin: Lsn,
-    /// What comes after it.
+    /// The object after the last one.
     end: Lsn,
-    /// Pages that a bulk load wrote home, and that the log does not have, are in the backup if it committed before this object.
+    /// If a bulk load committed before this object, the backup has the pages that the load wrote home without logging
+    /// them.
     start: Lsn,
 }
 
@@ -71,7 +72,7 @@ fn span_of(backup: &Path) -> Result<Span, Error> {
     let parse = || {
         let mut numbers = text.split_whitespace().map(|number| number.parse::<Lsn>().ok());
         let (begin, end) = (numbers.next()??, numbers.next()??);
-        // One that was made when there were no such loads does not say.
+        // A backup of a version without such loads does not say.
         let start = numbers.next().unwrap_or(Some(begin))?;
         Some(Span { begin, end, start })
     };
@@ -90,7 +91,7 @@ pub(crate) fn restore(
     prepare(dir)?;
     let done = restore_into((backup, span), archive, dir, to, options);
     if done.is_err() {
-        // The directory was empty, and is so for the next attempt.
+        // Leaves the directory empty, as it was, for the next attempt.
         for name in NAMES {
             let _ = fs::remove_file(dir.join(name));
         }
@@ -129,7 +130,7 @@ fn restore_into(
     Ok(Restored { last: after - 1, taken_back: report.taken_back })
 }
 
-/// A bulk load is missing whose pages nothing has but the store.
+/// The error for a bulk load whose pages only the original store has.
 fn not_in_log(commit: Lsn) -> Error {
     let what = format!(
         "the archive lacks the rows of a bulk load that committed with log object {commit}: the store was opened without \
@@ -138,7 +139,7 @@ fn not_in_log(commit: Lsn) -> Error {
     Error::Gap { what, last: commit - 1 }
 }
 
-/// The object after the last one that is to be repeated.
+/// The object after the last one to redo.
 fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) -> Result<Lsn, Error> {
     let next = history.end_of_run(begin);
     let limit = match to {
@@ -165,7 +166,7 @@ fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) 
                 }
                 Ok(())
             })?;
-            // Nothing later is known: what is missing may be of before that moment.
+            // No later commit is known. A missing object may belong to the time before the requested moment.
             match history.gap_at(next).filter(|_| found == next) {
                 Some(gap) => return Err(gap),
                 None => found,
@@ -180,11 +181,11 @@ fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) 
     Ok(limit)
 }
 
-/// What a backup and an archive have of a store's log.
+/// The log of a store that a backup and an archive contain.
 struct History {
-    /// By their first objects.
+    /// Ordered by their first objects.
     segments: Vec<Segment>,
-    /// Up to before which object the store is known to have been.
+    /// The store is known to have reached the object before this one.
     reached: Lsn,
 }
 
@@ -206,7 +207,7 @@ impl History {
         Ok(Self { segments, reached })
     }
 
-    /// The first object that is missing.
+    /// The first object after `begin` that is missing.
     fn end_of_run(&self, begin: Lsn) -> Lsn {
         let mut next = begin;
         for segment in &self.segments {
@@ -217,7 +218,7 @@ impl History {
         next
     }
 
-    /// What is missing at an object, if the store has been beyond it.
+    /// The error for the objects missing from `next` on, if the store is known to have gone beyond them.
     fn gap_at(&self, next: Lsn) -> Option<Error> {
         let last = next - 1;
         let what = match self.segments.iter().find(|segment| segment.head.first > next) {
@@ -243,7 +244,7 @@ impl History {
     }
 }
 
-/// Shows objects `from..to`, each once, in order.
+/// Passes the objects `from..to` to `visit`, each once, in order.
 fn scan(
     segments: &[Segment],
     from: Lsn,

@@ -1,4 +1,5 @@
-//! A store whose log is damaged before its end becomes another one, as it was before the damage.
+//! Salvaging a store whose log is damaged before its end: makes another store, as of the last transaction before the
+//! damage.
 
 use std::fs;
 use std::path::Path;
@@ -31,15 +32,15 @@ use crate::recovery::recover;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Salvaged {
-    /// The last log object that the new store has.
+    /// The last log object in the new store.
     pub last: u64,
     /// Transactions that committed in the log before the damage.
     pub transactions: u64,
-    /// Transactions that had begun by then, and were taken back.
+    /// Transactions that had begun by then, and were rolled back.
     pub taken_back: u64,
-    /// Commits that are whole behind the damage, and lost. How many were in the damaged part nobody knows.
+    /// Commits that are whole behind the damage, and are lost. How many commits were in the damaged part is not known.
     pub lost_commits: u64,
-    /// The first log object that is whole behind the damage; 0 if none is.
+    /// The first whole log object behind the damage; 0 if there is none.
     pub whole_again: u64,
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn salvage(dir: &Path, out: &Path, options: &Options) -> Result<Salva
     prepare(out)?;
     let done = salvage_into(dir, out, options);
     if done.is_err() {
-        // The directory was empty, and is so for the next attempt.
+        // Leaves the directory empty, as it was, for the next attempt.
         for name in NAMES {
             let _ = fs::remove_file(out.join(name));
         }
@@ -66,7 +67,7 @@ fn salvage_into(dir: &Path, out: &Path, options: &Options) -> Result<Salvaged, E
     let log = if options.log == LogMedium::Emulated { LogMedium::Emulated } else { LogMedium::Disk };
     let made = Options { log, scheme: Scheme::Auto, archive: None, create: true, ..options.clone() };
     let media = Directory::open(out, &made)?;
-    // Held until everything has been copied: nobody writes there meanwhile.
+    // The lock is held until everything has been copied, so that no process writes to the store meanwhile.
     let source = Directory::open(dir, options)?;
     media.put_pages(&dir.join("pages"))?;
     source.copy_logs(out)?;
@@ -95,7 +96,7 @@ fn salvage_into(dir: &Path, out: &Path, options: &Options) -> Result<Salvaged, E
     engine.checkpoint(&|| false)?;
     let first = engine.pager.log.next();
     drop(engine);
-    // A new one: what comes after is another history than that of the damaged store.
+    // The new log has another seed, because its history is not that of the damaged store.
     make_log(&media, &file, first, &made, &poison)?;
     file.write_head(|head| head.last_tx = head.last_tx.max(report.last_tx))?;
     media.made()?;
@@ -108,11 +109,11 @@ fn salvage_into(dir: &Path, out: &Path, options: &Options) -> Result<Salvaged, E
     })
 }
 
-/// No page may have what came after the damage: nobody could take that back.
+/// Checks that no page has a change from after the damage, which could not be undone.
 fn check_pages(file: &PageFile, missing: Lsn) -> Result<(), Error> {
     let mut page = vec![0; file.page_bytes()];
     for id in file.first_page()..file.pages() {
-        // A page that is damaged may be made anew by the log; or the next who needs it says so.
+        // If a damaged page is not replaced by redo, the next reader of the page gets the error.
         if file.read_page(id, &mut page).is_ok() && lsn(&page) >= missing {
             let what = format!(
                 "the log at log object {missing}, and page {id} went home with what came later, so that the store as it \

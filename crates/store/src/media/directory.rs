@@ -16,13 +16,13 @@ use crate::options::{LogMedium, Options};
 
 const PAGES: &str = "pages";
 const UNFINISHED: &str = "pages.new";
-/// What a directory has that is a backup.
+/// The name of a file that every backup has.
 pub(crate) const BACKUP: &str = "backup";
 
-/// What a directory has in which a store is being made.
+/// The names that may be in a directory while a store is being made there.
 pub(crate) const NAMES: [&str; 4] = [UNFINISHED, "log", "log.nvram", DirectoryLock::NAME];
 
-/// An open directory, with its lock.
+/// The open directory of a store, with its lock.
 #[derive(Debug)]
 pub(crate) struct Directory {
     dir: PathBuf,
@@ -34,7 +34,7 @@ impl Directory {
     /// Makes the directory if there is none, and takes its lock.
     ///
     /// # Errors
-    /// [`Error::Locked`], [`Error::NotAStore`], or the system's.
+    /// [`Error::Locked`], [`Error::NotAStore`], or an error of the system.
     pub(crate) fn open(dir: &Path, options: &Options) -> Result<Self, Error> {
         if !options.create && !dir.join(PAGES).exists() && !dir.join(BACKUP).exists() {
             return Err(nothing_there(dir));
@@ -46,7 +46,7 @@ impl Directory {
         }
         check_content(dir)?;
         let lock = DirectoryLock::take(dir)?;
-        // What an earlier attempt has left is no store.
+        // An unfinished file of an earlier attempt is not a store.
         let _ = fs::remove_file(dir.join(UNFINISHED));
         Ok(Self { dir: dir.to_owned(), log: options.log.clone(), lock: Some(lock) })
     }
@@ -58,14 +58,14 @@ impl Directory {
         Ok(file)
     }
 
-    /// Takes the pages of a backup for a store that is being made.
+    /// Copies the pages of a backup, for a store that is being made.
     pub(crate) fn put_pages(&self, pages: &Path) -> Result<(), Error> {
         let path = self.dir.join(UNFINISHED);
         fs::copy(pages, &path).map_err(|error| Error::io("copying", pages, error))?;
         Ok(())
     }
 
-    /// Copies its logs, wherever they are, into another store's directory.
+    /// Copies the store's logs, wherever they are, into the directory of another store.
     pub(crate) fn copy_logs(&self, to: &Path) -> Result<(), Error> {
         for kind in ["log", "log.nvram"] {
             let path = match &self.log {
@@ -91,13 +91,13 @@ impl Directory {
     }
 }
 
-/// There is no store, and none is to be made.
+/// The error if there is no store, and the options forbid making one.
 pub(crate) fn nothing_there(dir: &Path) -> Error {
     let why = "there is no file `pages` in it, and Options::create is false".to_owned();
     Error::NotAStore { path: dir.to_owned(), why }
 }
 
-/// A directory with other things in it is not made a store.
+/// Checks that the directory has a store, or may become one: it must not contain other files.
 fn check_content(dir: &Path) -> Result<(), Error> {
     let not = |why: &str| Error::NotAStore { path: dir.to_owned(), why: why.to_owned() };
     if dir.join(BACKUP).exists() {
@@ -156,14 +156,14 @@ impl Media for Directory {
     }
 }
 
-/// Longer names of files leave no room for what follows.
+/// A longer file name would leave no room for the suffix.
 const LONGEST_NAME: usize = 200;
 
-/// The file of a store in a directory that many may share.
+/// The log file of a store, in a directory that many stores may share.
 fn nvram_file(dir: &Path, store: &Path, kind: &str) -> Result<PathBuf, Error> {
     let store = fs::canonicalize(store).map_err(|error| Error::io("finding", store, error))?;
     let bytes = store.as_os_str().as_bytes();
-    // No two directories have one name; a slash is `_2f`.
+    // Each directory gets a name of its own. A slash becomes `_2f`.
     let mut name = String::new();
     for byte in bytes.strip_prefix(b"/").unwrap_or(bytes) {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.') {

@@ -1,4 +1,4 @@
-//! Media that are gone with the store, for tests.
+//! Media in memory, for tests. They vanish with the store.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The lock of a store's directory: one process at a time.
+//! The lock of a store's directory: only one process at a time has the store open.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -8,7 +8,7 @@ use duralite_medium::process::ProcessId;
 
 use crate::error::Error;
 
-/// Held until it is dropped by the process that took it.
+/// The lock, which the process that took it holds until it drops this.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
     file: File,
@@ -16,13 +16,13 @@ pub(crate) struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// The name of its file in the directory.
+    /// The name of the lock file in the directory.
     pub(crate) const NAME: &str = "lock";
 
     /// Takes the lock without waiting.
     ///
     /// # Errors
-    /// [`Error::Locked`] with who has it, or the system's.
+    /// [`Error::Locked`] with the name of the holder, or an error of the system.
     pub(crate) fn take(dir: &Path) -> Result<Self, Error> {
         let path = dir.join(Self::NAME);
         let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
@@ -45,19 +45,19 @@ impl DirectoryLock {
         let holder = format!("process {} ({})", std::process::id(), program.to_string_lossy());
         let written =
             file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(holder.as_bytes()));
-        // A note for people: the lock holds without it.
+        // The content is only a note for people: the lock holds without it.
         let _ = written;
         Ok(Self { file, process: ProcessId::current() })
     }
 }
 
 impl Drop for DirectoryLock {
-    /// Gives the lock back by name: a child process that another thread is just starting has the file open as well
-    /// until it runs its program, so that closing it would not be enough. A child that was forked with the store open
-    /// gives nothing back that is its parent's.
+    /// Releases the lock explicitly. A child process that another thread is just starting has the file open as well
+    /// until it runs its program, so closing the file would not be enough. A child that was forked while the store was
+    /// open does not release the lock of its parent.
     fn drop(&mut self) {
         if self.process == ProcessId::current() {
-            // If that fails, the file's closing does it.
+            // If unlocking fails, closing the file releases the lock.
             let _ = self.file.unlock();
         }
     }

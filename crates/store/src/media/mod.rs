@@ -1,4 +1,4 @@
-//! Where a store's pages and log are.
+//! The media of a store's pages and log.
 
 mod directory;
 #[cfg(test)]
@@ -18,8 +18,8 @@ pub(crate) use self::in_memory::InMemory;
 use self::lock::DirectoryLock;
 use crate::error::Error;
 
-/// The media of one store. A directory is what [`Store::open`](crate::Store::open) makes of its path; a test brings
-/// media that it can crash.
+/// The media of one store. [`Store::open`](crate::Store::open) uses files in a directory; a test provides media that it
+/// can crash.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -40,33 +40,34 @@ use crate::error::Error;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Media: fmt::Debug {
-    /// The page file; empty for a new store. Opened once.
+    /// Opens the page file, which is empty for a new store. The store calls this once.
     ///
     /// # Errors
-    /// That of the system.
+    /// Errors of the system.
     fn pages(&self) -> Result<Arc<dyn Block>, Error>;
 
-    /// The blocks for a log on a disk. Opened when a log is made there or was.
+    /// Opens the blocks for a log on a disk. The store calls this if it has such a log, or makes one.
     ///
     /// # Errors
-    /// That of the system.
+    /// Errors of the system.
     fn block_log(&self) -> Result<Arc<dyn Block>, Error>;
 
-    /// The memory for a log in memory that may take so many bytes. Opened when a log is made there or was.
+    /// Opens the memory for a log in memory, which may take this many bytes. The store calls this if it has such a log,
+    /// or makes one.
     ///
     /// # Errors
-    /// That of the system.
+    /// Errors of the system.
     fn memory_log(&self, bytes: u64) -> Result<Arc<dyn Nvm>, Error>;
 
-    /// Says that the store has been made: until then nobody takes what is there for one. Durable on return.
+    /// Records that the store is complete. Until then its files do not count as a store. Durable on return.
     ///
     /// # Errors
-    /// That of the system.
+    /// Errors of the system.
     fn made(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    /// What keeps others out until it is dropped, which is the last thing that a store does.
+    /// Hands over the lock that keeps other processes out. The store drops it last when it closes.
     fn take_lock(&mut self) -> Option<Box<dyn Any + Send + Sync>> {
         None
     }

@@ -1,4 +1,4 @@
-//! Who tells the reaper that there is something to do.
+//! What wakes the reaper.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn drop_table(running: &Arc<Running>) {
     tx.commit().unwrap();
 }
 
-/// Whether the reaper has something to do, and was woken for that. It sleeps for ever otherwise.
+/// Whether the reaper has work, and was woken for it. Otherwise it would sleep for ever.
 fn is_woken(running: &Running) -> bool {
     let tables = &running.engine.tables;
     let is_due = tables.are_dropped.load(Ordering::SeqCst);
@@ -61,7 +61,7 @@ fn whoever_drops_a_table_wakes_the_reaper_and_so_does_the_last_snapshot_that_sho
     drop_table(&running);
     assert!(is_woken(&running));
     reap_all(&running);
-    // It looks no more until one of them ends.
+    // The reaper does not look again until one of the snapshots ends.
     assert_eq!(dropped(&running.engine).unwrap().len(), 1);
     assert!(!is_woken(&running));
     drop(first);
@@ -76,7 +76,7 @@ fn whoever_drops_a_table_wakes_the_reaper_and_so_does_the_last_snapshot_that_sho
     reap_all(&running);
     assert!(dropped(&running.engine).unwrap().is_empty());
     assert!(!is_woken(&running));
-    // Nothing is kept any more: others may end as they like.
+    // No snapshot keeps a dropped table any more, so other snapshots that end do not wake the reaper.
     drop(Snapshot::open(&running));
     drop(Snapshot::open(&running));
     assert!(!is_woken(&running));

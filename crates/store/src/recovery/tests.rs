@@ -1,4 +1,4 @@
-//! What recovery looks at, counted.
+//! Counts of what recovery visits.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -7,10 +7,11 @@ use crate::options::Options;
 use crate::running::Running;
 use crate::transaction::Transaction;
 
-/// Steps of a transaction that are taken back.
+/// Steps of a transaction that is rolled back.
 const STEPS: u64 = 3000;
 
-/// Every step is looked at once when it is taken back, and once when the one before it is: recovery is linear in the log.
+/// Recovery visits each step once when the step is undone, and once when the step after it is undone. So it takes time
+/// linear in the log.
 #[test]
 fn recovery_looks_at_each_step_that_was_taken_back_but_twice() {
     let options = Options { page_bytes: Some(4096), ..Options::default() };

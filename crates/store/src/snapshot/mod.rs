@@ -1,7 +1,7 @@
 //! Reading as of one moment, without locks.
 //!
-//! What a row is comes from its page, unless [`Versions`](crate::versions::Versions) say that it was something else: first
-//! the page is looked at, then these (invariant 56).
+//! A snapshot takes a row from its page, unless [`Versions`](crate::versions::Versions) have an older version for the
+//! snapshot. It reads the page first, and the versions after that (invariant 56).
 
 mod scan;
 mod stream;
@@ -26,21 +26,22 @@ use crate::tree::read_chain;
 use crate::value_reader::ValueReader;
 use crate::versions::{Image, Seen};
 
-/// All rows as they were at one moment: every transaction that had committed by then, and nothing of any other.
+/// All rows as they were at one moment: the changes of every transaction that had ended by then, and of no other.
 ///
-/// Reading takes no lock, waits for no transaction, and keeps none from anything. Transactions that write are serializable with
-/// snapshots too: a snapshot is where one stands that only reads, and reads everything at once. It shows
-/// each transaction whose commit returned before it was opened.
+/// Reading takes no locks, waits for no transaction, and does not make any transaction wait. Snapshots and transactions
+/// that write are serializable together: a snapshot takes the place of a transaction that only reads, and reads
+/// everything at one moment. It shows each transaction whose commit had returned before the snapshot was opened.
 ///
-/// What it shows is certain: the first read waits until that is durable, which it nearly always is (invariant 39). With
-/// [`Durability::Eventual`] it does not wait, and a crash may take the newest of what was shown.
+/// What a snapshot shows is certain: its first read waits until all of it is durable, which it nearly always is already
+/// (invariant 39). With [`Durability::Eventual`] it does not wait, and a crash may take the newest part of what it
+/// showed.
 ///
-/// While a snapshot is open the store keeps in memory what rows were before they were changed, of each at most as often as there are
-/// snapshots: [`Options::snapshot_bytes`](method@crate::Options::snapshot_bytes) at most. Where that is not enough the oldest
-/// snapshot ends, and everything that is read by it from then on is [`Error::SnapshotTooOld`]. It ends with the
-/// process too. A table that is dropped can be read by the snapshots that are older, and its pages stay until they are
-/// closed. As long as there is one the store stays open. Cloning it is cheap, and all clones are the same moment;
-/// threads may share it.
+/// While snapshots are open, the store keeps old versions of changed rows in memory, for each row at most as many as
+/// there are snapshots, and at most [`Options::snapshot_bytes`](method@crate::Options::snapshot_bytes) in all. If that
+/// is not enough, the store ends the oldest snapshot, and every later read with it fails with
+/// [`Error::SnapshotTooOld`]. A snapshot also ends with the process. Older snapshots can still read a dropped table,
+/// whose pages stay until these snapshots are closed. An open snapshot keeps the store open. Cloning a snapshot is
+/// cheap, and all clones show the same moment; threads may share it.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -65,7 +66,7 @@ pub struct Snapshot(Arc<Inner>);
 struct Inner {
     running: Arc<Running>,
     seen: Arc<Seen>,
-    /// Everything that it shows is durable once this object is.
+    /// Everything that the snapshot shows is durable once this object is durable.
     upto: Lsn,
     is_certain: AtomicBool,
 }
@@ -86,7 +87,8 @@ impl Snapshot {
             engine.active.by_age().iter().for_each(|entry| note_all(versions, &entry.undoable));
         }
         let seen = versions.open();
-        // What has ended before has said its commit before that.
+        // A transaction that the snapshot shows has logged its commit before `open` returned, so this number covers the
+        // commit.
         let upto = engine.pager.log.next() - 1;
         let is_certain = AtomicBool::new(engine.tuning.durability == Durability::Eventual);
         Self(Arc::new(Inner { running: Arc::clone(running), seen, upto, is_certain }))
@@ -108,7 +110,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// [`Error::SnapshotTooOld`], [`Error::KeyTooLong`], [`Error::Corrupt`], [`Error::Io`], [`Error::Foreign`],
-    /// [`Error::NoTable`] for a table that had been dropped, [`Error::Poisoned`].
+    /// [`Error::NoTable`] for a table that had been dropped before the snapshot, [`Error::Poisoned`].
     pub fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.check(table)?;
         if key.len() > KEY_LIMIT {
@@ -117,8 +119,8 @@ impl Snapshot {
         self.value(table, key).map_err(|error| self.or_too_old(error))
     }
 
-    /// The rows of a range of keys, in key order or with `.rev()` backwards. Each may be an error, as of [`get`](Self::get);
-    /// the scan is over then.
+    /// The rows of a range of keys, in key order or with `.rev()` backwards. Each row may be an error of
+    /// [`get`](Self::get); the scan ends then.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -134,8 +136,8 @@ impl Snapshot {
         SnapshotScan::new(self.clone(), table, range)
     }
 
-    /// About how many rows a table has: exact for one of a few pages that nobody has changed since, otherwise from a few ways down
-    /// the tree. What others have changed since counts as it is now.
+    /// About how many rows a table has. The number is exact for a small table that has not changed since; otherwise it
+    /// is estimated from a few paths down the tree. Rows that have changed since are counted as they are now.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -152,12 +154,12 @@ impl Snapshot {
         self.check(table)?;
         let rows =
             self.engine().tree(table.root()).approximate_len().map_err(|error| self.or_too_old(error))?;
-        // Otherwise the pages may have been another table's.
+        // If the snapshot has ended, the pages may have belonged to another table.
         self.check_age()?;
         Ok(if self.is_before_load(table) { 0 } else { rows })
     }
 
-    /// Whether it can be read.
+    /// Checks that the snapshot can read the table.
     fn check(&self, table: &Table) -> Result<(), Error> {
         self.engine().poison.check()?;
         if !self.engine().tables.has(table) {
@@ -170,49 +172,51 @@ impl Snapshot {
         self.check_there(table)
     }
 
-    /// Whether there is the table for this snapshot. If so its pages stay: invariant 51.
+    /// Checks that the table exists in this snapshot. If so, its pages stay (invariant 51).
     fn check_there(&self, table: &Table) -> Result<(), Error> {
         let is_there = match table.for_snapshots() {
             ForSnapshots::There => true,
             ForSnapshots::None => false,
             ForSnapshots::Dropped => {
                 let dropped = self.image(self.engine().catalog(), &dropped_key(table.root()))?;
-                // If that row has gone the pages had gone before.
+                // The reaper frees the pages before that row, so if the row is gone, so are the pages.
                 dropped == Image::Absent && table.for_snapshots() != ForSnapshots::None
             }
         };
         if is_there { Ok(()) } else { Err(Error::NoTable { name: table.name().to_owned() }) }
     }
 
-    /// Whether the table was empty then, and its rows were loaded since. Asked once its pages have been looked at.
+    /// Whether the table was empty at this moment, and its rows were loaded since. Called after reading the table's
+    /// pages.
     fn is_before_load(&self, table: &Table) -> bool {
         table.is_loaded_after(self.0.seen.moment())
     }
 
-    /// Called once pages and versions have been looked at: whether that was in time.
+    /// Called after reading pages and versions: fails if the snapshot has ended meanwhile.
     fn check_age(&self) -> Result<(), Error> {
         if self.0.seen.has_ended() { Err(Error::SnapshotTooOld) } else { Ok(()) }
     }
 
-    /// Why reading has failed: the pages of a dropped table stay only as long as the snapshot.
+    /// The error to report: if the snapshot has ended, the pages of a dropped table may be gone, which explains any
+    /// other error.
     fn or_too_old(&self, error: Error) -> Error {
         if self.0.seen.has_ended() { Error::SnapshotTooOld } else { error }
     }
 
-    /// What a row was, if it has become something else.
+    /// The row's version for this snapshot, if it differs from the page.
     fn version(&self, root: PageId, key: &[u8]) -> Option<Image> {
         let versions = &self.engine().versions;
         let looks = self.engine().controls.keep(Rule::LookAtVersions);
         looks.then(|| versions.find(&self.0.seen, root, key)).flatten()
     }
 
-    /// The row for this snapshot, which sees none of those that a bulk load has brought since (invariant 53).
+    /// The row for this snapshot, which does not see rows that a bulk load has added since (invariant 53).
     fn image_in(&self, table: &Table, key: &[u8]) -> Result<Image, Error> {
         let image = self.image(table.root(), key)?;
         Ok(if self.is_before_load(table) { Image::Absent } else { image })
     }
 
-    /// The row for this snapshot, in a table that no bulk load is for.
+    /// The row for this snapshot, without regard to bulk loads.
     fn image(&self, root: PageId, key: &[u8]) -> Result<Image, Error> {
         let page = self.engine().tree(root).get(key)?;
         let image = match self.version(root, key) {
@@ -236,7 +240,8 @@ impl Snapshot {
                 Value::Inline(value) => return Ok(Some(value.to_vec())),
                 Value::Long { bytes, first } => (bytes, first),
             };
-            // Its pages may be given back meanwhile; if so the row, or what is noted of it, is another one before that.
+            // The pages of the value may be freed meanwhile. Before that happens, the row or its noted version changes,
+            // so the second look finds a difference.
             let value = read_chain(&self.engine().pager, first, bytes);
             let now = self.image_in(table, key)?;
             if now == image {

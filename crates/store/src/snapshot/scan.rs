@@ -1,4 +1,4 @@
-//! Rows of a range as they were, in order from either end.
+//! Scans of a snapshot: the rows of a range as they were, in order from either end.
 
 use std::collections::VecDeque;
 use std::ops::{Bound, RangeBounds};
@@ -15,14 +15,14 @@ use crate::table::Table;
 use crate::tree::{Ahead, LeafCopy};
 use crate::versions::{Changed, End, Image};
 
-/// So many rows that were changed are looked at at once.
+/// The most changed rows that one step of a scan considers.
 const MOST: usize = 512;
 
-/// A row that has been found: its value, or `None` if that is still to be read by its key.
+/// A row that the scan has found: its key, and its value, or `None` if the scan has to read the value by the key.
 type Found = (Vec<u8>, Option<Vec<u8>>);
 
-/// The rows of a range in a [`Snapshot`], in key order or with `.rev()` backwards. Nobody waits for it, however long it takes; a page
-/// is looked at as a whole, and not held between two rows.
+/// The rows of a range in a [`Snapshot`], in key order or with `.rev()` backwards. No transaction waits for a scan,
+/// however long it takes: the scan copies a page as a whole, and holds nothing between two rows.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -37,11 +37,11 @@ type Found = (Vec<u8>, Option<Vec<u8>>);
 pub struct SnapshotScan {
     snapshot: Snapshot,
     table: Table,
-    /// What has not been read from either end; `None` when all has.
+    /// The range that has not been read from either end; `None` when everything has been read.
     rest: Option<KeyRange>,
     front: VecDeque<Found>,
     back: VecDeque<Found>,
-    /// Leaves that are read ahead, from either end.
+    /// The read-ahead of leaves, from either end.
     ahead: (Ahead, Ahead),
 }
 
@@ -71,7 +71,7 @@ impl SnapshotScan {
         engine.versions.changed(&self.snapshot.0.seen, self.root(), range, end, MOST)
     }
 
-    /// Reads the next rows from the front: those of a leaf, and then what they were.
+    /// Reads the next rows from the front: a leaf first, and then the noted versions of its range.
     fn fill_front(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let tree = self.snapshot.engine().tree(self.root());
         let leaf = tree.first_leaf((edge(&from), edge(&to)), &mut self.ahead.0)?;
@@ -91,7 +91,7 @@ impl SnapshotScan {
         self.front.extend(found);
         if end != to {
             let rest = (beside(end), to);
-            // Rows that are out of order would keep it where it is.
+            // Rows that are out of order would keep the scan at this place for ever.
             if !is_later(edge(&from), edge(&rest.0)) {
                 return Err(self.table.out_of_order());
             }
@@ -100,7 +100,7 @@ impl SnapshotScan {
         Ok(())
     }
 
-    /// The same from the back.
+    /// As `fill_front`, from the back.
     fn fill_back(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let tree = self.snapshot.engine().tree(self.root());
         let leaf = tree.last_leaf((edge(&from), edge(&to)), &mut self.ahead.1)?;
@@ -138,7 +138,7 @@ impl SnapshotScan {
             };
             let found = match (own, &self.rest) {
                 (Some(found), _) => Some(found),
-                // What is left was read from the other end.
+                // The remaining rows were read from the other end.
                 (None, None) if end == End::Front => other.pop_front(),
                 (None, None) => other.pop_back(),
                 (None, Some(_)) => None,
@@ -158,7 +158,7 @@ impl SnapshotScan {
         }
     }
 
-    /// A row with a long value, which is read when it is asked for.
+    /// Reads a row with a long value. A scan reads such a value only when the caller asks for the row.
     fn long(&self, key: Vec<u8>) -> Result<Row, Error> {
         self.snapshot.check(&self.table)?;
         let value = self.snapshot.value(&self.table, &key)?;
@@ -190,7 +190,7 @@ impl DoubleEndedIterator for SnapshotScan {
     }
 }
 
-/// The rows of a range: those of a leaf, and in their place those that were changed.
+/// Merges the rows of a leaf with the rows of the range that have noted versions, which take precedence.
 fn merge(leaf: &LeafCopy, changed: Changed, range: Edges<'_>) -> Result<Vec<Found>, Error> {
     let mut changed = changed.rows.into_iter().peekable();
     let mut found = Vec::new();
@@ -214,7 +214,7 @@ fn row(key: &[u8], image: &Image) -> Result<Option<Found>, Error> {
     match image {
         Image::Absent => Ok(None),
         Image::Cell(cell) => row_of_cell(key, cell).map(Some),
-        // Long ones: whoever asks for it is told.
+        // These are long values. The error of a damaged one is reported when the value is read.
         Image::Copied(_) | Image::Damaged => Ok(Some((key.to_vec(), None))),
     }
 }

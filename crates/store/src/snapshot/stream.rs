@@ -1,4 +1,4 @@
-//! Long values as they were, piece by piece.
+//! Reading long values of a snapshot piece by piece.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::value_reader::ValueReader;
 use crate::versions::Image;
 
 impl Snapshot {
-    /// A row's value, to be read piece by piece; who changes the row meanwhile changes nothing of that.
+    /// A row's value, as a reader that reads it piece by piece. Later changes of the row do not affect it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -29,7 +29,7 @@ impl Snapshot {
     /// ```
     ///
     /// # Errors
-    /// As [`get`](Self::get); those of reading on are the source of an [`io::Error`](std::io::Error).
+    /// As [`get`](Self::get). Errors of later reads are the source of an [`io::Error`](std::io::Error).
     pub fn get_stream(&self, table: &Table, key: &[u8]) -> Result<Option<ValueReader<'_>>, Error> {
         self.check(table)?;
         if key.len() > KEY_LIMIT {
@@ -39,7 +39,7 @@ impl Snapshot {
     }
 }
 
-/// Opens a row's value.
+/// Opens the value of a row.
 fn open<'s>(snapshot: &'s Snapshot, table: &Table, key: &[u8]) -> Result<Option<ValueReader<'s>>, Error> {
     let image = snapshot.image_in(table, key)?;
     let len = match &image {
@@ -60,13 +60,13 @@ fn open<'s>(snapshot: &'s Snapshot, table: &Table, key: &[u8]) -> Result<Option<
 
 /// Where the rest of a value is.
 enum Rest<'s> {
-    /// In pages, as long as the row is what it was when they were found.
+    /// In pages, as long as the row is what it was when the pages were found.
     Pages(Chain<'s>),
-    /// In memory: the pages have been given back.
+    /// In memory, because the pages were freed.
     Copied(Arc<Vec<u8>>),
 }
 
-/// The rest of a long value, from its byte `at` on.
+/// The rest of a long value, from byte `at` on.
 fn rest_of<'s>(snapshot: &'s Snapshot, image: &Image, len: u64, at: u64) -> Result<Rest<'s>, Error> {
     match image {
         Image::Copied(value) if value.len() as u64 == len => Ok(Rest::Copied(Arc::clone(value))),
@@ -80,28 +80,29 @@ fn rest_of<'s>(snapshot: &'s Snapshot, image: &Image, len: u64, at: u64) -> Resu
     }
 }
 
-/// A long value that is being read.
+/// A long value that a program is reading.
 struct Long<'s> {
     snapshot: &'s Snapshot,
     table: Table,
     key: Vec<u8>,
-    /// What the row was for the snapshot when it was last looked at.
+    /// The row for this snapshot, when it was last checked.
     image: Image,
     len: u64,
-    /// Bytes that have been read.
+    /// How many bytes have been read.
     at: u64,
     rest: Rest<'s>,
 }
 
 impl Long<'_> {
-    /// Gets the next piece, if that is needed.
+    /// Reads the next piece, if the present one is used up.
     fn fill(&mut self) -> Result<(), Error> {
         while let Rest::Pages(chain) = &mut self.rest
             && chain.is_empty()
         {
             self.snapshot.check(&self.table)?;
             let filled = chain.fill();
-            // As for a value that is read whole: the pages may be given back meanwhile, and if so the row is another one before.
+            // The pages may be freed meanwhile, as with a value that is read as a whole; before that the row's version
+            // changes.
             let now = self.snapshot.image_in(&self.table, &self.key)?;
             if now == self.image {
                 return filled;

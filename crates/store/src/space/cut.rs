@@ -1,4 +1,4 @@
-//! The end of the page file is cut where nothing is in use.
+//! Cutting the end of the page file, where no page is in use.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,30 +10,30 @@ use super::{SPARE_PAGES, Space};
 use crate::error::Error;
 use crate::pager::Pager;
 
-/// Pages that are looked at with their maps latched.
+/// How many pages are checked at a time, with their maps latched.
 const PAGES_AT_A_TIME: u64 = 512;
 
 impl Space {
-    /// So many pages the file has to have: for those in use, and those that taking back what is open may need.
+    /// How many pages the file must have: those in use, and those that the undo of open transactions may need.
     pub(crate) fn pages_wanted(&self) -> PageId {
         let pages = self.used.load(Ordering::SeqCst) + self.kept.load(Ordering::SeqCst) + SPARE_PAGES;
         self.first_map + pages + pages.div_ceil(self.bits - 1)
     }
 
-    /// Whether no log object from `head` on speaks of a free page.
+    /// Whether no log object from `head` on refers to a free page.
     fn is_unspoken_of(&self, pager: &Pager, page: PageId, head: Lsn) -> Result<bool, Error> {
         match pager.pool.read(page) {
             Ok(page) => Ok(lsn(page.bytes()) < head),
-            // A load that did not come to its end has torn it.
+            // A load that did not finish has torn the page.
             Err(Error::Corrupt { .. }) => Ok(self.is_forgotten(page, head)),
             Err(error) => Err(error),
         }
     }
 
-    /// Cuts pages off the file's end that are free and that no log object from `head` on speaks of.
+    /// Cuts off free pages at the end of the file that no log object from `head` on refers to.
     ///
     /// # Errors
-    /// Of the medium.
+    /// Errors of the medium.
     pub(crate) fn cut(&self, pager: &Pager, head: Lsn) -> Result<(), Error> {
         let file = pager.pool.file();
         loop {
@@ -42,7 +42,7 @@ impl Space {
             if pages <= from {
                 return Ok(());
             }
-            // Nobody takes one of these pages meanwhile, or gives one back.
+            // The latches keep other threads from allocating or freeing one of these pages meanwhile.
             let mut maps = BTreeMap::new();
             for id in from..pages {
                 let (map, _) = self.place_of(id);
@@ -68,9 +68,9 @@ impl Space {
                 return Ok(());
             }
             file.shrink_to(end)?;
-            // Whoever keeps pages sees the file as it is now, or is seen here.
+            // A thread that reserves pages either sees the file as it is now, or its reservation is seen here.
             file.grow_to(self.pages_wanted())?;
-            // A medium that gives nothing back stays as long as it was.
+            // A medium that cannot shrink keeps its length.
             if end > from || file.pages() > end {
                 return Ok(());
             }

@@ -1,7 +1,7 @@
-//! Which pages are in use: one map page for as many pages as it has bits, itself the first of them.
+//! Which pages are in use. A map page covers as many pages as it has bits; the map itself is the first of them.
 //!
-//! Invariant 41: whoever takes a row out, or makes it shorter, has kept the pages that putting it back may need, since
-//! others may fill the room meanwhile. So a rollback never fails for lack of room in the page file.
+//! Invariant 41: a transaction that removes a row or makes it shorter has reserved the pages that the undo may need,
+//! because other transactions may fill the room meanwhile. So a rollback never fails for lack of room in the page file.
 
 mod cut;
 mod run;
@@ -18,44 +18,44 @@ use crate::buffer::Writing;
 use crate::error::Error;
 use crate::pager::{Author, Logged, Pager};
 
-/// Pages that nobody takes who does something new: so that rows can be taken out when the disk is full.
+/// Pages that only undo may take, so that rows can be removed when the disk is full.
 const SPARE_PAGES: u64 = 32;
-/// So often pages are looked for again that others gave back too late to be found. As good as for ever.
+/// How often to search again for pages that other transactions freed behind the search. As good as for ever.
 const MOST_LOOKS: u32 = 1000;
 
-/// What pages are wanted for.
+/// What pages are needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To do something, which may fail.
+    /// For a change, which may fail.
     Do,
-    /// To take something back, which may not: it may have what was kept for that.
+    /// For undo, which must not fail; it may take reserved pages.
     Undo,
 }
 
-/// Gives pages, and takes them back.
+/// Allocates and frees pages.
 #[derive(Debug)]
 pub(crate) struct Space {
     first_map: PageId,
     bits: u64,
     /// No page before this one is free.
     hint: AtomicU64,
-    /// Pages in use that are no maps, and those that are about to be.
+    /// Pages in use other than maps, including those that are about to be in use.
     used: AtomicU64,
-    /// Pages that taking back what is in progress may need.
+    /// Pages that the undo of open transactions may need.
     kept: AtomicU64,
     runs: Mutex<Runs>,
 }
 
-/// A page that is about to be in use, and what its map is to say.
+/// A page that is about to be in use, and the change of its map.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GivenPage {
     pub(crate) id: PageId,
-    /// Its map's place in [`Given::maps`].
+    /// The index of its map in [`Given::maps`].
     pub(crate) map: usize,
     pub(crate) set: Change<'static>,
 }
 
-/// Pages that are about to be in use: so they are once an object says it, together with what they hold.
+/// Pages that are about to be in use. They are in use once an object says so, together with their content.
 #[derive(Debug)]
 pub(crate) struct Given<'s> {
     space: &'s Space,
@@ -66,7 +66,7 @@ pub(crate) struct Given<'s> {
 }
 
 impl Given<'_> {
-    /// The object is in the log.
+    /// The object is in the log, so the pages are in use.
     pub(crate) fn taken(&mut self) {
         self.is_taken = true;
     }
@@ -81,7 +81,7 @@ impl Drop for Given<'_> {
 }
 
 impl Space {
-    /// Knows nothing yet: see [`count`](Self::count).
+    /// The counts are not known yet: see [`count`](Self::count).
     pub(crate) fn new(first_map: PageId, page_bytes: usize) -> Self {
         Self {
             first_map,
@@ -93,7 +93,7 @@ impl Space {
         }
     }
 
-    /// Counts the pages in use, before anybody else takes or gives back some.
+    /// Counts the pages in use, before any other thread allocates or frees pages.
     ///
     /// # Errors
     /// An error of the medium.
@@ -105,7 +105,8 @@ impl Space {
             let most = self.bits.min(end - map) - 1;
             used += match pager.pool.read(map) {
                 Ok(map) => pages_in_use(map.bytes()).min(most),
-                // Whoever needs it is told. What it speaks of is not given to anybody.
+                // The map is damaged, so all of its pages count as in use, and none is allocated. A thread that needs
+                // the map gets the error.
                 Err(Error::Corrupt { .. }) => most,
                 Err(error) => return Err(error),
             };
@@ -116,23 +117,23 @@ impl Space {
         Ok(())
     }
 
-    /// The first page that is no map.
+    /// The first page that is not a map.
     pub(crate) fn first_data_page(&self) -> PageId {
         self.first_map + 1
     }
 
-    /// The map that speaks of a page, and the page's bit.
+    /// The map that covers a page, and the page's bit.
     pub(crate) fn place_of(&self, page: PageId) -> (PageId, u32) {
         let at = page - self.first_map;
         (self.first_map + at / self.bits * self.bits, (at % self.bits) as u32)
     }
 
-    /// Makes the file so large that it has so many pages besides maps.
+    /// Makes the file large enough for this many pages besides maps.
     fn make_room(&self, pager: &Pager, pages: u64) -> Result<(), Error> {
         pager.pool.file().grow_to(self.first_map + pages + pages.div_ceil(self.bits - 1))
     }
 
-    /// Keeps pages for taking back what is about to be done, until [`give_up`](Self::give_up).
+    /// Reserves pages for the undo of a change, until [`give_up`](Self::give_up).
     ///
     /// # Errors
     /// [`Error::Full`] if the file cannot grow.
@@ -141,13 +142,12 @@ impl Space {
         self.make_room(pager, self.used.load(Ordering::SeqCst) + kept).inspect_err(|_| self.give_up(pages))
     }
 
-    /// Nothing can be taken back any more that pages were kept for.
+    /// Gives up reserved pages, because the change cannot be undone any more.
     pub(crate) fn give_up(&self, pages: u64) {
         self.kept.fetch_sub(pages, Ordering::SeqCst);
     }
 
-    /// Finds so many free pages. Their maps are latched; no other latch may be taken after them but those of pages
-    /// that were free.
+    /// Finds free pages, and latches their maps. Afterwards the thread may latch only pages that were free.
     ///
     /// # Errors
     /// [`Error::Full`] if the file cannot grow.
@@ -165,7 +165,8 @@ impl Space {
         };
         self.make_room(pager, used + spare)?;
         for look in 1.. {
-            // There is room, as was just seen to; but what was given back meanwhile may be before what was looked at.
+            // The file has room, as was just made sure. But pages that were freed meanwhile may lie before the place
+            // where the search began.
             let found = self.look(pager, &mut given)?;
             if found.is_ok() || look == MOST_LOOKS {
                 return found.map(|()| given);
@@ -177,8 +178,7 @@ impl Space {
         Ok(given)
     }
 
-    /// Looks once for the first free pages. Not with an error of its own, but with that in it, if the file would have to
-    /// grow and cannot.
+    /// Searches once for the first free pages. Returns an inner error if the file would have to grow and cannot.
     fn look<'s>(&self, pager: &'s Pager, given: &mut Given<'s>) -> Result<Result<(), Error>, Error> {
         let hint = self.hint.load(Ordering::SeqCst);
         let mut first_free = None;
@@ -205,16 +205,16 @@ impl Space {
             group += 1;
             from = 1;
         }
-        // Others may have given pages back since the hint was read: it only moves on from there.
+        // Other threads may have freed pages since the hint was read. The hint only advances if it has not changed.
         let next = first_free.unwrap_or(hint);
         let _ = self.hint.compare_exchange(hint, next, Ordering::SeqCst, Ordering::SeqCst);
         Ok(pager.pool.file().grow_to(given.pages.last().map_or(0, |page| page.id + 1)))
     }
 
-    /// Gives a page back. It may be given to somebody else at once.
+    /// Frees a page. Another thread may allocate it at once.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it is free already; as [`Pager::step`].
+    /// [`Error::Corrupt`] if the page is free already; errors as of [`Pager::step`].
     pub(crate) fn give_back(&self, pager: &Pager, author: Author, page: PageId) -> Result<Logged, Error> {
         let (map, bit) = self.place_of(page);
         let mut map = pager.pool.write(map)?;
@@ -226,7 +226,7 @@ impl Space {
         Ok(logged)
     }
 
-    /// A page has been given back by an object of somebody else's. Called with its map still latched.
+    /// Records that another object has freed a page. The caller still has the map latched.
     pub(crate) fn freed(&self, page: PageId, lsn: Lsn) {
         self.freed_run(page, 1, lsn);
     }

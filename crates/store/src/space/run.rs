@@ -1,7 +1,8 @@
-//! Pages beside each other, for whoever writes them home past the cache.
+//! Runs of adjacent pages, for a bulk load that writes them home without the cache.
 //!
-//! Recovery repeats what the log says of a page whatever became of the page since, and cannot where such a write has torn it. So
-//! these are pages that no object of the log speaks of: none of them was given back since the log's head.
+//! Recovery redoes the changes that the log has of a page, whatever the page has become since. It cannot redo them if
+//! such a write has torn the page. So a run has only pages that no object of the log refers to: none of them was freed
+//! since the log's head.
 
 use std::sync::atomic::Ordering;
 
@@ -12,14 +13,15 @@ use super::runs::{GROUP, Run};
 use crate::error::Error;
 use crate::pager::{Author, Logged, Pager};
 
-/// Fewer pages beside each other are left to others, if more are wanted.
+/// A shorter run is left to other uses, if more pages are wanted.
 const SHORTEST: u64 = 64;
 
 impl Space {
-    /// Takes some pages beside each other, `want` at most, for whoever writes them home himself; the object, and its undo.
+    /// Takes at most `want` adjacent pages, for a caller that writes them home itself. Returns the run, the object, and
+    /// its undo.
     ///
     /// # Errors
-    /// [`Error::Full`] if the file cannot grow; as [`Pager::step`].
+    /// [`Error::Full`] if the file cannot grow; errors as of [`Pager::step`].
     pub(crate) fn take_run(
         &self,
         pager: &Pager,
@@ -39,7 +41,7 @@ impl Space {
             self.used.fetch_add(u64::from(count), Ordering::SeqCst);
             let mut undo = Vec::new();
             Undo::Pages { first, count }.encode(&mut undo);
-            // What is kept for others is there besides.
+            // The file must have room for the run in addition to the reserved pages.
             let pages = self.pages_wanted().max(first + u64::from(count));
             let set = [(0, Change::MapSetRun { bit, count })];
             let taken = pager
@@ -56,7 +58,7 @@ impl Space {
         }
     }
 
-    /// The first pages of a map that are free, beside each other, and not spoken of from `head` on.
+    /// The first adjacent free pages of a map that no log object from `head` on refers to.
     fn find_run(&self, map: &[u8], first_of_map: PageId, want: u64, head: Lsn) -> Option<(u32, u32)> {
         let runs = self.runs.lock();
         let mut from = 1;
@@ -77,10 +79,10 @@ impl Space {
         None
     }
 
-    /// Gives pages beside each other back.
+    /// Frees adjacent pages.
     ///
     /// # Errors
-    /// As [`give_back`](Self::give_back).
+    /// Errors as of [`give_back`](Self::give_back).
     pub(crate) fn give_run_back(
         &self,
         pager: &Pager,
@@ -100,7 +102,7 @@ impl Space {
         Ok(logged)
     }
 
-    /// A run is a table's from now on: all of it but the last pages, which its object has given back.
+    /// A run belongs to a table from now on, except for the last `spare` pages, which the same object has freed.
     pub(crate) fn run_is_written(&self, run: Run, spare: u64, lsn: Lsn) {
         self.runs.lock().being_written.retain(|(first, _)| *first != run.first);
         if spare > 0 {
@@ -108,7 +110,7 @@ impl Space {
         }
     }
 
-    /// Pages have been given back by an object of somebody else's. Called with their map still latched.
+    /// Records that another object has freed pages. The caller still has their map latched.
     pub(crate) fn freed_run(&self, first: PageId, count: u64, lsn: Lsn) {
         {
             let mut runs = self.runs.lock();
@@ -117,24 +119,25 @@ impl Space {
                 *newest = lsn.max(*newest);
             }
         }
-        // Of a damaged store more may be given back than was in use.
+        // In a damaged store more pages may be freed than were in use.
         let less = |used: u64| Some(used.saturating_sub(count));
         let _ = self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
         self.hint.fetch_min(first - self.first_map, Ordering::SeqCst);
     }
 
-    /// Whether the log speaks of a free page no more from `head` on.
+    /// Whether no log object from `head` on refers to a free page.
     pub(super) fn is_forgotten(&self, page: PageId, head: Lsn) -> bool {
         self.runs.lock().is_forgotten(page, head)
     }
 
-    /// Whether a page has to be whole at home, unless it is newer in the cache: not if it is free, or is being written past the cache.
+    /// Whether a page at home has to be valid, unless the cache has a newer one. It does not if it is free, or if a
+    /// load is writing it.
     ///
     /// # Errors
-    /// Of the map.
+    /// Errors of the map.
     pub(crate) fn is_whole(&self, pager: &Pager, page: PageId) -> Result<bool, Error> {
         let (map, bit) = self.place_of(page);
-        // A map speaks of itself nowhere.
+        // A map has no bit for itself.
         if bit != 0 && !is_set(pager.pool.read(map)?.bytes(), bit) {
             return Ok(false);
         }

@@ -1,29 +1,30 @@
-//! What is known of pages that are free, or that are being written past the cache.
+//! What the store knows of free pages, and of pages that a load is writing.
 
 use duralite_logfmt::store::{Lsn, PageId};
 use rustc_hash::FxHashMap;
 
-/// Of so many pages it is known when one of them was given back last.
+/// The size of the groups of pages for which the store records the last object that freed one of them.
 pub(super) const GROUP: u64 = 256;
 
-/// Pages beside each other.
+/// A run of adjacent pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) first: PageId,
     pub(crate) count: u64,
-    /// Where the log began: what the pages were before is older, and what is written to them may say that it is as new as this.
+    /// The log's head when the run was taken. The old content of the pages is older, and a page that is written to the
+    /// run may have this LSN.
     pub(crate) head: Lsn,
 }
 
-/// Which pages log objects may still speak of though they are free, and which are being written past the cache.
+/// Which free pages log objects may still refer to, and which pages a load is writing.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    /// By group, the newest object that gave one of its pages back since the store was opened.
+    /// For each group of pages, the newest object that has freed one of them since the store was opened.
     pub(super) freed: FxHashMap<u64, Lsn>,
-    /// Pages before this one the log may have spoken of when the store was opened, up to the object `opened`.
+    /// When the store was opened, the log may have referred to any page before `known`, by objects up to `opened`.
     known: PageId,
     opened: Lsn,
-    /// Of loads that have not committed: first pages, and how many.
+    /// The runs of loads that have not committed: first pages and lengths.
     pub(super) being_written: Vec<(PageId, u64)>,
 }
 
@@ -32,7 +33,7 @@ impl Runs {
         (self.known, self.opened) = (pages, newest);
     }
 
-    /// Whether no object from `head` on speaks of a page that is free.
+    /// Whether no log object from `head` on refers to a free page.
     pub(super) fn is_forgotten(&self, page: PageId, head: Lsn) -> bool {
         let opened = if page < self.known { self.opened } else { 0 };
         self.freed.get(&(page / GROUP)).copied().unwrap_or(0).max(opened) < head

@@ -7,7 +7,7 @@ fn open() -> Engine {
     opening::in_memory(&Options { page_bytes: Some(4096), ..Options::default() })
 }
 
-/// Says that pages of the first map are in use.
+/// Marks pages of the first map as in use.
 fn take(engine: &Engine, bits: impl Iterator<Item = u32>) {
     let bits: Vec<u32> = bits.collect();
     for bits in bits.chunks(500) {
@@ -25,7 +25,7 @@ fn a_page_that_is_free_alone_is_used() {
     let alone = 777;
     take(&engine, (2..space.bits as u32).filter(|bit| *bit != alone));
     let page = space.first_map + u64::from(alone);
-    // Whether or not they are used after all.
+    // The search finds them whether or not they are used in the end.
     let two: Vec<_> = space.find(pager, 2, Purpose::Do).unwrap().pages.iter().map(|page| page.id).collect();
     assert_eq!(two, [page, space.first_map + space.bits + 1]);
     let one = space.find(pager, 1, Purpose::Do).unwrap();
