@@ -1,7 +1,8 @@
-//! Tables, by name, and which of them are gone.
+//! The tables of a store by name, and the dropped ones.
 //!
-//! Invariant 51: no page of a dropped table is given back before the transaction that dropped it is in the log, and none
-//! twice. Who has a handle of it is refused, from the moment on at which that transaction cannot be taken back.
+//! Invariant 51: no page of a dropped table is freed before the commit of the transaction that dropped the table is in
+//! the log, and no page is freed twice. A handle of the table is refused from the moment on at which that transaction
+//! can no longer be rolled back.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,9 +16,9 @@ use crate::error::Error;
 use crate::sync::Parker;
 use crate::versions::Versions;
 
-/// A table of a store: rows ordered by the bytes of their keys. Cheap to clone, and borrows nothing. A table that has
-/// been renamed keeps its handles; one that has been dropped refuses them ([`Error::NoTable`]), and so does a store that was
-/// opened anew ([`Error::Foreign`]).
+/// A table of a store: rows ordered by the bytes of their keys. A handle is cheap to clone, and borrows nothing. A
+/// renamed table accepts its old handles. A dropped table refuses them ([`Error::NoTable`]), and so does a store that
+/// was closed and opened again ([`Error::Foreign`]).
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -32,33 +33,34 @@ pub struct Table {
     tree: Arc<TreeOfTable>,
 }
 
-/// What all handles of a table share.
+/// The state that all handles of a table share.
 #[derive(Debug)]
 pub(crate) struct TreeOfTable {
     root: PageId,
-    /// Which opening of which store.
+    /// The opening of the store that the handle belongs to.
     opening: u64,
-    /// The transaction that made it has not committed.
+    /// Whether the transaction that made the table has not committed.
     is_new: AtomicBool,
-    /// Some transaction has dropped it, which may still be taken back.
+    /// Whether a transaction has dropped the table; it may still be rolled back.
     is_gone: AtomicBool,
-    /// Its pages may be another one's.
+    /// Whether the table's pages may belong to another table.
     is_given_back: AtomicBool,
-    /// For snapshots of this moment and earlier ones it has no rows, whatever its pages say: they were loaded later.
+    /// Snapshots of this moment and earlier ones see no rows, whatever the pages say, because the rows were loaded
+    /// later. 0 if there was no such load.
     loaded: AtomicU64,
 }
 
-/// In place of that moment: the load has not ended for snapshots, and there is none that shows it.
+/// In place of that moment: the load has not ended for snapshots, so no snapshot shows it.
 const BEING_LOADED: u64 = u64::MAX;
 
-/// Whether a snapshot may look at a table's pages.
+/// Whether a snapshot may read a table's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForSnapshots {
-    /// It is no snapshot's.
+    /// No snapshot may.
     None,
-    /// It is there.
+    /// Every snapshot may.
     There,
-    /// It is there for those that are older than the end of the transaction that has dropped it.
+    /// Only snapshots may that are older than the end of the transaction that dropped the table.
     Dropped,
 }
 
@@ -73,7 +75,7 @@ impl TreeOfTable {
 }
 
 impl Table {
-    /// The name that it was asked for by.
+    /// The name by which the table was requested.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -90,12 +92,12 @@ impl Table {
         self.tree.root
     }
 
-    /// Where its rows are not in the order of their keys.
+    /// The error for rows that are not in the order of their keys.
     pub(crate) fn out_of_order(&self) -> Error {
         Error::Corrupt { what: "a table, whose rows are out of order,".to_owned(), page: Some(self.root()) }
     }
 
-    /// Asked with the table locked: until its transaction is over nobody drops it then.
+    /// Called with the table locked: then no transaction drops the table until the caller's transaction ends.
     pub(crate) fn check_there(&self) -> Result<(), Error> {
         if self.tree.is_gone.load(Ordering::SeqCst) {
             return Err(Error::NoTable { name: self.name.to_string() });
@@ -103,13 +105,14 @@ impl Table {
         Ok(())
     }
 
-    /// Whether it has no rows for a snapshot of this moment, since they were loaded later. Asked once its pages have been looked at.
+    /// Whether a snapshot of this moment sees no rows, because they were loaded later. Called after reading the table's
+    /// pages.
     pub(crate) fn is_loaded_after(&self, moment: u64) -> bool {
         let loaded = self.tree.loaded.load(Ordering::SeqCst);
         loaded != 0 && moment <= loaded
     }
 
-    /// Asked without a lock; of a table that is dropped again once the table of tables was looked at.
+    /// Called without a lock. For a dropped table it is called again after reading the table of tables.
     pub(crate) fn for_snapshots(&self) -> ForSnapshots {
         let is = |word: &AtomicBool| word.load(Ordering::SeqCst);
         if is(&self.tree.is_given_back) || is(&self.tree.is_new) {
@@ -122,31 +125,31 @@ impl Table {
     }
 }
 
-/// A table that was dropped while there was a handle of it.
+/// A dropped table of which there was a handle.
 #[derive(Debug)]
 struct Dropped {
     tree: Arc<TreeOfTable>,
-    /// Snapshots that are not younger may still read it.
+    /// Snapshots of this moment or earlier ones may still read it.
     moment: u64,
 }
 
 /// The tables of an open store that programs have handles of.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    /// Another one for each store that is opened in the process.
+    /// A number that no other opening of a store in this process has.
     opening: u64,
     /// Grows whenever a transaction drops or renames a table, and when such a transaction ends.
     generation: AtomicU64,
-    /// By name, with the generation before they were looked for.
+    /// Tables by name, each with the generation at which the lookup began.
     names: RwLock<FxHashMap<String, (Table, u64)>>,
     roots: Mutex<FxHashMap<PageId, Weak<TreeOfTable>>>,
-    /// By root; as long as it has pages.
+    /// Dropped tables by root, as long as they have pages.
     dropped: Mutex<FxHashMap<PageId, Dropped>>,
-    /// Those with rows that were loaded after some snapshot had been opened, with the moment before.
+    /// Tables whose rows were loaded after a snapshot had been opened, each with its earlier value of `loaded`.
     loaded: Mutex<Vec<(Table, u64)>>,
-    /// Whether there may be dropped tables whose pages can be given back.
+    /// Whether there may be dropped tables whose pages can be freed.
     pub(crate) are_dropped: AtomicBool,
-    /// Whether snapshots keep some that were dropped.
+    /// Whether snapshots keep dropped tables.
     are_kept: AtomicBool,
     /// Where the reaper sleeps.
     reaper: Parker,
@@ -170,7 +173,7 @@ impl Default for Tables {
 }
 
 impl Tables {
-    /// The handle of a tree.
+    /// The handle of a table by name and root.
     pub(crate) fn handle(&self, name: &str, root: PageId) -> Table {
         Table { name: name.into(), tree: self.tree(root) }
     }
@@ -201,7 +204,7 @@ impl Tables {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// A table that was looked for since the last change of names.
+    /// The table of this name, if it was looked up since the last change of names.
     pub(crate) fn known(&self, name: &str) -> Option<Table> {
         let names = self.names.read();
         let (table, generation) = names.get(name)?;
@@ -212,18 +215,19 @@ impl Tables {
         self.names.write().insert(table.name().to_owned(), (table.clone(), generation));
     }
 
-    /// Names have changed, or may again be what they were.
+    /// Called when names have changed, or when a change of names was rolled back.
     pub(crate) fn changed(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
         self.names.write().clear();
     }
 
-    /// A table was never there: its root may become that of another one.
+    /// Forgets a table whose making was rolled back: its root may become that of another table.
     pub(crate) fn forget(&self, tree: &TreeOfTable) {
         self.roots.lock().remove(&tree.root);
     }
 
-    /// A table has been dropped for good: its root may become that of another one once no snapshot reads it any more.
+    /// Called when a drop has committed. The root may become that of another table once no snapshot reads the dropped
+    /// table.
     pub(crate) fn dropped(&self, tree: &Arc<TreeOfTable>, versions: &Versions) {
         let dropped = Dropped { tree: Arc::clone(tree), moment: versions.pass() };
         self.dropped.lock().insert(tree.root, dropped);
@@ -231,13 +235,13 @@ impl Tables {
         self.are_dropped.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the pages of a table may be given back that was dropped by a transaction which has ended: not as long as a
-    /// snapshot is open that is older than that. If so no snapshot reads it from now on.
+    /// Whether the pages of a table may be freed that an ended transaction has dropped. They may not while a snapshot
+    /// is open that is older than the drop. If they may, no snapshot reads the table from now on.
     pub(crate) fn may_give_back(&self, root: PageId, versions: &Versions) -> bool {
         let all = self.dropped.lock();
-        // Dropped before the store was opened, when there were no snapshots of it.
+        // The table was dropped before the store was opened, and there were no snapshots then.
         let Some(dropped) = all.get(&root) else { return true };
-        // Before it is looked for them: whichever of them ends after that says so.
+        // The flag is set before the check, so that a snapshot that ends after the check sees it.
         self.are_kept.store(true, Ordering::SeqCst);
         if versions.has_snapshots_until(dropped.moment) {
             return false;
@@ -246,7 +250,7 @@ impl Tables {
         true
     }
 
-    /// Snapshots have been closed or ended: tables that they kept may go.
+    /// Called when snapshots were closed or ended: the pages of tables that they kept may be freed.
     pub(crate) fn snapshot_has_ended(&self) {
         if self.are_kept.load(Ordering::SeqCst) && self.are_kept.swap(false, Ordering::SeqCst) {
             self.are_dropped.store(true, Ordering::SeqCst);
@@ -254,23 +258,24 @@ impl Tables {
         }
     }
 
-    /// Lets the reaper sleep until it is woken, or for so long.
+    /// Puts the reaper to sleep until it is woken, or for at most `limit`.
     pub(crate) fn wait_for_dropped(&self, limit: Duration) {
         self.reaper.sleep(limit);
     }
 
-    /// Ends that.
+    /// Wakes the reaper.
     pub(crate) fn wake_reaper(&self) {
         self.reaper.wake();
     }
 
-    /// A table that is locked, and has no rows for any snapshot, is about to get some: no snapshot sees them.
+    /// Called before a load adds rows to a table that is locked and has no rows for any snapshot: no snapshot sees the
+    /// new rows.
     pub(crate) fn begin_load(&self, table: &Table) {
         let before = table.tree.loaded.swap(BEING_LOADED, Ordering::SeqCst);
         self.loaded.lock().push((table.clone(), before));
     }
 
-    /// It did not get them.
+    /// Called when the load has failed.
     pub(crate) fn load_failed(&self, table: &Table) {
         let mut loaded = self.loaded.lock();
         let at = loaded.iter().rposition(|(other, _)| Arc::ptr_eq(&other.tree, &table.tree));
@@ -279,19 +284,20 @@ impl Tables {
         }
     }
 
-    /// The load has committed: snapshots that are opened from now on see its rows. Others never do, and so one that has been told
-    /// that there are none is never told otherwise. Called before the table's lock is released.
+    /// Called when the load has committed, before the table's lock is released. Snapshots that are opened from now on
+    /// see its rows, and older ones never do. So a snapshot that has seen no rows never sees any.
     pub(crate) fn loaded(&self, table: &Table, versions: &Versions) {
         let mut loaded = self.loaded.lock();
         versions.pass_and(|moment| table.tree.loaded.store(moment, Ordering::SeqCst));
-        // As long as there is such a snapshot whoever asks for the table anew is to be told so too.
+        // While an older snapshot is open, a new handle of the table has to hide the rows from it too. So the table
+        // stays on the list.
         loaded.retain(|(table, _)| {
             let moment = table.tree.loaded.load(Ordering::SeqCst);
             moment == BEING_LOADED || versions.has_snapshots_until(moment)
         });
     }
 
-    /// All pages of a table have been given back.
+    /// Called when all pages of a table have been freed.
     pub(crate) fn given_back(&self, root: PageId) {
         let mut all = self.dropped.lock();
         all.remove(&root);

@@ -1,4 +1,4 @@
-//! Tables of keys and values that have types. Below them are tables of bytes, as ever.
+//! Tables with typed keys and values, on top of tables of bytes.
 
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
@@ -9,8 +9,8 @@ use crate::reader::{Reader, Row};
 use crate::table::Table;
 use crate::transaction::Transaction;
 
-/// A table whose keys and values have types: a view of the [`Table`] of bytes of that name. Nothing in the store says of which types
-/// a table is; what does not fit is [`Error::NotOfType`].
+/// A table with typed keys and values: a view of a [`Table`] of bytes. The store does not record the types of a table.
+/// A row that does not fit the types is [`Error::NotOfType`].
 ///
 /// ```
 /// use duralite_store::{Error, Options, Store, Transaction, TypedTable};
@@ -45,7 +45,7 @@ impl<K, V> From<Table> for TypedTable<K, V> {
     }
 }
 
-/// A key as it is in the store.
+/// The bytes of a key in the store.
 fn encoded<K: Key>(key: &K::Borrowed) -> Vec<u8> {
     let mut bytes = Vec::new();
     K::encode_last(key, &mut bytes);
@@ -76,7 +76,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         Ok((key, self.value(&value)?))
     }
 
-    /// A row's value, read as the handle does.
+    /// Reads a row's value by the given handle.
     ///
     /// # Errors
     /// As [`Reader::get`], and [`Error::NotOfType`].
@@ -84,7 +84,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         rows.get(&self.table, &encoded::<K>(key))?.map(|value| self.value(&value)).transpose()
     }
 
-    /// A row's value, under an exclusive lock.
+    /// Reads a row's value under an exclusive lock.
     ///
     /// # Errors
     /// As [`Transaction::get_for_update`], and [`Error::NotOfType`].
@@ -102,7 +102,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         tx.put(&self.table, &encoded::<K>(key), &bytes)
     }
 
-    /// Removes a row; whether it existed.
+    /// Removes a row, and returns whether it existed.
     ///
     /// # Errors
     /// As [`Transaction::delete`].
@@ -110,7 +110,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         tx.delete(&self.table, &encoded::<K>(key))
     }
 
-    /// The rows of a range of keys, in their order or with `.rev()` backwards.
+    /// The rows of a range of keys, in key order or with `.rev()` backwards.
     pub fn scan<'r, R: Reader>(
         &self,
         rows: &'r R,

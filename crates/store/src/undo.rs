@@ -1,4 +1,4 @@
-//! One step is taken back, by its transaction or by recovery.
+//! Undoing one step, for a rollback or for recovery.
 
 use duralite_logfmt::store::{PageId, PageKind, Undo, kind};
 
@@ -8,10 +8,10 @@ use crate::error::Error;
 use crate::pager::{Author, Logged};
 use crate::tree::{Outcome, Reaped};
 
-/// Takes one step back. It is found by its key: the row may be on another page by now.
+/// Undoes one step. The row is found by its key, because it may be on another page by now.
 ///
 /// # Errors
-/// Of the pages or the log.
+/// Errors of the pages or the log.
 pub(crate) fn undo_step(engine: &Engine, author: Author, undo: &[u8]) -> Result<Logged, Error> {
     let damaged = || Error::corrupt("what a log object says about taking it back");
     match Undo::decode(undo).map_err(|_| damaged())? {
@@ -38,13 +38,14 @@ pub(crate) fn undo_step(engine: &Engine, author: Author, undo: &[u8]) -> Result<
     }
 }
 
-/// Gives back what is below the root of a table that is not made after all. All its rows are out; but a leaf goes by an object of
-/// its own, after its last row, and a crash may have come before that, or there was no room for it.
+/// Frees the pages below the root of a table whose making is rolled back. The table has no rows any more. But a leaf is
+/// freed by an object of its own, after its last row is gone. A crash may have come before that object, or there was no
+/// room for it.
 fn empty_tree(engine: &Engine, root: PageId) -> Result<(), Error> {
     while kind(engine.pager.pool.read(root)?.bytes()) == PageKind::Inner {
         match engine.tree(root).reap() {
             Ok(Reaped::Pages) => {}
-            // Then its pages stay in use. Not to be able to open the store would be worse.
+            // Then the pages stay in use. A store that cannot be opened would be worse.
             Err(Error::Full { .. }) => return Ok(()),
             Ok(Reaped::LongRow { .. } | Reaped::Root) => {
                 return Err(Error::Corrupt {

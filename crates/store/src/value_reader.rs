@@ -1,10 +1,10 @@
-//! Values that are read piece by piece.
+//! Values that a program reads piece by piece.
 
 use std::fmt;
 use std::io::{self, Read};
 
-/// A value that is read piece by piece: of a long one never more than a page is in memory. See
-/// [`Reader::get_stream`](crate::Reader::get_stream); what it cannot read is the source of an [`io::Error`].
+/// A value that a program reads piece by piece: at most one page of a long value is in memory. See
+/// [`Reader::get_stream`](crate::Reader::get_stream). The store's error is the source of an [`io::Error`].
 pub struct ValueReader<'r> {
     len: u64,
     from: Box<dyn Read + 'r>,
@@ -15,7 +15,7 @@ impl<'r> ValueReader<'r> {
         Self { len, from: Box::new(from) }
     }
 
-    /// Bytes of the whole value.
+    /// The length of the whole value in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.len

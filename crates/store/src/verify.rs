@@ -1,4 +1,4 @@
-//! Every page is looked at: its checksum, its order, whether it is reached, and whether the map says so.
+//! Verifying a store: the checksum and order of every page, whether it is reachable, and whether its map agrees.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::tree::Ahead;
 
-/// What [`Store::verify`](crate::Store::verify) has looked at.
+/// The result of [`Store::verify`](crate::Store::verify).
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -26,17 +26,17 @@ use crate::tree::Ahead;
 pub struct Verified {
     /// Tables.
     pub tables: u64,
-    /// Tables that were dropped, and whose pages are being given back.
+    /// Tables that were dropped, and whose pages are being freed.
     pub dropped: u64,
     /// Rows of all tables.
     pub rows: u64,
     /// Pages in use.
     pub pages: u64,
-    /// Pages that are free, below the last in use.
+    /// Free pages below the last page in use.
     pub free_pages: u64,
 }
 
-/// For so long transactions that are over are waited for.
+/// How long to wait until transactions in progress are over.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
@@ -50,7 +50,7 @@ fn wrong(page: PageId, what: &str) -> Error {
     Error::Corrupt { what: what.to_owned(), page: Some(page) }
 }
 
-/// Looks at everything; nobody may change any of these trees meanwhile.
+/// Verifies everything. The caller keeps other transactions from changing these trees meanwhile.
 pub(crate) fn verify(engine: &Engine, roots: &[PageId]) -> Result<Verified, Error> {
     let begun = Instant::now();
     while engine.active.count() > 0 {
@@ -73,7 +73,7 @@ impl Walk {
         if self.reached.insert(page) { Ok(()) } else { Err(wrong(page, "a page that is reached twice")) }
     }
 
-    /// A page and what is below it; its keys lie from `low` on and before `high`.
+    /// Verifies a page and the pages below it. Its keys lie from `low` on and before `high`.
     fn page(
         &mut self,
         engine: &Engine,
@@ -83,7 +83,7 @@ impl Walk {
         high: Option<&[u8]>,
     ) -> Result<(), Error> {
         self.reach(id)?;
-        // A copy: the latch is not held while others are taken.
+        // This is a copy, so that the latch is not held while others are taken.
         let bytes = engine.pager.pool.read(id)?.bytes().to_vec();
         let damaged = |error| Error::page(id, error);
         validate(&bytes).map_err(damaged)?;
@@ -140,7 +140,7 @@ impl Walk {
     }
 }
 
-/// Whether exactly the reached pages are in use.
+/// Checks that exactly the reached pages are in use.
 fn compare_maps(engine: &Engine, reached: &HashSet<PageId>) -> Result<(u64, u64), Error> {
     let pool = &engine.pager.pool;
     let first = pool.file().first_page();

@@ -1,4 +1,4 @@
-//! Tables are found, made, renamed and dropped, all of it by changes of rows in the table of tables.
+//! Finding, making, renaming and dropping tables, all by changes of rows in the table of tables.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::reap::{dropped_key, is_hidden};
 use crate::space::{GivenPage, Purpose};
 use crate::table::Table;
 
-/// A name that a program may give.
+/// Checks that a program may use a name.
 fn check_name(name: &str) -> Result<(), Error> {
     if name.is_empty() || name.len() > KEY_LIMIT || is_hidden(name.as_bytes()) {
         let what = format!("a table's name has from 1 to {KEY_LIMIT} bytes, the first of which is not 0");
@@ -25,8 +25,8 @@ fn check_name(name: &str) -> Result<(), Error> {
 }
 
 impl Transaction {
-    /// A table, which is made if there is none of this name, and goes again if the transaction does not commit.
-    /// [`Store::table`](crate::Store::table) makes one that stays.
+    /// Returns the table of this name, and makes it if there is none. If the transaction does not commit, a new table
+    /// disappears again. [`Store::table`](crate::Store::table) makes one that stays.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -40,7 +40,7 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an empty or too long name; as [`put`](Self::put).
+    /// [`Error::Invalid`] for a name that is empty or too long; errors as of [`put`](Self::put).
     pub fn table(&mut self, name: &str) -> Result<Table, Error> {
         if let Some(root) = self.root_of(name)? {
             return Ok(self.engine().tables.handle(name, root));
@@ -59,9 +59,10 @@ impl Transaction {
         Ok(table)
     }
 
-    /// Drops a table with all its rows; whether there was one. If the transaction commits, handles of the table are refused
-    /// from then on, and its pages are given back in the background, after a crash too; if not, nothing has happened. Waits for
-    /// those who use the table, and they for this transaction.
+    /// Drops a table with all its rows, and returns whether there was one. If the transaction commits, the store
+    /// refuses handles of the table from then on, and frees its pages in the background, even after a crash. If the
+    /// transaction does not commit, nothing has happened. The transaction waits for others that use the table, and they
+    /// wait for it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -95,7 +96,7 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Gives a table another name. Its rows and handles stay as they are.
+    /// Renames a table. Its rows and handles stay as they are.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -112,7 +113,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::NoTable`], [`Error::TableExists`], [`Error::Invalid`] for a name that cannot be; as [`put`](Self::put).
+    /// [`Error::NoTable`], [`Error::TableExists`], [`Error::Invalid`] for a name that is not valid; errors as of
+    /// [`put`](Self::put).
     pub fn rename_table(&mut self, from: &str, to: &str) -> Result<(), Error> {
         let Some(root) = self.root_of(from)? else { return Err(Error::NoTable { name: from.to_owned() }) };
         if self.root_of(to)?.is_some() {
@@ -136,14 +138,14 @@ impl Transaction {
         Ok(root.map(|root| self.engine().tables.handle(name, root)))
     }
 
-    /// Keeps everybody from dropping a table, and from nothing else.
+    /// Keeps all other transactions from dropping a table; they may do everything else.
     pub(crate) fn keep_table(&self, table: &Table) -> Result<(), Error> {
         self.check()?;
         self.take(&Target::Table(table.root()), Mode::IntentionShared)?;
         table.check_there()
     }
 
-    /// The root of the table of this name, which stays so until the transaction is over.
+    /// The root of the table of this name. No other transaction changes that until this one is over.
     fn root_of(&mut self, name: &str) -> Result<Option<PageId>, Error> {
         check_name(name)?;
         self.check()?;
@@ -163,7 +165,7 @@ impl Transaction {
         self.change_row(intent, |tree, may| tree.remove(intent.author, key, may)).map(|_| ())
     }
 
-    /// What was done to tables after so many steps has been taken back.
+    /// Called when everything after the first `steps` steps has been undone: reverts what they did to tables.
     pub(super) fn tables_back(&mut self, steps: usize) {
         if self.renamed.is_empty() {
             return;
@@ -179,7 +181,7 @@ impl Transaction {
         self.engine().tables.changed();
     }
 
-    /// The transaction has committed, and has ended for snapshots.
+    /// Called when the transaction has committed, and has ended for snapshots.
     pub(super) fn tables_committed(&mut self) {
         if let Some(table) = self.loaded.take() {
             self.engine().tables.loaded(&table, &self.engine().versions);
@@ -198,7 +200,7 @@ impl Transaction {
         self.engine().tables.wake_reaper();
     }
 
-    /// An empty tree, which is given back if the transaction is.
+    /// Makes an empty tree, which is freed if the transaction is rolled back.
     fn make_root(&mut self) -> Result<PageId, Error> {
         let kept = self.admit(0)?;
         let undoable = Arc::clone(self.undoable.get_or_insert_default());

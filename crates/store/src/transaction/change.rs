@@ -1,4 +1,4 @@
-//! Changing a row, once there is room for the change and for taking it back.
+//! Changing a row, once there is room for the change and for its undo.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::noting;
 use crate::pager::{Author, Logged};
 use crate::tree::{Before, Found, MayChange, Outcome, Tree, chain_pages};
 
-/// Bytes of a log object besides what it is about.
+/// Bytes of a log object in addition to its content.
 pub(super) const OBJECT_OVERHEAD: u64 = 128;
 
 /// A change that a transaction is about to make.
@@ -21,18 +21,19 @@ pub(super) const OBJECT_OVERHEAD: u64 = 128;
 pub(super) struct Intent<'k> {
     pub(super) author: Author,
     pub(super) key: &'k [u8],
-    /// Bytes of its object, splits not counted in.
+    /// Bytes of the change's object, without splits.
     pub(super) bytes: u64,
-    /// The tree.
+    /// The root of the tree.
     pub(super) root: PageId,
-    /// Bytes of the cell that will be there.
+    /// Bytes of the new cell.
     pub(super) new: u64,
     /// Where the row was found.
     pub(super) found: Option<Found>,
 }
 
 impl Transaction {
-    /// Keeps room in the log to the end of the transaction, waiting for a checkpoint to make some.
+    /// Reserves room in the log until the end of the transaction. If there is none, waits for a checkpoint to free
+    /// some.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -44,8 +45,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Changes a row, once there is room for the change, for taking it back, and for giving back the chain of a long value
-    /// after the commit; whether there was a row to be changed.
+    /// Changes a row, once there is room for the change, for its undo, and for freeing the chain of a long value after
+    /// the commit. Returns whether there was a row to change.
     pub(super) fn change_row(
         &mut self,
         intent: Intent<'_>,
@@ -54,7 +55,7 @@ impl Transaction {
         let admitted = self.admit(intent.bytes)?;
         let mut chain = 0;
         let undoable = Arc::clone(self.undoable.get_or_insert_default());
-        // Until the step is listed; not while room is waited for.
+        // The mutex is held until the step is on the list, but not while the thread waits for room.
         let mut busy = undoable.busy.lock();
         let mut noting = None;
         let outcome = loop {
@@ -64,7 +65,7 @@ impl Transaction {
             let mut may = |before: &Before<'_>| {
                 wanted = chain_of(engine, before);
                 if wanted > chain {
-                    // Room may have to be waited for: not with a latch.
+                    // The thread may have to wait for room, which it must not do with a latch.
                     return Ok(false);
                 }
                 let old = before.old.map_or(0, <[u8]>::len) as u64;
@@ -105,12 +106,12 @@ impl Transaction {
     }
 }
 
-/// What is kept for taking a step back.
+/// The room that is reserved for the undo of a step.
 pub(super) fn undo_room(logged: Logged) -> Room {
     Room { bytes: logged.bytes + OBJECT_OVERHEAD, objects: 1 }
 }
 
-/// How many pages the long value has that a cell stands for.
+/// How many pages the long value of a cell has.
 fn chain_of(engine: &Engine, before: &Before<'_>) -> u64 {
     match before.old.map(leaf_value) {
         Some(Ok(Value::Long { bytes, .. })) => chain_pages(engine.pager.pool.page_bytes(), bytes),

@@ -1,4 +1,4 @@
-//! A transaction becomes durable.
+//! Committing a transaction.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::options::Durability;
 use crate::pager::Author;
 use crate::running::Running;
 
-/// What a transaction that was committed without waiting is waited for by. As long as there is one the store stays open, also
-/// if the [`Store`](crate::Store) has been dropped.
+/// A handle to wait until a transaction is durable that was committed without waiting. A ticket keeps the store open,
+/// even if the [`Store`](crate::Store) has been dropped.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -30,7 +30,7 @@ use crate::running::Running;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It is a future too, of any runtime or none: `ticket.await?` waits without keeping a thread.
+/// A ticket is also a future, for any async runtime: `ticket.await?` waits without blocking a thread.
 #[derive(Clone, Debug)]
 #[must_use = "the transaction is durable once the ticket has been waited for"]
 pub struct Ticket {
@@ -39,7 +39,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Waits until the transaction is durable, and with it all that committed before.
+    /// Waits until the transaction is durable, and with it all transactions that committed before.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -50,12 +50,12 @@ impl Ticket {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Poisoned`]: whether it is durable is known when the store has been opened again.
+    /// [`Error::Poisoned`]: the transaction may be durable or not; opening the store again settles that.
     pub fn wait(&self) -> Result<(), Error> {
         if self.upto == 0 { Ok(()) } else { self.running.engine.force(self.upto) }
     }
 
-    /// Whether it is durable already.
+    /// Whether the transaction is durable already.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -77,7 +77,7 @@ impl Ticket {
 impl Future for Ticket {
     type Output = Result<(), Error>;
 
-    /// As [`wait`](Ticket::wait); the thread that polls is not kept.
+    /// As [`wait`](Ticket::wait), without blocking the thread.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.upto == 0 || self.is_durable() {
             return Poll::Ready(Ok(()));
@@ -92,8 +92,8 @@ impl Future for Ticket {
 }
 
 impl Transaction {
-    /// Commits, and ends. On return the transaction is durable, and so is everything that it has read, unless the store was
-    /// opened with [`Durability::Eventual`].
+    /// Commits, and ends the transaction. On return the transaction is durable, and so is everything that it has read,
+    /// unless the store was opened with [`Durability::Eventual`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -105,7 +105,7 @@ impl Transaction {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Nothing is done after the end, as the compiler sees to:
+    /// The compiler makes sure that a transaction is not used after its end:
     ///
     /// ```compile_fail,E0382
     /// # let dir = tempfile::tempdir()?;
@@ -118,9 +118,9 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Finished`] if it has failed and can only be rolled back, [`Error::Full`] if there is no room for saying so:
-    /// it has been rolled back then. [`Error::Poisoned`]: then whether it is durable is known when the store has been opened
-    /// again.
+    /// [`Error::Finished`] if the transaction has failed and can only be rolled back, [`Error::Full`] if there is no
+    /// room for the commit record: in both cases it has been rolled back. [`Error::Poisoned`]: the transaction may be
+    /// durable or not; opening the store again settles that.
     pub fn commit(mut self) -> Result<(), Error> {
         let tuning = self.engine().tuning;
         let waits = tuning.durability == Durability::Immediate;
@@ -136,8 +136,8 @@ impl Transaction {
         forced
     }
 
-    /// Commits without waiting: locks are free on return, and others may see what was changed. The order of commits is
-    /// that in which they become durable.
+    /// Commits without waiting. On return the locks are released, and other transactions may see the changes.
+    /// Transactions become durable in the order of their commits.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -158,7 +158,8 @@ impl Transaction {
         Ok(Ticket { running: Arc::clone(&self.running), upto })
     }
 
-    /// Logs the commit, and gives free what it gave up; what has to be durable before anybody is told. 0 for nothing.
+    /// Logs the commit. Returns the object that has to be durable before the commit is acknowledged; 0 if there is
+    /// none.
     fn say_commit(&mut self) -> Result<Lsn, Error> {
         self.check()?;
         if !self.is_active {
@@ -167,7 +168,7 @@ impl Transaction {
         let engine = &self.running.engine;
         if !engine.controls.keep(Rule::LockUntilLogged) {
             engine.locks.release(self.held.get_mut(), 0);
-            // So that others have time to see what is not committed.
+            // Gives other transactions time to see uncommitted changes.
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         self.close_steps();
@@ -176,13 +177,14 @@ impl Transaction {
         Ok(logged.lsn.max(self.held.get_mut().depends_on()))
     }
 
-    /// Ends after a commit with this number, or after nothing.
+    /// Ends the transaction after its commit. A transaction that takes one of its locks later depends on the object
+    /// `upto`, unless that is 0.
     pub(super) fn finish(&mut self, upto: Lsn) {
         self.state.set(State::Over);
         let chains = self.chains_given_up();
         if !self.engine().controls.keep(Rule::EndBeforeRelease) {
             self.running.engine.locks.release(self.held.get_mut(), upto);
-            // So that others have time to end before.
+            // Gives other transactions time to end before this one.
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         let noted = self.end_for_snapshots();
@@ -193,7 +195,7 @@ impl Transaction {
         if !chains.is_empty() {
             self.copy_long_values();
         }
-        // If that fails the store is poisoned, and recovery does it.
+        // If that fails the store is poisoned, and recovery frees the chains.
         let _ = free_chains(engine, self.id, &chains);
         engine.counts.commits.add(1);
         self.end(upto);

@@ -1,4 +1,4 @@
-//! What a transaction has kept: room for taking back what it has done, for its commit, and for what comes after that.
+//! What a transaction has reserved: room for its undo, for its commit, and for what follows the commit.
 
 use std::sync::Arc;
 
@@ -11,28 +11,28 @@ use crate::error::Error;
 use crate::table::TreeOfTable;
 use crate::tree::Before;
 
-/// Pages that may be needed above the leaves, whatever is taken back.
+/// Pages that the undo may need above the leaves.
 const INNER_PAGES: u64 = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// In the log.
+    /// Room in the log.
     pub(super) room: Room,
-    /// In the page file, for putting back what is longer than what is there.
+    /// Pages in the page file, for putting back rows that are longer than the present ones.
     pages: u64,
     /// The leaves of such rows.
     leaves: FxHashMap<PageId, Leaf>,
 }
 
-/// A leaf in which others may fill what a transaction has made free.
+/// A leaf in which other transactions may fill the room that this one has freed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Leaf {
     freed: u64,
     pages: u64,
 }
 
-/// How many times a leaf is split at most so that so many bytes can come back: a page that is split has room for a quarter
-/// in either half.
+/// How many times a leaf has to be split at most so that `freed` bytes can come back. After a split each half has a
+/// quarter of a page free.
 fn splits(page_bytes: u64, freed: u64) -> u64 {
     if freed == 0 { 0 } else { 1 + freed / (page_bytes / 4) }
 }
@@ -40,14 +40,14 @@ fn splits(page_bytes: u64, freed: u64) -> u64 {
 /// A change of the table of tables that handles have to be told of.
 #[derive(Debug)]
 pub(super) struct Renamed {
-    /// The steps before it.
+    /// How many steps the transaction had taken before it.
     pub(super) steps: usize,
-    /// The table that it has made or dropped, and whether it is gone if the transaction commits.
+    /// The table that was made or dropped, and whether it was dropped.
     pub(super) tree: Option<(Arc<TreeOfTable>, bool)>,
 }
 
 impl Kept {
-    /// Keeps the pages that the change of a cell wants. Called with the leaf latched.
+    /// Reserves the pages that the undo of a changed cell may need. The caller has the leaf latched.
     pub(super) fn keep_pages(
         &mut self,
         engine: &Engine,
@@ -67,8 +67,8 @@ impl Kept {
         Ok(())
     }
 
-    /// Gives up the room in the log for what came after so many steps, which has been taken back; of pages only where there are
-    /// none before.
+    /// Gives back the room in the log of all steps after the first `steps`, which have been undone. Pages are given
+    /// back only if there is no step before.
     pub(super) fn back_to(&mut self, engine: &Engine, steps: usize, room: Room) {
         engine.admission.give_back(Room {
             bytes: self.room.bytes - room.bytes,
@@ -87,9 +87,9 @@ impl Kept {
         self.leaves.clear();
     }
 
-    /// Gives up everything: nothing is to be taken back any more.
+    /// Gives back everything: nothing has to be undone any more.
     pub(super) fn give_up(&mut self, engine: &Engine) {
-        // Who has changed nothing changes no word that others count in.
+        // A transaction that has changed nothing does not write the shared counters.
         if self.room != Room::default() {
             engine.admission.give_back(std::mem::take(&mut self.room));
         }

@@ -1,7 +1,9 @@
-//! A bulk load as a transaction: it takes pages, which its caller writes home, and commits by one object that makes them the table's.
+//! A bulk load as a transaction. It takes pages, its caller writes them home, and one object commits the load and adds
+//! the pages to the table.
 //!
-//! Invariant 53: the commit is logged once the pages are durable at home, and is the first to lead there; until then the pages are
-//! taken back like any other step. If a backup may lack them, or there is an archive, the log has their images before the commit.
+//! Invariant 53: the commit is logged once the pages are durable at home, and it has the first reference to them. Until
+//! then undo frees the pages, as with any other step. If a backup may lack the pages, or there is an archive, the log
+//! has images of the pages before the commit.
 
 use std::sync::Arc;
 
@@ -18,10 +20,10 @@ use crate::space::Run;
 use crate::table::Table;
 use crate::tree::Reaped;
 
-/// Images for which room in the log is kept at once.
+/// How many images the load reserves room in the log for at a time.
 const IMAGES_AT_ONCE: usize = 16;
 
-/// Backups, as a load has found them when it began.
+/// The state of backups when the load began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backups {
     begun: u64,
@@ -34,9 +36,9 @@ pub(crate) struct Loaded<'l> {
     pub(crate) table: &'l Table,
     /// The root's image.
     pub(crate) root: &'l [u8],
-    /// The pages, all of them durable at home but those that are spare.
+    /// The pages. All of them are durable at home, except for the spare ones.
     pub(crate) runs: &'l [Run],
-    /// Pages at the end of the last run that nothing was written to.
+    /// Pages at the end of the last run that were not written.
     pub(crate) spare: u64,
     pub(crate) backups: Backups,
 }
@@ -51,10 +53,10 @@ impl Loaded<'_> {
 }
 
 impl Transaction {
-    /// Locks a table for a load, which has to have no rows, also for snapshots that are open.
+    /// Locks a table for a load. The table must not have rows, nor may open snapshots show any.
     ///
     /// # Errors
-    /// [`Error::NotEmpty`]; as [`Transaction::put`].
+    /// [`Error::NotEmpty`]; errors as of [`Transaction::put`].
     pub(crate) fn begin_load(&mut self, table: &Table) -> Result<Backups, Error> {
         self.check()?;
         self.check_table(table)?;
@@ -64,7 +66,7 @@ impl Transaction {
         let not_empty = || Error::NotEmpty { name: table.name().to_owned() };
         let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         engine.tree(table.root()).each_cell(everything, |_, _| Err(not_empty()))?;
-        // Those that are older would be shown rows of the load in place of their own.
+        // An older snapshot would show the rows of the load in place of its own.
         if engine.versions.open_snapshots() > 0 && engine.versions.has_rows_of(table.root()) {
             return Err(not_empty());
         }
@@ -73,7 +75,7 @@ impl Transaction {
         Ok(Backups { begun: *backups, is_one_open })
     }
 
-    /// Takes some pages beside each other, `want` at most.
+    /// Takes at most `want` adjacent pages.
     pub(crate) fn take_run(&mut self, want: u64) -> Result<Run, Error> {
         self.changing(|tx| {
             let room = tx.admit(0)?;
@@ -92,7 +94,7 @@ impl Transaction {
     /// Commits. Durable on return.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit): if it is not [`Error::Poisoned`] nothing has happened.
+    /// As [`commit`](Self::commit). After any error but [`Error::Poisoned`] nothing has changed.
     pub(crate) fn commit_load(mut self, loaded: &Loaded<'_>) -> Result<(), Error> {
         self.check()?;
         self.make_leaf_of_root(loaded.table)?;
@@ -107,7 +109,7 @@ impl Transaction {
             let backups = engine.backups.lock();
             let has_to_be = engine.archive.is_some() || loaded.backups.is_one_open || *backups != begun;
             if is_in_log || !has_to_be {
-                // A backup that begins after this has the pages.
+                // A backup that begins after this point copies the pages from the file.
                 break self.say_load(engine, loaded, is_in_log)?;
             }
             drop(backups);
@@ -119,7 +121,7 @@ impl Transaction {
         forced
     }
 
-    /// A table that has lost its rows may have pages still.
+    /// A table that has lost all rows may still have pages.
     fn make_leaf_of_root(&self, table: &Table) -> Result<(), Error> {
         let engine = self.engine();
         let room = Room { bytes: 4 * self.page_bytes() as u64, objects: 4 };
@@ -155,7 +157,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Logs the commit together with the root, and with the pages that it leaves.
+    /// Logs the commit, together with the new root and the release of the spare pages.
     fn say_load(&mut self, engine: &Engine, loaded: &Loaded<'_>, is_in_log: bool) -> Result<Logged, Error> {
         let mut body = now_ns().to_le_bytes().to_vec();
         if !is_in_log {
@@ -171,7 +173,7 @@ impl Transaction {
             map = Some(engine.pager.pool.write(id)?);
             changes.push((1, Change::MapClearRun { bit, count: loaded.spare as u32 }));
         }
-        // Before anybody can see the rows.
+        // The table hides the new rows from snapshots before any of them can see the rows.
         engine.tables.begin_load(loaded.table);
         let mut pages = vec![&mut root];
         pages.extend(&mut map);
@@ -185,12 +187,12 @@ impl Transaction {
         Ok(logged)
     }
 
-    /// Whether the transaction goes on; if not it can only be rolled back.
+    /// Checks that the transaction can continue; if not, it can only be rolled back.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         self.check()
     }
 
-    /// It can only be rolled back from now on.
+    /// Makes the transaction fail: from now on it can only be rolled back.
     pub(crate) fn fail(&self) {
         self.state.set(State::Failed);
     }

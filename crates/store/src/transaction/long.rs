@@ -1,4 +1,4 @@
-//! Long values go in and out page by page.
+//! Writing and reading long values page by page.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -15,10 +15,11 @@ use crate::table::Table;
 use crate::tree::{Chain, ChainPage, add_to_chain, chain_pages, chain_piece, end_chain, inline_limit};
 use crate::value_reader::ValueReader;
 
-/// Room in the log is kept for so many pages at a time: what was written before may go home and out of the log meanwhile.
+/// How many pages room in the log is reserved for at a time. Meanwhile earlier pages may be written home, and their log
+/// be given up.
 const PAGES_AHEAD: u64 = 16;
 
-/// A value that is read as long as the transaction can be used.
+/// A reader of a value that works as long as the transaction does.
 struct InTransaction<'t, R> {
     tx: &'t Transaction,
     value: R,
@@ -31,7 +32,7 @@ impl<R: Read> Read for InTransaction<'_, R> {
     }
 }
 
-/// Fills a buffer as far as there are bytes.
+/// Fills a buffer with up to `most` bytes.
 fn read_full(from: &mut dyn Read, buffer: &mut Vec<u8>, most: usize) -> Result<(), Error> {
     buffer.clear();
     let read = from.take(most as u64).read_to_end(buffer);
@@ -40,7 +41,8 @@ fn read_full(from: &mut dyn Read, buffer: &mut Vec<u8>, most: usize) -> Result<(
 }
 
 impl Transaction {
-    /// A row's value, under a shared lock, to be read piece by piece: of one of a gigabyte never more than a page is in memory.
+    /// A row's value, under a shared lock, as a reader that reads it piece by piece. At most one page of the value is
+    /// in memory.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -56,7 +58,7 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// As [`get`](Self::get); those of reading on are the source of an [`io::Error`].
+    /// As [`get`](Self::get). Errors of later reads are the source of an [`io::Error`].
     pub fn get_stream(&self, table: &Table, key: &[u8]) -> Result<Option<ValueReader<'_>>, Error> {
         let Some(cell) = self.cell(table, key, Mode::Shared)? else { return Ok(None) };
         Ok(Some(match leaf_value(&cell).map_err(|_| Error::corrupt("a row"))? {
@@ -71,21 +73,22 @@ impl Transaction {
         }))
     }
 
-    /// Sets a row to what is read to its end, and says how many bytes that was; of them never more than two pages are in
-    /// memory. As [`put`](Self::put) otherwise. A value of any size up to [`VALUE_LIMIT`] takes about 1,200 bytes of
-    /// [`log_bytes`](method@crate::Options::log_bytes) for each page: 12 MiB for 64 MiB, in pages of 8 KiB.
+    /// Sets a row to everything that `value` yields, and returns how many bytes that was. At most two pages of the
+    /// value are in memory. Otherwise as [`put`](Self::put). A value of any size up to [`VALUE_LIMIT`] takes about
+    /// 1,200 bytes of [`log_bytes`](method@crate::Options::log_bytes) for each page: 12 MiB for 64 MiB, in pages of 8
+    /// KiB.
     ///
     /// See [`get_stream`](Self::get_stream) for an example.
     ///
     /// # Errors
-    /// As [`put`](Self::put), and [`Error::Io`] of the reader: then the transaction can only be rolled back, as a whole or to a
-    /// savepoint. [`Error::Full`] names the `log_bytes` that the value needs so far.
+    /// As [`put`](Self::put), and [`Error::Io`] if `value` fails: then the transaction can only be rolled back,
+    /// completely or to a savepoint. [`Error::Full`] names the `log_bytes` that the value has needed so far.
     pub fn put_stream(&mut self, table: &Table, key: &[u8], value: &mut impl Read) -> Result<u64, Error> {
         self.check_key(table, key)?;
         self.lock_row(table, key, Mode::Exclusive)?;
         let most = inline_limit(self.page_bytes()).saturating_sub(LEAF_CELL_HEAD + key.len());
         self.changing(|tx| {
-            // One byte more than fits tells whether it is a long one.
+            // Reading one byte more than fits shows whether the value is a long one.
             let mut begin = Vec::new();
             read_full(value, &mut begin, most + 1)?;
             let (cell, bytes) = if begin.len() <= most {
@@ -99,7 +102,7 @@ impl Transaction {
         })
     }
 
-    /// Writes a long value anew if it has pages that are not before `limit`.
+    /// Writes a long value again if it has pages that are not before `limit`.
     pub(crate) fn rewrite_long(&mut self, table: &Table, key: &[u8], limit: PageId) -> Result<(), Error> {
         let Some(cell) = self.cell(table, key, Mode::Exclusive)? else { return Ok(()) };
         let Value::Long { first, bytes } = leaf_value(&cell).map_err(|_| Error::corrupt("a row"))? else {
@@ -122,7 +125,7 @@ impl Transaction {
         })
     }
 
-    /// Whether a value of so many bytes fits in the log, before any of it is written.
+    /// Checks that the log has room for a value of this many bytes, before any of it is written.
     pub(super) fn check_long(&self, bytes: u64) -> Result<(), Error> {
         let log = &self.engine().pager.log;
         let pages = chain_pages(self.page_bytes(), bytes);
@@ -132,7 +135,7 @@ impl Transaction {
         self.engine().admission.check(room, self.kept.room)
     }
 
-    /// Writes a long value page by page: its length, and its first page.
+    /// Writes a long value page by page. Returns its length and its first page.
     pub(super) fn write_long(&mut self, value: &mut dyn Read) -> Result<(u64, PageId), Error> {
         self.enter()?;
         let mut ahead = Ahead::default();
@@ -166,23 +169,24 @@ impl Transaction {
         }
     }
 
-    /// Takes one more page for a value, and writes the one before.
+    /// Takes one more page for a value, and writes the page before it.
     fn chain_step(&mut self, ahead: &mut Ahead, before: Option<ChainPage<'_>>) -> Result<PageId, Error> {
         ahead.next(self)?;
-        // Not while room is waited for: what is needed to take this back may have to move forward meanwhile.
+        // The mutex is not held while the thread waits for room: meanwhile the keeper may have to move the undo
+        // forward.
         let undoable = Arc::clone(self.undoable.get_or_insert_default());
         let busy = undoable.busy.lock();
         let engine = self.engine();
         let added = add_to_chain(&engine.pager, &engine.space, self.author(), before);
         let (id, logged, undo) = added?;
-        // The image is not logged again when the page is given back.
+        // The undo frees the page and does not log its image again, so it needs less room than the step.
         self.add_step(Logged { bytes: OBJECT_OVERHEAD, ..logged }, undo);
         drop(busy);
         Ok(id)
     }
 }
 
-/// Room that is kept for pages that follow.
+/// Room in the log that is reserved for the next pages.
 #[derive(Debug, Default)]
 struct Ahead {
     room: Room,
@@ -190,13 +194,13 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// For some pages and one more, which ends the chain.
+    /// The room for [`PAGES_AHEAD`] pages, and for one more, which ends the chain.
     fn room(page_bytes: usize) -> Room {
         let pages = PAGES_AHEAD + 1;
         Room { bytes: pages * (page_bytes as u64 + 2 * OBJECT_OVERHEAD), objects: pages * 2 }
     }
 
-    /// One more page.
+    /// Makes sure that there is room for one more page.
     fn next(&mut self, tx: &Transaction) -> Result<(), Error> {
         if let Some(left) = self.pages.checked_sub(1) {
             self.pages = left;

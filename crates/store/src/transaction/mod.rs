@@ -1,7 +1,7 @@
-//! Transactions: rows are read and changed under locks that are held to the end.
+//! Transactions: they read and change rows under locks that they hold until they end.
 //!
-//! Invariant 39: a commit is acknowledged when everything up to it is durable; what a reader has seen too. A
-//! transaction that is not is taken back, step by step, by objects that are never taken back themselves.
+//! Invariant 39: a commit is acknowledged when everything up to it is durable, and so is everything that a reader has
+//! seen. A transaction that does not commit is undone step by step, by objects that are never undone themselves.
 
 mod catalog;
 mod change;
@@ -34,19 +34,19 @@ use crate::steps::Undoable;
 use crate::table::Table;
 use crate::tree::Found;
 
-/// How far it is.
+/// The state of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
-    /// It can only be rolled back.
+    /// The transaction can only be rolled back.
     Failed,
     Over,
 }
 
-/// A serializable transaction. It is rolled back if it is dropped before [`commit`](Self::commit). As long as there is one the
-/// store stays open, also if the [`Store`](crate::Store) has been dropped.
+/// A serializable transaction. It is rolled back if it is dropped before [`commit`](Self::commit). A transaction keeps
+/// the store open, even if the [`Store`](crate::Store) has been dropped.
 ///
-/// What it has read is certain once it has committed, also if it changed nothing.
+/// What a transaction has read is certain once it has committed, even if it has changed nothing.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -64,30 +64,31 @@ pub struct Transaction {
     running: Arc<Running>,
     id: TxId,
     state: Cell<State>,
-    /// What it has done; made with its first change.
+    /// The steps of the transaction; made with its first change.
     undoable: Option<Arc<Undoable>>,
-    /// Locks, which reading takes too. Borrowed while one is taken, and by nobody that calls others.
+    /// The locks, which reads take too. Borrowed only while a lock is taken, and never across a call of other code.
     held: RefCell<Held>,
-    /// The lock that it was refused, and that has made it fail.
+    /// The lock that the transaction was refused, and that made it fail.
     refused: Cell<Option<Refused>>,
     tables: RefCell<Vec<(TableId, Mode)>>,
-    /// Whether it has objects in the log.
+    /// Whether the transaction has objects in the log.
     is_active: bool,
-    /// What is kept for taking it back.
+    /// What the transaction has reserved for its undo.
     kept: Kept,
     last: Lsn,
-    /// The row that was read last to be changed, and where it was.
+    /// The row that was last read for a change, and where it was found.
     found: RefCell<Option<(TableId, Key, Found)>>,
-    /// Those that one can go back to, by number, with the steps before each, and what is kept in the log for them.
+    /// The savepoints by number, each with the number of steps before it, and the room in the log that was reserved
+    /// then.
     savepoints: Vec<(u64, usize, Room)>,
     next_savepoint: u64,
-    /// What it has done to tables that handles have to be told of.
+    /// Changes of tables that handles have to be told of.
     renamed: Vec<Renamed>,
-    /// The table whose rows its commit brings.
+    /// The table whose rows the commit adds.
     loaded: Option<Table>,
 }
 
-/// A moment in a transaction, to go back to.
+/// A point in a transaction that it can be rolled back to.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -112,7 +113,7 @@ impl Transaction {
         Self::with_age(running, id, id)
     }
 
-    /// A transaction that is as old as an earlier one that is over: it does not give way for ever.
+    /// Begins a transaction as old as an earlier one that is over, so that it does not give way in deadlocks for ever.
     pub(crate) fn with_age(running: &Arc<Running>, id: TxId, age: TxId) -> Self {
         Self {
             running: Arc::clone(running),
@@ -137,7 +138,7 @@ impl Transaction {
         &self.running.engine
     }
 
-    /// The number that it has in the log.
+    /// The number of the transaction in the log.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -150,7 +151,7 @@ impl Transaction {
         self.id
     }
 
-    /// This moment, for [`rollback_to`](Self::rollback_to).
+    /// Marks this point in the transaction for [`rollback_to`](Self::rollback_to).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -166,8 +167,8 @@ impl Transaction {
         Savepoint { tx: self.id, number: self.next_savepoint }
     }
 
-    /// Takes back what was changed since a savepoint, which stays. Locks stay too. A transaction that could only be
-    /// rolled back goes on.
+    /// Undoes all changes since a savepoint. The savepoint remains valid, and the locks stay. A transaction that could
+    /// only be rolled back continues.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -183,7 +184,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Foreign`] for a savepoint of another transaction or one that was rolled back over, [`Error::Poisoned`].
+    /// [`Error::Foreign`] for a savepoint of another transaction, or one that an earlier rollback has removed;
+    /// [`Error::Poisoned`].
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<(), Error> {
         let known = self.savepoints.iter().position(|(number, ..)| *number == savepoint.number);
         let at = known.filter(|_| savepoint.tx == self.id).ok_or(Error::Foreign { what: "the savepoint" })?;
@@ -197,12 +199,12 @@ impl Transaction {
         Ok(())
     }
 
-    /// How many steps would be taken back.
+    /// How many steps a rollback would undo.
     fn step_count(&self) -> usize {
         self.undoable.as_ref().map_or(0, |undoable| undoable.list.lock().steps.len())
     }
 
-    /// Whether it goes on.
+    /// Checks that the transaction can continue.
     fn check(&self) -> Result<(), Error> {
         match self.state.get() {
             State::Open => self.engine().poison.check(),
@@ -220,7 +222,7 @@ impl Transaction {
         if self.engine().tables.has(table) { Ok(()) } else { Err(Error::Foreign { what: "the table" }) }
     }
 
-    /// Takes a lock, and the one of the table that announces it.
+    /// Takes a lock, and before it the table's intention lock.
     fn lock(&self, table: TableId, target: &Target, mode: Mode) -> Result<(), Error> {
         let announced = if mode.changes() { Mode::IntentionExclusive } else { Mode::IntentionShared };
         let (held, mode_held) = {
@@ -240,13 +242,13 @@ impl Transaction {
         self.take(target, mode)
     }
 
-    /// Takes the lock of a row, whose table is there as long as it is held.
+    /// Takes the lock of a row. While the transaction has it, the table cannot be dropped.
     fn lock_row(&self, table: &Table, key: &[u8], mode: Mode) -> Result<(), Error> {
         self.lock(table.root(), &Target::Row(table.root(), Key::from(key)), mode)?;
         table.check_there()
     }
 
-    /// Keeps everybody from changing a table.
+    /// Keeps all other transactions from changing a table.
     pub(crate) fn lock_table(&self, table: TableId) -> Result<(), Error> {
         self.check()?;
         self.take(&Target::Table(table), Mode::Shared)
@@ -260,11 +262,11 @@ impl Transaction {
             self.refused.set(Some(refused));
             return Err(refused.into());
         }
-        // Whoever cannot take back what it has changed releases its locks all the same, and says so first.
+        // A transaction whose undo has failed releases its locks all the same, but poisons the store before that.
         self.engine().poison.check()
     }
 
-    /// What was refused, if it can only be rolled back for that.
+    /// The error of the refused lock, if the transaction can only be rolled back because of it.
     pub(crate) fn refused(&self) -> Option<Error> {
         self.refused.get().filter(|_| self.state.get() == State::Failed).map(Error::from)
     }
@@ -281,7 +283,7 @@ impl From<Refused> for Error {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        // What cannot be taken back poisons the store, and the next user is told.
+        // A failed undo poisons the store, and the next user gets that error.
         let _ = self.give_up();
     }
 }

@@ -1,4 +1,4 @@
-//! Reads that are made of others.
+//! Reads that are composed of other reads.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -11,7 +11,7 @@ use crate::table::Table;
 use crate::value_reader::ValueReader;
 
 impl Transaction {
-    /// Whether there is a row, under a shared lock. Its value is not read.
+    /// Whether there is a row, under a shared lock. The row's value is not read.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -28,7 +28,7 @@ impl Transaction {
         self.cell(table, key, Mode::Shared).map(|cell| cell.is_some())
     }
 
-    /// The row with the smallest key. Nobody puts one before it until this transaction is over.
+    /// The row with the smallest key. No other transaction adds a row before it until this transaction is over.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -47,7 +47,7 @@ impl Transaction {
         self.scan(table, ..).next().transpose()
     }
 
-    /// The row with the largest key. Nobody puts one behind it until this transaction is over.
+    /// The row with the largest key. No other transaction adds a row after it until this transaction is over.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -82,8 +82,8 @@ impl Transaction {
         self.scan(table, (Bound::Included(prefix), end))
     }
 
-    /// About how many rows a table has: exact for one of a few pages, otherwise from a few ways down the tree. Rows are
-    /// neither read nor locked; what others are changing may be counted.
+    /// About how many rows a table has: exact for a table of a few pages, otherwise estimated from a few paths down the
+    /// tree. Rows are neither read nor locked, so uncommitted changes of other transactions may count.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

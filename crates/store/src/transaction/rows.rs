@@ -1,4 +1,4 @@
-//! Rows are read and changed.
+//! Reading and changing rows.
 
 use std::sync::Arc;
 
@@ -36,8 +36,8 @@ impl Transaction {
         self.read(table, key, Mode::Shared)
     }
 
-    /// A row's value, under an exclusive lock: for a row that will be changed, without the danger of a deadlock when
-    /// two transactions have read it.
+    /// A row's value, under an exclusive lock. Use it for a row that will be changed: two transactions that read the
+    /// row under shared locks and then change it would deadlock.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -125,12 +125,12 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// As [`put`](Self::put), and [`Error::Exists`]: then nothing has changed, and the transaction goes on.
+    /// As [`put`](Self::put), and [`Error::Exists`]: then nothing has changed, and the transaction continues.
     pub fn insert(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.write(table, key, value, true)
     }
 
-    /// Sets rows, as [`put`](Self::put) does each. In ascending order of keys it is fastest.
+    /// Sets rows, each as by [`put`](Self::put). Ascending order of keys is fastest.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -142,7 +142,7 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// As [`put`](Self::put); the rows before have been set then, and go with the transaction.
+    /// As [`put`](Self::put). The rows before the error have been set, and are rolled back with the transaction.
     pub fn put_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &mut self,
         table: &Table,
@@ -177,7 +177,7 @@ impl Transaction {
         self.engine().pager.pool.page_bytes()
     }
 
-    /// Puts a row's cell in.
+    /// Stores a row's cell.
     pub(crate) fn put_cell(&mut self, root: PageId, key: &[u8], cell: &[u8]) -> Result<(), Error> {
         let intent = Intent {
             author: self.author(),
@@ -190,13 +190,13 @@ impl Transaction {
         self.change_row(intent, |tree, may| tree.put(intent.author, key, cell, may)).map(|_| ())
     }
 
-    /// Where a row was found, if it is the one that was read last to be changed.
+    /// Where the row was found, if it is the row that was last read for a change.
     fn found_row(&self, root: PageId, key: &[u8]) -> Option<Found> {
         let is_it = |row: &&(PageId, Key, Found)| row.0 == root && *row.1 == *key;
         self.found.borrow().as_ref().filter(is_it).map(|(.., found)| *found)
     }
 
-    /// Removes a row; whether it existed.
+    /// Removes a row, and returns whether it existed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -224,7 +224,7 @@ impl Transaction {
         })
     }
 
-    /// Does something that changes rows; if it fails the transaction can only be rolled back.
+    /// Runs a change of rows. If it fails, the transaction can only be rolled back.
     pub(crate) fn changing<T>(
         &mut self,
         change: impl FnOnce(&mut Self) -> Result<T, Error>,
@@ -232,7 +232,7 @@ impl Transaction {
         change(self).inspect_err(|_| self.state.set(State::Failed))
     }
 
-    /// Room for one step about so many bytes, with the splits that it may bring.
+    /// Reserves room for one step of about `bytes` bytes, and for the splits that it may cause.
     pub(crate) fn admit(&mut self, bytes: u64) -> Result<Room, Error> {
         let page = self.page_bytes() as u64;
         let room = Room { bytes: bytes + 4 * page + OBJECT_OVERHEAD, objects: 8 };
@@ -242,18 +242,18 @@ impl Transaction {
         Ok(room)
     }
 
-    /// The step is over, and what it has written is kept room for by [`add_step`](Self::add_step).
+    /// Gives back the room of a step that is over. [`add_step`](Self::add_step) reserves room for its undo.
     pub(crate) fn admitted(&self, room: Room) {
         self.engine().admission.give_back(room);
     }
 
-    /// Keeps room for its commit or its end, which the log may have to write by itself.
+    /// Reserves room for the commit or the end, which the log may have to write as a batch of its own.
     pub(super) fn enter(&mut self) -> Result<(), Error> {
         if !self.is_active {
             let force_bytes = self.engine().pager.log.space().force_bytes;
             let room = Room { bytes: OBJECT_OVERHEAD * 2 + force_bytes, objects: 2 };
             self.keep(room)?;
-            // Also where one goes back to what was before.
+            // The reservation also outlives a rollback to a savepoint.
             for (.., kept) in &mut self.savepoints {
                 kept.bytes += room.bytes;
                 kept.objects += room.objects;
@@ -270,13 +270,13 @@ impl Transaction {
         Author { kind: ObjectKind::Update, tx: self.id, previous: self.last }
     }
 
-    /// Remembers a step, and keeps room for taking it back.
+    /// Remembers a step, and reserves room for its undo.
     pub(crate) fn add_step(&mut self, logged: Logged, undo: Vec<u8>) {
         self.engine().admission.keep_for_undo(undo_room(logged));
         self.remember(logged, undo);
     }
 
-    /// Remembers a step for which room is kept.
+    /// Remembers a step for whose undo room is reserved already.
     pub(super) fn remember(&mut self, logged: Logged, undo: Vec<u8>) {
         let room = undo_room(logged);
         self.kept.room.bytes += room.bytes;
@@ -286,18 +286,18 @@ impl Transaction {
         undoable.list.lock().steps.push(Step { lsn: logged.lsn, undo });
     }
 
-    /// The chains of long values that rows had before, of those steps that stand.
+    /// The chains of long values that the remaining steps have replaced or removed.
     pub(super) fn chains_given_up(&self) -> Vec<PageId> {
         let Some(undoable) = &self.undoable else { return Vec::new() };
         undoable.list.lock().steps.iter().filter_map(|step| chain_given_up(&step.undo)).collect()
     }
 }
 
-/// The chain that a step's row had before.
+/// The chain of the long value that a step has replaced or removed.
 pub(crate) fn chain_given_up(undo: &[u8]) -> Option<PageId> {
     match Undo::decode(undo) {
         Ok(Undo::Row { old: Some(old), .. }) => match leaf_value(old) {
-            // A long key with an empty value has none.
+            // A long key with an empty value has no chain.
             Ok(Value::Long { first, .. }) => Some(first).filter(|first| *first != 0),
             _ => None,
         },

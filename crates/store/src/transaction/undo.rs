@@ -1,4 +1,4 @@
-//! Steps are taken back.
+//! Rolling back a transaction.
 
 use duralite_logfmt::store::ObjectKind;
 
@@ -9,7 +9,7 @@ use crate::pager::Author;
 use crate::undo::undo_step;
 
 impl Transaction {
-    /// Takes back everything, and ends. Locks are free on return.
+    /// Undoes everything, and ends the transaction. The locks are released on return.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -23,12 +23,12 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if something cannot be taken back: recovery will.
+    /// [`Error::Poisoned`] if something cannot be undone; recovery will undo it.
     pub fn rollback(mut self) -> Result<(), Error> {
         self.give_up()
     }
 
-    /// Takes back everything, unless it is over already.
+    /// Undoes everything, unless the transaction is over already.
     pub(super) fn give_up(&mut self) -> Result<(), Error> {
         if matches!(self.state.get(), State::Over) {
             return Ok(());
@@ -43,7 +43,7 @@ impl Transaction {
             }
             Ok(())
         });
-        // Otherwise the store is poisoned, and there are no snapshots any more.
+        // Otherwise the store is poisoned, and snapshots cannot be read any more.
         if taken_back.is_ok() {
             let noted = self.end_for_snapshots();
             self.look_at(&noted);
@@ -54,26 +54,26 @@ impl Transaction {
         taken_back
     }
 
-    /// Takes back all steps but the first so many.
+    /// Undoes all steps but the first `until`.
     pub(super) fn take_back(&mut self, until: usize) -> Result<(), Error> {
         let Some(undoable) = self.undoable.clone() else { return Ok(()) };
         loop {
             let _busy = undoable.busy.lock();
             let _noting = undoable.noting.lock();
-            // Off the list before it is taken back: without `busy` or `noting` nobody looks at the list.
+            // The step leaves the list before it is undone. Other threads read the list only with `busy` or `noting`.
             let engine = self.engine();
             let Some((step, next)) = noting::take_last(&engine.versions, &undoable, until) else {
                 return Ok(());
             };
             engine.poison.check()?;
             let author = Author { kind: ObjectKind::Compensation, tx: self.id, previous: next };
-            // It has to be possible: what was there before has been there.
+            // The undo has to succeed, because it restores what was there before.
             let logged = undo_step(engine, author, &step.undo).map_err(|error| engine.poison.set(&error))?;
             self.last = logged.lsn;
         }
     }
 
-    /// From now on nobody moves its steps.
+    /// Ensures that the keeper does not move the transaction's steps any more.
     pub(super) fn close_steps(&self) {
         if let Some(undoable) = &self.undoable {
             let _busy = undoable.busy.lock();
@@ -81,12 +81,12 @@ impl Transaction {
         }
     }
 
-    /// Releases locks and room. `early` as in [`crate::locks::Locks::release`].
+    /// Releases locks and room. `early` is as in [`crate::locks::Locks::release`].
     pub(super) fn end(&mut self, early: u64) {
         let engine = &self.running.engine;
         engine.locks.release(self.held.get_mut(), early);
         self.kept.give_up(engine);
-        // What a poisoned store could not take back recovery needs.
+        // If the store is poisoned, recovery needs the log of what could not be undone.
         if std::mem::take(&mut self.is_active) && !engine.poison.is_set() {
             engine.active.leave(self.id);
         }

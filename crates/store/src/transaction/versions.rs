@@ -1,4 +1,4 @@
-//! What snapshots see of a transaction's end.
+//! The end of a transaction for snapshots.
 
 use std::sync::Arc;
 
@@ -10,22 +10,23 @@ use crate::steps::Undoable;
 use crate::tree::read_chain;
 use crate::versions::{Image, Place};
 
-/// A row of which a long value goes: the table, the key, and the cell.
+/// A row whose long value is about to be freed: the table, the key, and the cell.
 type Gone = (PageId, Vec<u8>, Vec<u8>);
 
 impl Transaction {
-    /// Ends for snapshots, before its first lock is released; the rows that have to be [looked at](Self::look_at) then.
+    /// Ends the transaction for snapshots, before its first lock is released. Returns the rows that have to be
+    /// [checked](Self::look_at) then.
     pub(super) fn end_for_snapshots(&self) -> Vec<Arc<Place>> {
         let end = |undoable: &Arc<Undoable>| noting::end(&self.engine().versions, undoable);
         self.undoable.as_ref().map(end).unwrap_or_default()
     }
 
-    /// Gives up what no snapshot needs of what these rows were.
+    /// Drops the old versions of these rows that no snapshot needs.
     pub(super) fn look_at(&self, rows: &[Arc<Place>]) {
         rows.iter().for_each(|row| self.engine().versions.look_at(row));
     }
 
-    /// Copies what snapshots need of long values, whose pages go next.
+    /// Copies the long values that snapshots need, because their pages are freed next.
     pub(super) fn copy_long_values(&self) {
         let Some(undoable) = &self.undoable else { return };
         let mut gone: Vec<Gone> = Vec::new();
@@ -46,7 +47,7 @@ impl Transaction {
         if engine.versions.make_room(bytes) {
             engine.tables.snapshot_has_ended();
         }
-        // The snapshots that need it may have been ended.
+        // The snapshots that need the value may have been ended meanwhile.
         if engine.versions.has(*root, key, cell) {
             let value = read_chain(&engine.pager, first, bytes);
             let image = value.map_or(Image::Damaged, |value| Image::Copied(value.into()));

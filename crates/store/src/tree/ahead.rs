@@ -1,40 +1,42 @@
-//! Which leaves a scan comes to next, and when they are read.
+//! Which leaves a scan reaches next, and when to read them ahead.
 
 use duralite_logfmt::store::PageId;
 use smallvec::SmallVec;
 
 use crate::buffer::{MOST_AHEAD, Pool};
 
-/// From this leaf in a row on, the first one not counted in, leaves are read ahead: whoever looks at a few rows may see two.
+/// Leaves are read ahead from this leaf in a row on, not counting the first one: a program that reads a few rows may
+/// reach two leaves.
 const FROM_LEAF: u32 = 2;
-/// Leaves that are read ahead at first; then twice as many each time.
+/// How many leaves are read ahead at first; the number doubles each time.
 const FIRST: usize = 2;
 
-/// Leaves that come next, as far as the page above says.
+/// The next leaves, as far as the page above names them.
 pub(super) type Coming = SmallVec<[PageId; 2 * MOST_AHEAD]>;
 
 /// How far a scan in one direction has read ahead.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
-    /// Where it is, 0 before it has begun, and the leaf that comes next, if the page above has one more.
+    /// The leaf that the scan has reached, 0 before the first one, and the leaf after it, if the page above has one
+    /// more.
     leaf: PageId,
     next: Option<PageId>,
     in_order: u32,
-    /// Leaves that were read at a time, and those that are still to come of them.
+    /// How many leaves were read ahead last, and how many of these the scan has not reached.
     window: usize,
     left: usize,
-    /// Leaves behind those that the system was told to fetch.
+    /// How many leaves after these the system was told to fetch.
     fetched: usize,
 }
 
 impl Ahead {
-    /// How many of the leaves that come next it has to know.
+    /// How many of the next leaves the caller has to pass to `come_to`.
     pub(crate) fn most(&self) -> usize {
         let window = larger(self.window);
         if self.in_order + 1 >= FROM_LEAF && self.left <= 1 { window + larger(window) } else { 1 }
     }
 
-    /// The scan has come to a leaf, and has no latch.
+    /// The scan has reached a leaf, and holds no latch.
     pub(crate) fn come_to(&mut self, pool: &Pool, leaf: PageId, coming: &[PageId]) {
         if leaf == self.leaf {
             return;
@@ -55,13 +57,14 @@ impl Ahead {
         let (first, then) = coming.split_at(window.min(coming.len()));
         let is_fetched = self.fetched >= first.len();
         self.left = pool.read_ahead(first, then, is_fetched);
-        // Where there is no room it begins anew; where the page above has no more it goes on so with the next one.
+        // If there is no room the window starts small again. If the page above has no more leaves, the window stays for
+        // the next page.
         self.window = if self.left < first.len() { self.left } else { window };
         self.fetched = then.len();
     }
 }
 
-/// How many leaves are read after so many.
+/// The window after a window of this size.
 fn larger(window: usize) -> usize {
     (window * 2).clamp(FIRST, MOST_AHEAD)
 }

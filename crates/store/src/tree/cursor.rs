@@ -1,4 +1,4 @@
-//! Rows in order, one leaf at a time: nothing is held between leaves, each is found from the root.
+//! Rows in order, one leaf at a time. The scan holds nothing between leaves, and finds each leaf from the root.
 
 use std::ops::{Bound, Range};
 
@@ -9,16 +9,17 @@ use super::{Tree, child_of, damaged, place_for};
 use crate::error::Error;
 use crate::range::{Edges, edge, is_above, is_below, is_later};
 
-/// A leaf as it was at one moment: its latch is held for as long as copying a page takes.
+/// A copy of a leaf at one moment. The latch is held only while the page is copied.
 #[derive(Debug)]
 pub(crate) struct LeafCopy {
     id: PageId,
     bytes: Box<[u8]>,
-    /// Where the next leaf begins, if it was read forward, or where this one does, if backward; `None` at the table's end.
+    /// The key at which the next leaf begins (for a forward scan) or at which this leaf begins (backward); `None` at
+    /// the table's end.
     pub(crate) fence: Option<Vec<u8>>,
 }
 
-/// Rows of one leaf, from either end.
+/// Rows of one leaf, readable from either end.
 #[derive(Debug, Default)]
 pub(crate) struct Rows(Option<LeafCopy>, Range<usize>);
 
@@ -30,7 +31,7 @@ struct Beside {
 }
 
 impl Beside {
-    /// Of the child that has a range's beginning; its place.
+    /// Finds the child that has the beginning of a range, and returns its index.
     fn first(&mut self, page: &[u8], id: PageId, (from, to): Edges<'_>, most: usize) -> Result<usize, Error> {
         let place = match from {
             Bound::Included(key) | Bound::Excluded(key) => place_for(page, id, key)?,
@@ -51,11 +52,11 @@ impl Beside {
         Ok(place)
     }
 
-    /// Of the child that has a range's end; its place.
+    /// Finds the child that has the end of a range, and returns its index.
     fn last(&mut self, page: &[u8], id: PageId, (from, to): Edges<'_>, most: usize) -> Result<usize, Error> {
         let place = match to {
             Bound::Included(key) => place_for(page, id, key)?,
-            // The child with what is below the key.
+            // The child with the keys below `key`.
             Bound::Excluded(key) => position(page, id, key)?.0,
             Bound::Unbounded => cell_count(page),
         };
@@ -75,13 +76,13 @@ impl Beside {
 }
 
 impl Tree<'_> {
-    /// The leaf that has a range's beginning.
+    /// Copies the leaf that has the beginning of a range.
     pub(crate) fn first_leaf(&self, range: Edges<'_>, ahead: &mut Ahead) -> Result<LeafCopy, Error> {
         let most = ahead.most();
         self.copied(ahead, |page, id, beside: &mut Beside| beside.first(page, id, range, most))
     }
 
-    /// The leaf that has a range's end.
+    /// Copies the leaf that has the end of a range.
     pub(crate) fn last_leaf(&self, range: Edges<'_>, ahead: &mut Ahead) -> Result<LeafCopy, Error> {
         let most = ahead.most();
         self.copied(ahead, |page, id, beside: &mut Beside| beside.last(page, id, range, most))
@@ -99,17 +100,18 @@ impl Tree<'_> {
         Ok(leaf)
     }
 
-    /// Whether a leaf is for certain as it was copied, and has all rows from there to where it ended: it had rows, and has no newer
-    /// change ([`Found`](super::Found)). What was beside it may have become a part of it.
+    /// Whether a leaf surely is still as it was copied, and still has all rows up to the end of its range. That is so
+    /// if it had rows and has no newer change ([`Found`](super::Found)). The range may have grown by that of a
+    /// neighbour that was freed.
     pub(crate) fn is_current(&self, leaf: &LeafCopy) -> bool {
-        // Whoever goes down the tree is told what is wrong with it.
+        // If the page cannot be read, the descent from the root reports the error.
         let now = self.pager.pool.read(leaf.id).ok();
         cell_count(&leaf.bytes) > 0 && now.is_some_and(|now| lsn(now.bytes()) == lsn(&leaf.bytes))
     }
 }
 
 impl LeafCopy {
-    /// The places of the rows that are in a range.
+    /// The indexes of the rows in a range.
     pub(crate) fn places(&self, (from, to): Edges<'_>) -> Result<Range<usize>, Error> {
         let first = match from {
             Bound::Included(key) => position(&self.bytes, self.id, key)?.0,
@@ -124,17 +126,17 @@ impl LeafCopy {
         Ok(first..end.max(first))
     }
 
-    /// The cell at a place.
+    /// The cell at an index.
     pub(crate) fn cell(&self, place: usize) -> Result<&[u8], Error> {
         cell(&self.bytes, place).map_err(damaged(self.id))
     }
 
-    /// The key at a place.
+    /// The key at an index.
     pub(crate) fn key(&self, place: usize) -> Result<&[u8], Error> {
         cell_key(PageKind::Leaf, self.cell(place)?).map_err(damaged(self.id))
     }
 
-    /// The rows at some of its places.
+    /// The rows at some indexes.
     pub(crate) fn rows(self, places: Range<usize>) -> Rows {
         Rows(Some(self), places)
     }
@@ -145,19 +147,19 @@ impl Rows {
         self.1.is_empty()
     }
 
-    /// Takes the first row; its cell.
+    /// Removes the first row, and returns its cell.
     pub(crate) fn pop_front(&mut self) -> Option<Result<&[u8], Error>> {
         let place = self.1.next()?;
         self.0.as_ref().map(|leaf| leaf.cell(place))
     }
 
-    /// Takes the last row; its cell.
+    /// Removes the last row, and returns its cell.
     pub(crate) fn pop_back(&mut self) -> Option<Result<&[u8], Error>> {
         let place = self.1.next_back()?;
         self.0.as_ref().map(|leaf| leaf.cell(place))
     }
 
-    /// Passes over the rows whose keys are below this one.
+    /// Skips the rows with keys below `key`.
     pub(crate) fn seek(&mut self, key: &[u8]) -> Result<(), Error> {
         if let Some(leaf) = &self.0 {
             let from = leaf.places((Bound::Included(key), Bound::Unbounded))?.start;
@@ -167,17 +169,18 @@ impl Rows {
     }
 }
 
-/// Ways down a tree that its number of rows is told from.
+/// How many paths down a tree the estimate of its rows uses.
 const WAYS: usize = 16;
 
 impl Tree<'_> {
-    /// About how many rows there are: the mean, over a few ways down, of what the tree would have if all of it was like that. Exact
-    /// if there are no more leaves than ways.
+    /// About how many rows there are. Each of a few paths down the tree yields the number of rows that the tree would
+    /// have if all of it looked like that path; the result is their mean. It is exact if there are no more leaves than
+    /// paths.
     pub(crate) fn approximate_len(&self) -> Result<u64, Error> {
         let mut rows = 0.0;
         let mut leaves = 0.0_f64;
         for nth in 0..WAYS {
-            // Which part of what is below a page, from 0 to 1.
+            // The relative position in what is below a page, from 0 to 1.
             let part = std::cell::Cell::new((nth as f64 + 0.5) / WAYS as f64);
             let choose = |page: &[u8], _, children: &mut Vec<usize>| {
                 let count = cell_count(page) + 1;
@@ -204,8 +207,8 @@ impl Tree<'_> {
         Ok(rows)
     }
 
-    /// Gives the key and the cell of each row of a range, a leaf at a time: of what is changed meanwhile some or all. Ends early where
-    /// leaves are out of order.
+    /// Passes the key and the cell of each row in a range to `give`, leaf by leaf. Concurrent changes may be included
+    /// or not. Ends early if leaves are out of order.
     pub(crate) fn each_cell(
         &self,
         (from, to): Edges<'_>,
@@ -233,7 +236,7 @@ fn key_of(page: &[u8], id: PageId, index: usize) -> Result<&[u8], Error> {
     cell_key(PageKind::Inner, cell(page, index).map_err(damaged(id))?).map_err(damaged(id))
 }
 
-/// The first cell that is not below a key, and the first above it.
+/// The indexes of the first cell that is not below a key, and of the first one above it.
 fn position(page: &[u8], id: PageId, key: &[u8]) -> Result<(usize, usize), Error> {
     Ok(match search(page, key).map_err(damaged(id))? {
         Ok(index) => (index, index + 1),

@@ -1,4 +1,4 @@
-//! Pages are split, from the root on down, so that a leaf gets room.
+//! Splitting pages, from the root down, so that a leaf has room.
 
 use duralite_logfmt::store::{
     Change, INNER_CELL_HEAD, KEY_LIMIT, PageId, PageKind, blank, cell, cell_count, cell_key, child_at, extra,
@@ -11,19 +11,19 @@ use crate::error::Error;
 use crate::pager::Author;
 use crate::space::{GivenPage, Purpose};
 
-/// So much an inner page has to have free, for any key that comes up from below.
+/// Free bytes that an inner page must have, so that any key from a split below fits.
 const ROOM_FOR_A_CHILD: usize = INNER_CELL_HEAD + KEY_LIMIT + SLOT;
 
-/// A page in two: what goes right, and from which key on.
+/// The result of a split: the right page, and the key from which on keys belong to it.
 struct Halves {
     right: Vec<u8>,
     separator: Vec<u8>,
-    /// The cells of the left page end before this key.
+    /// The left page keeps the cells before this key.
     cut: Vec<u8>,
 }
 
 impl<'a> Tree<'a> {
-    /// Splits one page on the way to the leaf of a key, if one has to be; called until the leaf has room.
+    /// Splits one page on the path to the leaf of a key, if necessary. The caller repeats this until the leaf has room.
     pub(super) fn make_room(&self, key: &[u8], bytes: usize, purpose: Purpose) -> Result<(), Error> {
         let mut page = self.pager.pool.write(self.root)?;
         if is_full(&page, key, bytes)? {
@@ -67,7 +67,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// The root stays where it is: both halves go to new pages.
+    /// Splits the root. The root stays in its page, so both halves go to new pages.
     fn split_root(&self, root: &mut Writing<'a>, key: &[u8], purpose: Purpose) -> Result<(), Error> {
         let halves = halves(root, key)?;
         let mut left = root.bytes().to_vec();
@@ -82,7 +82,7 @@ impl<'a> Tree<'a> {
         set_extra(&mut new_root, first.id);
         let pointer = inner_cell(&halves.separator, second.id);
         Change::Put { cell: &pointer }.apply(&mut new_root).map_err(damaged(root.id()))?;
-        // The maps come after the pages: there may be one or two.
+        // There may be one or two maps, so they come after the pages.
         let changes = [
             (first.map + 3, first.set),
             (second.map + 3, second.set),
@@ -98,7 +98,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// A page that is latched is not free, whatever a damaged map says.
+/// A latched page is in use, whatever a damaged map says.
 fn not_in_use(given: &[GivenPage], latched: &[PageId]) -> Result<(), Error> {
     match given.iter().find(|page| latched.contains(&page.id)) {
         Some(page) => Err(Error::Corrupt { what: "the space map".to_owned(), page: Some(page.id) }),
@@ -106,7 +106,7 @@ fn not_in_use(given: &[GivenPage], latched: &[PageId]) -> Result<(), Error> {
     }
 }
 
-/// Whether a page has to be split before something may come into it.
+/// Whether a page has to be split before a cell can be added.
 fn is_full(page: &Writing<'_>, key: &[u8], bytes: usize) -> Result<bool, Error> {
     if kind(page.bytes()) == PageKind::Inner {
         return Ok(free_bytes(page.bytes()) < ROOM_FOR_A_CHILD);
@@ -121,7 +121,7 @@ fn halves(page: &Writing<'_>, key: &[u8]) -> Result<Halves, Error> {
     if cells < 2 {
         return Err(Error::Corrupt { what: "a full page with one cell".to_owned(), page: Some(page.id()) });
     }
-    // Rows that come in ascending order fill their pages.
+    // If rows are added in ascending order, a split leaves the left page full.
     let is_append = search(bytes, key).map_err(&damaged)? == Err(cells) && kind == PageKind::Leaf;
     let middle = if is_append { cells - 1 } else { middle(page)? };
     let at = |index| cell(bytes, index).map_err(&damaged);
@@ -144,7 +144,8 @@ fn halves(page: &Writing<'_>, key: &[u8]) -> Result<Halves, Error> {
     Ok(Halves { right, separator, cut })
 }
 
-/// The cell before which about half of the page's bytes are; never the first, and of an inner page never the last.
+/// The first cell of the right page, so that each page gets about half of the bytes. It is never the first cell, and in
+/// an inner page never the last.
 fn middle(page: &Writing<'_>) -> Result<usize, Error> {
     let bytes = page.bytes();
     let cells = cell_count(bytes);

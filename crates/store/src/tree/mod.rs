@@ -1,7 +1,7 @@
-//! B-trees. The root of a tree is one page for ever. Readers, and writers whose leaf has room, go down by copies of the inner
-//! pages and latch the leaf only: they change no word that all have to do with. Whoever splits a page, or gives an
-//! empty one back, holds a page's latch until it has the child's, and does it by one object of its own, which no
-//! transaction takes back.
+//! B-trees. The root of a tree always stays in the same page. Readers, and writers whose leaf has room, go down by
+//! copies of the inner pages and latch only the leaf, so they write no word that all threads share. A thread that
+//! splits a page, or frees an empty one, holds a page's latch until it has the child's latch. It logs the split or the
+//! removal as an object of its own, which is never undone.
 
 mod ahead;
 mod cursor;
@@ -31,17 +31,17 @@ pub(crate) use self::overflow::{
 pub(crate) use self::reap::Reaped;
 pub(crate) use self::relocate::MOST_MOVES;
 
-/// More splits than one row can ever need, if others who take the room meanwhile are counted in.
+/// More splits than one row can ever need, even if other transactions take the new room.
 const MOST_SPLITS: u32 = 1000;
 /// Bytes of a slot.
 const SLOT: usize = 2;
 
-/// The longest cell that stays in its leaf.
+/// Bytes of the longest cell that is stored in its leaf.
 pub(crate) fn inline_limit(page_bytes: usize) -> usize {
     (page_bytes - PAGE_HEADER_BYTES) / 4
 }
 
-/// A tree, by its root.
+/// A tree, named by its root.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tree<'a> {
     pub(crate) pager: &'a Pager,
@@ -51,39 +51,40 @@ pub(crate) struct Tree<'a> {
     pub(crate) found: Option<Found>,
 }
 
-/// A leaf that had a row, and its newest change then. As long as it has no newer one it has the row: a leaf with rows is
-/// not given back, and whatever moves rows changes it.
+/// A leaf that had a row, and the leaf's newest change then. As long as the leaf has no newer change it still has the
+/// row: a leaf with rows is not freed, and a step that moves rows changes the leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     leaf: PageId,
     lsn: Lsn,
 }
 
-/// The leaf and the cell that are about to be changed.
+/// The leaf and the old cell of a change that is about to be made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Before<'a> {
     pub(crate) leaf: PageId,
     pub(crate) old: Option<&'a [u8]>,
 }
 
-/// Whether what taking a change back may need is there. Asked with the leaf latched, right before the change.
+/// Tells whether the resources for undoing a change are reserved. Called with the leaf latched, right before the
+/// change.
 pub(crate) type MayChange<'f> = dyn FnMut(&Before<'_>) -> Result<bool, Error> + 'f;
 
-/// What came of a change that was asked about.
+/// The outcome of a requested change.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Changed(Changed),
-    /// There is no row to be removed.
+    /// There is no row to remove.
     NoRow,
-    /// It may not be: nothing has happened.
+    /// The change was refused, and nothing has changed.
     Refused,
 }
 
-/// What became of a change.
+/// A change that was made.
 #[derive(Debug)]
 pub(crate) struct Changed {
     pub(crate) logged: Logged,
-    /// The undo as it is in the log.
+    /// The undo in the log's format.
     pub(crate) undo: Vec<u8>,
 }
 
@@ -99,8 +100,8 @@ fn find<'a>(page: &'a [u8], id: PageId, key: &[u8]) -> Result<Option<&'a [u8]>, 
     }
 }
 
-/// Whether a page of a tree is a leaf. It has to be on the level below `above`, the page that led to it: so nobody goes
-/// down for ever, whatever a page says.
+/// Whether a page of a tree is a leaf. The page has to be one level below `above`, the level of the page that led to
+/// it. So a descent ends, whatever the pages contain.
 fn is_leaf(page: &[u8], id: PageId, above: Option<u8>) -> Result<bool, Error> {
     let is_below = above.is_none_or(|above| u16::from(level(page)) + 1 == u16::from(above));
     match (kind(page), level(page)) {
@@ -113,7 +114,7 @@ fn is_leaf(page: &[u8], id: PageId, above: Option<u8>) -> Result<bool, Error> {
     }
 }
 
-/// The child at a place. It is not the page itself, which is latched.
+/// The child at an index. Fails if that is the page itself, whose latch the caller holds.
 fn child_of(page: &[u8], id: PageId, place: usize) -> Result<PageId, Error> {
     let child = child_at(page, place).map_err(damaged(id))?;
     if child == id {
@@ -123,7 +124,7 @@ fn child_of(page: &[u8], id: PageId, place: usize) -> Result<PageId, Error> {
     }
 }
 
-/// The place of the child that has a key.
+/// The index of the child that has a key.
 fn place_for(page: &[u8], id: PageId, key: &[u8]) -> Result<usize, Error> {
     child_for(page, key).map_err(damaged(id))
 }
@@ -134,8 +135,8 @@ fn child(page: &[u8], id: PageId, key: &[u8]) -> Result<PageId, Error> {
 }
 
 impl<'a> Tree<'a> {
-    /// A leaf, latched by `latch`, and what was found out on the way to it. `choose` says to which child of an inner page
-    /// one goes. If a page on the way has changed meanwhile one goes again.
+    /// Goes down to a leaf, which `latch` latches. Returns the leaf, and what `choose` has collected on the path.
+    /// `choose` selects a child of each inner page. If a page on the path has changed meanwhile, goes down again.
     fn down<L: Latched, F: Default>(
         &self,
         latch: impl Fn(PageId) -> Result<L, Error>,
@@ -144,7 +145,8 @@ impl<'a> Tree<'a> {
         let mut way = self.pager.pool.way();
         loop {
             let gone = self.go_down(&mut way, &latch, &choose);
-            // With the leaf latched. What does not fit together may be of different moments.
+            // This check needs the leaf latched. If it fails, pages that do not fit together may be of different
+            // moments.
             if way.is_current() {
                 return gone;
             }
@@ -164,7 +166,7 @@ impl<'a> Tree<'a> {
             let at_hand = if above == Some(1) { None } else { way.by_copy(id) };
             let page = match at_hand {
                 Some(page) => {
-                    // One that has been copied is none, but it may be on another level than is looked for.
+                    // A copied page is never a leaf, but it may be on another level than expected.
                     is_leaf(page.bytes(), id, above)?;
                     page
                 }
@@ -188,14 +190,14 @@ impl<'a> Tree<'a> {
         Ok(find(page.bytes(), page.id(), key)?.map(|cell| (cell.to_vec(), found)))
     }
 
-    /// The leaf in which the row was found, if nobody has changed it since.
+    /// The leaf in which the row was found, if the leaf has not changed since.
     fn found_leaf(&self) -> Option<Writing<'a>> {
         let Found { leaf, lsn } = self.found?;
-        // Whoever goes down the tree is told what is wrong with it.
+        // If the page cannot be read, the descent from the root reports the error.
         self.pager.pool.write(leaf).ok().filter(|page| page.lsn() == lsn)
     }
 
-    /// The leaf for a key, latched for a change.
+    /// The leaf for a key, latched for writing.
     fn leaf(&self, key: &[u8]) -> Result<Writing<'a>, Error> {
         if let Some(leaf) = self.found_leaf() {
             return Ok(leaf);
@@ -204,7 +206,7 @@ impl<'a> Tree<'a> {
         self.down(latch, |page, id, ()| place_for(page, id, key)).map(|(leaf, ())| leaf)
     }
 
-    /// Puts a row's cell in, in place of the one with its key if there is one.
+    /// Stores a row's cell, and replaces the one with its key if there is one.
     pub(crate) fn put(
         &self,
         author: Author,
@@ -231,7 +233,7 @@ impl<'a> Tree<'a> {
         Err(Error::Corrupt { what: "a tree, where splits make no room,".to_owned(), page: Some(self.root) })
     }
 
-    /// Takes a row out.
+    /// Removes a row.
     pub(crate) fn remove(
         &self,
         author: Author,
@@ -250,8 +252,8 @@ impl<'a> Tree<'a> {
         let is_empty = cell_count(leaf.bytes()) == 0 && leaf.id() != self.root;
         drop(leaf);
         if is_empty {
-            // The row is out, and has to be taken back with the transaction whatever becomes of the leaf: one that
-            // stays is found by whoever inserts there next.
+            // The row is removed, and has to be undone with the transaction whatever becomes of the leaf. If the leaf
+            // cannot be freed, it stays empty until a row is inserted there.
             let _ = self.give_empty_back(key);
         }
         Ok(Outcome::Changed(Changed { logged, undo }))
@@ -266,7 +268,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Whether a cell of so many bytes fits in the place of the one with its key.
+/// Whether a cell of this size fits into the page in place of the one with its key.
 fn has_room(page: &[u8], old: Option<&[u8]>, bytes: usize) -> bool {
     free_bytes(page) + old.map_or(0, |old| old.len() + SLOT) >= bytes + SLOT
 }

@@ -1,4 +1,4 @@
-//! Long values, in chains of pages.
+//! Long values in chains of pages.
 
 use std::io::{self, Read};
 
@@ -11,21 +11,21 @@ use crate::error::{Error, VALUE_LIMIT};
 use crate::pager::{Author, Logged, Pager};
 use crate::space::{GivenPage, Purpose, Space};
 
-/// How many pages a value of so many bytes takes.
+/// How many pages a value of this many bytes takes.
 pub(crate) fn chain_pages(page_bytes: usize, bytes: u64) -> u64 {
     bytes.div_ceil((page_bytes - PAGE_HEADER_BYTES) as u64).max(1)
 }
 
-/// A page of a value that is being written, before the one after it is known.
+/// A page of a value that is being written, before the page after it is known.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChainPage<'a> {
     pub(crate) id: PageId,
     pub(crate) piece: &'a [u8],
 }
 
-/// Takes a page, for the next piece of a value, and writes the one before it, which leads there. Taken back by giving the
-/// new page back: until it is written it is an empty page of a chain, so that nobody takes what it held before for the root
-/// of a table. The new page, and the undo.
+/// Takes a page for the next piece of a value, and writes the page before it, which now leads to the new one. The undo
+/// frees the new page. Until the new page is written it is an empty page of a chain, so that its old content is not
+/// mistaken for the root of a table. Returns the new page, the object, and the undo.
 pub(crate) fn add_to_chain(
     pager: &Pager,
     space: &Space,
@@ -55,7 +55,7 @@ pub(crate) fn add_to_chain(
     Ok((id, logged, undo))
 }
 
-/// Writes the last page of a value, which goes back with the steps before if they are taken back.
+/// Writes the last page of a value. The object needs no undo, because the undo of the earlier steps frees the page.
 pub(crate) fn end_chain(pager: &Pager, last: ChainPage<'_>) -> Result<Logged, Error> {
     let image = chain_image(pager, last.piece, 0);
     let mut page = pager.pool.make(last.id)?;
@@ -70,7 +70,7 @@ fn chain_image(pager: &Pager, piece: &[u8], next: PageId) -> Vec<u8> {
     image
 }
 
-/// One page of a chain: its piece, and the page after it.
+/// Reads one page of a chain. Returns its piece, and the page after it.
 pub(crate) fn chain_piece(pager: &Pager, page: PageId) -> Result<(Vec<u8>, PageId), Error> {
     let page = pager.pool.read(page)?;
     let piece = payload(page.bytes());
@@ -80,31 +80,31 @@ pub(crate) fn chain_piece(pager: &Pager, page: PageId) -> Result<(Vec<u8>, PageI
     Ok((piece.to_vec(), extra(page.bytes())))
 }
 
-/// What is still to be read of a long value, piece by piece.
+/// The rest of a long value, read piece by piece.
 #[derive(Debug)]
 pub(crate) struct Chain<'p> {
     pager: &'p Pager,
-    /// Bytes that are in no piece yet.
+    /// Bytes after the present piece.
     left: u64,
     next: PageId,
-    /// Bytes that are passed over before the first piece.
+    /// Bytes to skip before the first piece.
     over: u64,
     piece: Vec<u8>,
     at: usize,
 }
 
 impl<'p> Chain<'p> {
-    /// A value from its byte `over` on.
+    /// Reads a value from byte `over` on.
     pub(crate) fn new(pager: &'p Pager, first: PageId, bytes: u64, over: u64) -> Self {
         Self { pager, left: bytes, next: first, over, piece: Vec::new(), at: 0 }
     }
 
-    /// Whether a piece has to be [got](Self::fill) before there is something to read.
+    /// Whether [`fill`](Self::fill) has to read a piece before there is something to read.
     pub(crate) fn is_empty(&self) -> bool {
         self.at == self.piece.len() && self.left > 0
     }
 
-    /// Gets the next piece.
+    /// Reads the next piece.
     pub(crate) fn fill(&mut self) -> Result<(), Error> {
         loop {
             let (piece, next) = chain_piece(self.pager, self.next)?;
@@ -120,7 +120,7 @@ impl<'p> Chain<'p> {
         }
     }
 
-    /// What is left of the piece, as far as there is room.
+    /// Copies as much of the present piece as fits into the buffer.
     pub(crate) fn read_piece(&mut self, buffer: &mut [u8]) -> usize {
         let left = &self.piece[self.at..];
         let some = left.len().min(buffer.len());
@@ -139,7 +139,7 @@ impl Read for Chain<'_> {
     }
 }
 
-/// The value in a chain.
+/// Reads the whole value of a chain.
 pub(crate) fn read_chain(pager: &Pager, first: PageId, bytes: u64) -> Result<Vec<u8>, Error> {
     if bytes > VALUE_LIMIT {
         return Err(Error::Corrupt { what: "a long row".to_owned(), page: Some(first) });
@@ -154,8 +154,8 @@ pub(crate) fn read_chain(pager: &Pager, first: PageId, bytes: u64) -> Result<Vec
     if value.len() as u64 == bytes { Ok(value) } else { Err(Error::corrupt("a long row")) }
 }
 
-/// Gives the first page of a chain back, for a transaction that has committed; which page is the next, 0 at the end. The
-/// object says that too, in the field for the previous one.
+/// Frees the first page of a chain, for a transaction that has committed. Returns the next page, 0 at the end of the
+/// chain. The object names the next page too, in its field `previous`.
 pub(crate) fn free_chain_step(pager: &Pager, space: &Space, tx: u64, page: PageId) -> Result<PageId, Error> {
     let next: Lsn = {
         let page = pager.pool.read(page)?;

@@ -1,4 +1,5 @@
-//! A tree that nobody uses any more goes, leaves first: each object takes as many of them as have their maps close together.
+//! Freeing a tree that is not used any more, leaves first. Each object frees as many leaves as have maps close
+//! together.
 
 use std::collections::BTreeSet;
 
@@ -12,27 +13,27 @@ use crate::buffer::Writing;
 use crate::error::Error;
 use crate::pager::Author;
 
-/// Maps that are latched for the leaves of one object.
+/// How many maps are latched for the leaves of one object.
 const MOST_MAPS: usize = 4;
-/// Pages that go by one object, which has to have room for what it says of each.
+/// How many leaves one object frees at most; the object has to have room for the changes of their maps.
 const MOST_PAGES: usize = 128;
 
-/// What came of taking part of a tree away.
+/// The result of freeing part of a tree.
 #[derive(Debug)]
 pub(crate) enum Reaped {
-    /// Pages are gone, and there are more.
+    /// Pages were freed, and there are more.
     Pages,
-    /// There is a row whose value has a chain of pages, which goes first.
+    /// A row has a value with a chain of pages, which has to be freed first.
     LongRow { key: Vec<u8>, first: PageId, bytes: u64 },
-    /// Only the root is left, and no chain of any row in it.
+    /// Only the root is left, and no row in it has a chain.
     Root,
 }
 
 impl<'a> Tree<'a> {
-    /// Gives back some leaves, from the left. The caller has the tree for itself, and kept room for an object of the largest
-    /// size. Nothing is taken back: a transaction that has committed has dropped the tree.
+    /// Frees some leaves, from the left. The caller has the tree for itself, and has reserved room for an object of the
+    /// largest size. Nothing is undone later, because the transaction that dropped the tree has committed.
     pub(crate) fn reap(&self) -> Result<Reaped, Error> {
-        // From the last page on that has another child, or from the root.
+        // The path begins at the last page that has another child, or at the root.
         let mut path = vec![self.pager.pool.write(self.root)?];
         let mut above = None;
         while let Some(page) = path.last() {
@@ -69,7 +70,8 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// The first leaves of a page above leaves that can go at once; or what has to go before the first of them.
+    /// Finds the first leaves of a page that can be freed at once. If the first leaf has a row with a chain, returns
+    /// that row instead.
     fn leaves_of(
         &self,
         lowest: &Writing<'a>,
@@ -95,7 +97,7 @@ impl<'a> Tree<'a> {
         Ok(Ok(leaves))
     }
 
-    /// Takes leaves away from the last page of a path, and the path's pages too whose last children they were.
+    /// Frees leaves below the last page of a path, and the pages of the path that have no other child.
     fn take_away(&self, mut path: Vec<Writing<'a>>, mut gone: Vec<PageId>) -> Result<(), Error> {
         let Some(lowest) = path.last() else { return Ok(()) };
         let all_of_it = gone.len() == cell_count(lowest.bytes()) + 1;
@@ -121,7 +123,7 @@ impl<'a> Tree<'a> {
         self.replace(&mut path[at], &image, &gone)
     }
 
-    /// Takes a row out together with a page, by one object that nobody takes back.
+    /// Removes a row and frees a page, by one object that is never undone.
     pub(crate) fn remove_with_page(&self, key: &[u8], page: PageId) -> Result<(), Error> {
         let mut leaf = self.leaf(key)?;
         if find(leaf.bytes(), leaf.id(), key)?.is_none() {
@@ -135,14 +137,14 @@ impl<'a> Tree<'a> {
         let is_empty = cell_count(leaf.bytes()) == 0 && leaf.id() != self.root;
         drop((leaf, map));
         if is_empty {
-            // A leaf that stays is found by whoever inserts there next.
+            // If the leaf cannot be freed, it stays empty until a row is inserted there.
             let _ = self.give_empty_back(key);
         }
         Ok(())
     }
 }
 
-/// A row in a leaf whose value has a chain.
+/// A row of a leaf whose value has a chain.
 fn long_row(leaf: &[u8], id: PageId) -> Result<Option<Reaped>, Error> {
     for index in 0..cell_count(leaf) {
         let cell = cell(leaf, index).map_err(damaged(id))?;

@@ -1,4 +1,4 @@
-//! Pages of a tree move towards the beginning of the file, so that its end becomes free.
+//! Moving pages of a tree towards the beginning of the file, so that the file's end becomes free.
 
 use duralite_logfmt::store::{
     Change, PageId, PageKind, blank, cell, cell_count, cell_key, inner_cell, level, set_extra,
@@ -10,19 +10,20 @@ use crate::error::Error;
 use crate::pager::Author;
 use crate::space::{GivenPage, Purpose};
 
-/// Pages that one call moves at most, for which its caller has kept room in the log.
+/// How many pages one call moves at most. The caller has reserved room in the log for them.
 pub(crate) const MOST_MOVES: u64 = 4;
 
-/// How far moving has come.
+/// The progress of moving.
 #[derive(Debug)]
 pub(crate) struct Moved {
     pub(crate) pages: u64,
-    /// The key to go on from; `None` at the end of the tree.
+    /// The key to continue from; `None` at the end of the tree.
     pub(crate) next: Option<Vec<u8>>,
 }
 
 impl<'a> Tree<'a> {
-    /// Moves some pages that are not before `limit` to free ones, on the way to a key and beside it. The root stays where it is.
+    /// Moves some pages on the path to a key, and beside it, that are not before `limit`, to free pages. The root stays
+    /// where it is.
     pub(crate) fn relocate(&self, key: &[u8], limit: PageId) -> Result<Moved, Error> {
         let mut moved = Moved { pages: 0, next: None };
         let mut page = self.pager.pool.write(self.root)?;
@@ -42,7 +43,7 @@ impl<'a> Tree<'a> {
             let (first, lowest) = (*places.start(), above == Some(1));
             for place in places {
                 if moved.pages == MOST_MOVES {
-                    // The next call finds those that are left.
+                    // The next call finds the pages that are left.
                     moved.next = Some(key.to_vec());
                     return Ok(moved);
                 }
@@ -57,7 +58,7 @@ impl<'a> Tree<'a> {
         Ok(moved)
     }
 
-    /// Moves a child of a latched page, if there is a free page before `limit`, by one object that nobody takes back.
+    /// Moves a child of a latched page, if there is a free page before `limit`, by one object that is never undone.
     fn move_child(&self, parent: &mut Writing<'a>, place: usize, limit: PageId) -> Result<bool, Error> {
         let id = child_of(parent.bytes(), parent.id(), place)?;
         if id < limit {
@@ -80,7 +81,7 @@ impl<'a> Tree<'a> {
                 Change::Put { cell: &pointer }.apply(&mut above).map_err(damaged(parent.id()))?;
             }
         }
-        // It changes too: who has found a row in it a moment ago is to look again.
+        // The old page changes too, so that a thread that has just found a row in it searches again.
         let mut nothing = image.clone();
         blank(&mut nothing, PageKind::Leaf, 0);
         let (map, bit) = self.space.place_of(id);

@@ -1,4 +1,4 @@
-//! An empty leaf goes, with the inner pages that had no other child.
+//! Freeing an empty leaf, with the inner pages that have no other child.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use crate::error::Error;
 use crate::pager::Author;
 
 impl<'a> Tree<'a> {
-    /// Gives the leaf of a key back, if it is empty and not the root.
+    /// Frees the leaf of a key, if it is empty and not the root.
     pub(super) fn give_empty_back(&self, key: &[u8]) -> Result<(), Error> {
-        // From the last page on that has another child, or from the root.
+        // The path begins at the last page that has another child, or at the root.
         let mut path = vec![(self.pager.pool.write(self.root)?, 0)];
         let mut above = None;
         while let Some((page, place)) = path.last_mut() {
@@ -49,9 +49,9 @@ impl<'a> Tree<'a> {
         self.replace(&mut top, &image, &gone)
     }
 
-    /// Makes a page anew and gives others back, in one step.
+    /// Replaces the content of a page and frees other pages, in one step.
     pub(super) fn replace(&self, page: &mut Writing<'a>, image: &[u8], gone: &[PageId]) -> Result<(), Error> {
-        // Latched in ascending order.
+        // The maps are latched in ascending order.
         let mut maps = BTreeMap::new();
         for id in gone {
             let (map, bit) = self.space.place_of(*id);
@@ -71,7 +71,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Takes a child out of an inner page that has another.
+/// Removes a child from an inner page that has another one.
 pub(super) fn without_child(page: &mut [u8], place: usize) -> Result<(), duralite_logfmt::FormatError> {
     let index = place.saturating_sub(1);
     let key = cell_key(PageKind::Inner, cell(page, index)?)?.to_vec();

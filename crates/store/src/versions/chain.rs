@@ -1,4 +1,4 @@
-//! What one row was before each transaction that has changed it.
+//! The version chain of one row: what the row was before each transaction that changed it.
 
 use std::sync::Arc;
 
@@ -7,19 +7,19 @@ use smallvec::SmallVec;
 use super::fate::Fate;
 use super::moments::Moments;
 
-/// Bytes that a version takes besides its row, about.
+/// Bytes that a version takes in addition to its row, roughly.
 const VERSION_BYTES: u64 = 256;
 
 /// What a row was.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Image {
-    /// There was none.
+    /// There was no row.
     Absent,
-    /// The cell. What it leads to is there as long as this says so.
+    /// The row's cell. The pages that it leads to are not freed while the version is this cell.
     Cell(Arc<[u8]>),
-    /// The value, of which the pages were given back.
+    /// The value, whose pages were freed.
     Copied(Arc<Vec<u8>>),
-    /// It cannot be read any more.
+    /// The value cannot be read any more.
     Damaged,
 }
 
@@ -41,10 +41,10 @@ impl Image {
 #[derive(Debug)]
 struct Version {
     fate: Arc<Fate>,
-    /// How many steps the transaction had taken before that one.
+    /// How many steps the transaction had taken before that change.
     step: usize,
     image: Image,
-    /// The moment of the oldest snapshot that needs it, once the transaction has ended; 0 before.
+    /// The moment of the oldest snapshot that needs the version, once the transaction has ended; 0 before.
     kept_for: u64,
 }
 
@@ -54,8 +54,8 @@ impl Version {
     }
 }
 
-/// The versions of a row, oldest first. Whoever changes a row has it locked until its end: so they ended in this order, and only
-/// the last one may not have.
+/// The versions of a row, oldest first. A transaction that changes a row locks it until it ends. So the transactions
+/// ended in this order, and only the last one may not have ended.
 #[derive(Debug, Default)]
 pub(super) struct Chain(SmallVec<[Version; 1]>);
 
@@ -64,13 +64,13 @@ impl Chain {
         self.0.is_empty()
     }
 
-    /// What the row was for a snapshot, if that is not what it is.
+    /// What the row was for a snapshot, if that differs from what it is now.
     pub(super) fn at(&self, moment: u64) -> Option<&Image> {
         self.0.iter().find(|version| version.fate.moment() > moment).map(|version| &version.image)
     }
 
-    /// Notes what the row was before a step. Of each transaction only the first counts, whenever it is noted. By how many
-    /// bytes it has grown and shrunk.
+    /// Notes what the row was before a step. Only a transaction's first change of the row counts, in whatever order
+    /// they are noted. Returns by how many bytes the chain has grown and shrunk.
     pub(super) fn note(
         &mut self,
         fate: &Arc<Fate>,
@@ -100,7 +100,7 @@ impl Chain {
         self.0.iter().any(|version| version.image.is_cell(cell))
     }
 
-    /// Puts something in the place of a cell, in every version; by how many bytes it has grown and shrunk.
+    /// Replaces a cell in every version. Returns by how many bytes the chain has grown and shrunk.
     pub(super) fn replace(&mut self, cell: &[u8], by: &Image) -> (u64, u64) {
         let (mut grown, mut shrunk) = (0, 0);
         for version in self.0.iter_mut().filter(|version| version.image.is_cell(cell)) {
@@ -111,8 +111,9 @@ impl Chain {
         (grown, shrunk)
     }
 
-    /// Gives up what no snapshot needs of transactions that have ended; how many bytes that was. Of what stays `keep` is told
-    /// for which snapshot, the oldest one that needs it, if it was not told so before or that one is not open any more.
+    /// Drops versions of ended transactions that no snapshot needs. Returns how many bytes that freed. For each version
+    /// that stays, calls `keep` with the moment of the oldest snapshot that needs it, if that is not the moment it was
+    /// last called with.
     pub(super) fn prune<R>(&mut self, moments: &mut Moments<R>, keep: impl Fn(&mut Moments<R>, u64)) -> u64 {
         let (mut from, mut freed) = (0, 0);
         self.0.retain(|version| {

@@ -1,22 +1,22 @@
-//! What has become of a transaction, as snapshots see it.
+//! Whether and when a transaction has ended, as snapshots see it.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Nothing has become of it, and nothing of what it has changed is noted.
+/// The transaction has not ended, and nothing that it has changed is noted.
 const OPEN: u64 = 0;
-/// It is over, and nothing was noted: no snapshot was open.
+/// The transaction has ended, and nothing was noted, because no snapshot was open.
 const UNNOTED: u64 = 1;
-/// Nothing has become of it yet, and what it changes is noted. Later than each moment.
+/// The transaction has not ended, and its changes are noted. This is later than every moment.
 const PENDING: u64 = u64::MAX;
-/// The first moment; those before stand for something else.
+/// The first moment; smaller numbers have another meaning.
 pub(super) const FIRST_MOMENT: u64 = 2;
 
-/// Whether a transaction is over, and at which moment it ended, committed or taken back.
+/// Whether a transaction has ended, and at which moment. It does not matter whether it committed or was rolled back.
 #[derive(Debug, Default)]
 pub(crate) struct Fate(AtomicU64);
 
 impl Fate {
-    /// Says that what it changes is noted; whether that was in time, before it was over.
+    /// Marks the transaction's changes as noted. Returns whether that was in time, before the transaction ended.
     pub(crate) fn is_noted(&self) -> bool {
         match self.0.compare_exchange(OPEN, PENDING, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => true,
@@ -24,23 +24,23 @@ impl Fate {
         }
     }
 
-    /// Ends if nothing was noted.
+    /// Ends the transaction if nothing was noted. Returns whether that was so.
     pub(super) fn end_unnoted(&self) -> bool {
         self.0.compare_exchange(OPEN, UNNOTED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// Ends at a moment.
+    /// Ends the transaction at a moment.
     pub(super) fn end(&self, moment: u64) {
         debug_assert_eq!(self.moment(), PENDING, "a transaction ends once, and was noted");
         self.0.store(moment, Ordering::SeqCst);
     }
 
-    /// Whether it has not ended.
+    /// Whether the transaction is noted and has not ended.
     pub(super) fn is_pending(&self) -> bool {
         self.moment() == PENDING
     }
 
-    /// When it ended; later than each moment if it has not.
+    /// The moment at which the transaction ended; later than every moment if it has not ended.
     pub(super) fn moment(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }

@@ -1,17 +1,19 @@
-//! What rows were before transactions changed them, for snapshots: in memory, and only while there are any.
+//! Old row versions for snapshots, in memory, and only while snapshots are open.
 //!
-//! Pages are changed in place, before the commit. So while a snapshot is open, whoever is about to change a row first notes
-//! here what it was; the first snapshot notes that of the transactions in progress when it is opened.
+//! Pages are changed in place, before the commit. So while a snapshot is open, a transaction that is about to change a
+//! row first notes here what the row was. The first snapshot, when it is opened, notes the same for the changes of
+//! transactions in progress.
 //!
-//! Invariant 55: a transaction ends, for snapshots, at one moment: after its last change of a page, and before it releases
-//! its first lock. A snapshot shows those that had ended when it was opened, which is a prefix of an order that
-//! explains what all transactions have seen, and has each that was acknowledged before.
+//! Invariant 55: for snapshots a transaction ends at one moment, after its last change of a page, and before it
+//! releases its first lock. A snapshot shows the transactions that had ended when it was opened. They are a prefix of
+//! an order that explains what all transactions have seen, and include each one that was acknowledged before.
 //!
-//! Invariant 56: what a row was for an open snapshot is noted before its page is changed, and stays until the snapshot is closed,
-//! or is told that it has ended. So who looks at the page first, and here after that, finds what it was, whatever
-//! happens in between; and no latch is held for it.
+//! Invariant 56: what a row was for an open snapshot is noted before the row's page is changed, and stays until the
+//! snapshot is closed, or has been told that it has ended. So a reader that reads the page first, and the versions
+//! after that, finds what the row was, whatever happens in between, and holds no latch for that.
 //!
-//! Invariant 57: what is noted takes no more than its limit, and what the changes add by which the oldest snapshots are ended.
+//! Invariant 57: old versions take no more memory than their limit, and in addition what is noted by the changes that
+//! cause the oldest snapshots to be ended.
 
 mod chain;
 mod fate;
@@ -31,29 +33,31 @@ use crate::range::Edges;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// So many rows a change looks at of which a version was kept for nothing.
+/// How many rows a change checks whose versions were kept for snapshots that have been ended.
 const AT_ONCE: usize = 64;
 
-/// What rows were, of all tables.
+/// The old versions of rows, of all tables.
 ///
-/// A lock of `moments` is taken with or without one of a row or of `due`, and nothing is taken with it.
+/// Lock order: the mutex of `moments` may be taken while the mutex of a row or of `due` is held. No mutex is taken
+/// while `moments` is held.
 #[derive(Debug)]
 pub(crate) struct Versions {
-    /// Whether changes have to be noted; changed under the lock of `moments`.
+    /// Whether changes have to be noted. Changed under the lock of `moments`.
     is_on: AtomicBool,
-    /// Whether there is something in `due`.
+    /// Whether `due` has rows.
     is_due: AtomicBool,
-    /// In bytes.
+    /// The limit in bytes.
     limit: u64,
     moments: Mutex<Moments<Arc<Place>>>,
-    /// Rows of which a version was kept for snapshots that were ended. Whoever changes rows looks at some of them.
+    /// Rows with versions that were kept for snapshots which have been ended. Threads that change rows check some of
+    /// them.
     due: Mutex<Vec<Arc<Place>>>,
     noted: Noted,
     ended: AtomicU64,
 }
 
 impl Versions {
-    /// Nothing noted, and so many bytes at most.
+    /// No versions yet, and at most `limit` bytes of them.
     pub(crate) fn new(limit: u64) -> Self {
         Self {
             is_on: AtomicBool::new(false),
@@ -66,12 +70,13 @@ impl Versions {
         }
     }
 
-    /// Whether changes have to be noted. Asked before each, with its leaf latched, by one whom the first snapshot waits for.
+    /// Whether changes have to be noted. A transaction asks before each change, with the leaf latched, while it holds
+    /// `noting`, for which the first snapshot waits.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::SeqCst)
     }
 
-    /// Something done with the moments, and with what follows for writers from that.
+    /// Does some work with the moments, and then updates the flag for writers.
     fn with_moments<T>(&self, work: impl FnOnce(&mut Moments<Arc<Place>>) -> T) -> T {
         let mut moments = self.moments.lock();
         let done = work(&mut moments);
@@ -79,8 +84,8 @@ impl Versions {
         done
     }
 
-    /// A snapshot is about to be opened; whether what transactions in progress have changed is noted already. From
-    /// now on whoever changes a row notes it.
+    /// Begins to open a snapshot. From now on each transaction that changes a row notes it. Returns whether everything
+    /// that transactions in progress have changed is noted already.
     pub(crate) fn begin_to_open(&self) -> bool {
         self.with_moments(|moments| {
             moments.begin_to_open();
@@ -88,20 +93,20 @@ impl Versions {
         })
     }
 
-    /// Opens a snapshot at this moment, once that is noted.
+    /// Opens a snapshot at this moment. The caller has noted what transactions in progress have changed.
     pub(crate) fn open(&self) -> Arc<Seen> {
         self.with_moments(Moments::open)
     }
 
-    /// Closes a snapshot, and gives up what it alone has needed.
+    /// Closes a snapshot, and drops the versions that only this one has needed.
     pub(crate) fn close(&self, seen: &Arc<Seen>) {
         let rows = self.with_moments(|moments| moments.close(seen));
         rows.iter().for_each(|row| self.look_at(row));
     }
 
-    /// Notes what a row was before a step of a transaction, which has the row locked; by its number in the transaction,
-    /// of which only the first counts. The row if it is another one than those before, which is to be [looked
-    /// at](Self::look_at) when the transaction has ended.
+    /// Notes what a row was before a step of a transaction, which has the row locked. `step` is the step's number in
+    /// the transaction, of whose changes of the row only the first counts. Returns the row if the transaction notes it
+    /// for the first time; the row has to be [checked](Self::look_at) when the transaction has ended.
     pub(crate) fn note(
         &self,
         fate: &Arc<Fate>,
@@ -112,8 +117,8 @@ impl Versions {
         self.noted.note(fate, row, step, old)
     }
 
-    /// A transaction ends, before it releases a lock; whether the rows that it has noted have to be [looked
-    /// at](Self::look_at) then.
+    /// Ends a transaction, before it releases a lock. Returns whether the rows that it has noted have to be
+    /// [checked](Self::look_at) then.
     pub(crate) fn end(&self, fate: &Fate) -> bool {
         if fate.end_unnoted() {
             return false;
@@ -122,7 +127,7 @@ impl Versions {
         true
     }
 
-    /// A row may have versions that nobody needs.
+    /// Drops the versions of a row that no snapshot needs.
     pub(crate) fn look_at(&self, row: &Arc<Place>) {
         self.noted.look_at(row, &self.moments);
     }
@@ -132,23 +137,23 @@ impl Versions {
         self.noted.has(table, key, cell)
     }
 
-    /// Whether it is noted of some row of a table what it was.
+    /// Whether there is an old version of some row of a table.
     pub(crate) fn has_rows_of(&self, table: TableId) -> bool {
         self.noted.has_rows_of(table)
     }
 
-    /// Puts something in the place of a cell in all versions of a row.
+    /// Replaces a cell in all versions of a row.
     pub(crate) fn replace(&self, table: TableId, key: &[u8], cell: &[u8], by: &Image) {
         self.noted.replace(table, key, cell, by);
     }
 
-    /// What a row was for a snapshot, if that is not what its page has. The page is looked at before.
+    /// What a row was for a snapshot, if that differs from the page. The caller has read the page before.
     pub(crate) fn find(&self, seen: &Seen, table: TableId, key: &[u8]) -> Option<Image> {
         self.noted.find(seen.moment(), table, key)
     }
 
-    /// The rows of a range that are not what their pages have, of as many as are looked at. The pages are looked at
-    /// before.
+    /// The rows of a range that differ from their pages, among the first `most` noted rows. The caller has read the
+    /// pages before.
     pub(crate) fn changed(
         &self,
         seen: &Seen,
@@ -160,12 +165,12 @@ impl Versions {
         self.noted.changed(seen.moment(), table, range, (end, most))
     }
 
-    /// A moment, such that each snapshot that is opened from now on is of a later one.
+    /// Lets a moment pass, and returns the one before: each snapshot that is opened from now on is of a later moment.
     pub(crate) fn pass(&self) -> u64 {
         self.moments.lock().pass()
     }
 
-    /// As [`pass`](Self::pass), with something done before a snapshot of a later moment can be opened.
+    /// As [`pass`](Self::pass), but calls `work` before a snapshot of a later moment can be opened.
     pub(crate) fn pass_and(&self, work: impl FnOnce(u64)) {
         let mut moments = self.moments.lock();
         let moment = moments.pass();
@@ -177,7 +182,7 @@ impl Versions {
         self.moments.lock().has_until(moment)
     }
 
-    /// How many bytes it takes.
+    /// How many bytes the versions take.
     pub(crate) fn bytes(&self) -> u64 {
         self.noted.bytes()
     }
@@ -187,15 +192,15 @@ impl Versions {
         self.moments.lock().count()
     }
 
-    /// How many snapshots were ended because old versions took too much.
+    /// How many snapshots were ended because old versions took too much memory.
     pub(crate) fn ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Called by whoever has changed a row, without a latch: ends the oldest snapshots if what is noted takes too much, and
-    /// gives up a little of what was kept for them. Whether it has ended some.
+    /// Called after a change of a row, without a latch. Ends the oldest snapshots if the versions take too much memory,
+    /// and drops some versions that were kept for ended snapshots. Returns whether it has ended any.
     pub(crate) fn keep_to_limit(&self) -> bool {
-        // Not while something is still to be given up.
+        // No further snapshots are ended while versions of ended ones remain to be dropped.
         let is_too_much = self.is_on() && !self.is_due.load(Ordering::SeqCst) && self.bytes() > self.limit;
         let has_ended = is_too_much && self.end_oldest();
         if self.is_due.load(Ordering::SeqCst) {
@@ -204,7 +209,7 @@ impl Versions {
         has_ended
     }
 
-    /// Looks at so many rows of which a version was kept for snapshots that have been ended; whether there were any.
+    /// Checks up to `most` rows with versions that were kept for ended snapshots. Returns whether there were any.
     fn give_up(&self, most: usize) -> bool {
         let rows = {
             let mut due = self.due.lock();
@@ -217,7 +222,7 @@ impl Versions {
         !rows.is_empty()
     }
 
-    /// Ends the oldest snapshots; whether there were any.
+    /// Ends the snapshots of the oldest moment. Returns whether there were any.
     fn end_oldest(&self) -> bool {
         let mut due = self.due.lock();
         let (ended, mut rows) = self.with_moments(Moments::end_oldest);
@@ -227,8 +232,8 @@ impl Versions {
         ended > 0
     }
 
-    /// Makes room for so many bytes at once: what takes too much with them is given up, oldest snapshots first. Whether it has
-    /// ended some.
+    /// Makes room for this many bytes at once: drops versions of ended snapshots, and ends the oldest snapshots, until
+    /// there is room. Returns whether it has ended any.
     pub(crate) fn make_room(&self, bytes: u64) -> bool {
         let mut has_ended = false;
         while self.bytes().saturating_add(bytes) > self.limit {

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::fate::{FIRST_MOMENT, Fate};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// A moment that a snapshot shows: every transaction that had ended by then, and nothing of any other.
+/// The moment that a snapshot shows: every transaction that had ended by then, and no other.
 #[derive(Debug)]
 pub(crate) struct Seen {
     moment: u64,
-    /// What it needs may not be there any more.
+    /// Whether the snapshot was ended, so that versions that it needs may be gone.
     has_ended: AtomicBool,
 }
 
@@ -19,7 +19,7 @@ impl Seen {
         self.moment
     }
 
-    /// Whether it was ended because old versions took too much. Asked after they were looked at.
+    /// Whether the snapshot was ended because old versions took too much memory. Called after reading the versions.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
     }
@@ -29,19 +29,19 @@ impl Seen {
 #[derive(Debug)]
 struct Open<R> {
     seen: Vec<Arc<Seen>>,
-    /// Rows with a version that is kept for these, the oldest ones that need it.
+    /// Rows with a version that is kept for these snapshots, because they are the oldest ones that need it.
     rows: Vec<R>,
 }
 
-/// Moments pass, one for each transaction of which something was noted: under one lock with the opening of snapshots.
+/// The moments: one passes for each noted transaction that ends, under the same lock under which snapshots are opened.
 /// `R` is a row.
 #[derive(Debug)]
 pub(super) struct Moments<R> {
     now: u64,
     open: BTreeMap<u64, Open<R>>,
-    /// Snapshots that are being opened.
+    /// How many snapshots are being opened.
     opening: usize,
-    /// What was changed by transactions that are not over is noted, all of it.
+    /// Whether everything is noted that transactions in progress have changed.
     pub(super) is_complete: bool,
 }
 
@@ -52,19 +52,19 @@ impl<R> Default for Moments<R> {
 }
 
 impl<R> Moments<R> {
-    /// A transaction ends, of which something was noted.
+    /// Ends a transaction that was noted.
     pub(super) fn end(&mut self, fate: &Fate) {
         self.now += 1;
         fate.end(self.now);
     }
 
-    /// A moment passes; the one before.
+    /// Lets a moment pass, and returns the one before.
     pub(super) fn pass(&mut self) -> u64 {
         self.now += 1;
         self.now - 1
     }
 
-    /// Whether a snapshot is open of this moment or an earlier one.
+    /// Whether a snapshot of this moment or an earlier one is open.
     pub(super) fn has_until(&self, moment: u64) -> bool {
         self.open.range(..=moment).next().is_some()
     }
@@ -78,7 +78,7 @@ impl<R> Moments<R> {
         self.opening += 1;
     }
 
-    /// Everything is noted that transactions have changed which are not over.
+    /// Opens a snapshot. Everything that transactions in progress have changed is noted.
     pub(super) fn open(&mut self) -> Arc<Seen> {
         self.opening -= 1;
         self.is_complete = true;
@@ -88,7 +88,8 @@ impl<R> Moments<R> {
         seen
     }
 
-    /// Closes a snapshot; rows of which no version is kept for it any more.
+    /// Closes a snapshot. Returns the rows with versions that were kept for its moment, if it was the last of that
+    /// moment.
     pub(super) fn close(&mut self, seen: &Arc<Seen>) -> Vec<R> {
         let Some(open) = self.open.get_mut(&seen.moment) else { return Vec::new() };
         open.seen.retain(|other| !Arc::ptr_eq(other, seen));
@@ -100,7 +101,8 @@ impl<R> Moments<R> {
         gone.map(|open| open.rows).unwrap_or_default()
     }
 
-    /// Ends the oldest snapshots; how many there were, and the rows of which no version is kept for them any more.
+    /// Ends the snapshots of the oldest moment. Returns how many they were, and the rows with versions that were kept
+    /// for them.
     pub(super) fn end_oldest(&mut self) -> (usize, Vec<R>) {
         let Some((_, open)) = self.open.pop_first() else { return (0, Vec::new()) };
         open.seen.iter().for_each(|seen| seen.has_ended.store(true, Ordering::SeqCst));
@@ -108,9 +110,10 @@ impl<R> Moments<R> {
         (open.seen.len(), open.rows)
     }
 
-    /// The oldest snapshot that shows what a row was from one moment until another, at which a transaction has ended.
+    /// The oldest snapshot that needs a version: one of a moment from `from` on and before `until`, at which the
+    /// version's transaction ended.
     pub(super) fn oldest(&self, from: u64, until: u64) -> Option<u64> {
-        // Where a test has versions end in another order there is none.
+        // A test may let versions end in another order; then there is none.
         self.open.range(from..until.max(from)).next().map(|(moment, _)| *moment)
     }
 

@@ -1,7 +1,7 @@
-//! What is noted, by table and key. Readers of one row and writers of another do not meet for longer than it takes to find one: a
-//! thread that is stopped in the middle of looking at a row keeps nobody from any other.
+//! Noted rows, by table and key. A reader of one row and a writer of another contend only while a row is looked up. A
+//! thread that the system stops while it reads a row delays nobody who uses another row.
 //!
-//! Writers find rows by hash, and leave new ones to be put in order to whoever scans: that takes much longer.
+//! Writers find rows by hash. They leave it to scans to put new rows in order, because that takes much longer.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Bound;
@@ -18,10 +18,10 @@ use crate::range::Edges;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
-/// A row, by its table.
+/// A row, by its table and key.
 type Row = (TableId, Key);
 
-/// A row of which something is noted.
+/// A row with noted versions.
 #[derive(Debug)]
 pub(crate) struct Place {
     row: Row,
@@ -32,32 +32,33 @@ pub(crate) struct Place {
 #[derive(Debug, Default)]
 struct Kept {
     chain: Chain,
-    /// It has none any more, and goes; another one takes its place.
+    /// The row has no versions any more and is being removed; a new place replaces this one.
     is_gone: bool,
 }
 
-/// From which end of a range.
+/// The end of a range at which a scan reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Front,
     Back,
 }
 
-/// Rows of a range that are not what they were.
+/// The rows of a range whose old versions a snapshot needs.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
-    /// In ascending order.
+    /// The rows in ascending order.
     pub(crate) rows: Vec<(Key, Image)>,
-    /// The last key, as one reads, up to which these are all; `None` if that is the whole range.
+    /// The last key, in reading order, up to which `rows` is complete; `None` if it is complete for the whole range.
     pub(crate) cut: Option<Key>,
 }
 
-/// So many places that are not in order yet are no reason to look which of them are gone.
+/// With fewer unordered places than this, the part does not search for removed ones.
 const AT_LEAST: usize = 64;
-/// Parts, by hash.
+/// The number of parts, by hash.
 const PARTS: usize = 64;
 
-/// Rows of one part, on lines of its own: threads that change different rows do not meet.
+/// The rows of one part, on cache lines of its own, so that threads that change different rows do not contend for a
+/// line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Part(Mutex<Places>);
@@ -65,18 +66,19 @@ struct Part(Mutex<Places>);
 #[derive(Debug, Default)]
 struct Places {
     rows: FxHashMap<Row, Arc<Place>>,
-    /// Those that are not in order yet.
+    /// Places that are not in order yet.
     fresh: Vec<Arc<Place>>,
 }
 
-/// Everything that is noted.
+/// All noted rows.
 pub(super) struct Noted {
     parts: Box<[Part]>,
-    /// What was put in order.
+    /// The places that were put in order.
     rows: SkipMap<Row, Arc<Place>>,
-    /// Held by whoever puts rows in order: nobody takes for everything what another one is still about to put there.
+    /// Held by the thread that puts rows in order, so that no other scan misses rows that this thread has taken and not
+    /// yet inserted.
     ordering: Mutex<()>,
-    /// What it takes, and never less.
+    /// The bytes that the versions take. The counter is never too low.
     bytes: AtomicU64,
 }
 
@@ -115,13 +117,13 @@ impl Noted {
             let place = self.place(&row);
             let mut kept = place.kept.lock();
             if kept.is_gone {
-                // As long as somebody is about to take it away another one cannot be there.
+                // A new place can only be made once the old one is removed, so this thread helps to remove it.
                 drop(kept);
                 self.take_away(&place);
                 continue;
             }
             let (grown, shrunk) = kept.chain.note(fate, step, || Image::of(old));
-            // Never less than there is: who finds 0 does not look.
+            // The counter grows first, because a reader that finds 0 does not look for versions.
             self.bytes.fetch_add(grown, Ordering::SeqCst);
             self.bytes.fetch_sub(shrunk, Ordering::SeqCst);
             drop(kept);
@@ -129,8 +131,8 @@ impl Noted {
         }
     }
 
-    /// Gives up what nobody needs of a row. Moments are looked at with the row locked: what is opened later does not need
-    /// what had ended before.
+    /// Drops the versions of a row that no snapshot needs. The moments are examined with the row locked: a snapshot
+    /// that is opened later does not need versions of transactions that had ended before.
     pub(super) fn look_at(&self, place: &Arc<Place>, moments: &Mutex<Moments<Arc<Place>>>) {
         let mut kept = place.kept.lock();
         let freed = kept.chain.prune(&mut moments.lock(), |moments, oldest| {
@@ -162,7 +164,7 @@ impl Noted {
         }
         let place = Arc::new(Place { row: row.clone(), kept: Mutex::default() });
         part.rows.insert(row.clone(), Arc::clone(&place));
-        // Where nobody scans, places that are gone are not kept for that.
+        // Without scans the list would otherwise keep removed places for ever.
         if part.fresh.len() > 2 * part.rows.len() + AT_LEAST {
             let Places { rows, fresh } = &mut *part;
             fresh.retain(|place| rows.get(&place.row).is_some_and(|other| Arc::ptr_eq(other, place)));
@@ -171,7 +173,7 @@ impl Noted {
         place
     }
 
-    /// Takes a place away that is gone, unless there is another one already.
+    /// Removes a place that is gone, unless another one has replaced it already.
     fn take_away(&self, place: &Arc<Place>) {
         let mut part = self.part(&place.row);
         if part.rows.get(&place.row).is_some_and(|other| Arc::ptr_eq(other, place)) {
@@ -185,13 +187,14 @@ impl Noted {
         }
     }
 
-    /// Puts in order whatever was noted before this.
+    /// Puts everything in order that was noted before this call.
     fn put_in_order(&self) {
         let _ordering = self.ordering.lock();
         for part in &self.parts {
             let fresh = std::mem::take(&mut part.0.lock().fresh);
             for place in fresh {
-                // Whoever says that it is gone after this finds it there.
+                // The lock is held during the insertion, so that a thread that marks the place as gone afterwards also
+                // removes it from here.
                 let kept = place.kept.lock();
                 if !kept.is_gone {
                     self.rows.insert(place.row.clone(), Arc::clone(&place));
@@ -210,7 +213,7 @@ impl Noted {
         self.parts.iter().any(|part| part.0.lock().rows.keys().any(|row| row.0 == table))
     }
 
-    /// Puts something in the place of a cell in all versions of a row.
+    /// Replaces a cell in all versions of a row.
     pub(super) fn replace(&self, table: TableId, key: &[u8], cell: &[u8], by: &Image) {
         if let Some(place) = self.find_place(&row(table, key)) {
             let (grown, shrunk) = place.kept.lock().chain.replace(cell, by);
@@ -219,7 +222,7 @@ impl Noted {
         }
     }
 
-    /// What a row was for a snapshot, if that is not what its page has. The page is looked at before.
+    /// What a row was for a snapshot, if that differs from the page. The caller has read the page before.
     pub(super) fn find(&self, moment: u64, table: TableId, key: &[u8]) -> Option<Image> {
         if self.bytes() == 0 {
             return None;
@@ -229,7 +232,8 @@ impl Noted {
         kept.chain.at(moment).cloned()
     }
 
-    /// The rows of a range that are not what their pages have, of as many as are looked at. The pages are looked at before.
+    /// The rows of a range that differ from their pages, among the first `most` noted rows. The caller has read the
+    /// pages before.
     pub(super) fn changed(
         &self,
         moment: u64,
@@ -268,7 +272,7 @@ impl Noted {
         changed
     }
 
-    /// How many bytes it takes.
+    /// How many bytes the versions take.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::SeqCst)
     }
