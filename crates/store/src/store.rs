@@ -217,8 +217,8 @@ impl Store {
         Transaction::begin(&self.running)
     }
 
-    /// Opens a snapshot, which shows all rows as they are at this moment. It reads without locks, and may stay open for as long as needed. It
-    /// shows every transaction whose commit has returned.
+    /// Opens a snapshot, which shows all rows as they are at this moment. It reads without locks, and may stay open for as long as needed.
+    /// It shows every transaction whose commit has returned.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
