@@ -18,7 +18,7 @@ use crate::pager::{Author, Pager};
 const PATIENCE: Duration = Duration::from_millis(10);
 /// Moving transactions has to free this many times what it writes.
 const GAIN: u64 = 2;
-/// Moving transactions has to free at least one part in so many of the used log.
+/// Moving transactions has to free at least a quarter of the used log.
 const PART: u64 = 4;
 
 /// Moves the oldest transactions forward if less than half of the log is free, or if a thread waits for room, and if

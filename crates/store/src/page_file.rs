@@ -97,7 +97,7 @@ impl PageFile {
         *self.head.lock()
     }
 
-    /// The first page behind the double-write area.
+    /// The first page after the double-write area.
     pub(crate) fn first_page(&self) -> PageId {
         SUPERBLOCK_AREA_BYTES.div_ceil(self.page_bytes as u64) + 1 + DOUBLE_WRITE_PAGES as u64
     }

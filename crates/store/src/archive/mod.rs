@@ -20,7 +20,7 @@ pub(crate) use self::segment::{Segment, SegmentHead, list, name_of, read_reached
 use crate::error::Error;
 use crate::log::Log;
 
-/// The size at which a segment is closed: it has at most this many bytes of objects, and one object more.
+/// The size at which a segment is closed; the last object may exceed it.
 const SEGMENT_BYTES: usize = 16 << 20;
 
 /// The directory of the archive, and what it contains.

@@ -18,8 +18,8 @@ use super::Pool;
 use super::frame::{Content, Pinned};
 use crate::page_file::runs;
 
-/// One frame in so many may have a page that was read ahead and is unused. That is half of the probation queue, so that
-/// such a page is not evicted before its use.
+/// The fraction of the frames (one in 16) that may have pages which were read ahead and are unused. That is half of the
+/// probation queue, so that such a page is not evicted before its use.
 const AHEAD_PART: usize = 16;
 /// The most pages that one call reads.
 pub(crate) const MOST_AHEAD: usize = 32;

@@ -14,7 +14,7 @@ use duralite_logfmt::store::PageId;
 
 use super::frame::Frame;
 
-/// One frame in so many is for pages on probation. While half as many other pages come in, a use of a page does not
+/// An eighth of the frames is for pages on probation. While half as many other pages come in, a use of a page does not
 /// count.
 const PROBATION_PART: usize = 8;
 /// The most pages in a row that stay because they were used; the next one is evicted all the same.

@@ -12,7 +12,7 @@ use crate::error::Error;
 
 /// How long a thread looks for a frame while all are in use.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// One frame in so many is to be ready, within these limits.
+/// A sixteenth of the frames is to be ready, within these limits.
 const READY_PART: usize = 16;
 const MOST_READY: usize = 1024;
 const FEWEST_READY: usize = 8;

@@ -67,8 +67,8 @@ impl Kept {
         Ok(())
     }
 
-    /// Gives back the room in the log of all steps after the first `steps`, which have been undone. Pages are given
-    /// back only if there is no step before.
+    /// Gives back the room in the log of all steps after the first `steps`, which have been undone. Gives back pages
+    /// only if no step is left.
     pub(super) fn back_to(&mut self, engine: &Engine, steps: usize, room: Room) {
         engine.admission.give_back(Room {
             bytes: self.room.bytes - room.bytes,

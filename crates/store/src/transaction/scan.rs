@@ -1,4 +1,4 @@
-//! Rows of a range, in order from either end.
+//! Scans of a transaction: the rows of a range, in order from either end.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -11,11 +11,12 @@ use crate::reader::Row;
 use crate::table::Table;
 use crate::tree::{Ahead, Rows};
 
-/// Most rows that are locked ahead of whoever reads them.
+/// The most rows that a scan locks at a time.
 const MOST_AHEAD: usize = 512;
 
-/// The rows of a range, in key order or with `.rev()` backwards. What has been read stays locked against changes and
-/// new rows until the transaction is over; what has not been read is not.
+/// The rows of a range, in key order or with `.rev()` backwards. Until the transaction is over, no other transaction
+/// can change what the scan has read, or insert rows there. The scan locks at most 512 rows ahead of what the program
+/// has read.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -32,20 +33,20 @@ const MOST_AHEAD: usize = 512;
 pub struct Scan<'t> {
     tx: &'t Transaction,
     table: Table,
-    /// What has not been read from either end; `None` when all has.
+    /// The range that has not been read from either end; `None` when everything has been read.
     rest: Option<KeyRange>,
     front: Rows,
     back: Rows,
-    /// Rows that are locked next.
+    /// How many rows the scan locks next.
     most: usize,
-    /// Leaves that are read ahead, from either end.
+    /// The read-ahead of leaves, from either end.
     ahead: (Ahead, Ahead),
     error: Option<Error>,
 }
 
 impl Transaction {
-    /// The rows of a range of keys. Nobody changes, adds or removes one of those that were read, or between them, before
-    /// this transaction is over.
+    /// The rows of a range of keys. Until this transaction is over, no other transaction can change or remove a row
+    /// that the scan has read, or add one between them.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -64,7 +65,7 @@ impl Transaction {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Each row may be an error, as of [`get`](Self::get); the scan is over then.
+    /// Each row may be an error of [`get`](Self::get); the scan ends then.
     pub fn scan<'k>(&self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Scan<'_> {
         let owned = |bound: Bound<&&[u8]>| bound.map(|key| Key::from(*key));
         let range = (owned(range.start_bound()), owned(range.end_bound()));
@@ -83,8 +84,8 @@ impl Transaction {
 }
 
 impl Scan<'_> {
-    /// Goes on with the first row whose key is not below this one; never back. What is passed over is neither read nor
-    /// locked, as far as it has not been.
+    /// Moves the scan forward to the first row whose key is not below `key`; it never moves back. The skipped rows are
+    /// neither read nor locked, unless the scan has read them ahead already.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -136,8 +137,8 @@ impl Scan<'_> {
         most
     }
 
-    /// Reads the next rows from the front: first where they are, then they are locked, then they are read, unless they are as
-    /// they were.
+    /// Reads the next rows from the front. The scan copies the leaf, locks a range, and uses the copy if the leaf has
+    /// not changed by then; otherwise it copies the leaf again.
     fn fill_front(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let most = self.most();
         let tree = self.tx.engine().tree(self.table.root());
@@ -152,7 +153,7 @@ impl Scan<'_> {
         let range = (edge(&from), edge(&end));
         let mut leaf = if tree.is_current(&seen) { seen } else { tree.first_leaf(range, &mut self.ahead.0)? };
         let places = leaf.places(range)?;
-        // The leaf may have been split meanwhile: what is in the next one is read next.
+        // If the leaf was split meanwhile, the rest of the range is in the next leaf, which the scan reads next.
         let rest = match leaf.fence.take() {
             Some(fence) if is_below(&fence, edge(&end)) => {
                 Some((Bound::Included(fence.as_slice().into()), to))
@@ -168,7 +169,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// The same from the back.
+    /// As `fill_front`, from the back.
     fn fill_back(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let most = self.most();
         let tree = self.tx.engine().tree(self.table.root());
@@ -211,7 +212,7 @@ impl Scan<'_> {
             match self.rest.take() {
                 Some(rest) if is_front => self.fill_front(rest)?,
                 Some(rest) => self.fill_back(rest)?,
-                // What is left was read from the other end.
+                // The remaining rows were read from the other end.
                 None => {
                     let other = if is_front { self.back.pop_front() } else { self.front.pop_back() };
                     return other.map(|cell| self.tx.row(cell?)).transpose();

@@ -26,9 +26,10 @@ use super::{Log, LogCounters, Space, Visit};
 use crate::error::Error;
 use crate::poison::Poison;
 
-/// The size at which a batch is closed: it has at most this many bytes of objects, and one object more.
+/// The size at which a batch is closed; the last object may exceed it.
 const BATCH_BYTES: u64 = 1 << 20;
-/// A batch takes at most one part in so many of the circle, because up to one batch may be lost at the circle's end.
+/// A batch takes at most this fraction of the circle (one part in 16), because up to one batch may be lost at the
+/// circle's end.
 const BATCHES: u64 = 16;
 /// The smallest size at which a batch is closed, however little memory there is.
 const FEWEST_BATCH_BYTES: u64 = 64 << 10;
