@@ -18,7 +18,7 @@ use crate::buffer::Writing;
 use crate::error::Error;
 use crate::pager::{Author, Logged, Pager};
 
-/// Pages that only undo may take, so that rows can be removed when the disk is full.
+/// Pages that changes leave free for undo and its reservations, so that rows can be removed when the disk is full.
 const SPARE_PAGES: u64 = 32;
 /// How often to search again for pages that other transactions freed behind the search. As good as for ever.
 const MOST_LOOKS: u32 = 1000;
