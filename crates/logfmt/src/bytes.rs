@@ -19,13 +19,13 @@ pub(crate) fn u32_be(bytes: &[u8], at: usize) -> u32 {
     array(bytes, at).map_or(0, u32::from_be_bytes)
 }
 
-/// The `N` bytes at `at`, or `None` when the slice ends before.
+/// The `N` bytes at `at`, or `None` if the slice ends before them.
 #[inline]
 pub(crate) fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-/// Copies `value` to `at`. The callers' buffers are sized by the same constants as the offsets.
+/// Copies `value` to `at`. Callers size their buffers by the constants that the offsets come from.
 #[inline]
 pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);

@@ -1,16 +1,17 @@
-//! Byte-granularity differences between two images of a page (NVWAL, section 3.2), with as many
-//! ranges as are cheaper than one that spans them.
+//! Differences between two images of a page, byte by byte (NVWAL, section 3.2). Differences that are close together
+//! share one range where that costs no more bytes than two ranges.
 //!
-//! Encoded: per range `offset u16, length-1 u16, bytes`, ascending and disjoint.
+//! The encoding of each range is `offset u16, length-1 u16, bytes`. Ranges are ascending and disjoint.
 
 use crate::FormatError;
 use crate::bytes::u16_le;
 
-/// Bytes that a range costs beside its data. Equal runs up to this long are not worth a split.
+/// Bytes of a range beside its data. Up to this many equal bytes between two differences are stored with them, because
+/// a second range would not be shorter.
 pub const RANGE_HEADER_BYTES: usize = 4;
 
-/// Appends to `out` the ranges in which `new` differs from `old`; returns how many there are.
-/// Both are one page of the same size, at most 65536 bytes.
+/// Appends to `out` the ranges in which `new` differs from `old`. Returns the number of ranges. Both images are one
+/// page of the same size, at most 65536 bytes.
 pub fn encode(old: &[u8], new: &[u8], out: &mut Vec<u8>) -> u16 {
     debug_assert!(old.len() == new.len() && new.len() <= 65536);
     let mut ranges = 0;
@@ -26,7 +27,7 @@ pub fn encode(old: &[u8], new: &[u8], out: &mut Vec<u8>) -> u16 {
     ranges
 }
 
-/// Appends the whole page as one range, as the variants without differential logging store it.
+/// Appends the whole page as one range. Log variants without differential logging store pages in this way.
 pub fn encode_whole(page: &[u8], out: &mut Vec<u8>) -> u16 {
     out.extend_from_slice(&0u16.to_le_bytes());
     out.extend_from_slice(&((page.len() - 1) as u16).to_le_bytes());
@@ -34,11 +35,11 @@ pub fn encode_whole(page: &[u8], out: &mut Vec<u8>) -> u16 {
     1
 }
 
-/// Lays encoded ranges over `page`.
+/// Writes encoded ranges over `page`.
 ///
 /// # Errors
-/// `Damaged` when a range leaves the page, the ranges are out of order, or the payload is
-/// longer or shorter than `ranges` say. `page` may then hold some of the ranges.
+/// `Damaged` if a range leaves the page, the ranges are out of order, or the payload is longer or shorter than `ranges`
+/// ranges. `page` may then hold some of the ranges.
 pub fn apply(page: &mut [u8], ranges: u16, mut payload: &[u8]) -> Result<(), FormatError> {
     let damaged = FormatError::Damaged { what: "a page difference" };
     let mut floor = 0;
@@ -56,11 +57,12 @@ pub fn apply(page: &mut [u8], ranges: u16, mut payload: &[u8]) -> Result<(), For
     if payload.is_empty() { Ok(()) } else { Err(damaged) }
 }
 
-/// Bytes compared at a time while looking for a difference in equal pages: many, since each comparison is a call.
+/// Bytes that are compared at a time where pages are equal. The number is large, because each comparison is a function
+/// call.
 const STRIDE: usize = 256;
 const WORD: usize = 8;
 
-/// The differing bits of a word of both pages. Callers stay within the page.
+/// The bits in which one word of the two pages differs. The caller makes sure that the word is within the page.
 #[inline(always)]
 fn differing(old: &[u8], new: &[u8], at: usize) -> u64 {
     let word = |page: &[u8]| {
@@ -69,7 +71,7 @@ fn differing(old: &[u8], new: &[u8], at: usize) -> u64 {
     word(old) ^ word(new)
 }
 
-/// The first byte from `from` on in which two pages of one size differ.
+/// The first byte at or after `from` in which two pages of the same size differ.
 pub(crate) fn next_difference(old: &[u8], new: &[u8], from: usize) -> Option<usize> {
     let (old_strides, _) = old.get(from..)?.as_chunks::<STRIDE>();
     let (new_strides, _) = new.get(from..)?.as_chunks::<STRIDE>();
@@ -86,8 +88,8 @@ pub(crate) fn next_difference(old: &[u8], new: &[u8], from: usize) -> Option<usi
     tail.into_iter().position(|(a, b)| a != b).map(|i| at + i)
 }
 
-/// The end of the range that starts with a difference at `start`: behind the last difference
-/// that is followed by more than `EQUAL` equal bytes.
+/// The end of the range that starts with a difference at `start`: after the last difference before a run of more than
+/// `EQUAL` equal bytes.
 pub(crate) fn end_of_range<const EQUAL: usize>(old: &[u8], new: &[u8], start: usize) -> usize {
     let mut end = start + 1;
     let mut at = end;
@@ -95,7 +97,7 @@ pub(crate) fn end_of_range<const EQUAL: usize>(old: &[u8], new: &[u8], start: us
         if at + WORD <= new.len() {
             let word = differing(old, new, at);
             let equal_first = word.trailing_zeros() as usize / 8;
-            // So few equal bytes that no more than `EQUAL` of them are next to each other.
+            // The word has so few equal bytes that no run of more than `EQUAL` of them can end the range here.
             if WORD - bytes_that_differ(word) <= EQUAL && at - end + equal_first <= EQUAL {
                 at += WORD;
                 end = at - word.leading_zeros() as usize / 8;
@@ -119,7 +121,7 @@ fn bytes_that_differ(word: u64) -> usize {
     ((high_bits >> 7 & ONES).wrapping_mul(ONES) >> 56) as usize
 }
 
-/// How many bytes two slices end with both.
+/// The length of the longest common suffix of two slices.
 pub(crate) fn common_suffix(a: &[u8], b: &[u8]) -> usize {
     let word = |bytes: &[u8], after: usize| {
         let end = bytes.len().checked_sub(after)?;
@@ -187,7 +189,7 @@ mod tests {
         assert!(apply(&mut page, 1, &[]).is_err());
     }
 
-    /// The definition, byte by byte.
+    /// The definition of the encoding, byte by byte.
     fn encode_slowly(old: &[u8], new: &[u8]) -> Vec<u8> {
         let differences: Vec<usize> = (0..new.len()).filter(|&i| old[i] != new[i]).collect();
         let mut out = Vec::new();
@@ -200,7 +202,7 @@ mod tests {
         out
     }
 
-    /// Every gap is either bridged or begins another range, whichever costs less.
+    /// Every gap between two differences either is stored or begins another range, whichever is shorter.
     fn least_bytes(old: &[u8], new: &[u8]) -> usize {
         let differences: Vec<usize> = (0..new.len()).filter(|&i| old[i] != new[i]).collect();
         let gaps = differences.windows(2).map(|two| (two[1] - two[0] - 1).min(RANGE_HEADER_BYTES));
@@ -208,7 +210,7 @@ mod tests {
         first + differences.len() + gaps.sum::<usize>()
     }
 
-    /// Bytes that differ and bytes that do not, in runs of few.
+    /// Two pages with short alternating runs of equal and of different bytes.
     fn dense() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
         let runs = prop::collection::vec((0usize..9, 0usize..12, 1u8..), 0..90);
         runs.prop_map(|runs| {

@@ -1,23 +1,22 @@
-//! Numbers of generations: 64 bits, of which many fields hold the low ones only.
+//! Generation numbers. They have 64 bits, but many fields store only the low bits.
 //!
-//! A log starts over some thousand times a second at most, so 60 bits do not run out. Fields of
-//! fewer bits hold the low ones; what is above them goes into the seeds of the checksums, where it
-//! changes nothing as long as it is 0.
+//! A log starts over a few thousand times a second at most, so 60 bits do not run out. Where a field stores only the
+//! low bits, the high bits go into the seed of the checksum. While the high bits are 0 they do not change the seed.
 
-/// Generations stay below this: it only keeps arithmetic on damaged numbers from wrapping.
+/// Generations are below this number. The bound only keeps arithmetic on damaged numbers from overflowing.
 pub const GENERATION_LIMIT: u64 = 1 << 60;
 
-/// What the part of a generation above its low `bits` adds to a seed: 0 while there is none.
+/// What the bits of a generation above its low `bits` contribute to a seed. The contribution is 0 if those bits are 0.
 pub(crate) fn above(generation: u64, bits: u32) -> u64 {
     (generation >> bits).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Low and high half, as they are stored.
+/// The low and the high half of a generation, as they are stored.
 pub(crate) fn halves(generation: u64) -> [u32; 2] {
     [generation as u32, (generation >> 32) as u32]
 }
 
-/// The number of two halves.
+/// The generation that these two halves make.
 pub(crate) fn of_halves(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }

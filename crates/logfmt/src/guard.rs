@@ -1,19 +1,19 @@
 //! The guard in the first page of a database whose committed data lives in a Duralite log.
 //!
-//! Stock SQLite refuses a database whose read version (byte 19) is above 2: "file is not a database". The write version (byte
-//! 18) stays as SQLite has it: one above 2 makes a connection take the database for read-only until it is closed,
-//! also when the guard is gone. Earlier builds raised both, which is read as a guard too. The guard makes a program without Duralite stop there instead of
-//! reading a stale database (invariant 1). The 20 bytes from 72, which SQLite reserves
-//! and leaves zero, name the log.
+//! Stock SQLite refuses a database whose read version (byte 19) is above 2: "file is not a database". So the guard
+//! stops a program without Duralite before it reads a stale database (invariant 1). The write version (byte 18) stays
+//! as SQLite wrote it. A connection that saw a write version above 2 would treat the database as read-only until the
+//! connection is closed, even if the guard is gone by then. Earlier builds raised both bytes; that is read as a guard
+//! too. The 20 bytes from 72 on, which SQLite reserves and leaves zero, name the log.
 //!
-//! A guard may be provisional, which its check says: it is put on before its log is durable, and means that the log has no
-//! commits yet. What a power loss leaves of such a log may be nothing, and is nothing that anybody needs. It is made
-//! final, durably, before the first commit.
+//! A guard may be provisional, and its check says so. Duralite puts a provisional guard on before the log is durable;
+//! such a log has no commits yet. A power loss may leave nothing of that log, and nobody needs it. Before the first
+//! commit Duralite makes the guard final, durably.
 //!
-//! The guard has two values, which tell what bytes 18 and 19 are without it: 2 for a database in WAL mode, 1 for one with
-//! rollback journals. Programs that are outside of a transaction hold no lock of the latter, and what they have read of
-//! it counts as long as the change counter stays what it was. So under that guard the counter is masked as well: they
-//! read page 1 again, and stop there (invariant 22).
+//! The guard has two values, which tell what bytes 18 and 19 are without it: 2 for a database in WAL mode, 1 for a
+//! database with rollback journals. A program that uses a rollback journal holds no lock outside of a transaction, and
+//! keeps its cached pages as long as the change counter is the same. So under that guard the counter is masked too: the
+//! program reads page 1 again, and stops there (invariant 22).
 
 use std::ops::Range;
 
@@ -25,30 +25,32 @@ use xxhash_rust::xxh3::xxh3_64;
 pub const HEADER_BYTES: usize = 100;
 /// What byte 19 holds on disk while the log of a database in WAL mode is attached.
 pub const GUARD: u8 = 0xD7;
-/// What it holds while a database with rollback journals has its journal in a log.
+/// What byte 19 holds on disk while a database with rollback journals keeps its journal in a log.
 pub const ROLLBACK_GUARD: u8 = 0xD8;
-/// The end of the bytes that differ between disk and what SQLite sees.
+/// The end of the bytes that may differ between the file and what SQLite sees.
 pub const MASKED_END: u64 = 92;
 
-/// Where page 1 says whether the database is in WAL mode, and where the guard stands instead.
+/// Where page 1 holds the write and the read version, which say whether the database is in WAL mode. The guard replaces
+/// them.
 pub const VERSIONS: Range<usize> = 18..20;
-/// Where page 1 names the log.
+/// Where page 1 names the log: its identity, then a check.
 pub const LOG_ID: Range<usize> = 72..92;
-/// The change counter, by which SQLite knows that a database with rollback journals is what it has read.
+/// The change counter. By it SQLite knows whether its cache of a database with rollback journals is still valid.
 pub const COUNTER: Range<usize> = 24..28;
-/// Where a database's header says how many bytes at the end of each page are not SQLite's.
+/// Where the header of a database says how many bytes at the end of each page SQLite does not use.
 pub const RESERVED_BYTES: usize = 20;
-/// What the counter on disk differs by under [`ROLLBACK_GUARD`]: no counter comes by so much later.
+/// The change counter on disk is xored with this under [`ROLLBACK_GUARD`]. The two values are so far apart that no
+/// program sees the counter advance from one to the other.
 const COUNTER_MASK: [u8; 4] = [0xA5, 0x5A, 0xD8, 0xD8];
 const ID: usize = LOG_ID.start;
 const ID_CHECK: usize = 88;
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 /// Both versions of a database in WAL mode.
 const WAL_VERSION: u8 = 2;
-/// Both versions of one with rollback journals.
+/// Both versions of a database with rollback journals.
 const ROLLBACK_VERSION: u8 = 1;
 
-/// How a guarded database keeps its transactions, as page 1 says without the guard.
+/// The journal mode of a guarded database, as page 1 shows it without the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JournalKind {
     /// In WAL mode.
@@ -58,7 +60,8 @@ pub enum JournalKind {
 }
 
 impl JournalKind {
-    /// What the versions of a page 1 that SQLite wrote say; `None` for versions that no guard stands for.
+    /// The journal mode that the two versions, as SQLite wrote them, stand for. `None` for other versions: no guard
+    /// hides those.
     #[must_use]
     pub fn of_versions(versions: &[u8]) -> Option<Self> {
         match versions {
@@ -68,7 +71,7 @@ impl JournalKind {
         }
     }
 
-    /// Which guard stands in the place of the versions; `None` where none does.
+    /// The kind of guard that replaces the versions. `None` if these bytes are no guard.
     #[must_use]
     pub fn of_guard(versions: &[u8]) -> Option<Self> {
         match versions {
@@ -78,7 +81,7 @@ impl JournalKind {
         }
     }
 
-    /// What stands in the place of both versions.
+    /// The two bytes that this guard stores in place of the versions.
     fn guard(self) -> [u8; 2] {
         match self {
             Self::Wal => [WAL_VERSION, GUARD],
@@ -94,32 +97,32 @@ impl JournalKind {
     }
 }
 
-/// What the first bytes of a file say about it.
+/// What the first bytes of a file say about the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseHeader {
-    /// No bytes at all: SQLite will make a database of it.
+    /// The file is empty. SQLite will make a database of it.
     Empty,
-    /// Something else than a SQLite database.
+    /// The file is not a SQLite database.
     NotSqlite,
-    /// An ordinary database.
+    /// A database without a guard.
     Plain {
         /// Page size in bytes.
         page_bytes: u32,
-        /// Whether it is in WAL mode.
+        /// Whether the database is in WAL mode.
         wal: bool,
     },
     /// A database whose newest commits are in a log.
     Guarded {
         /// Page size in bytes.
         page_bytes: u32,
-        /// The log.
+        /// The identity of the log.
         log_id: LogId,
-        /// What the database is without the guard.
+        /// The journal mode of the database without the guard.
         kind: JournalKind,
         /// Whether the log has no commits yet, and may not be durable.
         provisional: bool,
     },
-    /// The guard is there, but what it says does not check.
+    /// A guard is there, but its fields do not match their check.
     Damaged,
 }
 
@@ -147,7 +150,8 @@ pub fn inspect(header: &[u8]) -> DatabaseHeader {
             DatabaseHeader::Damaged
         };
     }
-    // SQLite leaves the id's place zero. A version that is none, beside an id that checks, was a guard.
+    // SQLite leaves the place of the identity zero. If a version is not one of SQLite's, and the identity matches its
+    // check, then the version was a guard before it was damaged.
     let names_log = || {
         let check = array(header, ID).map(|id| id_check(LogId(id)));
         check.is_some_and(|check| [check, !check].contains(&u32_le(header, ID_CHECK)))
@@ -165,25 +169,26 @@ pub fn page_size_is_valid(page_bytes: u32) -> bool {
     page_bytes.is_power_of_two() && (512..=65536).contains(&page_bytes)
 }
 
-/// Turns bytes read at `offset` of a guarded database into what SQLite wrote. The guard is the one that is among them,
-/// or that of a database in WAL mode where they hold none.
+/// Turns bytes that were read at `offset` of a guarded database into what SQLite wrote. If the bytes contain a guard,
+/// that one is removed; otherwise the database is taken to be in WAL mode.
 pub fn unmask(offset: u64, buf: &mut [u8]) {
     unmask_as(kind_within(offset, buf, JournalKind::of_guard).unwrap_or(JournalKind::Wal), offset, buf);
 }
 
-/// The same under a guard that is known.
+/// Like [`unmask`], with a guard of a known kind.
 pub fn unmask_as(kind: JournalKind, offset: u64, buf: &mut [u8]) {
     overlay(offset, buf, VERSIONS.start, &[kind.version(); 2]);
     overlay(offset, buf, ID, &[0; 20]);
     mask_counter(kind, offset, buf);
 }
 
-/// Turns bytes that SQLite writes at `offset` into what goes to disk while `id` is attached to a database in WAL mode.
+/// Turns bytes that SQLite writes at `offset` into what is written to the file while the log `id` is attached to a
+/// database in WAL mode.
 pub fn mask(offset: u64, buf: &mut [u8], id: LogId) {
     mask_as(JournalKind::Wal, offset, buf, id);
 }
 
-/// The same under the guard of this kind.
+/// Like [`mask`], with a guard of this kind.
 pub fn mask_as(kind: JournalKind, offset: u64, buf: &mut [u8], id: LogId) {
     overlay(offset, buf, VERSIONS.start, &kind.guard());
     overlay(offset, buf, ID, &id.0);
@@ -191,14 +196,15 @@ pub fn mask_as(kind: JournalKind, offset: u64, buf: &mut [u8], id: LogId) {
     mask_counter(kind, offset, buf);
 }
 
-/// Turns the header that SQLite wrote into what goes to disk while `id` is attached, and is not durable yet.
+/// Turns the header that SQLite wrote into what is written to the file while the log `id` is attached, but not durable
+/// yet.
 pub fn mask_provisionally(kind: JournalKind, header: &mut [u8; HEADER_BYTES], id: LogId) {
     mask_as(kind, 0, header, id);
     overlay(0, header, ID_CHECK, &(!id_check(id)).to_le_bytes());
 }
 
-/// What the versions say that SQLite writes with these bytes at `offset`; `None` where they are not all among them, or
-/// no guard stands for them.
+/// The journal mode that SQLite writes with these bytes at `offset`. `None` if the bytes do not contain both versions,
+/// or if no guard hides such versions.
 #[must_use]
 pub fn kind_of_page(offset: u64, buf: &[u8]) -> Option<JournalKind> {
     kind_within(offset, buf, JournalKind::of_versions)
@@ -213,7 +219,8 @@ fn kind_within(
     of(buf.get(at..at.checked_add(VERSIONS.len())?)?)
 }
 
-/// Whether `len` bytes from `offset` on have a byte that a guard changes: of [`VERSIONS`], [`COUNTER`] or [`LOG_ID`].
+/// Whether the `len` bytes from `offset` on contain a byte that a guard changes: one of [`VERSIONS`], [`COUNTER`] or
+/// [`LOG_ID`].
 #[must_use]
 pub fn touches(offset: u64, len: usize) -> bool {
     let end = offset.saturating_add(len as u64);
@@ -221,8 +228,8 @@ pub fn touches(offset: u64, len: usize) -> bool {
         && [VERSIONS, COUNTER, LOG_ID].iter().any(|own| offset < own.end as u64 && (own.start as u64) < end)
 }
 
-/// Lays the guard, as the first bytes of a file have it, over what SQLite wrote at `offset`. Other bytes
-/// stay as they are, and so do those that the file is too short for.
+/// Copies the guard from `header`, the first bytes of a file, into `buf`, which SQLite wrote at `offset`. All other
+/// bytes of `buf` stay as they are. If `header` is short, the bytes that it does not have stay as they are too.
 pub fn show(header: &[u8], offset: u64, buf: &mut [u8]) {
     for own in [VERSIONS, LOG_ID] {
         let end = own.end.min(header.len());
@@ -233,12 +240,12 @@ pub fn show(header: &[u8], offset: u64, buf: &mut [u8]) {
     }
 }
 
-/// Takes the guard off a header that is about to be written back.
+/// Removes the guard from a header that the caller is about to write back.
 pub fn lift(header: &mut [u8; HEADER_BYTES]) {
     unmask(0, header);
 }
 
-/// Masks the counter, or shows it again.
+/// Masks the change counter. Doing it a second time restores the counter.
 fn mask_counter(kind: JournalKind, offset: u64, buf: &mut [u8]) {
     if kind == JournalKind::Rollback {
         each_of(offset, buf, COUNTER.start, &COUNTER_MASK, |byte, mask| *byte ^= mask);
@@ -246,16 +253,17 @@ fn mask_counter(kind: JournalKind, offset: u64, buf: &mut [u8]) {
 }
 
 fn id_check(id: LogId) -> u32 {
-    // Truncation is meant: the low half is the check.
+    // The truncation is intended: the low half is the check.
     (xxh3_64(&id.0) & 0xffff_ffff) as u32
 }
 
-/// Lays `patch`, which belongs at `patch_at` of the file, over the part of it that `buf` holds.
+/// Copies `patch`, which belongs at offset `patch_at` of the file, into the part of it that `buf` holds.
 fn overlay(offset: u64, buf: &mut [u8], patch_at: usize, patch: &[u8]) {
     each_of(offset, buf, patch_at, patch, |byte, new| *byte = new);
 }
 
-/// Changes each byte of `buf`, which is at `offset` of the file, by that of `patch`, which belongs at `patch_at`.
+/// Applies `change` to each byte of `buf` for which `patch` has a byte. `buf` is at `offset` of the file, `patch` at
+/// `patch_at`.
 fn each_of(offset: u64, buf: &mut [u8], patch_at: usize, patch: &[u8], change: impl Fn(&mut u8, u8)) {
     for (i, byte) in patch.iter().enumerate() {
         let at = (patch_at + i) as u64;

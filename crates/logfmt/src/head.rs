@@ -1,4 +1,4 @@
-//! What the superblocks of all logs have in common: bytes 0..48 and 64..1120.
+//! The part of the superblock that the logs of all engines share: bytes 0..48 and 64..1120.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -7,29 +7,29 @@ use crate::{FormatError, LogId};
 
 /// Longest path hint in bytes.
 pub const PATH_LIMIT: usize = 1022;
-/// Bytes that the checksum covers; it stands behind them.
+/// Bytes that the checksum covers. The checksum follows them.
 pub(crate) const CHECKED_BYTES: usize = 1088;
 
 const WHAT: &str = "the log's superblock";
 
-/// What the log files of one engine begin with.
+/// What distinguishes the log files of one engine from those of another.
 pub(crate) struct Format {
-    /// The engine.
+    /// The engine's name.
     pub(crate) name: &'static str,
     pub(crate) magic: [u8; 8],
-    /// The version that is written, and the only one that is read.
+    /// The version that this build writes, and the only one that it reads.
     pub(crate) version: u32,
     /// Bytes of the superblock.
     pub(crate) superblock_bytes: u64,
 }
 
-/// Where the log says which file it was made in, behind what the checksum covers.
+/// Offset of the identity of the file that the log was made in. The checksum does not cover it.
 const FILE_AT: usize = CHECKED_BYTES + 8;
 const FILE_BYTES: usize = 24;
-/// Bytes of a superblock that hold anything.
+/// Bytes at the beginning of a superblock that hold its write-once fields.
 pub(crate) const HEAD_BYTES: usize = FILE_AT + FILE_BYTES;
 
-/// Which file a log was made in: another one with the same content is a copy.
+/// The file in which a log was made. If the same content is in another file, that file is a copy of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileIdentity {
     /// Inode number.
@@ -48,7 +48,7 @@ impl FileIdentity {
         out
     }
 
-    /// What the superblock of log `id` says; `None` where it says nothing.
+    /// Reads the identity from the superblock of log `id`. `None` if the superblock holds no valid one.
     fn read(bytes: &[u8], id: LogId) -> Option<Self> {
         let bytes: [u8; FILE_BYTES] = array(bytes, FILE_AT)?;
         let it = Self { inode: u64_le(&bytes, 0), birth_ns: u64_le(&bytes, 8) };
@@ -56,7 +56,7 @@ impl FileIdentity {
     }
 }
 
-/// What ties a log to its database, whichever engine wrote it; written once.
+/// The write-once fields that tie a log to its database. They are the same for every engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogHead {
     /// Page size of the database in bytes.
@@ -67,14 +67,14 @@ pub struct LogHead {
     pub db_inode: u64,
     /// Birth time of the database's file in nanoseconds since the epoch, 0 where unknown.
     pub db_birth_ns: u64,
-    /// Where the database was, as bytes of a path, cut at [`PATH_LIMIT`].
+    /// Path of the database when the log was made, as bytes, cut at [`PATH_LIMIT`].
     pub path: Vec<u8>,
-    /// The file that the log was made in, where it is known.
+    /// The file that the log was made in, if it is known.
     pub made_in: Option<FileIdentity>,
 }
 
 impl LogHead {
-    /// Puts the fields where they belong, and the checksum over these and those put before.
+    /// Stores the fields in `out`, then the checksum. It also covers the fields that the caller has already stored.
     pub(crate) fn put(&self, out: &mut [u8], format: &Format) {
         let path = &self.path[..self.path.len().min(PATH_LIMIT)];
         put(out, 0, &format.magic);
@@ -92,7 +92,7 @@ impl LogHead {
         }
     }
 
-    /// Reads the fields, and checks everything that the checksum covers.
+    /// Reads the fields, and verifies the checksum.
     pub(crate) fn read(bytes: &[u8], format: &Format) -> Result<Self, FormatError> {
         if array::<8>(bytes, 0) != Some(format.magic) {
             return Err(FormatError::Magic);
@@ -102,7 +102,7 @@ impl LogHead {
         }
         let found = u32_le(bytes, 8);
         if found != format.version {
-            // Whatever else there is has a meaning that only that version knows.
+            // All other bytes have a meaning that only that version knows.
             return Err(FormatError::LogVersion { format: format.name, found, reads: format.version });
         }
         let path_bytes = usize::from(u16_le(bytes, 64));
@@ -125,7 +125,7 @@ impl LogHead {
     }
 }
 
-/// The error for fields of its own that a superblock finds out of their range.
+/// The error of an engine that finds its own fields of the superblock out of range.
 pub(crate) fn damaged() -> FormatError {
     FormatError::Damaged { what: WHAT }
 }

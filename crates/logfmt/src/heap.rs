@@ -1,12 +1,11 @@
-//! The blocks of NVRAM that a log takes its space from: their states, headers and links, and the word that
-//! counts them.
+//! The blocks of NVRAM from which a log allocates its space: their states, headers and links, and the word that counts
+//! the blocks.
 
 use crate::FormatError;
 use crate::bytes::{put, u32_le};
 use crate::generation::{halves, of_halves};
 
-/// A number that is stored with its complement, so that one 8-byte store replaces it and a
-/// damaged word is noticed.
+/// A number together with its complement. One 8-byte store replaces the number, and a reader notices a damaged word.
 #[must_use]
 pub fn checked_word(value: u32) -> u64 {
     u64::from(value) | u64::from(!value) << 32
@@ -15,7 +14,7 @@ pub fn checked_word(value: u32) -> u64 {
 /// Reads a [`checked_word`].
 ///
 /// # Errors
-/// `Damaged` when the halves do not complement each other.
+/// `Damaged` if the halves are not each other's complement.
 pub fn read_checked_word(word: u64, what: &'static str) -> Result<u32, FormatError> {
     let value = (word & 0xffff_ffff) as u32;
     if word == checked_word(value) { Ok(value) } else { Err(FormatError::Damaged { what }) }
@@ -24,16 +23,16 @@ pub fn read_checked_word(word: u64, what: &'static str) -> Result<u32, FormatErr
 /// State of a block in the table (NVWAL, section 3.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockState {
-    /// Nobody's.
+    /// No process has taken the block.
     Free,
-    /// Taken, and perhaps not yet linked.
+    /// The writer has taken the block, but may not have linked it yet.
     Pending,
-    /// Linked.
+    /// The block is linked into the log's list.
     InUse,
 }
 
 impl BlockState {
-    /// The byte in the table.
+    /// The byte that stands for this state in the table.
     #[must_use]
     pub fn byte(self) -> u8 {
         match self {
@@ -43,7 +42,7 @@ impl BlockState {
         }
     }
 
-    /// Reads a byte of the table; `None` is damage.
+    /// Reads a byte of the table. `None` means that the byte is damaged.
     #[must_use]
     pub fn from_byte(byte: u8) -> Option<Self> {
         match byte {
@@ -58,7 +57,7 @@ impl BlockState {
 /// Bytes of a block before its body.
 pub const BLOCK_HEADER_BYTES: u32 = 16;
 
-/// The header of a freshly taken block, followed by the zero word its body begins with.
+/// The header of a newly taken block, followed by the zero word with which the block's body begins.
 #[must_use]
 pub fn encode_block_header(generation: u64, block: u32) -> [u8; BLOCK_HEADER_BYTES as usize + 8] {
     let mut out = [0; BLOCK_HEADER_BYTES as usize + 8];
@@ -67,7 +66,7 @@ pub fn encode_block_header(generation: u64, block: u32) -> [u8; BLOCK_HEADER_BYT
     out
 }
 
-/// Whether `header` is that of `block` in `generation`.
+/// Whether `header` is the header of `block`, taken in `generation`.
 #[must_use]
 pub fn block_header_matches(header: &[u8; BLOCK_HEADER_BYTES as usize], generation: u64, block: u32) -> bool {
     u32_le(header, 8) == halves(generation)[0] && u32_le(header, 12) == block
@@ -79,10 +78,10 @@ pub fn encode_link(generation: u64, block: u32) -> u64 {
     of_halves(block + 1, halves(generation)[0])
 }
 
-/// Reads a link: `None` ends the list.
+/// Reads a link. `None` means that the list ends here.
 ///
 /// # Errors
-/// `Damaged` when it is of another generation or names no grown block.
+/// `Damaged` if the link belongs to another generation, or names a block beyond those that the file backs.
 pub fn decode_link(word: u64, generation: u64, blocks_grown: u32) -> Result<Option<u32>, FormatError> {
     if word == 0 {
         return Ok(None);

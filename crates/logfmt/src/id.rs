@@ -3,19 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// 128 random bits that a log and its database share for as long as the log lives.
+/// 128 random bits that identify a log. The log and its database hold the same bits as long as the log exists.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LogId(pub [u8; 16]);
 
 impl LogId {
-    /// The one that a log's first bytes say; every version of every engine's format has it in this place. `None` where there
-    /// are too few.
+    /// Reads the log's identity from its first bytes: it is at the same offset in every version of every engine's
+    /// format. `None` if there are too few bytes.
     #[must_use]
     pub fn of_log(first_bytes: &[u8]) -> Option<Self> {
         crate::bytes::array(first_bytes, 16).map(Self)
     }
 
-    /// The seed that ties checksums to this log, so that bytes of another log never verify.
+    /// The seed that ties checksums to this log, so that bytes of another log never pass the check.
     pub(crate) fn seed(self) -> u64 {
         crate::bytes::u64_le(&self.0, 0)
     }

@@ -1,8 +1,8 @@
-//! Byte layouts of Duralite's logs, and nothing that touches a medium.
+//! Byte layouts of Duralite's logs. Nothing here touches a medium.
 //!
-//! Everything here is a pure function of bytes: encoders that fill a buffer, decoders that
-//! take any bytes at all and return a value or an error without panicking (invariant 12).
-//! `docs/format/nvwal.md` is the specification; the unit tests hold the two together.
+//! Every function here is a pure function of bytes. Encoders fill a buffer. Decoders accept any bytes and return a
+//! value or an error, but never panic (invariant 12). The specifications are in `docs/format`; tests compare the
+//! constants here with them.
 
 #![forbid(unsafe_code)]
 
@@ -37,30 +37,30 @@ pub enum FormatError {
     /// The file does not begin with a log's magic number.
     #[error("not a Duralite log (wrong magic number)")]
     Magic,
-    /// A log of a known engine, written in another version of the engine's format.
+    /// The log belongs to an engine that this build knows, but was written in another version of that engine's format.
     #[error(
         "a log of format {format}, version {found}; this build reads only version {reads} and has changed nothing: \
          open the database with the build of Duralite that wrote the log, and close it there, which empties the log \
          and lifts the guard"
     )]
     LogVersion {
-        /// The engine whose format it is.
+        /// The engine that wrote the log.
         format: &'static str,
         /// The version of the log.
         found: u32,
         /// The version that this build writes and reads.
         reads: u32,
     },
-    /// A region or a file of the store, written in another version of its format.
+    /// A region or a file of the store was written in another version of its format.
     #[error("format version {0}, which this build does not read; use the version of Duralite that wrote it")]
     Version(u32),
-    /// Fewer bytes than the structure has.
+    /// There are fewer bytes than the structure needs.
     #[error("{what} is cut short")]
     Short {
         /// The structure.
         what: &'static str,
     },
-    /// The bytes contradict their own checksum, or each other.
+    /// The bytes contradict their checksum, or one field contradicts another.
     #[error("{what} is damaged")]
     Damaged {
         /// The structure.

@@ -1,5 +1,4 @@
-//! Layouts of the `nvwal` log: see `docs/format/nvwal.md`, which these constants
-//! follow.
+//! Layouts of the `nvwal` log. The constants follow `docs/format/nvwal.md`.
 
 use crate::FormatError;
 use crate::bytes::{put, u32_le, u64_le};
@@ -14,7 +13,7 @@ pub use crate::transaction::*;
 pub const MAGIC: [u8; 8] = *b"DURALNVW";
 /// The format version.
 pub const VERSION: u32 = 5;
-/// Bytes of the superblock, and the granule of everything behind it.
+/// Bytes of the superblock. The block-state table is padded to a multiple of this size.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 /// Where the block-state table begins.
 pub const STATES_OFFSET: u64 = SUPERBLOCK_BYTES;
@@ -26,18 +25,18 @@ const FORMAT: Format =
 /// The write-once part of the superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
-    /// What ties it to its database.
+    /// The fields that tie the log to its database.
     pub head: LogHead,
     /// Size of a block.
     pub block_bytes: u32,
-    /// Most blocks the log may hold.
+    /// The largest number of blocks that the log may have.
     pub limit_blocks: u32,
     /// Offset of block 0.
     pub blocks_offset: u64,
 }
 
 impl Superblock {
-    /// Where block 0 begins for a table of that many states.
+    /// Where block 0 begins if the table has `limit_blocks` states.
     #[must_use]
     pub fn blocks_offset_for(limit_blocks: u32) -> u64 {
         STATES_OFFSET + u64::from(limit_blocks).next_multiple_of(SUPERBLOCK_BYTES)
@@ -81,7 +80,7 @@ impl Superblock {
         self.blocks_offset + u64::from(block) * u64::from(self.block_bytes)
     }
 
-    /// File size with that many blocks.
+    /// Size of the file with this many blocks.
     #[must_use]
     pub fn file_bytes(&self, blocks: u32) -> u64 {
         self.block_offset(blocks)
@@ -94,14 +93,14 @@ pub fn block_size_is_valid(block_bytes: u32, page_bytes: u32) -> bool {
     block_bytes.is_multiple_of(4096) && block_bytes >= page_bytes + 4096 && block_bytes <= 1 << 28
 }
 
-/// How a transaction's commit mark was ordered behind the rest of it.
+/// What was known to be durable when the commit mark of a transaction became durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// Everything else was durable before the mark was stored.
+    /// Everything else was durable before the writer stored the mark.
     Ordered,
-    /// One barrier made the mark and everything else durable, in any order.
+    /// One fence made the mark and everything else durable, in any order.
     Fenced,
-    /// Only the mark's line was flushed (NVWAL, section 4.2).
+    /// The writer flushed only the cache line of the mark (NVWAL, section 4.2).
     Async,
 }
 
@@ -117,7 +116,7 @@ pub fn encode_mark(order: Order, generation: u64, sequence: u32) -> u64 {
     order << 62 | (low ^ above(generation, MARK_GENERATION_BITS) >> 2)
 }
 
-/// The order of a mark if it is the one expected, else `None`.
+/// The order in a mark, or `None` if the mark is not that of this transaction.
 #[must_use]
 pub fn decode_mark(word: u64, generation: u64, sequence: u32) -> Option<Order> {
     let order = match word >> 62 {

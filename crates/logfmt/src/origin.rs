@@ -1,8 +1,8 @@
-//! Where a generation stands in the history of its log: how many transactions came before it, and when it
-//! began.
+//! The place of a generation in the history of its log: how many transactions were sealed before it, and when it began.
 //!
-//! A generation's slot has no room for it, so it has a checksum of its own. Where that does not check, the
-//! position is one that nothing before the generation can have been counted to.
+//! A generation's slot has no room for this, so the origin is stored apart, with a checksum of its own. If the checksum
+//! is wrong, the reader assumes a position that is beyond every position that can have been counted before the
+//! generation.
 
 use crate::LogId;
 use crate::bytes::{put, u64_le};
@@ -11,24 +11,24 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// Bytes of an origin.
 pub const ORIGIN_BYTES: usize = 32;
 const CHECKED: usize = 24;
-/// More transactions than a generation has: they are counted with 32 bits.
+/// A generation has fewer than 2^32 transactions: they are counted with 32 bits.
 const GENERATION_BITS: u32 = 32;
-/// Generations above have no position of their own that fits.
+/// All generations from this one on share one unknown position, because larger ones do not fit into 64 bits.
 const LAST_COUNTED: u64 = 1 << 31;
 
-/// What came before a generation.
+/// What came before a generation, and when the generation began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// The generation.
     pub generation: u64,
-    /// Transactions sealed in the log before it, since the log was made.
+    /// Transactions sealed in the log before this generation, since the log was made.
     pub position: u64,
-    /// When it began, in milliseconds since 1970; 0 if that is not known.
+    /// When the generation began, in milliseconds since 1970; 0 if that is not known.
     pub time_ms: u64,
 }
 
 impl Origin {
-    /// That of a generation whose origin is damaged: behind everything that was counted before it.
+    /// The origin of a generation whose stored origin is damaged. Its position is beyond every position counted before.
     #[must_use]
     pub fn unknown(generation: u64) -> Self {
         let position = generation.min(LAST_COUNTED) << GENERATION_BITS;
@@ -47,8 +47,8 @@ impl Origin {
         out
     }
 
-    /// That of a generation, from where it stands; [`Origin::unknown`] if it does not check or is
-    /// another generation's.
+    /// Reads the origin of a generation. Returns [`Origin::unknown`] if its checksum is wrong, or if it belongs to
+    /// another generation.
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId, generation: u64) -> Self {
         let it =

@@ -1,4 +1,5 @@
-//! A logged page difference, the same in every log that keeps them: its header, and what its payload does to the page.
+//! A record of a page's change: its header, and how to apply its payload to the page. All logs that keep such records
+//! share this code.
 
 use crate::bytes::{put, u16_le, u32_le};
 use crate::{FormatError, diff, page_change};
@@ -6,22 +7,21 @@ use crate::{FormatError, diff, page_change};
 /// Bytes of a record header.
 pub const RECORD_HEADER_BYTES: u32 = 16;
 
-/// Most bytes of a record of pages of this size, with room to spare: ranges that are too close to be
-/// worth two headers are one.
+/// An upper bound for the bytes of a record of pages of this size. The bound is generous: two ranges that are closer
+/// together than a range header is long are stored as one.
 #[must_use]
 pub fn largest_record(page_bytes: u32) -> u32 {
     RECORD_HEADER_BYTES + 2 * page_bytes
 }
 
-/// Whether a record continues its page's chain or begins it.
+/// What a record's payload is applied to, and in which form it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Base {
-    /// Ranges apply to the image after the page's previous record.
+    /// The payload is ranges, applied to the image after the page's previous record.
     Previous,
-    /// Ranges apply to a page of zeros.
+    /// The payload is ranges, applied to a page of zeros. The record begins the page's chain.
     Zeros,
-    /// A [`page_change`] applies to the image after the page's previous record. There are logs without any: whose
-    /// superblock says so is read by builds that refuse them.
+    /// The payload is a [`page_change`], applied to the image after the page's previous record.
     Change,
 }
 
@@ -36,7 +36,7 @@ pub struct RecordHeader {
     pub page_number: u32,
     /// Number of ranges; 0 with [`Base::Change`].
     pub ranges: u16,
-    /// What the payload is, and what it applies to.
+    /// The form of the payload, and what it is applied to.
     pub base: Base,
 }
 
@@ -80,10 +80,12 @@ impl RecordHeader {
         if sound { Ok(record) } else { Err(damaged) }
     }
 
-    /// Lays the record's payload over what it applies to: the page's image before, or zeros.
+    /// Applies the record's payload to `page`. The caller has put into `page` what the base says: the image after the
+    /// page's previous record, or zeros.
     ///
     /// # Errors
-    /// `Damaged` or `Short` when the payload contradicts itself or the page. `page` may then hold part of it.
+    /// `Damaged` or `Short` if the payload contradicts itself or the page. Part of the payload may then have been
+    /// applied.
     pub fn apply(&self, page: &mut [u8], payload: &[u8]) -> Result<(), FormatError> {
         match self.base {
             Base::Previous | Base::Zeros => diff::apply(page, self.ranges, payload),
@@ -120,7 +122,7 @@ mod tests {
         let of = |ranges, base| RecordHeader { record_bytes: 20, frame: 1, page_number: 2, ranges, base };
         assert_eq!(of(1, Base::Previous).apply(&mut page, &[4, 0, 0, 0, 7]), Ok(()));
         assert_eq!(page[3..6], [9, 7, 9]);
-        // A move of two bytes from 4 to 10, and a range.
+        // Move two bytes from 4 to 10, then apply a range.
         assert_eq!(of(0, Base::Change).apply(&mut page, &[2, 1, 10, 4, 1, 20, 0, 8]), Ok(()));
         assert_eq!((page[10..12].to_vec(), page[20]), (vec![7, 9], 8));
         assert!(of(0, Base::Change).apply(&mut page, &[4, 0, 0, 0, 7, 7, 7, 7]).is_err());

@@ -1,4 +1,5 @@
-//! Generation slots, and the word that says which of them is in force: the same in every log that keeps them.
+//! Generation slots, and the word that says which generation is in force. All logs that have generation slots of this
+//! form share this code.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -12,9 +13,9 @@ pub const ACTIVE_OFFSET: u64 = 1152;
 /// No block: the `first_block` of an empty log.
 pub const NO_BLOCK: u32 = u32::MAX;
 
-/// The word that names the generation in force: its low half, and the complement of that with the
-/// high half laid over it. The slot that it leads to names the generation too: a damaged word leads to
-/// a slot of another one.
+/// The word that names the generation in force. Its low half is the generation's low half. Its high half is the
+/// complement of that, xored with the generation's high half. The slot names its generation too, so a damaged word
+/// leads to a slot that names another generation, and the reader notices.
 #[must_use]
 pub fn active_word(generation: u64) -> u64 {
     let [low, high] = halves(generation);
@@ -43,16 +44,16 @@ pub fn origin_offset(generation: u64) -> u64 {
     1408 + generation % 2 * SLOT_BYTES as u64
 }
 
-/// What a generation begins with.
+/// The state in which a generation begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
-    /// The generation.
+    /// The generation's number.
     pub generation: u64,
-    /// Its first block, or [`NO_BLOCK`].
+    /// The first block of the generation, or [`NO_BLOCK`].
     pub first_block: u32,
     /// SQLite's WAL header, zeros for an empty log.
     pub wal_header: [u8; WAL_HEADER_BYTES],
-    /// Everything is in the database file; the log may be deleted.
+    /// Whether everything is in the database file, so that the log may be deleted.
     pub retired: bool,
 }
 
@@ -75,7 +76,7 @@ impl Slot {
     /// Reads the slot of the generation in force.
     ///
     /// # Errors
-    /// `Damaged` when the checksum is wrong or it belongs to another generation.
+    /// `Damaged` if the checksum is wrong, the slot belongs to another generation, or its state is unknown.
     pub fn decode(bytes: &[u8; SLOT_BYTES], id: LogId, generation: u64) -> Result<Self, FormatError> {
         let state = u64_le(bytes, 40);
         let slot = Self {

@@ -1,4 +1,4 @@
-//! SQLite's own write-ahead log, as far as serving its byte stream needs: the 32-byte header,
+//! SQLite's own write-ahead log, as far as Duralite needs it to serve the log's bytes to SQLite: the 32-byte header,
 //! the 24-byte frame header and the cumulative checksum (sqlite.org/fileformat2.html, section 4).
 
 use crate::FormatError;
@@ -18,13 +18,13 @@ pub type Checksum = [u32; 2];
 /// The header of a WAL, as SQLite wrote it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalHeader {
-    /// The bytes themselves.
+    /// The header's bytes.
     pub bytes: [u8; WAL_HEADER_BYTES],
     /// Page size in bytes.
     pub page_bytes: u32,
     /// Whether checksums read the data as big-endian words.
     pub big_endian: bool,
-    /// Checksum of the header: the start of the frames' cumulative sum.
+    /// Checksum of the header, with which the cumulative checksum of the frames begins.
     pub checksum: Checksum,
 }
 
@@ -32,7 +32,7 @@ impl WalHeader {
     /// Reads a header.
     ///
     /// # Errors
-    /// `Damaged` when magic, page size or checksum are not those of a WAL header.
+    /// `Damaged` if the magic number, the page size or the checksum is wrong.
     pub fn parse(bytes: &[u8; WAL_HEADER_BYTES]) -> Result<Self, FormatError> {
         let damaged = FormatError::Damaged { what: "the SQLite WAL header" };
         let big_endian = match u32_be(bytes, 0) {
@@ -56,7 +56,7 @@ impl WalHeader {
         FRAME_HEADER_BYTES as u64 + u64::from(self.page_bytes)
     }
 
-    /// The cumulative checksum after a frame, given that before it.
+    /// The cumulative checksum after a frame; `before` is the checksum before that frame.
     #[must_use]
     pub fn extend(&self, before: Checksum, page_number: u32, db_pages: u32, page: &[u8]) -> Checksum {
         let mut head = [0; 8];
@@ -78,7 +78,7 @@ impl WalHeader {
     }
 }
 
-/// The fields of a frame header that carry information.
+/// The fields of a frame header that Duralite uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
     /// Database page in the frame.
@@ -90,7 +90,7 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Reads a frame header; any bytes are one.
+    /// Reads a frame header. Any bytes are a valid one.
     #[must_use]
     pub fn parse(bytes: &[u8; FRAME_HEADER_BYTES]) -> Self {
         Self {
@@ -114,8 +114,7 @@ fn checksum_of(big_endian: bool, start: Checksum, data: &[u8]) -> Checksum {
     [a, b]
 }
 
-/// A header as SQLite would write it, for tests, tools and benchmarks that drive an engine
-/// without SQLite.
+/// Makes a WAL header as SQLite would write it. Tests, tools and benchmarks that use an engine without SQLite need it.
 #[must_use]
 pub fn make_wal_header(page_bytes: u32, sequence: u32, salt: [u32; 2]) -> [u8; WAL_HEADER_BYTES] {
     let mut bytes = [0; WAL_HEADER_BYTES];

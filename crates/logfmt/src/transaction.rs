@@ -1,5 +1,5 @@
-//! The header of a transaction of logged page differences, and the hash over its records: the same in every log that
-//! keeps them.
+//! The header of a transaction, and the hash over its records. All logs that keep records of page changes share this
+//! code.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -8,18 +8,18 @@ use crate::bytes::{put, u32_le, u64_le};
 use crate::generation::above;
 use crate::sqlite_wal::Checksum;
 
-/// Bits of the generation that hashes and commit marks have room for without more.
+/// Bits of the generation for which hashes and commit marks have room. Higher bits are mixed in by [`above`].
 pub(crate) const MARK_GENERATION_BITS: u32 = 30;
 
 /// Bytes of a transaction header.
 pub const TX_HEADER_BYTES: u32 = 40;
 
-/// A transaction header behind its mark.
+/// A transaction header without its commit mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TxHeader {
     /// Hash over the rest of the header and the records.
     pub hash: u64,
-    /// Milliseconds since the transaction before, or since the generation began.
+    /// Milliseconds since the previous transaction was sealed, or since the generation began.
     pub elapsed_ms: u32,
     /// Frame number of the commit frame.
     pub last_frame: u32,
@@ -45,7 +45,7 @@ impl TxHeader {
         out
     }
 
-    /// Reads a header; the caller checks the mark first and the hash after reading the records, the first of which
+    /// Reads a header. The caller checks the mark before, and the hash after it has read the records. The first record
     /// says which frame is the transaction's first.
     #[must_use]
     pub fn decode(bytes: &[u8; TX_HEADER_BYTES as usize]) -> Self {
@@ -59,7 +59,7 @@ impl TxHeader {
         }
     }
 
-    /// The hash of the header's own fields on top of that of the records.
+    /// The hash of the whole transaction: the hash over the records, continued over the header's own fields.
     #[must_use]
     pub fn seal_hash(&self, records: TxHash) -> u64 {
         xxh3_64_with_seed(&self.encode(0)[16..], records.0)
@@ -71,7 +71,7 @@ impl TxHeader {
 pub struct TxHash(pub(crate) u64);
 
 impl TxHash {
-    /// The hash before the first record: ties the transaction to its log, generation and place.
+    /// The hash before the first record. It ties the transaction to its log, its generation and its place there.
     #[must_use]
     pub fn new(id: LogId, generation: u64, sequence: u32) -> Self {
         let above = above(generation, MARK_GENERATION_BITS);
@@ -84,7 +84,7 @@ impl TxHash {
         Self(xxh3_64_with_seed(payload, xxh3_64_with_seed(header, self.0)))
     }
 
-    /// The hash in short, for an entry that says where its transaction stands.
+    /// A short form of the hash, for each change that a transaction of `scratchpad` stores.
     #[must_use]
     pub fn short(self) -> u32 {
         (self.0 ^ self.0 >> 32) as u32

@@ -1,6 +1,7 @@
-//! What SQLite's wal-index says of a log, in the machine's byte order: version 3007000, as all of SQLite since 3.7 has it.
+//! The state of a log in SQLite's wal-index, in the byte order of the machine. The version is 3007000, which all SQLite
+//! versions since 3.7 write.
 
-/// Bytes from its beginning on that are needed.
+/// Bytes at the beginning of the wal-index that [`WalIndex::decode`] needs.
 pub const WAL_INDEX_BYTES: usize = 136;
 
 const VERSION: u32 = 3_007_000;
@@ -10,19 +11,20 @@ const FRAMES: usize = 16;
 const DB_PAGES: usize = 20;
 const BACKFILLED: usize = 96;
 
-/// The state of a log, as SQLite numbers its frames.
+/// The state of a log, counted in SQLite's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WalIndex {
     /// Committed frames in the log.
     pub frames: u32,
-    /// Those of them, from the first on, that a checkpoint has written to the database.
+    /// How many of the frames, from the first one on, a checkpoint has written to the database.
     pub backfilled: u32,
     /// Size of the database in pages.
     pub db_pages: u32,
 }
 
 impl WalIndex {
-    /// `None` where nobody has made one, or somebody is at it: its two headers differ.
+    /// Reads the wal-index. `None` if no connection has made one, or if its two headers differ because a connection is
+    /// writing it.
     #[must_use]
     pub fn decode(bytes: &[u8; WAL_INDEX_BYTES]) -> Option<Self> {
         let number = |at: usize| {

@@ -6,19 +6,19 @@ use super::{Extent, LENGTH_BITS, MERGED_AT};
 use crate::LogId;
 use crate::bytes::{put, u32_le, u64_le};
 
-/// What an extent's header says that is in use.
+/// The header of an extent that is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExtentHeader {
-    /// The page whose records it holds.
+    /// The page whose records the extent holds.
     pub page_number: u32,
-    /// Its place in the page's chain; the numbers of a chain have no gaps.
+    /// The extent's place in the page's chain. The places in a chain have no gaps.
     pub order: u32,
-    /// The transaction that took it.
+    /// The transaction that took the extent.
     pub taken_by: u64,
 }
 
 impl ExtentHeader {
-    /// The bytes but for the word at [`MERGED_AT`].
+    /// The header's bytes, without the word at [`MERGED_AT`].
     #[must_use]
     pub fn encode(&self, id: LogId, extent: Extent) -> [u8; MERGED_AT as usize] {
         let mut out = [0; MERGED_AT as usize];
@@ -39,7 +39,7 @@ impl ExtentHeader {
         hash.digest()
     }
 
-    /// Reads a header; `None` if the extent is free.
+    /// Reads a header. `None` if the extent is free, or if the check is wrong.
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId, extent: Extent) -> Option<Self> {
         let it = Self { page_number: u32_le(bytes, 0), order: u32_le(bytes, 4), taken_by: u64_le(bytes, 8) };
@@ -53,7 +53,7 @@ pub fn record_word(transaction: u64, payload_bytes: u32) -> u64 {
     transaction << LENGTH_BITS | u64::from(payload_bytes)
 }
 
-/// Transaction and payload bytes of a record's first word; `None` where no record is.
+/// The transaction and the payload bytes in the first word of a record. `None` if there is no record.
 #[must_use]
 pub fn read_record_word(word: u64) -> Option<(u64, u32)> {
     let payload = (word & ((1 << LENGTH_BITS) - 1)) as u32;

@@ -1,4 +1,4 @@
-//! Layouts of the `ppl` log: see `docs/format/ppl.md`, which these constants follow.
+//! Layouts of the `ppl` log. The constants follow `docs/format/ppl.md`.
 //!
 //! A log is a superblock, a transaction log, slots for page images that are being merged, a page table, and chunks of
 //! extents. An extent is a log sector of one page, or a piece of the common pool. A page's log is a chain of extents, the
@@ -23,18 +23,19 @@ pub const MAGIC: [u8; 8] = *b"DURALPPL";
 pub const VERSION: u32 = 1;
 /// Bytes of the superblock.
 pub const SUPERBLOCK_BYTES: u64 = 4096;
-/// Where the superblock's word is that says how many chunks the file backs.
+/// Offset of the word in the superblock that says how many chunks the file backs.
 pub const GROWN_OFFSET: u64 = 1344;
 
 /// Where the transaction log is.
 pub const TRANSACTIONS_OFFSET: u64 = SUPERBLOCK_BYTES;
-/// Records in it; the one of a transaction has the place of its number modulo this.
+/// Records in the transaction log. The record of a transaction is at the transaction's number modulo this.
 pub const TRANSACTIONS: u64 = 1024;
-/// Bytes of one of them: a cache line.
+/// Bytes of a record of the transaction log: a cache line.
 pub const TRANSACTION_BYTES: usize = 64;
 /// Where the slots begin.
 pub const SLOTS_OFFSET: u64 = TRANSACTIONS_OFFSET + TRANSACTIONS * TRANSACTION_BYTES as u64;
-/// Most slots: what the log's users share says of each who merges its page.
+/// The largest number of slots. The segment that the log's users share names for each slot the process that is merging
+/// the slot's page, and has room for this many.
 pub const MOST_SLOTS: u32 = 512;
 /// Bytes of a slot before its page.
 pub const SLOT_HEADER_BYTES: u64 = 64;
@@ -43,11 +44,11 @@ pub const SLOT_HEADER_BYTES: u64 = 64;
 pub const SECTORS_PER_CHUNK: u32 = 32;
 /// Bytes of a piece of the common pool.
 pub const PIECE_BYTES: u32 = 1024;
-/// Bytes of what is kept of an extent beside it, and does not outlive its users.
+/// Bytes of an extent's state. States are kept beside the extents, and do not outlive the processes that use the log.
 pub const STATE_BYTES: u64 = 64;
 /// Bytes of an extent before its body.
 pub const EXTENT_HEADER_BYTES: u32 = 32;
-/// Where in an extent's header the number of the transaction is up to which its page is merged.
+/// Offset in an extent's header of the transaction up to which its page is merged.
 pub const MERGED_AT: u64 = 24;
 /// Bytes of a record before its payload.
 pub const RECORD_HEADER_BYTES: u32 = 16;

@@ -10,7 +10,7 @@ use crate::bytes::{array, put, u32_le, u64_le};
 pub struct SlotHeader {
     /// The page.
     pub page_number: u32,
-    /// The transaction after which it looks so.
+    /// The transaction up to which the image has all changes.
     pub transaction: u64,
 }
 
@@ -34,14 +34,14 @@ impl SlotHeader {
         hash.digest()
     }
 
-    /// Reads the header of a slot with this image; `None` if it is free, or torn.
+    /// Reads the header of a slot with this image. `None` if the slot is free or torn.
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId, image: &[u8]) -> Option<Self> {
         let it = Self { page_number: u32_le(bytes, 0), transaction: u64_le(bytes, 8) };
         (it.page_number > 0 && u64_le(bytes, 16) == it.check(id, image)).then_some(it)
     }
 
-    /// The page of a slot by the first bytes of its header; 0 where it is free.
+    /// The page in a slot, from the first bytes of the slot's header; 0 if the slot is free.
     #[must_use]
     pub fn page_of(bytes: &[u8]) -> u32 {
         array(bytes, 0).map_or(0, u32::from_le_bytes)

@@ -1,4 +1,4 @@
-//! The superblock, and where the parts of a log are.
+//! The superblock, and the offsets of the parts of a log.
 
 use super::{
     MAGIC, MOST_SLOTS, PIECE_BYTES, SECTORS_PER_CHUNK, SLOT_HEADER_BYTES, SLOTS_OFFSET, STATE_BYTES,
@@ -10,7 +10,7 @@ use crate::head::{self, Format, HEAD_BYTES, LogHead};
 
 const FORMAT: Format =
     Format { name: "ppl", magic: MAGIC, version: VERSION, superblock_bytes: SUPERBLOCK_BYTES };
-/// Bit of an extent's number that says that it is a piece.
+/// The bit in an extent's number that says that the extent is a piece.
 const PIECE: u32 = 1 << 31;
 
 /// Whether a log may have sectors of this size.
@@ -22,15 +22,15 @@ pub fn sector_size_is_valid(bytes: u32) -> bool {
 /// The write-once part of the superblock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
-    /// What ties it to its database.
+    /// The fields that tie the log to its database.
     pub head: LogHead,
     /// Size of a log sector.
     pub sector_bytes: u32,
-    /// Most chunks the log may hold.
+    /// The largest number of chunks that the log may have.
     pub limit_chunks: u32,
-    /// Slots for page images.
+    /// Number of slots for page images.
     pub slots: u32,
-    /// Heads of the page table's lists, a power of two.
+    /// Number of lists of the page table, a power of two.
     pub buckets: u32,
 }
 
@@ -67,7 +67,7 @@ impl Superblock {
             && self.buckets <= 1 << 28
     }
 
-    /// Where everything is.
+    /// The offsets and sizes of the log's parts.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
         let slot_bytes = SLOT_HEADER_BYTES + u64::from(self.head.page_bytes);
@@ -107,19 +107,19 @@ impl Extent {
         Self(number | PIECE)
     }
 
-    /// Whether it is a piece of the common pool.
+    /// Whether the extent is a piece of the common pool.
     #[must_use]
     pub fn is_piece(self) -> bool {
         self.0 & PIECE != 0
     }
 
-    /// Its number among those of its kind.
+    /// The extent's number among the extents of its kind.
     #[must_use]
     pub fn number(self) -> u32 {
         self.0 & !PIECE
     }
 
-    /// A word that is never 0, as links have it.
+    /// The word that links to this extent. It is never 0.
     #[must_use]
     pub fn to_link(self) -> u64 {
         u64::from(self.0) + 1
@@ -132,7 +132,7 @@ impl Extent {
     }
 }
 
-/// Where the parts of a log are.
+/// The offsets and sizes of the log's parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
     /// Size of a log sector.
@@ -141,9 +141,9 @@ pub struct Geometry {
     pub slots: u32,
     /// Bytes of a slot with its header.
     pub slot_bytes: u64,
-    /// Heads of the page table's lists.
+    /// Number of lists of the page table.
     pub buckets: u32,
-    /// Where those are.
+    /// Where the heads of the page table's lists begin.
     pub buckets_offset: u64,
     /// Where the first chunk begins.
     pub chunks_offset: u64,
@@ -154,13 +154,13 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// File size with so many chunks.
+    /// Size of a file with this many chunks.
     #[must_use]
     pub fn file_bytes(&self, chunks: u32) -> u64 {
         self.chunks_offset + u64::from(chunks) * self.chunk_bytes
     }
 
-    /// Chunk of an extent, and its number among the extents there.
+    /// Offset of the chunk that an extent is in, and the extent's number within the chunk.
     fn place(&self, extent: Extent) -> (u64, u64) {
         let (per_chunk, before) = if extent.is_piece() {
             (self.pieces_per_chunk, SECTORS_PER_CHUNK)
@@ -197,7 +197,7 @@ impl Geometry {
         if extent.is_piece() { PIECE_BYTES } else { self.sector_bytes }
     }
 
-    /// Whether an extent is in one of so many chunks.
+    /// Whether an extent is in one of the first `chunks` chunks.
     #[must_use]
     pub fn has(&self, extent: Extent, chunks: u32) -> bool {
         let per_chunk = if extent.is_piece() { self.pieces_per_chunk } else { SECTORS_PER_CHUNK };
@@ -217,7 +217,7 @@ impl Geometry {
         SLOTS_OFFSET + u64::from(slot) * self.slot_bytes
     }
 
-    /// Where the head of a page's list is.
+    /// Where the head of the list is that contains a page.
     #[must_use]
     pub fn bucket_offset(&self, page_number: u32) -> u64 {
         let mixed = page_number.wrapping_mul(0x9E37_79B1);

@@ -6,22 +6,22 @@ use super::{LAST_TRANSACTION, TRANSACTION_BYTES, TRANSACTIONS, TRANSACTIONS_OFFS
 use crate::bytes::{put, u32_le, u64_le};
 use crate::{FormatError, LogId};
 
-/// What has become of a transaction.
+/// The state of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransactionKind {
-    /// It is being stored.
+    /// The writer is storing the transaction.
     Begin,
-    /// It is committed.
+    /// The transaction is committed.
     Commit,
-    /// It was given up.
+    /// The transaction was rolled back.
     Abort,
 }
 
 impl TransactionKind {
     const ALL: [Self; 3] = [Self::Begin, Self::Commit, Self::Abort];
 
-    /// The mark of a transaction's record that says so: it differs for each transaction, so that what an earlier one
-    /// has left in its place says nothing of this one.
+    /// The mark of this state in a transaction's record. Each transaction has other marks, so a mark that an earlier
+    /// transaction has left in the same place says nothing about this one.
     #[must_use]
     pub fn mark(self, id: LogId, number: u64) -> u64 {
         xxh3_64_with_seed(&number.to_le_bytes(), id.seed().wrapping_add(self as u64 + 1))
@@ -31,15 +31,15 @@ impl TransactionKind {
 /// A record of the transaction log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransactionRecord {
-    /// Its number: every transaction's is one more than that of the one before.
+    /// The transaction's number: one more than the number of the transaction before.
     pub number: u64,
-    /// What has become of it.
+    /// The transaction's state.
     pub kind: TransactionKind,
-    /// Size of the database in pages after it.
+    /// Size of the database in pages after the transaction.
     pub db_pages: u32,
-    /// When it was sealed, in milliseconds since 1970.
+    /// When the transaction was sealed, in milliseconds since 1970.
     pub time_ms: u64,
-    /// The log may be deleted: everything is in the database file.
+    /// Whether everything is in the database file, so that the log may be deleted.
     pub retired: bool,
 }
 
@@ -50,7 +50,7 @@ impl TransactionRecord {
         TRANSACTIONS_OFFSET + number % TRANSACTIONS * TRANSACTION_BYTES as u64
     }
 
-    /// Where its mark is.
+    /// Where the mark of a transaction is.
     #[must_use]
     pub fn mark_offset(number: u64) -> u64 {
         Self::offset(number) + 8
@@ -70,10 +70,11 @@ impl TransactionRecord {
         out
     }
 
-    /// Reads the record at a place; `None` where none is, or one that was never complete.
+    /// Reads the record at a place. `None` if there is no record, or if the writer never completed it.
     ///
     /// # Errors
-    /// `Damaged` where a commit has its mark, which is stored only once the rest is durable, and the rest does not check.
+    /// `Damaged` if the mark says *commit* but the rest does not match the check: the writer stores that mark only when
+    /// the rest is durable.
     pub fn decode(
         bytes: &[u8; TRANSACTION_BYTES],
         id: LogId,

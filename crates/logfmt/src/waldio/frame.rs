@@ -1,4 +1,4 @@
-//! Frames of the layout `embedded`: pages with a mark in space that they do not use.
+//! Frames of the layout `embedded`: a page with a mark in bytes that the page does not use.
 
 use super::{MARK_GENERATION_BITS, seed_of};
 use crate::LogId;
@@ -13,12 +13,12 @@ const MARK_STARTS_TRANSACTION: u32 = 1 << 29;
 const MARK_STARTS_GROUP: u32 = 1 << 30;
 const MARK_ORDERED: u32 = 1 << 31;
 
-/// What a mark has of the generation; the rest is in the seed of its check.
+/// The bits of the generation that a mark stores. The other bits are in the seed of the mark's check.
 fn mark_generation(generation: u64) -> u32 {
     generation as u32 & !(u32::MAX << MARK_GENERATION_BITS)
 }
 
-/// What an embedded frame says about itself.
+/// What the mark of a frame says about the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     /// Database page number.
@@ -27,20 +27,20 @@ pub struct Mark {
     pub db_pages: u32,
     /// WAL frame number.
     pub frame: u32,
-    /// Hash of all pages of its transaction: a frame that another transaction left behind, which was
-    /// begun at the same place and never sealed, is not taken for a part of this one.
+    /// Hash of all pages of the frame's transaction. By it a reader recognises a frame that another transaction wrote
+    /// at the same place, but never sealed.
     pub transaction: u64,
-    /// Whether it is the first of its transaction.
+    /// Whether the frame is the first of its transaction.
     pub starts_transaction: bool,
-    /// Whether it is the first of what one write made durable.
+    /// Whether the frame is the first of its group.
     pub starts_group: bool,
-    /// Whether everything before its group was durable when the group was written.
+    /// Whether everything before the frame's group was durable when the group was written.
     pub ordered: bool,
 }
 
 impl Mark {
-    /// Whether a frame may stand behind one of this unfinished transaction; with `None`, behind a
-    /// finished one or at the beginning.
+    /// Whether the frame may come next. `transaction` is the hash of the transaction that is not complete yet, or
+    /// `None` after a complete one and at the beginning.
     #[must_use]
     pub fn follows(&self, transaction: Option<u64>) -> bool {
         match transaction {
@@ -64,11 +64,11 @@ impl Mark {
     }
 }
 
-/// Where a frame's mark may be, in the order in which both sides look.
+/// Where the mark of a frame may be, in the order in which writers and readers look.
 ///
-/// Inside the page it takes 32 bytes that are zero: those at the page's end (reserved bytes, or
-/// an overflow page that is not full), or at either end of the unallocated gap of a b-tree page
-/// (SQLite file format, section 1.6). Filling them changes nothing that says where the gap is.
+/// A mark inside the page uses 32 bytes that are zero. They are at the page's end (reserved bytes, or an overflow page
+/// that is not full), or at either end of the unallocated gap of a b-tree page (SQLite file format, section 1.6). A
+/// mark there does not change what the page says about the place of the gap.
 fn places(page: &[u8], first_page: bool) -> [Option<usize>; 3] {
     let gap = gap_of(page, first_page).filter(|gap| gap.len() >= MARK_BYTES);
     [
@@ -96,8 +96,8 @@ fn gap_of(page: &[u8], first_page: bool) -> Option<std::ops::Range<usize>> {
     (start < end && end <= page.len()).then_some(start..end)
 }
 
-/// Bytes that a frame takes whose mark is `inside` the page, or inside what pads it to whole
-/// blocks; else it takes one block more.
+/// Bytes of a frame. If the mark is `inside` the page, or fits into the padding of the page to whole blocks, the frame
+/// needs no more than that; otherwise it needs one more block.
 #[must_use]
 pub fn frame_bytes(page_bytes: u32, block_bytes: u32, inside: bool) -> u32 {
     let whole = page_bytes.next_multiple_of(block_bytes);
@@ -115,7 +115,7 @@ fn place_of(page: &[u8], page_number: u32) -> Option<usize> {
     places(page, page_number == 1).into_iter().flatten().find(|&at| zero(at))
 }
 
-/// Appends a page as a frame of the `embedded` layout for a place in the log.
+/// Appends a page as a frame of the `embedded` layout, for the place `offset` in the log.
 pub fn encode_frame(
     out: &mut Vec<u8>,
     page: &[u8],
@@ -140,7 +140,7 @@ fn mark_check(page: &[u8], fields: &[u8], seed: u64) -> u64 {
     xxh3_64_with_seed(&fields[..MARK_CHECKED], xxh3_64_with_seed(page, seed))
 }
 
-/// The hash of a transaction's pages, with their numbers.
+/// The hash over the pages of a transaction and their numbers.
 #[must_use]
 pub fn transaction_hash<'a>(pages: impl Iterator<Item = (u32, &'a [u8])>) -> u64 {
     pages.fold(0, |hash, (page_number, page)| {
@@ -148,8 +148,8 @@ pub fn transaction_hash<'a>(pages: impl Iterator<Item = (u32, &'a [u8])>) -> u64
     })
 }
 
-/// Reads the frame at a place in the log: its mark, and how many bytes of `bytes` it takes.
-/// `page` then holds the page. `None` when there is no valid frame of this generation here.
+/// Reads the frame at a place in the log. Returns its mark and the number of bytes that the frame has, and copies the
+/// page to `page`. `None` if there is no valid frame of this generation; `page` may be overwritten even then.
 #[must_use]
 pub fn decode_frame(
     bytes: &[u8],

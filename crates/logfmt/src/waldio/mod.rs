@@ -1,5 +1,4 @@
-//! Layouts of the `waldio` log: see `docs/format/waldio.md`, which these constants
-//! follow.
+//! Layouts of the `waldio` log. The constants follow `docs/format/waldio.md`.
 
 mod frame;
 #[cfg(test)]
@@ -19,9 +18,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub const MAGIC: [u8; 8] = *b"DURALDIO";
 /// The format version.
 pub const VERSION: u32 = 4;
-/// Bytes of the superblock and of each generation slot: no device's block is larger.
+/// Bytes of the superblock and of each generation slot. No device has larger blocks.
 pub const AREA_BYTES: u64 = 4096;
-/// Where the log's blocks begin: behind the superblock and two generation slots.
+/// Where the log's blocks begin: after the superblock and two generation slots.
 pub const DATA_OFFSET: u64 = 3 * AREA_BYTES;
 /// Bits of the generation in a frame's mark.
 const MARK_GENERATION_BITS: u32 = 29;
@@ -32,18 +31,18 @@ const FORMAT: Format =
 /// How frames are laid out in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Layout {
-    /// The differential records of a group of transactions packed into as few blocks as they need.
+    /// The records of page changes of a group of transactions, packed into as few blocks as possible.
     #[default]
     Delta,
-    /// One page per frame, its header in space that the page does not use (WALDIO, section 4.2).
+    /// One page per frame. The frame's mark is in bytes that the page does not use (WALDIO, section 4.2).
     Embedded,
 }
 
 impl Layout {
-    /// Both.
+    /// Both layouts.
     pub const ALL: [Self; 2] = [Self::Delta, Self::Embedded];
 
-    /// The name in settings.
+    /// The name of the layout in settings.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -61,12 +60,12 @@ impl std::str::FromStr for Layout {
     }
 }
 
-/// What a log file begins with; written once.
+/// The superblock of a log file; written once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
-    /// What ties it to its database.
+    /// The fields that tie the log to its database.
     pub head: LogHead,
-    /// Size of a block: every write is a multiple of it.
+    /// Size of a block. Every write is a multiple of it.
     pub block_bytes: u32,
     /// Layout of frames.
     pub layout: Layout,
@@ -116,24 +115,24 @@ pub fn slot_offset(generation: u64) -> u64 {
     AREA_BYTES * (1 + generation % 2)
 }
 
-/// What a generation begins with.
+/// The state in which a generation begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
     /// The generation, from 1.
     pub generation: u64,
     /// SQLite's WAL header; `None` for an empty log.
     pub wal_header: Option<[u8; WAL_HEADER_BYTES]>,
-    /// Everything is in the database file; the log may be deleted.
+    /// Whether everything is in the database file, so that the log may be deleted.
     pub retired: bool,
-    /// Least bytes that the file has.
+    /// The least number of bytes that the file has.
     pub file_bytes: u64,
     /// Transactions sealed in the log before this generation.
     pub position: u64,
-    /// When it began, in milliseconds since 1970; 0 if that is not known.
+    /// When the generation began, in milliseconds since 1970; 0 if that is not known.
     pub time_ms: u64,
 }
 
-/// Where the origin is in a slot.
+/// Offset of the origin in a slot.
 const SLOT_ORIGIN: usize = 64;
 const SLOT_EMPTY: u32 = 1;
 const SLOT_RETIRED: u32 = 2;
@@ -157,13 +156,13 @@ impl Slot {
         out
     }
 
-    /// Where the generation stands in the log's history.
+    /// The place of the generation in the log's history.
     #[must_use]
     pub fn origin(&self) -> Origin {
         Origin { generation: self.generation, position: self.position, time_ms: self.time_ms }
     }
 
-    /// Reads a slot; `None` when there is no valid one: never written, or torn.
+    /// Reads a slot. `None` if the slot is not valid: it was never written, or the write was torn.
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId) -> Option<Self> {
         let flags = u32_le(bytes, 4);
@@ -185,15 +184,16 @@ impl Slot {
     }
 }
 
-/// What the checksums of a place in the log are seeded with: bytes of another log, generation or
-/// place never verify.
+/// The seed of the checksums at a place in the log. With it, bytes of another log, generation or place never pass the
+/// check.
 fn seed_of(id: LogId, generation: u64, offset: u64) -> u64 {
     id.seed() ^ (generation << 40).wrapping_add(offset) ^ above(generation, MARK_GENERATION_BITS)
 }
 
 /// Bytes of a group header.
 pub const GROUP_HEADER_BYTES: u64 = 64;
-/// First bytes of a group header: no transaction's size is as large.
+/// First bytes of a group header. A reader can tell them from the size of a transaction, which is smaller, or is
+/// [`TX_TAKES_GROUP`].
 pub const GROUP_MAGIC: u32 = 0xD17A_6E0F;
 
 const GROUP_ORDERED: u32 = 1;
@@ -201,20 +201,20 @@ const GROUP_GENERATION_HIGH: usize = 36;
 const GROUP_TIME: usize = 40;
 const GROUP_HASHED: usize = 56;
 
-/// The header of a group: transactions that one write made durable.
+/// The header of a group: the transactions that one write made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupHeader {
-    /// Sequence number of its first transaction in the generation, from 1.
+    /// Sequence number of the group's first transaction in the generation, from 1.
     pub first_sequence: u32,
     /// Number of transactions.
     pub transactions: u32,
-    /// Bytes, header included, up to the end of the last transaction.
+    /// Bytes from the beginning of the header to the end of the last transaction.
     pub bytes: u64,
-    /// Whether everything before was durable when this was written.
+    /// Whether everything before the group was durable when the group was written.
     pub ordered: bool,
-    /// Hash of what follows the header.
+    /// Hash of the transactions, which follow the header.
     pub body_hash: u64,
-    /// When its first transaction was sealed, in milliseconds since 1970; 0 if that is not known.
+    /// When the group's first transaction was sealed, in milliseconds since 1970; 0 if that is not known.
     pub time_ms: u64,
 }
 
@@ -233,7 +233,7 @@ impl GroupHeader {
         out
     }
 
-    /// Reads a header; `None` when there is no valid one of this generation at this place.
+    /// Reads a header. `None` if there is no valid header of this generation at this place.
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId, generation: u64, offset: u64) -> Option<Self> {
         let found = of_halves(u32_le(bytes, 4), u32_le(bytes, GROUP_GENERATION_HIGH));
@@ -255,7 +255,7 @@ impl GroupHeader {
     }
 }
 
-/// The beginning of a group whose header is not complete yet.
+/// The header of a group that is still open: only magic number, generation and time are set.
 #[must_use]
 pub fn group_placeholder(generation: u64, time_ms: u64) -> [u8; GROUP_HEADER_BYTES as usize] {
     let mut out = [0; GROUP_HEADER_BYTES as usize];
@@ -267,14 +267,14 @@ pub fn group_placeholder(generation: u64, time_ms: u64) -> [u8; GROUP_HEADER_BYT
     out
 }
 
-/// The time of a group, from its header, complete or not.
+/// The time of a group. The header may be complete or still open.
 #[must_use]
 pub fn group_time(header: &[u8]) -> u64 {
     u64_le(header, GROUP_TIME)
 }
 
-/// The hash of a group's transactions: of everything behind the first transaction's header, and
-/// then of that header, which is known last when a large transaction is written piece by piece.
+/// The hash over a group's transactions. It covers first everything after the header of the first transaction, and then
+/// that header: a writer that writes a large transaction piece by piece knows its header last.
 #[derive(Clone)]
 pub struct BodyHash(Box<xxhash_rust::xxh3::Xxh3>);
 
@@ -285,12 +285,12 @@ impl BodyHash {
         Self(Box::new(xxhash_rust::xxh3::Xxh3::with_seed(seed_of(id, generation, offset))))
     }
 
-    /// Takes in the next bytes behind the first transaction's header.
+    /// Adds the next bytes after the first transaction's header.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The hash, with the first transaction's header.
+    /// The complete hash, after adding the first transaction's header.
     #[must_use]
     pub fn finish(mut self, header: &[u8]) -> u64 {
         self.0.update(header);
@@ -298,7 +298,7 @@ impl BodyHash {
     }
 }
 
-/// The hash of a group's transactions, whole.
+/// The hash of a group's transactions, all of which are in `body`.
 #[must_use]
 pub fn body_hash(id: LogId, generation: u64, offset: u64, body: &[u8]) -> u64 {
     let (header, rest) = body.split_at(body.len().min(TX_HEADER_BYTES as usize));
@@ -309,7 +309,7 @@ pub fn body_hash(id: LogId, generation: u64, offset: u64, body: &[u8]) -> u64 {
 
 /// Bytes of a transaction header.
 pub const TX_HEADER_BYTES: u32 = 32;
-/// Stands for the size of a transaction that has its group to itself: it ends with the group.
+/// The size in the header of a transaction that has its group to itself: the transaction ends where the group ends.
 pub const TX_TAKES_GROUP: u32 = 0xFFFF_FFF8;
 
 /// The header of a transaction in a group.

@@ -173,7 +173,7 @@ fn mark() -> Mark {
     }
 }
 
-/// A leaf page with `cells` pointers and cells from `content` on.
+/// A leaf page with `cells` pointers, and cells from `content` on.
 fn leaf(page_bytes: usize, at: usize, cells: u16, content: u16, fill: u8) -> Vec<u8> {
     let mut page = vec![fill; page_bytes];
     page[at] = 13;
@@ -206,17 +206,17 @@ fn a_frame_takes_one_block_where_the_page_has_room_and_two_where_not() {
     assert_eq!(round_trip(&[0; 4096], &mark(), 4096), 4096);
     assert_eq!(round_trip(&[7; 4096], &mark(), 4096), 8192);
     assert_eq!(round_trip(&[7; 4096], &mark(), 512), 4608);
-    // Smaller than a block: the mark is in the padding.
+    // A page that is smaller than a block: the mark is in the padding.
     assert_eq!(round_trip(&[7; 1024], &mark(), 4096), 4096);
     assert_eq!(round_trip(&[7; 65536], &mark(), 4096), 69632);
-    // Zeros in the gap only.
+    // Only the gap has zeros.
     let mut page = leaf(4096, 0, 10, 1000, 9);
     page[28..1000].fill(0);
     assert_eq!(round_trip(&page, &mark(), 4096), 4096);
-    // Only the far end of the gap is zero, as after the first cells were removed.
+    // Only the far end of the gap is zero, as after SQLite has removed the first cells.
     page[28..60].fill(3);
     assert_eq!(round_trip(&page, &mark(), 4096), 4096);
-    // Page 1 keeps its b-tree header behind the database header.
+    // Page 1 has its b-tree header after the database header.
     let mut page = leaf(4096, 100, 2, 4000, 9);
     page[112..4000].fill(0);
     assert_eq!(round_trip(&page, &Mark { page_number: 1, ..mark() }, 4096), 4096);
