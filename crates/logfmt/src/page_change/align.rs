@@ -1,11 +1,11 @@
-//! Which cells of a page came, went and changed, found by their places or, where the page was packed, by their
-//! bytes.
+//! Finds which cells of a page were inserted, deleted and changed. It compares their places, or their bytes if the page
+//! was packed.
 
 use super::btree::Tree;
 use super::operation::MAX_OPERATIONS;
 use crate::diff;
 
-/// What became of a cell, by its slot in the old page, in the new one, or in both.
+/// What happened to a cell. Slots are those in the old page, in the new page, or in both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Delete { old: usize },
@@ -22,16 +22,16 @@ impl Step {
     }
 }
 
-/// With more steps than this the page may have been packed, so that all places differ and few cells.
+/// With more steps than this, the page may have been packed: then all places differ, but few cells do.
 const FEW: usize = 6;
 
-/// Cells in a row that may have come or gone where the page was packed.
+/// The largest number of consecutive cells that may have been inserted or deleted on a packed page.
 const AHEAD: usize = 8;
 
-/// Cells between the first and the last that differ, among which more is looked for.
+/// If more cells than this lie between the first and the last that differ, the cells are not compared one by one.
 const MIDDLE: usize = 32;
 
-/// Fills `steps`. `None` if nothing came or went, or more than operations can say.
+/// Fills `steps`. `None` if no cell was inserted, deleted or changed, or if a payload cannot hold so many operations.
 pub(super) fn steps(
     before: &Tree<&[u8]>,
     after: &Tree<&[u8]>,
@@ -52,7 +52,7 @@ pub(super) fn steps(
     (!steps.is_empty() && steps.len() <= MAX_OPERATIONS).then_some(())
 }
 
-/// The slots between those at the beginning and at the end that both pages have.
+/// The slots between the common beginning and the common end of the two pages.
 struct Middle {
     old: usize,
     old_end: usize,
@@ -73,7 +73,8 @@ fn by_place(before: &Tree<&[u8]>, after: &Tree<&[u8]>, seen: &mut Vec<u64>, step
     between(before, after, middle, seen, steps);
 }
 
-/// Where one page has no more cells: what the other has came or went, or took its place.
+/// Appends steps for the rest of the middle. Cells at the same distance replace each other; cells that only one page
+/// has left were deleted or inserted.
 fn finish(middle: &Middle, steps: &mut Vec<Step>) {
     let pairs = (middle.old..middle.old_end).zip(middle.new..middle.new_end);
     let replaced = pairs.len();
@@ -82,7 +83,7 @@ fn finish(middle: &Middle, steps: &mut Vec<Step>) {
     steps.extend((middle.new + replaced..middle.new_end).map(|new| Step::Insert { new }));
 }
 
-/// Places, a bit each.
+/// Sets a bit for the place of each cell.
 fn mark(places: &mut [u64], tree: &Tree<&[u8]>, slots: std::ops::Range<usize>) {
     for slot in slots {
         let at = tree.pointer(slot);
@@ -128,7 +129,7 @@ fn between(
     finish(&Middle { old, old_end, new, new_end }, steps);
 }
 
-/// Appends steps to `steps`, as long as they are fewer than `limit`.
+/// Appends steps to `steps`, found by comparing cells, and stops at `limit` of them.
 fn by_bytes(before: &Tree<&[u8]>, after: &Tree<&[u8]>, steps: &mut Vec<Step>, limit: usize) {
     let same = |old: usize, new: usize| {
         let cell = before.cell(old);

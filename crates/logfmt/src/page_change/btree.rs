@@ -1,6 +1,6 @@
 //! SQLite's b-tree pages: the header, the cell pointers, the cells.
 //!
-//! Nothing that a page says is believed: every access is checked, and what a page contradicts is `None`.
+//! The code trusts nothing in a page. Every access is checked, and a contradiction yields `None`.
 
 use std::ops::{Deref, DerefMut};
 
@@ -9,7 +9,7 @@ const FIRST_FREEBLOCK: usize = 1;
 const CELLS: usize = 3;
 const CONTENT: usize = 5;
 const FRAGMENTS: usize = 7;
-/// The header of a leaf; a page with children has a pointer to the last of them after it.
+/// Bytes of a leaf's header. An interior page has a pointer to its last child after that.
 const HEADER_BYTES: usize = 8;
 const CHILD_BYTES: usize = 4;
 
@@ -17,15 +17,15 @@ const INDEX_INTERIOR: u8 = 2;
 const TABLE_INTERIOR: u8 = 5;
 const INDEX_LEAF: u8 = 10;
 const TABLE_LEAF: u8 = 13;
-/// The bit of a type by which a page is a leaf.
+/// The bit in a page's type that makes the page a leaf.
 const LEAF: u8 = 8;
 
-/// The least that a cell takes: a freeblock must fit where it was.
+/// The smallest cell: when SQLite drops the cell, a freeblock must fit in its place.
 const SMALLEST_CELL: usize = 4;
-/// A varint's longest form.
+/// Bytes of the longest varint.
 const VARINT_BYTES: usize = 9;
 
-/// A b-tree page, to be read, or to be changed (`tree_change`).
+/// A b-tree page. If its bytes are mutable, cells can be inserted and dropped (module `space`).
 #[derive(Clone, Copy)]
 pub(super) struct Tree<B> {
     pub(super) bytes: B,
@@ -34,7 +34,7 @@ pub(super) struct Tree<B> {
 }
 
 impl<B: Deref<Target = [u8]>> Tree<B> {
-    /// The page, if it looks like one of a b-tree: a type, and pointers that end before the content.
+    /// The page, if it looks like a b-tree page: it has a known type, and its pointers end before its content begins.
     pub(super) fn new(bytes: B, header: usize) -> Option<Self> {
         let tree = Self { bytes, header };
         let known = matches!(tree.kind(), INDEX_INTERIOR | TABLE_INTERIOR | INDEX_LEAF | TABLE_LEAF);
@@ -42,7 +42,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         (known && sound).then_some(tree)
     }
 
-    /// The type, 0 if the page is too short for one.
+    /// The page's type; 0 if the page is too short.
     pub(super) fn kind(&self) -> u8 {
         self.bytes.get(self.header).copied().unwrap_or(0)
     }
@@ -64,12 +64,12 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         self.number(self.header + CELLS)
     }
 
-    /// Where the first freeblock is named.
+    /// Offset of the word that links to the first freeblock.
     pub(super) fn free_list(&self) -> usize {
         self.header + FIRST_FREEBLOCK
     }
 
-    /// Where the content begins. The largest page has no number for its end but 0.
+    /// Where the content begins. On a page of 65536 bytes 0 stands for the end of the page.
     pub(super) fn content(&self) -> usize {
         match self.number(self.header + CONTENT) {
             0 => 65536,
@@ -90,12 +90,12 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         self.pointers() + 2 * self.cells()
     }
 
-    /// The cell pointers as bytes, of a page that was checked.
+    /// The cell pointers as bytes, of a page that [`Tree::new`] has accepted.
     pub(super) fn pointer_bytes(&self) -> &[u8] {
         self.bytes.get(self.pointers()..self.pointers_end()).unwrap_or(&[])
     }
 
-    /// Where the cell of a slot begins; 0 where there is none.
+    /// Where the cell of a slot begins; 0 outside the page.
     #[inline]
     pub(super) fn pointer(&self, slot: usize) -> usize {
         self.number(self.pointers() + 2 * slot)
@@ -112,7 +112,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         self.bytes.get(at..at + length)
     }
 
-    /// How long the cell at `at` is, by its own first bytes and the rules of the file format.
+    /// The length of the cell at `at`, computed from its first bytes by the rules of the file format.
     fn cell_bytes(&self, at: usize) -> Option<usize> {
         let usable = self.bytes.len();
         let child = if self.is_leaf() { 0 } else { CHILD_BYTES };
@@ -133,12 +133,13 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
     }
 }
 
-/// A share of the page in 255ths that a cell of an index may take, or what it keeps beside an overflow page.
+/// The part of a payload that an index cell may keep on the page, or keeps at least if it overflows: `share` 255ths of
+/// the page, as the file format defines it.
 fn index_payload(usable: usize, share: usize) -> Option<usize> {
     ((usable.checked_sub(12)?) * share / 255).checked_sub(23)
 }
 
-/// SQLite's variable-length integer, and how long it is.
+/// SQLite's variable-length integer, and its length in bytes.
 #[inline]
 fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0_u64;
@@ -155,7 +156,7 @@ fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
 }
 
 impl<B: DerefMut<Target = [u8]>> Tree<B> {
-    /// Writes a big-endian number; 65536 is 0.
+    /// Writes a big-endian number. 65536 is written as 0.
     pub(super) fn put(&mut self, at: usize, number: usize) -> Option<()> {
         self.bytes.get_mut(at..at + 2)?.copy_from_slice(&(number as u16).to_be_bytes());
         Some(())
@@ -203,10 +204,11 @@ mod tests {
         assert_eq!(cell_length(TABLE_LEAF, &[10, 0x81, 1]), Some(13));
         assert_eq!(cell_length(TABLE_LEAF, &[0, 1]), Some(4), "the smallest");
         assert_eq!(cell_length(INDEX_LEAF, &[10]), Some(11));
-        // 477 = 512 - 35 bytes fit; of 478 there stay 39 + (478 - 39) % 508 = 478, which is too much, so 39.
+        // 477 = 512 - 35 bytes fit. Of 478 bytes, 39 + (478 - 39) % 508 = 478 would stay, which is too much, so 39
+        // stay.
         assert_eq!(cell_length(TABLE_LEAF, &[0x83, 0x5d, 1]), None, "past the end");
         assert_eq!(cell_length(TABLE_LEAF, &[0x83, 0x5e, 1]), Some(3 + 39 + 4));
-        // An index keeps 102 bytes at most.
+        // An index cell keeps at most 102 bytes on the page.
         assert_eq!(cell_length(INDEX_LEAF, &[102]), Some(103));
         assert_eq!(cell_length(INDEX_LEAF, &[103]), Some(1 + 39 + 4));
     }

@@ -1,5 +1,5 @@
-//! Changes that are operations on cells: doing them, and making of two pages the operations that lead from one
-//! to the other. What the operations leave different follows as ranges, so a wrong guess costs bytes only.
+//! Changes that are operations on cells: applying them, and finding the operations that lead from one page to another.
+//! Bytes that still differ after the operations follow as ranges, so a wrong guess only makes the payload longer.
 
 use super::align::{self, Step};
 use super::btree::Tree;
@@ -9,21 +9,21 @@ use super::operation::{self, Operation};
 use super::ranges;
 use crate::{FormatError, diff};
 
-/// Memory that is used again.
+/// Memory that the encoder reuses.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    /// The old page, with done to it what is encoded so far.
+    /// The old page, after the operations that have been encoded so far.
     page: Vec<u8>,
     other: Vec<u8>,
     cell: Vec<u8>,
     patch: Vec<u8>,
     seen: Vec<u64>,
     steps: Vec<Step>,
-    /// Whether an operation had to say the place of a cell.
+    /// Whether an operation had to give the place of a cell.
     placed: bool,
 }
 
-/// Does the operations and lays the ranges over the page.
+/// Applies the operations, then writes the ranges over the page.
 pub(super) fn apply(
     page: &mut [u8],
     header: usize,
@@ -39,14 +39,14 @@ pub(super) fn apply(
     ranges::apply(page, payload)
 }
 
-/// Whether one page has a few cells more than the other.
+/// Whether one page has one to four cells more than the other.
 pub(super) fn came_or_went(old: &[u8], new: &[u8], header: usize) -> bool {
     let cells = |page| Tree::new(page, header).map(|tree: Tree<&[u8]>| tree.cells());
     cells(old).zip(cells(new)).is_some_and(|(old, new)| (1..=4).contains(&old.abs_diff(new)))
 }
 
-/// Makes `trial` a payload of kind cells if there is one that is shorter than
-/// `limit`; returns how many of its bytes are ranges.
+/// Makes `trial` a payload of the kind *cells*, if there is one that is shorter than `limit`. Returns how many of its
+/// bytes are ranges.
 pub(super) fn encode(
     scratch: &mut Scratch,
     old: &[u8],
@@ -66,10 +66,11 @@ pub(super) fn encode(
     found
 }
 
-/// Left-over ranges up to this long are not worth another order of the operations.
+/// If at most this many bytes are left to ranges, another order of the operations is not tried.
 const GOOD_ENOUGH: usize = 16;
 
-/// Cells that came by one statement lie in the order of their places, or in that of their slots.
+/// Tries two orders of the operations: cells that one statement inserted are on the page in the order of their places,
+/// or in the order of their slots.
 fn first_or_better(
     scratch: &mut Scratch,
     before: &Tree<&[u8]>,
@@ -97,7 +98,8 @@ fn first_or_better(
     }
 }
 
-/// Deletions first, the last slot first; then the rest by what `key` says of the slot in the new page.
+/// Orders the steps: deletions first, from the last slot to the first; then the others by `key` of the slot in the new
+/// page.
 fn order<K: Ord>(steps: &mut [Step], key: impl Fn(usize) -> K) {
     if steps.len() > 1 {
         steps.sort_unstable_by_key(|step| match *step {
@@ -107,19 +109,19 @@ fn order<K: Ord>(steps: &mut [Step], key: impl Fn(usize) -> K) {
     }
 }
 
-/// Whether the step's old cell was overwritten with zeros where it was dropped.
+/// Whether SQLite overwrote the step's old cell with zeros when it dropped the cell.
 fn was_zeroed(before: &Tree<&[u8]>, after: &Tree<&[u8]>, step: Step) -> bool {
     let (Step::Delete { old } | Step::Replace { old, .. }) = step else { return false };
     let at = before.pointer(old);
     let Some(cell) = before.cell(old) else { return false };
-    // Its first bytes may hold a freeblock's.
+    // The first four bytes may belong to a freeblock now.
     let rest = cell.get(4..).unwrap_or(&[]);
     let now = after.bytes.get(at + 4..at + cell.len()).unwrap_or(&[]);
     rest.iter().any(|byte| *byte != 0) && now.iter().all(|byte| *byte == 0)
 }
 
-/// Makes `trial` the payload of these steps in this order; returns how many of its bytes are ranges.
-/// `scratch.placed` tells whether a cell did not come where it was expected.
+/// Makes `trial` the payload of these steps in this order. Returns how many of its bytes are ranges. Sets
+/// `scratch.placed` if a cell is not where SQLite would have put it.
 fn payload(
     scratch: &mut Scratch,
     before: &Tree<&[u8]>,
@@ -153,14 +155,14 @@ fn payload(
     Some(trial.len() - operations)
 }
 
-/// The slot that the first of these steps has while those that follow have not been done.
+/// The slot of the first of these steps at a time when the steps after it have not been applied.
 fn slot_now(steps: &[Step], new: usize) -> usize {
     let missing =
         steps[1..].iter().filter(|step| matches!(step, Step::Insert { new: later } if *later < new));
     new - missing.count()
 }
 
-/// Does operations to a page as a reader will, and writes them down.
+/// Applies operations to a page as a reader will, and appends them to the payload.
 struct Writer<'a> {
     tree: Tree<&'a mut [u8]>,
     zeroing: bool,
@@ -169,8 +171,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Deletes the cells of the deletions that `steps` begin with, as far as their slots are next to each other.
-    /// Returns how many steps that are.
+    /// Encodes the deletions at the beginning of `steps` whose slots are next to each other as one operation. Returns
+    /// how many steps these are.
     fn delete(&mut self, last: usize, steps: &[Step]) -> Option<usize> {
         let is_next = |(i, step): (usize, &Step)| matches!(step, Step::Delete { old } if *old + i == last);
         let count = steps.iter().enumerate().take_while(|step| is_next(*step)).count();
@@ -180,7 +182,7 @@ impl Writer<'_> {
         Some(count)
     }
 
-    /// The place that has to be said, if it is not the one that the page as it is leads to.
+    /// The place that the operation has to give, or `None` if SQLite would put the cell there anyway.
     fn place(&mut self, wanted: usize, length: usize) -> Option<usize> {
         let expected = self.tree.place(length).map(|(at, _)| at);
         let said = (expected != Some(wanted)).then_some(wanted);

@@ -1,4 +1,4 @@
-//! Encoding a change as the smallest of what was found, and applying one.
+//! Encodes a change in the shortest form that was found, and applies changes.
 
 use super::glance::{Rearranged, rearranged};
 use super::kinds::{ChangeKind, DATABASE_HEADER_BYTES, KIND_RANGES, KIND_WHOLE, PAGE_ONE, ZEROED, kind};
@@ -6,18 +6,18 @@ use super::number::Reader;
 use super::{cells, moves, ranges};
 use crate::{FormatError, diff};
 
-/// Operations on cells that leave no more than this to ranges are good enough without looking for anything else.
+/// Cell operations that leave at most this many bytes to ranges are used without a search for anything shorter.
 const LITTLE_LEFT_OVER: usize = 8;
-/// Ranges up to this long are not worth looking for anything else.
+/// Ranges of at most this many bytes are used without a search for anything shorter.
 const SHORT_CHANGE: usize = 10;
-/// Cells that leave no more than this to ranges are not worth looking for moves.
+/// Cell operations that leave at most this many bytes to ranges are not worth a search for moves.
 const FEW_LEFT_OVER: usize = 48;
-/// Ranges up to this part of a page are not worth looking for moves of many cells.
+/// Ranges of at most the page's length divided by this are not worth a search for moves of many cells.
 const LONG_CHANGE: usize = 8;
-/// What is longer than this part of a page may be longer than the page without its zeros.
+/// A payload longer than the page's length divided by this may be longer than the page without its zeros.
 const WHOLE_FROM: usize = 8;
 
-/// Memory that encoding uses again and again. It has no influence on what is encoded.
+/// Memory that the encoder reuses. It does not influence the encoding.
 #[derive(Debug, Default)]
 pub struct Scratch {
     trial: Vec<u8>,
@@ -25,10 +25,11 @@ pub struct Scratch {
     moves: moves::Scratch,
 }
 
-/// Appends to `out` a payload that makes `new` of `old`, and returns its kind. Both are of one page size, 512 to
-/// 65536 bytes. `header_bytes` is 100 for page 1, where the b-tree header comes after the database header, else
-/// 0. Cells that came or went are recorded as such, if that leaves little else; otherwise the payload is the smallest that was
-/// found, at most two bytes longer than what `diff::encode` makes.
+/// Appends to `out` a payload that makes `new` from `old`, and returns its kind. Both images have the same size, 512 to
+/// 65536 bytes. `header_bytes` is 100 for page 1, where the b-tree header follows the database header, else 0.
+///
+/// If cells were inserted or deleted, and operations leave little else, the payload is these operations. Otherwise it
+/// is the shortest that was found, at most two bytes longer than what `diff::encode` makes.
 pub fn encode(
     scratch: &mut Scratch,
     old: &[u8],
@@ -69,18 +70,18 @@ pub fn encode(
     best.kind
 }
 
-/// What [`encode_rearranged`] has appended.
+/// The form that [`encode_rearranged`] has appended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
-    /// So many ranges, as `diff::encode` makes them.
+    /// This many ranges, as `diff::encode` makes them.
     Ranges(u16),
-    /// A payload of operations on cells or of moves.
+    /// A payload of cell operations or of moves.
     Change,
 }
 
-/// Appends to `out` the ranges in which `new` differs from `old`, as `diff::encode` does; or a payload where cells
-/// were rearranged, so that it is shorter than these. Looks no closer than at the cell pointers where cells
-/// stayed in place or came after all others. The rest is as for [`encode`].
+/// Appends to `out` the ranges in which `new` differs from `old`, as `diff::encode` does. Where cells were rearranged,
+/// it appends a payload of cell operations or moves instead, if that leaves little else or is shorter. If cells stayed
+/// in place or were added after all others, only the cell pointers are compared. The arguments are those of [`encode`].
 pub fn encode_rearranged(
     scratch: &mut Scratch,
     old: &[u8],
@@ -121,7 +122,7 @@ pub fn is_empty(payload: &[u8]) -> bool {
     payload == [KIND_RANGES]
 }
 
-/// The shortest payload so far, which `out` ends with.
+/// The shortest payload so far. `out` ends with it.
 struct Best<'a> {
     start: usize,
     kind: ChangeKind,
@@ -142,17 +143,17 @@ impl Best<'_> {
     }
 }
 
-/// Appends `new` as a change that needs no older image: what is not zero of it.
+/// Appends `new` as a change that needs no older image: its bytes that are not zero.
 pub fn encode_whole(new: &[u8], out: &mut Vec<u8>) {
     out.push(KIND_WHOLE);
     ranges::encode_over_zeros(new, out);
 }
 
-/// Lays a payload over `page`, which holds the old image, or for a whole page anything.
+/// Applies a payload to `page`, which holds the old image. For the kind *whole* it may hold anything.
 ///
 /// # Errors
-/// `Short` if the payload ends too early, `Damaged` if it contradicts itself or the page. `page` may then hold
-/// part of the change.
+/// `Short` if the payload ends too early, `Damaged` if it contradicts itself or the page. Part of the change may then
+/// have been applied to `page`.
 pub fn apply(page: &mut [u8], payload: &[u8]) -> Result<(), FormatError> {
     let kind = kind(payload)?;
     let mut payload = Reader(payload);

@@ -1,23 +1,24 @@
-//! What the cell pointers of two images of a page tell at a glance: whether looking closer can pay.
+//! Compares the cell pointers of two images of a page. They tell cheaply whether it can pay to compare the cells.
 
 use super::btree::Tree;
 use crate::diff;
 
-/// Pointers between those that both pages begin and end with, of the page that has more of them.
+/// Up to this many pointers between the common beginning and the common end of the two pointer arrays count as few.
 const FEW: usize = 4;
 
 /// How the cells of a page were rearranged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rearranged {
-    /// They were not, but that some may have come after all others; or it is no page of a b-tree.
+    /// No cell was rearranged: cells at most changed in place or were added after all others. Also if the page is not a
+    /// b-tree page.
     Hardly,
-    /// A few came or went among others, whose pointers slid, or have another place.
+    /// A few cells were inserted among others, were deleted, or moved to another place.
     Few,
-    /// Most have another place or another slot.
+    /// Most cells have another place or another slot.
     Many,
 }
 
-/// Compares the pointers of two pages of one size, and nothing else.
+/// Compares only the cell pointers of two pages of the same size.
 pub(super) fn rearranged(old: &[u8], new: &[u8], header: usize) -> Rearranged {
     let (Some(before), Some(after)) = (Tree::new(old, header), Tree::new(new, header)) else {
         return Rearranged::Hardly;

@@ -1,9 +1,9 @@
-//! What a change is recorded as, and the first byte of a payload, which says so.
+//! The kinds of changes. The first byte of a payload names its kind.
 
 use super::number::{DAMAGED, Reader};
 use crate::FormatError;
 
-/// First bytes of a payload, but for the bits of [`KIND_CELLS`].
+/// The first byte of a payload of cell operations, without the bits [`PAGE_ONE`] and [`ZEROED`].
 pub(super) const KIND_CELLS: u8 = 1;
 /// See `ChangeKind::Moves`.
 pub(super) const KIND_MOVES: u8 = 2;
@@ -13,9 +13,9 @@ pub(super) const KIND_RANGES: u8 = 3;
 pub(super) const KIND_WHOLE: u8 = 4;
 /// With [`KIND_CELLS`]: the b-tree header begins after the database header.
 pub(super) const PAGE_ONE: u8 = 0x10;
-/// With [`KIND_CELLS`]: what is freed is filled with zeros (`PRAGMA secure_delete`).
+/// With [`KIND_CELLS`]: bytes that are freed are filled with zeros (`PRAGMA secure_delete`).
 pub(super) const ZEROED: u8 = 0x20;
-/// The header of a database, which page 1 begins with.
+/// Bytes of the header of the database, with which page 1 begins.
 pub(super) const DATABASE_HEADER_BYTES: usize = 100;
 
 /// Bytes of a page before the header of its b-tree page.
@@ -24,24 +24,24 @@ pub fn header_bytes(page_number: u32) -> usize {
     if page_number == 1 { DATABASE_HEADER_BYTES } else { 0 }
 }
 
-/// What a change is recorded as.
+/// The form in which a change is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ChangeKind {
-    /// Cells of a b-tree page are inserted, deleted and replaced by slot; then ranges.
+    /// Cells of a b-tree page are inserted, deleted and replaced by slot; then ranges are written.
     Cells,
-    /// Bytes move within the page; then ranges.
+    /// Bytes move within the page; then ranges are written.
     Moves,
-    /// Bytes are laid over the page.
+    /// Ranges are written over the page.
     Ranges,
-    /// Bytes are laid over a page of zeros.
+    /// Ranges are written over a page of zeros.
     Whole,
 }
 
 impl ChangeKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Cells, Self::Moves, Self::Ranges, Self::Whole];
 
-    /// The name for people and in tables of status.
+    /// The name of the kind in output for people and in status tables.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -53,10 +53,10 @@ impl ChangeKind {
     }
 }
 
-/// Of what kind a payload is, by its first byte.
+/// The kind of a payload, from its first byte.
 ///
 /// # Errors
-/// `Short` if the payload is empty, `Damaged` if its first byte is that of no kind.
+/// `Short` if the payload is empty, `Damaged` if its first byte names no kind.
 pub fn kind(payload: &[u8]) -> Result<ChangeKind, FormatError> {
     match Reader(payload).byte()? {
         KIND_MOVES => Ok(ChangeKind::Moves),
@@ -67,7 +67,7 @@ pub fn kind(payload: &[u8]) -> Result<ChangeKind, FormatError> {
     }
 }
 
-/// The first byte of operations on cells.
+/// The first byte of a payload of cell operations.
 pub(super) fn first_byte_of_cells(header_bytes: usize, zeroed: bool) -> u8 {
     let page_one = if header_bytes == 0 { 0 } else { PAGE_ONE };
     KIND_CELLS | page_one | if zeroed { ZEROED } else { 0 }

@@ -1,12 +1,14 @@
-//! What makes the new image of a page of the old one, as small as it gets: operations on the cells of a b-tree
-//! page (SQLite/PPL, section 3.2: physiological records), bytes that moved, ranges of bytes, or all of it.
+//! A change of a page: a payload that makes the new image of the page from the old one, and is as short as possible. A
+//! payload is operations on the cells of a b-tree page (SQLite/PPL, section 3.2: physiological records), moves of
+//! bytes, ranges of bytes, or the whole page.
 //!
-//! `docs/format/page-change.md` is the specification. A payload says of what kind it is, and any bytes may be
-//! taken for one (invariant 12). Who encodes a change does to a copy of the old page what a reader will do, and
-//! adds what is still different; so it comes out byte for byte, whatever SQLite did.
+//! `docs/format/page-change.md` is the specification. A payload says of which kind it is. A reader accepts any bytes,
+//! and refuses those that are no valid payload (invariant 12). The encoder applies a change to a copy of the old page,
+//! just as a reader will, and then records every byte that still differs. So a reader gets the exact page, whatever
+//! SQLite did.
 //!
-//! A log of pages keeps the smallest ([`encode`]). A log of differences keeps ranges, and one of these only where
-//! cells were rearranged, which their pointers tell at a glance ([`encode_rearranged`]).
+//! A log of page changes stores the shortest payload ([`encode`]). A log of page differences stores ranges. It stores
+//! operations or moves only where cells were rearranged, which the cell pointers show cheaply ([`encode_rearranged`]).
 
 mod align;
 mod btree;

@@ -1,5 +1,5 @@
-//! Bytes that are taken from elsewhere in the old page, for cells that were packed or rewritten and arrays that
-//! slide. All of them are read from the page as it was, so their order does not matter.
+//! Moves: bytes that a new page has from elsewhere in the old page, because cells were packed or rewritten, or an array
+//! slid. All moves read the old page, so their order does not matter.
 
 use super::btree::Tree;
 use super::kinds::KIND_MOVES;
@@ -7,19 +7,19 @@ use super::number::{DAMAGED, Reader, put};
 use super::ranges;
 use crate::{FormatError, diff};
 
-/// Moves of fewer bytes cost as much as the bytes.
+/// A move of fewer bytes costs as much as the bytes themselves.
 const SHORTEST_MOVE: usize = 8;
-/// How far bytes slide on a page that is none of a b-tree.
+/// The largest distance by which bytes slide, on a page that is not a b-tree page.
 const FARTHEST_SLIDE: usize = 64;
 
-/// Memory that is used again.
+/// Memory that the encoder reuses.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     page: Vec<u8>,
     moves: Vec<Move>,
 }
 
-/// One of a payload: `length` bytes from `from` in the old page to `to` in the new one.
+/// One move: `length` bytes from `from` in the old page to `to` in the new page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Move {
     to: usize,
@@ -27,8 +27,8 @@ struct Move {
     length: usize,
 }
 
-/// Moves bytes, then lays the ranges over the page. The moves go to ascending, disjoint places, so that all
-/// together move no more than a page.
+/// Applies the moves, then writes the ranges over the page. Moves go to ascending, disjoint places, so all moves
+/// together move at most a page.
 pub(super) fn apply(page: &mut [u8], payload: &mut Reader<'_>) -> Result<(), FormatError> {
     let count = payload.number()?;
     let old = page.to_vec();
@@ -44,7 +44,7 @@ pub(super) fn apply(page: &mut [u8], payload: &mut Reader<'_>) -> Result<(), For
     ranges::apply(page, payload)
 }
 
-/// Makes `trial` a payload of kind moves; false if nothing moved.
+/// Makes `trial` a payload of the kind *moves*. Returns false if nothing moved.
 pub(super) fn encode(
     scratch: &mut Scratch,
     old: &[u8],
@@ -55,7 +55,7 @@ pub(super) fn encode(
     let Scratch { page, moves } = scratch;
     moves.clear();
     match (Tree::new(old, header), Tree::new(new, header)) {
-        // As a rule no cell moves without its pointer.
+        // No cell moves without its pointer, as a rule.
         (Some(before), Some(after)) if before.pointer_bytes() == after.pointer_bytes() => {}
         (Some(before), Some(after)) if before.kind() == after.kind() => {
             of_pointers(&before, &after, moves);
@@ -86,7 +86,7 @@ pub(super) fn encode(
     true
 }
 
-/// Orders moves, joins those that continue each other, and leaves out short and overlapping ones.
+/// Orders the moves, joins those that continue each other, and removes short and overlapping ones.
 fn tidy(moves: &mut Vec<Move>) {
     moves.sort_unstable();
     moves.dedup_by(|next, last| {
@@ -106,7 +106,7 @@ fn tidy(moves: &mut Vec<Move>) {
     });
 }
 
-/// The pointers after the first that differs, if they slid by as many as there are more or fewer.
+/// The common end of the two pointer arrays, if the number of pointers differs, so that this end slid.
 fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     let (old, new) = (before.pointer_bytes(), after.pointer_bytes());
     let length = diff::common_suffix(old, new) / 2 * 2;
@@ -116,9 +116,10 @@ fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>)
     }
 }
 
-/// The cells that are elsewhere.
+/// The cells that have moved.
 fn of_cells(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
-    // A new cell without an old one is looked for among all that are left; that must not take for ever.
+    // A new cell that the old page does not have would be compared with all cells that are left. The bound keeps this
+    // from taking too long.
     let mut comparisons = before.cells() + after.cells() + 64;
     let mut next = 0;
     for slot in 0..after.cells() {
@@ -135,14 +136,14 @@ fn of_cells(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     }
 }
 
-/// What follows the first difference, if it was there before, not far away.
+/// On a page that is not a b-tree page: the bytes after the first difference, if they were near by in the old page.
 fn of_a_slide(old: &[u8], new: &[u8], moves: &mut Vec<Move>) {
     let Some(first) = diff::next_difference(old, new, 0) else { return };
     let end = new.len() - diff::common_suffix(old, new);
     let word = |page: &[u8], at: usize| -> Option<[u8; SHORTEST_MOVE]> {
         page.get(at..at + SHORTEST_MOVE)?.try_into().ok()
     };
-    // A run of one byte would be found at every distance.
+    // A run of one byte value would match at every distance.
     let is_run =
         |page: &[u8]| page.get(first..end).is_none_or(|bytes| bytes.windows(2).all(|two| two[0] == two[1]));
     if is_run(old) || is_run(new) {
@@ -200,7 +201,7 @@ mod tests {
         assert!(encode(&mut scratch, &old, &new, 0, &mut payload));
         assert_eq!(applied(&old, &payload[1..]), Ok(new.clone()));
         assert!(payload.len() < 30, "{:?}", payload);
-        // And back.
+        // And back again.
         assert!(encode(&mut scratch, &new, &old, 0, &mut payload));
         assert_eq!(applied(&new, &payload[1..]), Ok(old));
         assert!(payload.len() < 30, "{:?}", payload);

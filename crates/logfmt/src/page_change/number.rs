@@ -1,20 +1,20 @@
-//! Numbers of 0..=65535 in one to three bytes, and reading a payload without running past its end.
+//! Numbers of 0..=65535 in one to three bytes, and a reader of payloads that never runs past their end.
 //!
-//! Most numbers in a payload are small: slots, distances, lengths of cells. The bounds are chosen such that the
-//! numbers of a list of ranges, which add up to a page at most, hold no more than one of three bytes.
+//! Most numbers in a payload are small: slots, distances, lengths of cells. The numbers in a list of ranges add up to a
+//! page at most. The bounds are chosen such that at most one of them needs three bytes.
 
 use crate::FormatError;
 
-/// A payload that contradicts itself or the page.
+/// The payload contradicts itself or the page.
 pub(super) const DAMAGED: FormatError = FormatError::Damaged { what: "a page change" };
-/// One that ends too early.
+/// The payload ends too early.
 const SHORT: FormatError = FormatError::Short { what: "a page change" };
 
-/// Numbers below this are their own byte. First bytes from this on have a second.
+/// Numbers below this take one byte. A first byte from this on is followed by a second one.
 pub(super) const TWO_BYTES_FROM: usize = 127;
-/// Numbers from this on follow [`THREE_BYTES_MARK`] as two bytes.
+/// Numbers from this on are stored as [`THREE_BYTES_MARK`] and two more bytes.
 pub(super) const THREE_BYTES_FROM: usize = 32895;
-/// The first byte of three.
+/// The first byte of a number of three bytes.
 pub(super) const THREE_BYTES_MARK: u8 = 255;
 
 /// Appends a number below 65536.
@@ -31,7 +31,7 @@ pub(super) fn put(out: &mut Vec<u8>, number: usize) {
     }
 }
 
-/// What is left to read of a payload.
+/// The part of a payload that has not been read yet.
 pub(super) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -58,7 +58,7 @@ impl<'a> Reader<'a> {
         Ok(TWO_BYTES_FROM + (high << 8 | usize::from(self.byte()?)))
     }
 
-    /// A length of at least one, kept as one less.
+    /// Reads a length. It is at least one, and is stored as one less.
     pub(super) fn length(&mut self) -> Result<usize, FormatError> {
         Ok(self.number()? + 1)
     }

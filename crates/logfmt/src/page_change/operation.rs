@@ -1,24 +1,24 @@
-//! Operations on the cells of a b-tree page, as they stand in a payload.
+//! Operations on the cells of a b-tree page, and their bytes in a payload.
 
 use super::btree::Tree;
 use super::number::{DAMAGED, Reader, put};
 use super::ranges;
 use crate::FormatError;
 
-/// A cell is inserted where SQLite puts it: slot, length less one, bytes.
+/// Inserts a cell where SQLite puts it. Stored: slot, length less one, bytes of the cell.
 pub(super) const OP_INSERT: u8 = 1;
-/// A cell is inserted at a place: place, then as [`OP_INSERT`].
+/// Inserts a cell at a given place. Stored: place, then as for [`OP_INSERT`].
 pub(super) const OP_INSERT_AT: u8 = 2;
-/// Cells are dropped, the last one first: slot of the first, how many less one.
+/// Drops cells, the last one first. Stored: slot of the first cell, number of cells less one.
 pub(super) const OP_DELETE: u8 = 3;
-/// A cell is dropped, and one like it inserted at its slot where SQLite puts it: slot, length less one, how
-/// many bytes of the old cell's end are the new one's end, how many bytes of ranges follow, ranges over the
-/// new cell. Before its end the new cell has what the old one has there, then zeros.
+/// Drops a cell, and inserts a similar one at its slot, where SQLite puts it. Stored: slot, length of the new cell less
+/// one, length of the tail, bytes of ranges, and the ranges. The new cell ends with the tail, which is the end of the
+/// old cell. Before the tail come the old cell's first bytes, then zeros. The ranges are written over that.
 pub(super) const OP_REPLACE: u8 = 4;
-/// The same at a place: place, then as [`OP_REPLACE`].
+/// Like [`OP_REPLACE`], but at a given place. Stored: place, then as for [`OP_REPLACE`].
 pub(super) const OP_REPLACE_AT: u8 = 5;
 
-/// Most operations of a payload.
+/// The largest number of operations in a payload.
 pub(super) const MAX_OPERATIONS: usize = 255;
 
 /// One operation.
@@ -66,10 +66,10 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Does it to a page. `cell` is scratch space.
+    /// Applies the operation to a page. `cell` is scratch space.
     ///
     /// # Errors
-    /// When the page cannot have it done. The page may then be changed.
+    /// `Damaged` or `Short` if the operation is not possible on this page. The page may then be changed in part.
     pub(super) fn apply(
         &self,
         tree: &mut Tree<&mut [u8]>,
@@ -103,7 +103,7 @@ fn put_head([derived, given]: [u8; 2], at: Option<usize>, slot: usize, length: u
     put(out, length - 1);
 }
 
-/// Fills `cell` with what a new cell of `length` bytes is before its ranges are laid over it.
+/// Fills `cell` with the new cell as it is before the ranges are written over it.
 pub(super) fn replaced(old: &[u8], length: usize, tail: usize, cell: &mut Vec<u8>) -> Option<()> {
     let front = length.checked_sub(tail)?;
     let end = old.get(old.len().checked_sub(tail)?..)?;

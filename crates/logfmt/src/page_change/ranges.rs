@@ -1,14 +1,15 @@
-//! Bytes that are laid over a page: per range the distance from the end of the one before, the length less
-//! one, the bytes. Ranges ascend, are disjoint, and end where the payload does.
+//! Ranges of bytes that are written over a page. Each range is stored as the distance from the end of the range before,
+//! its length less one, and its bytes. Ranges ascend, are disjoint, and extend to the end of the payload.
 
 use super::number::{DAMAGED, Reader, put};
 use crate::FormatError;
 use crate::diff;
 
-/// Equal bytes between two ranges that cost no more than the second range's numbers.
+/// Up to this many equal bytes between two differences are stored with them, because they cost about as much as the
+/// numbers of a second range.
 const NOT_WORTH_A_SPLIT: usize = 3;
 
-/// Appends the ranges in which `new` differs from `old`, which is as long.
+/// Appends the ranges in which `new` differs from `old`. Both have the same length.
 pub(super) fn encode(old: &[u8], new: &[u8], out: &mut Vec<u8>) {
     let mut at = 0;
     while let Some(start) = diff::next_difference(old, new, at) {
@@ -34,10 +35,10 @@ fn put_range(new: &[u8], after: usize, range: std::ops::Range<usize>, out: &mut 
     out.extend_from_slice(&new[range]);
 }
 
-/// Lays all that is left of a payload over `page`.
+/// Writes the ranges in the rest of a payload over `page`.
 ///
 /// # Errors
-/// When a range leaves the page, or is cut short. `page` may then hold some of the ranges.
+/// `Damaged` if a range leaves the page, `Short` if a range is cut short. `page` may then hold some of the ranges.
 pub(super) fn apply(page: &mut [u8], payload: &mut Reader<'_>) -> Result<(), FormatError> {
     let mut at = 0;
     while !payload.is_empty() {
@@ -51,7 +52,7 @@ pub(super) fn apply(page: &mut [u8], payload: &mut Reader<'_>) -> Result<(), For
     Ok(())
 }
 
-/// Zeros looked for at a time.
+/// Bytes that are compared with zeros at a time.
 const STRIDE: usize = 64;
 
 fn next_not_zero(page: &[u8], from: usize) -> Option<usize> {
@@ -61,7 +62,7 @@ fn next_not_zero(page: &[u8], from: usize) -> Option<usize> {
     page.get(at..)?.iter().position(|byte| *byte != 0).map(|found| at + found)
 }
 
-/// After the last byte from `start` on that is followed by zeros not worth a split.
+/// The end of the range from `start` on: after the last byte before zeros that are worth another range.
 fn end_before_zeros(page: &[u8], start: usize) -> usize {
     let mut end = start + 1;
     for (at, byte) in page.iter().enumerate().skip(end) {

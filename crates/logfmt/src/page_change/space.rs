@@ -1,33 +1,32 @@
-//! What SQLite does to the bytes of a b-tree page where it inserts and drops a cell (`insertCell`, `dropCell`,
-//! `allocateSpace`, `freeSpace`, `defragmentPage`), done over again.
+//! Repeats what SQLite does to the bytes of a b-tree page when it inserts and drops a cell (`insertCell`, `dropCell`,
+//! `allocateSpace`, `freeSpace`, `defragmentPage`).
 //!
-//! It need not be what the version at hand does: who records a change does it too, and records what is
-//! then still different. It must be the same for ever, since logs are read by later versions.
+//! The SQLite version at hand may do something else. The encoder applies this code too, and records all bytes that
+//! still differ. But this code must never change, because later versions read the same logs.
 
 use std::ops::{Deref, DerefMut};
 
 use super::btree::Tree;
 
-/// Free bytes that are too few for a freeblock are fragments.
+/// Free bytes that are too few for a freeblock are called fragments.
 const FREEBLOCK_BYTES: usize = 4;
-/// With more fragments than this no freeblock is taken that would leave another one.
+/// With more fragment bytes than this, SQLite takes no freeblock that would leave more fragments.
 const MOST_FRAGMENTS: usize = 57;
-/// Fragments that a page may keep that is packed by moving what is before its freeblocks.
+/// The largest number of fragment bytes with which a page is packed by moving the bytes before its freeblocks.
 const FRAGMENTS_KEPT: usize = 4;
 
-/// Where a cell comes to be.
+/// Where a cell is put.
 pub(super) enum Place {
-    /// In a freeblock that `link` names: at its end, or all of it.
+    /// In the freeblock that `link` links to: at the end of the block, or all of it.
     Freeblock { link: usize, block: usize, bytes: usize },
-    /// Before the content.
+    /// At the end of the gap, before the content.
     Gap,
-    /// The same, after the page was packed.
+    /// At the end of the gap, after the page was packed.
     Packed { fragments_kept: usize },
 }
 
 impl<B: Deref<Target = [u8]>> Tree<B> {
-    /// Where SQLite puts a cell of `length` bytes, and how it gets there. `None` if the page has no room, or
-    /// contradicts itself.
+    /// Where SQLite puts a cell of `length` bytes. `None` if the page has no room, or contradicts itself.
     pub(super) fn place(&self, length: usize) -> Option<(usize, Place)> {
         let (gap, top) = (self.pointers_end(), self.content());
         if gap > top || top > self.bytes.len() || length < FREEBLOCK_BYTES {
@@ -47,7 +46,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         Some((self.packed(fragments_kept)?.checked_sub(length)?, Place::Packed { fragments_kept }))
     }
 
-    /// The freeblocks in order: what names each, where it is, its size.
+    /// The freeblocks in order. Each is given by the offset of the link to it, its offset, and its size.
     fn freeblocks(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let mut link = self.free_list();
         std::iter::from_fn(move || {
@@ -70,7 +69,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         (block + bytes <= self.bytes.len()).then_some((block + excess, place))
     }
 
-    /// Which freeblock has a cell of `length` bytes at `at` taken from it in SQLite's manner.
+    /// The freeblock from which SQLite would take `length` bytes such that the cell is at `at`.
     fn freeblock_around(&self, at: usize, length: usize) -> Option<Place> {
         let (link, block, bytes) = self.freeblocks().take_while(|(_, block, _)| *block <= at).last()?;
         let excess = bytes.checked_sub(length)?;
@@ -83,14 +82,14 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         (self.content() + blocks + self.fragments()).checked_sub(self.pointers_end())
     }
 
-    /// The sizes of the freeblocks if the page can be packed by moving what is before them.
+    /// The freeblocks, if the page can be packed by moving the bytes before them.
     fn one_or_two_freeblocks(&self, fragments_kept: usize) -> Option<[(usize, usize); 2]> {
         let mut blocks = self.freeblocks().map(|(_, block, bytes)| (block, bytes));
         let found = [blocks.next()?, blocks.next().unwrap_or((0, 0))];
         (self.fragments() <= fragments_kept && blocks.next().is_none()).then_some(found)
     }
 
-    /// Where the content begins after the page was packed.
+    /// Where the content begins after packing.
     fn packed(&self, fragments_kept: usize) -> Option<usize> {
         if let Some([(_, first), (_, second)]) = self.one_or_two_freeblocks(fragments_kept) {
             return Some(self.content() + first + second);
@@ -100,7 +99,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
 }
 
 impl<B: DerefMut<Target = [u8]>> Tree<B> {
-    /// Inserts a cell: where SQLite would put it, or `at`, which is before the content, in a freeblock, or
+    /// Inserts a cell where SQLite would put it, or at `at`. The place `at` is before the content, in a freeblock, or
     /// anywhere else after the pointers.
     pub(super) fn insert(&mut self, slot: usize, at: Option<usize>, cell: &[u8]) -> Option<()> {
         let cells = self.cells();
@@ -143,7 +142,7 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
         (at >= self.pointers_end() + 2).then_some(at)
     }
 
-    /// Takes `length` bytes of a freeblock.
+    /// Takes `length` bytes from a freeblock.
     fn take(&mut self, link: usize, block: usize, bytes: usize, length: usize) -> Option<()> {
         let excess = bytes - length;
         if excess < FREEBLOCK_BYTES {
@@ -153,7 +152,8 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
         self.put(block + 2, excess)
     }
 
-    /// Drops the cell of a slot. `zeroing`: as by a connection with `PRAGMA secure_delete`.
+    /// Drops the cell of a slot. With `zeroing` the freed bytes are zeroed, as by a connection with `PRAGMA
+    /// secure_delete`.
     pub(super) fn drop_cell(&mut self, slot: usize, zeroing: bool) -> Option<()> {
         let cells = self.cells();
         if slot >= cells {
@@ -172,7 +172,8 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
         self.put_cells(cells - 1)
     }
 
-    /// Makes a freeblock of `start..start + length`, with those that it touches, or part of the gap.
+    /// Frees `start..start + length`. It becomes part of the gap, or a freeblock, together with the freeblocks next to
+    /// it.
     fn free(&mut self, mut start: usize, length: usize, zeroing: bool) -> Option<()> {
         let mut end = start + length;
         let before = self.freeblocks().take_while(|(_, block, _)| *block < start).last();
@@ -207,7 +208,7 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
         self.put(start + 2, end - start)
     }
 
-    /// Moves the cells to the page's end, without freeblocks between them.
+    /// Moves the cells to the page's end, so that no freeblock remains.
     fn pack(&mut self, fragments_kept: usize) -> Option<()> {
         let top = match self.one_or_two_freeblocks(fragments_kept) {
             Some([first, second]) => self.close_freeblocks(first, second)?,
@@ -220,7 +221,7 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
         Some(())
     }
 
-    /// Moves what is before and between one freeblock or two up to their ends. Returns where the content begins.
+    /// Closes one or two freeblocks, by moving the bytes before and between them up. Returns where the content begins.
     fn close_freeblocks(&mut self, first: (usize, usize), second: (usize, usize)) -> Option<usize> {
         let (top, moved) = (self.content(), first.1 + second.1);
         if top >= first.0 {
@@ -241,7 +242,8 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
         Some(top + moved)
     }
 
-    /// Writes the cells from the page's end on, in the order of their slots. Returns where the content begins.
+    /// Writes the cells one before the other, from the page's end on, in the order of their slots. Returns where the
+    /// content begins.
     fn rewrite_cells(&mut self) -> Option<usize> {
         let before = Tree { bytes: self.bytes.to_vec(), header: self.header };
         let mut top = self.bytes.len();

@@ -1,4 +1,4 @@
-//! Each effect of inserting and dropping cells, byte by byte.
+//! Checks each effect of inserting and dropping cells, byte by byte.
 
 use super::super::btree::Tree;
 
@@ -23,7 +23,7 @@ fn tree(page: &mut [u8]) -> Tree<&mut [u8]> {
     Tree::new(page, 0).unwrap()
 }
 
-/// Cells of these lengths, filled with 1, 2, …, the first at the page's end.
+/// A page with cells of these lengths, filled with 1, 2, …; the first cell is at the page's end.
 fn filled(lengths: &[usize]) -> Vec<u8> {
     let mut page = empty();
     for (slot, length) in lengths.iter().enumerate() {
@@ -69,7 +69,7 @@ fn freeblocks_are_chained_in_order_of_their_places() {
     assert_eq!(page[1..3], [1, 230]);
     assert_eq!(page[486..490], [1, 245, 0, 8]);
     assert_eq!(page[501..505], [0, 0, 0, 6]);
-    // What is dropped between them joins both.
+    // A cell that is dropped between two freeblocks joins both.
     tree(&mut page).drop_cell(1, false).unwrap();
     assert_eq!(page[486..490], [0, 0, 0, 21]);
 }
@@ -98,7 +98,7 @@ fn a_freeblock_is_used_from_its_end_or_leaves_fragments() {
     tree(&mut page).insert(1, None, &cell(9, 8)).unwrap();
     assert_eq!(page[..8], [13, 0, 0, 0, 4, 1, 226, 2], "two fragments");
     assert_eq!(page[487..496], [7, 1, 8, 8, 8, 8, 8, 8, 8]);
-    // They are part of the freeblock again when the cell goes.
+    // The fragments are part of the freeblock again when the cell is dropped.
     tree(&mut page).drop_cell(1, false).unwrap();
     tree(&mut page).drop_cell(1, false).unwrap();
     assert_eq!(page[..8], [13, 1, 231, 0, 2, 1, 226, 0]);
@@ -119,7 +119,7 @@ fn a_page_is_packed_by_closing_one_freeblock_or_two() {
     let mut page = filled(&[100, 120, 120, 120]);
     tree(&mut page).drop_cell(1, false).unwrap();
     tree(&mut page).insert(1, None, &cell(125, 7)).unwrap();
-    // The freeblock at 292 had 120 bytes: what was below it moved up.
+    // The freeblock at 292 had 120 bytes: the bytes below it moved up.
     assert_eq!(page[..16], [13, 0, 0, 0, 4, 0, 47, 0, 1, 156, 0, 47, 1, 36, 0, 172]);
     assert!(page[16..47].iter().all(|byte| *byte == 0));
     assert_eq!(page[292..295], [118, 1, 3]);
@@ -159,7 +159,8 @@ fn a_place_that_is_said_is_taken_from_where_it_lies() {
 
 #[test]
 fn what_the_page_has_no_room_for_is_refused() {
-    // Of 504 bytes after the header 8 are pointers and 478 cells: 18 are left, 2 of them for another pointer.
+    // The header leaves 504 bytes. 8 of these are pointers and 478 are cells. 18 are left, 2 of them for another
+    // pointer.
     let mut page = filled(&[100, 120, 129, 129]);
     assert!(tree(&mut page).place(16).is_some());
     assert!(tree(&mut page).place(17).is_none());
@@ -184,7 +185,7 @@ fn a_chain_that_descends_or_leaves_the_page_ends() {
     assert_eq!(tree(&mut page).place(30).map(|(at, _)| at), Some(392), "a block past the end");
 }
 
-/// The page's first bytes, read as a link, name a place on a larger page.
+/// The page's first bytes, read as a link, would lead to a place on a larger page.
 #[test]
 fn nothing_follows_the_last_freeblock() {
     let mut page = vec![0; 4096];

@@ -1,4 +1,4 @@
-//! The codec as a whole.
+//! Tests of the encoder together with the decoder.
 
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -9,7 +9,7 @@ use super::number::DAMAGED;
 use super::*;
 use crate::diff;
 
-/// Encodes, applies, compares; returns the kind and the payload.
+/// Encodes, applies, and compares. Returns the kind and the payload.
 fn round_trip(old: &[u8], new: &[u8], header: usize) -> (ChangeKind, Vec<u8>) {
     let mut payload = vec![0xee];
     let as_kind = encode(&mut Scratch::default(), old, new, header, &mut payload);
@@ -20,13 +20,13 @@ fn round_trip(old: &[u8], new: &[u8], header: usize) -> (ChangeKind, Vec<u8>) {
     assert!(page == new, "{as_kind:?} came out different");
     let mut plain = Vec::new();
     diff::encode(old, new, &mut plain);
-    // A cell that came may be where its bytes are left from another one.
+    // An inserted cell may be where another cell left the same bytes. Then ranges would be shorter.
     let least = if as_kind == ChangeKind::Cells { new.len() } else { plain.len() + 2 };
     assert!(payload.len() <= least, "{} bytes for {}", payload.len(), plain.len());
     (as_kind, payload)
 }
 
-/// An empty table leaf, and what `change` makes of a page.
+/// An empty table leaf.
 fn empty(page_bytes: usize, header: usize) -> Vec<u8> {
     let mut page = vec![0; page_bytes];
     page[header] = 13;
@@ -34,7 +34,7 @@ fn empty(page_bytes: usize, header: usize) -> Vec<u8> {
     page
 }
 
-/// A cell of a table leaf, all of it on the page.
+/// A cell of a table leaf without overflow pages.
 fn cell(row: u8, length: usize) -> Vec<u8> {
     let bytes = (0..length).map(|i| row.wrapping_mul(31).wrapping_add((i * i) as u8));
     [length as u8, row & 0x7f].into_iter().chain(bytes).collect()
@@ -53,7 +53,7 @@ fn filled(page_bytes: usize, header: usize, count: u8) -> Vec<u8> {
     page
 }
 
-/// The same by [`encode_rearranged`]; returns the payload, if it is a change.
+/// Like `round_trip`, with [`encode_rearranged`]. Returns the payload if it is a change.
 fn rearranged_round_trip(old: &[u8], new: &[u8], header: usize) -> Option<Vec<u8>> {
     let mut payload = vec![0xee];
     let found = encode_rearranged(&mut Scratch::default(), old, new, header, &mut payload);
@@ -66,7 +66,7 @@ fn rearranged_round_trip(old: &[u8], new: &[u8], header: usize) -> Option<Vec<u8
     }
     if found == Difference::Change {
         assert!(page == new, "came out different");
-        // A cell that came may be where its bytes are left from another one.
+        // An inserted cell may be where another cell left the same bytes. Then ranges would be shorter.
         assert!(payload.len() < plain.len() || payload[0] & 0x0f == KIND_CELLS && payload.len() <= new.len());
     }
     (found == Difference::Change).then_some(payload)
@@ -234,14 +234,14 @@ fn operations_on_what_is_no_tree_are_refused() {
     assert!(apply(&mut [], &insert).is_err());
 }
 
-/// What is done to a page: where, and a cell's row and length.
+/// A change of a page: the kind of change, the place, the cell's row and its length.
 type Act = (u8, Index, u8, usize);
 
 fn acts(most: usize) -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec((0_u8..6, any::<Index>(), any::<u8>(), 0_usize..100), 0..most)
 }
 
-/// Inserts, deletes and replaces cells, as far as the page has room; and now and then changes a byte.
+/// Inserts, deletes and replaces cells if the page has room, and sometimes changes a byte.
 fn act(page: &mut [u8], header: usize, zeroing: bool, acts: &[Act]) {
     for (what, place, row, length) in acts {
         let end = page.len();

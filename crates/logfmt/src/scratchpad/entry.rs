@@ -1,4 +1,5 @@
-//! Entries of a transaction of the write-ahead log: changes of pages, and the commit.
+//! Entries of a transaction of the write-ahead log: changes of pages, and the last entry, which commits the
+//! transaction.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -7,9 +8,9 @@ use crate::bytes::{array, put, u32_le};
 use crate::record::{RECORD_HEADER_BYTES, RecordHeader};
 use crate::transaction::{TxHash, TxHeader};
 
-/// Bytes of a line: entries begin at multiples, and the last entry of a transaction is one.
+/// Bytes of a cache line. Each entry begins at a multiple of it, and the last entry of a transaction is one line.
 pub const ENTRY_BYTES: u64 = 64;
-/// In a change: where the record of the page is.
+/// Offset of the page's record in a change.
 pub const RECORD_AT: u64 = 16;
 /// Bytes of a change before its ranges.
 pub const CHANGE_HEADER_BYTES: u64 = RECORD_AT + RECORD_HEADER_BYTES as u64;
@@ -19,27 +20,27 @@ const CHANGE: u64 = 1;
 const COMMITTING: u64 = 0x0f02;
 const COMMITTED: u64 = 0xf0c3;
 
-/// The first word of a change of so many bytes.
+/// The first word of a change of `size` bytes.
 #[must_use]
 pub fn change_word(size: u32) -> u64 {
     let check = size.wrapping_mul(0x9E37_79B1) >> 16;
     u64::from(size) << 32 | u64::from(check) << 16 | CHANGE
 }
 
-/// The bytes of the change that this word begins; `None` for any other word.
+/// The size in bytes of the change that begins with this word. `None` if the word begins no change.
 #[must_use]
 pub fn read_change_word(word: u64) -> Option<u32> {
     let size = (word >> 32) as u32;
     (change_word(size) == word).then_some(size)
 }
 
-/// Bytes that a change takes whose record has so many.
+/// Bytes in the stream of a change whose record has `record_bytes` bytes.
 #[must_use]
 pub fn entry_bytes(record_bytes: u32) -> u64 {
     (RECORD_AT + u64::from(record_bytes)).next_multiple_of(ENTRY_BYTES)
 }
 
-/// The header of a change, its record's included; `hash` is that of the transaction with this record.
+/// The header of a change, with the header of its record. `hash` is the transaction's hash up to and with this record.
 #[must_use]
 pub fn change_header(
     transaction: u32,
@@ -55,21 +56,21 @@ pub fn change_header(
     out
 }
 
-/// The last entry of a transaction, a line.
+/// The last entry of a transaction: one cache line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommitEntry {
-    /// What the transaction is.
+    /// Hash, time, last frame and size of the transaction.
     pub header: TxHeader,
     /// The generation.
     pub generation: u64,
-    /// The transaction's number in it.
+    /// The transaction's number in the generation.
     pub transaction: u32,
-    /// Pages of the region that the transaction has.
+    /// Number of the region's pages that the transaction uses.
     pub pages: u32,
 }
 
 impl CommitEntry {
-    /// The line with the mark of a transaction that is not committed.
+    /// The line, with the mark of a transaction that is not committed yet.
     #[must_use]
     pub fn encode(&self, id: LogId) -> [u8; ENTRY_BYTES as usize] {
         let mut out = [0; ENTRY_BYTES as usize];
@@ -82,7 +83,7 @@ impl CommitEntry {
         out
     }
 
-    /// Reads a line, whatever its mark is; `None` if it is not the last entry of this transaction.
+    /// Reads a line, whatever its mark is. `None` if the line is not the last entry of this transaction.
     #[must_use]
     pub fn decode(
         bytes: &[u8; ENTRY_BYTES as usize],
@@ -103,13 +104,14 @@ pub fn committing_mark(id: LogId, generation: u64, transaction: u32) -> u64 {
     mark(COMMITTING, id, generation, transaction)
 }
 
-/// The first word of the last entry of a committed transaction. No other store than the commit makes it so.
+/// The first word of the last entry of a committed transaction. Only the store that commits the transaction writes this
+/// word.
 #[must_use]
 pub fn committed_mark(id: LogId, generation: u64, transaction: u32) -> u64 {
     mark(COMMITTED, id, generation, transaction)
 }
 
-/// The codes differ in more than one bit.
+/// The codes of the two marks differ in more than one bit, so no flipped bit makes one mark the other.
 fn mark(code: u64, id: LogId, generation: u64, transaction: u32) -> u64 {
     let mut place = [0; 12];
     put(&mut place, 0, &generation.to_le_bytes());

@@ -1,6 +1,6 @@
-//! Layouts of the `scratchpad` engine: see `docs/format/scratchpad.md`, which these constants follow.
+//! Layouts of the `scratchpad` engine. The constants follow `docs/format/scratchpad.md`.
 //!
-//! A log is a small file of its own, and pages of a region that logs of several databases share.
+//! A log consists of a small file of its own, and of pages in a region that the logs of several databases share.
 
 mod entry;
 mod page;
@@ -40,5 +40,5 @@ pub const VERSION: u32 = 2;
 pub const SUPERBLOCK_BYTES: u64 = 4096;
 /// Bytes of a page of the region.
 pub const PAGE_BYTES: u64 = 4096;
-/// Most pages of a region.
+/// The largest number of pages that a region may have.
 pub const MOST_PAGES: u32 = 1 << 24;

@@ -1,4 +1,4 @@
-//! The header line of a page of the region: whose it is, and where it stands in its transaction.
+//! The header line of a page of the region: which log owns the page, and where the page is in its transaction.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -8,25 +8,26 @@ use crate::bytes::{put, u32_le, u64_le};
 
 /// Bytes of a page's header: one line.
 pub const HEADER_BYTES: u64 = 64;
-/// Bytes of a page behind its header, which are part of its transaction's stream.
+/// Bytes of a page after its header. They are part of its transaction's stream.
 pub const STREAM_BYTES: u64 = PAGE_BYTES - HEADER_BYTES;
-/// In a header: the link to the transaction's next page.
+/// Offset in a page's header of the link to the transaction's next page.
 pub const LINK_AT: u64 = 32;
-/// In a transaction's first header: where its last entry is, as a number of lines in the region.
+/// Offset in the header of a transaction's first page: the link to the transaction's last entry, which is counted in
+/// lines from the region's beginning.
 pub const LAST_AT: u64 = 40;
-/// In a transaction's first header: the link to the first page of the next transaction.
+/// Offset in the header of a transaction's first page: the link to the first page of the next transaction.
 pub const FOLLOW_AT: u64 = 48;
 
-/// Bits of an owner that are the process slot's.
+/// Low bits of an owner's word that hold the process slot.
 const SLOT_BITS: u32 = 8;
 
-/// The log that owns a page, as the first word of the page says it; in its low byte the slot of the process that took
-/// the page. 0 is nobody.
+/// The log that owns a page. The first word of the page names the owner, and its low byte is the slot of the process
+/// that took the page. The word of a free page is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(u64);
 
 impl Owner {
-    /// A log as an owner.
+    /// The owner that stands for a log.
     #[must_use]
     pub fn of(id: LogId) -> Self {
         Self(((id.seed() >> SLOT_BITS).max(1)) << SLOT_BITS)
@@ -38,19 +39,19 @@ impl Owner {
         (word != 0).then_some(Self(word >> SLOT_BITS << SLOT_BITS))
     }
 
-    /// The word that the process in a slot stores.
+    /// The word that the process in a slot stores into a page that it takes.
     #[must_use]
     pub fn word(self, slot: usize) -> u64 {
         self.0 | (slot as u64 & ((1 << SLOT_BITS) - 1))
     }
 
-    /// The process slot in a word.
+    /// The process slot in an owner's word.
     #[must_use]
     pub fn slot_in(word: u64) -> usize {
         (word & ((1 << SLOT_BITS) - 1)) as usize
     }
 
-    /// A number that tells owners apart, below 2^56.
+    /// A number below 2^56 that differs between owners.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0 >> SLOT_BITS
@@ -66,12 +67,12 @@ pub enum Kind {
     Undo,
 }
 
-/// What a header says besides its owner and its links.
+/// The fields of a page's header other than its owner and its links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageHeader {
     /// What the page holds.
     pub kind: Kind,
-    /// The generation, or for a rollback journal its number.
+    /// The generation of the transaction, or the number of the rollback journal.
     pub generation: u64,
     /// The transaction's number in the generation; 0 for a rollback journal.
     pub transaction: u32,
@@ -80,7 +81,7 @@ pub struct PageHeader {
 }
 
 impl PageHeader {
-    /// The header behind its owner, with no links; for page `page`.
+    /// The header of page `page` after the owner's word, without links.
     #[must_use]
     pub fn encode(&self, id: LogId, page: u32) -> [u8; HEADER_BYTES as usize - 8] {
         let mut out = [0; HEADER_BYTES as usize - 8];
@@ -97,7 +98,8 @@ impl PageHeader {
         out
     }
 
-    /// Reads the header of page `page` of this log, and the tag of its links; `None` if it is no header of such a page.
+    /// Reads the header of page `page` of this log. Also returns the tag of the header's links. `None` if the bytes are
+    /// not such a header.
     #[must_use]
     pub fn decode(bytes: &[u8; HEADER_BYTES as usize], id: LogId, page: u32) -> Option<(Self, u32)> {
         let kind = match u32_le(bytes, 24) {
@@ -132,14 +134,14 @@ pub fn first_link_tag(id: LogId, generation: u64) -> u32 {
     xxh3_64_with_seed(&generation.to_le_bytes(), id.seed()) as u32
 }
 
-/// The word that links to a page, or says where an entry is; never 0.
+/// The word that links to a page or a line. It is never 0.
 #[must_use]
 pub fn link_word(target: u32, tag: u32) -> u64 {
     u64::from(target)
         | u64::from(xxh3_64(&(u64::from(target) << 32 | u64::from(tag)).to_le_bytes()) as u32) << 32
 }
 
-/// Reads a [`link_word`]: `None` if it is 0 or no link of this tag to one of so many targets from 1 on.
+/// Reads a [`link_word`]. `None` if the word is 0, has another tag, or leads to a target that is not in `1..targets`.
 #[must_use]
 pub fn read_link(word: u64, tag: u32, targets: u32) -> Option<u32> {
     let target = word as u32;

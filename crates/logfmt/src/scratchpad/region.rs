@@ -12,16 +12,17 @@ use crate::bytes::{array, put, u32_le, u64_le};
 pub const REGION_MAGIC: [u8; 8] = *b"DURALREG";
 /// The format version of regions.
 pub const REGION_VERSION: u32 = 1;
-/// Bytes of a region's superblock that hold anything written once.
+/// Bytes of a region's superblock that are written once.
 pub const REGION_SUPERBLOCK_BYTES: usize = 48;
-/// Where a word counts the pages that are taken; a hint.
+/// Offset of the count of pages in use. The count is a hint only.
 pub const USED_AT: u64 = 128;
-/// Where a word counts the logs that were made in the region and not deleted by who made it so: never fewer than there are.
+/// Offset of the count of the logs in the region. The count is never too low; it is too high if something other than
+/// this library deleted a log.
 pub const LOGS_AT: u64 = 136;
 
 const WHAT: &str = "the superblock of a region";
 
-/// What tells regions apart.
+/// The identity of a region.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RegionId(pub [u8; 16]);
 
@@ -37,24 +38,24 @@ impl fmt::Debug for RegionId {
     }
 }
 
-/// What a region says about itself.
+/// The write-once fields of a region's superblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionSuperblock {
-    /// Which region it is.
+    /// The region's identity.
     pub id: RegionId,
-    /// Most pages that it may have, this one included.
+    /// The largest number of pages that the region may have, its first page included.
     pub limit_pages: u32,
 }
 
 impl RegionSuperblock {
-    /// The superblock of a region of at most so many bytes.
+    /// The superblock of a region that may have `bytes` bytes, but at least 16 pages.
     #[must_use]
     pub fn for_bytes(id: RegionId, bytes: u64) -> Self {
         let pages = u32::try_from(bytes / PAGE_BYTES).unwrap_or(u32::MAX).clamp(16, MOST_PAGES);
         Self { id, limit_pages: pages }
     }
 
-    /// Most bytes of the region.
+    /// The largest number of bytes that the region may have.
     #[must_use]
     pub fn limit_bytes(&self) -> u64 {
         u64::from(self.limit_pages) * PAGE_BYTES

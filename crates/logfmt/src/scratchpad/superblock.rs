@@ -1,4 +1,4 @@
-//! The file of one log: whose it is, where its region is, and the words that change.
+//! The file of a log: the database that it belongs to, the region of its pages, and the words that change.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -9,14 +9,15 @@ use crate::{FormatError, PATH_LIMIT};
 
 const FORMAT: Format =
     Format { name: "scratchpad", magic: MAGIC, version: VERSION, superblock_bytes: SUPERBLOCK_BYTES };
-/// Where a log's file says whether its region counts it ([`LOGS_AT`](super::LOGS_AT)): 1 if so, else 0.
+/// Offset of the word that says whether the region's count of logs ([`LOGS_AT`](super::LOGS_AT)) includes this log: 1
+/// if so, else 0.
 pub const COUNTED_OFFSET: u64 = 1616;
-/// Where the log says where its region is.
+/// Offset of the reference: the fields by which the log finds its region.
 pub const REFERENCE_OFFSET: u64 = 2048;
-/// Bytes of that, before its checksum.
+/// Bytes of the reference without its checksum.
 const REFERENCE_BYTES: usize = 8 + PATH_LIMIT;
 
-/// Where the link to the first transaction of a generation is.
+/// Offset of the link to the first transaction of a generation.
 #[must_use]
 pub fn first_link_offset(generation: u64) -> u64 {
     1536 + generation % 2 * 8
@@ -25,18 +26,19 @@ pub fn first_link_offset(generation: u64) -> u64 {
 /// The write-once part of a log's file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
-    /// What ties it to its database.
+    /// The fields that tie the log to its database.
     pub head: LogHead,
-    /// The region that its pages are in.
+    /// The region that contains the log's pages.
     pub region: RegionId,
-    /// Most pages of the region that the log may have; 0 for as many as there are.
+    /// The largest number of the region's pages that the log may use; 0 if only the region limits it.
     pub limit_pages: u32,
-    /// The directory in which the region was, as bytes of a path; empty if it is longer than [`PATH_LIMIT`].
+    /// The directory in which the region was when the log was made, as bytes of a path. Empty if the path is longer
+    /// than [`PATH_LIMIT`].
     pub region_dir: Vec<u8>,
 }
 
 impl Superblock {
-    /// The bytes to store at offset 0, and at [`REFERENCE_OFFSET`].
+    /// The bytes to store at offset 0, and those to store at [`REFERENCE_OFFSET`].
     #[must_use]
     pub fn encode(&self) -> (Vec<u8>, Vec<u8>) {
         let mut out = vec![0; HEAD_BYTES];

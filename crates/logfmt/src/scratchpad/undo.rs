@@ -1,4 +1,4 @@
-//! The words in a log's file that say which pages are a rollback journal, and how long it is.
+//! The words in a log's file that name the pages of a rollback journal and give its length.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -6,13 +6,14 @@ use super::MOST_PAGES;
 use crate::generation::{halves, of_halves};
 use crate::{FormatError, LogId};
 
-/// Where the word is that names the journal's first page.
+/// Offset of the word that names the journal's first page.
 pub const JOURNAL_CHAIN_OFFSET: u64 = 1600;
-/// Where the word is that says whether there is a journal, and its length. In the line of the other one.
+/// Offset of the word that says whether a journal exists, and how long it is. Both words are in the same cache line.
 pub const JOURNAL_STATE_OFFSET: u64 = 1608;
-/// Where a count is that is odd while somebody changes the journal and has not made all of that durable. In the same line.
+/// Offset of a count, in the same cache line. The count is odd from the first store of a change of the journal on,
+/// until the process has made the whole change durable.
 pub const JOURNAL_CHANGES_OFFSET: u64 = 1624;
-/// A journal is shorter than this.
+/// Every journal is shorter than this number of bytes.
 pub const JOURNAL_LIMIT: u64 = 1 << 47;
 
 const DAMAGED: FormatError = FormatError::Damaged { what: "the state of the rollback journal" };
@@ -20,14 +21,14 @@ const DAMAGED: FormatError = FormatError::Damaged { what: "the state of the roll
 /// The chain of pages of a rollback journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UndoChain {
-    /// Its first page.
+    /// The first page of the chain.
     pub first: u32,
-    /// Low half of the journal's number, which is told in the pages.
+    /// Low half of the journal's number; the headers of its pages hold the whole number.
     pub number: u32,
 }
 
 impl UndoChain {
-    /// The word that names it.
+    /// The word that names the chain.
     #[must_use]
     pub fn word(self) -> u64 {
         of_halves(self.first, self.number)
@@ -41,17 +42,17 @@ impl UndoChain {
     }
 }
 
-/// Whether there is a rollback journal.
+/// Whether a rollback journal exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UndoState {
-    /// There is none.
+    /// No journal exists.
     Gone,
-    /// There is one of so many bytes.
+    /// A journal of this many bytes exists.
     Bytes(u64),
 }
 
 impl UndoState {
-    /// The word that says so of the journal in this chain.
+    /// The word that stores this state of the journal in `chain`.
     #[must_use]
     pub fn word(self, id: LogId, chain: UndoChain) -> u64 {
         match self {
@@ -63,7 +64,7 @@ impl UndoState {
     /// Reads the word.
     ///
     /// # Errors
-    /// `Damaged`: it does not belong to this chain.
+    /// `Damaged` if the word does not belong to this chain.
     pub fn read(word: u64, id: LogId, chain: UndoChain) -> Result<Self, FormatError> {
         if word == 0 {
             return Ok(Self::Gone);
@@ -74,7 +75,7 @@ impl UndoState {
     }
 }
 
-/// Not 0, so that no journal's word is.
+/// The check of a journal's word. It is never 0, so neither is the word.
 fn check_of(bytes: u64, id: LogId, chain: UndoChain) -> u16 {
     xxh3_64_with_seed(&bytes.to_le_bytes(), id.seed() ^ chain.word()) as u16 | 1
 }

@@ -1,4 +1,4 @@
-//! What a log object does to a page.
+//! Changes of pages, as log objects hold them.
 
 use super::page::{KIND_AT, PAGE_HEADER_BYTES, PageKind, heap, kind};
 use super::{PageId, space_map, tree_page};
@@ -17,59 +17,59 @@ const MAP_CLEAR: u8 = 6;
 const MAP_SET_RUN: u8 = 7;
 const MAP_CLEAR_RUN: u8 = 8;
 
-/// One change of one page. It never depends on more than what the page held after the change before.
+/// One change of one page. Its effect depends only on the page's content after the change before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// A cell comes into a tree's page, or takes the place of the one with its key.
+    /// Puts a cell into a page of a tree. It replaces the cell with the same key, if there is one.
     Put {
         /// The cell.
         cell: &'a [u8],
     },
-    /// The cell with this key goes.
+    /// Removes the cell with this key.
     Remove {
         /// The key.
         key: &'a [u8],
     },
-    /// All cells from this key on go.
+    /// Removes all cells with this key or a larger one.
     Cut {
         /// The key.
         key: &'a [u8],
     },
-    /// The page is made anew: bytes from byte 24 on, zeros, and bytes up to its end.
+    /// Makes the page anew: its bytes from byte 24 on, then zeros, then the bytes up to its end.
     Image {
-        /// What the page begins with behind its LSN and number.
+        /// The page's first bytes after its LSN and its number.
         front: &'a [u8],
-        /// What it ends with.
+        /// The page's last bytes.
         tail: &'a [u8],
     },
-    /// A page that a space map speaks of is in use.
+    /// Marks a page as in use in its space map.
     MapSet {
-        /// Its place in the map.
+        /// The page's bit in the map.
         bit: u32,
     },
-    /// One is free.
+    /// Marks a page as free in its space map.
     MapClear {
-        /// Its place in the map.
+        /// The page's bit in the map.
         bit: u32,
     },
-    /// Pages beside each other are in use.
+    /// Marks a run of pages as in use.
     MapSetRun {
-        /// The first one's place in the map.
+        /// The first page's bit in the map.
         bit: u32,
-        /// How many they are.
+        /// The number of pages.
         count: u32,
     },
-    /// Pages beside each other are free.
+    /// Marks a run of pages as free.
     MapClearRun {
-        /// The first one's place in the map.
+        /// The first page's bit in the map.
         bit: u32,
-        /// How many they are.
+        /// The number of pages.
         count: u32,
     },
 }
 
 impl<'a> Change<'a> {
-    /// A page's content as a change that makes it so again.
+    /// The change that makes a page with the content of `page`.
     #[must_use]
     pub fn image_of(page: &'a [u8]) -> Self {
         let (front, tail) = match kind(page) {
@@ -84,7 +84,7 @@ impl<'a> Change<'a> {
         Change::Image { front: &page[KIND_AT..front], tail: &page[tail..] }
     }
 
-    /// Appends the change of this page to a log object's body.
+    /// Appends the change of page `page` to the body of a log object.
     pub fn encode(&self, page: PageId, into: &mut Vec<u8>) {
         let (kind, first, second): (u8, &[u8], &[u8]) = match self {
             Self::Put { cell } => (PUT, cell, &[]),
@@ -106,10 +106,10 @@ impl<'a> Change<'a> {
         into.extend(second);
     }
 
-    /// The change that these bytes begin with, and its page; `None` when there are no bytes left.
+    /// Reads the change with which these bytes begin, and its page. `None` if there are no bytes left.
     ///
     /// # Errors
-    /// [`FormatError`] for bytes that are no change.
+    /// [`FormatError`] if the bytes are no change.
     pub fn decode(bytes: &mut &'a [u8]) -> Result<Option<(PageId, Self)>, FormatError> {
         let Some((kind, rest)) = bytes.split_first() else { return Ok(None) };
         let page = u64::from_le_bytes(array(rest, 0).ok_or(SHORT)?);
@@ -135,10 +135,10 @@ impl<'a> Change<'a> {
         Ok(Some((page, change)))
     }
 
-    /// Makes the change. The page's LSN is the caller's to set.
+    /// Applies the change to a page. The caller sets the page's LSN.
     ///
     /// # Errors
-    /// [`FormatError::Damaged`] where the page is not one that can be changed so. It may be half changed then.
+    /// [`FormatError::Damaged`] if this page cannot be changed so. Part of the change may then have been applied.
     pub fn apply(&self, page: &mut [u8]) -> Result<(), FormatError> {
         let is_tree = matches!(kind(page), PageKind::Inner | PageKind::Leaf);
         match self {

@@ -1,4 +1,4 @@
-//! The log on a disk: a head, two slots, and batches of objects in a circle.
+//! The log on a block device: a head, two slots, and batches of objects in a circle.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
@@ -16,22 +16,22 @@ pub const DISK_SLOT_BYTES: usize = 4096;
 pub const DISK_SLOT_OFFSETS: [u64; 2] = [4096, 8192];
 /// Where the circle of batches begins.
 pub const DISK_DATA_OFFSET: u64 = 12288;
-/// Bytes that a batch begins with.
+/// Bytes of the header of a batch.
 pub const BATCH_HEADER_BYTES: usize = 64;
 
-/// What stays as it is as long as the log exists.
+/// The head of the log. It does not change as long as the log exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskHead {
-    /// What checksums begin with.
+    /// The seed of the log's checksums.
     pub seed: u64,
     /// Bytes of the circle.
     pub circle_bytes: u64,
-    /// Bytes of a block: batches begin at its multiples.
+    /// Bytes of a block. Batches begin at multiples of it.
     pub block_bytes: u32,
 }
 
 impl DiskHead {
-    /// The head, a block of 4096 bytes.
+    /// The head's bytes, 4096 of them.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; DISK_SLOT_BYTES];
@@ -45,10 +45,10 @@ impl DiskHead {
         out
     }
 
-    /// What a head says.
+    /// Reads a head.
     ///
     /// # Errors
-    /// [`FormatError`] if it is none, of another version, or damaged.
+    /// [`FormatError`] if the bytes are no head, of another version, or damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         if array::<8>(bytes, 0) != Some(DISK_MAGIC) {
             return Err(FormatError::Magic);
@@ -70,30 +70,30 @@ impl DiskHead {
         Ok(it)
     }
 
-    /// Where a place in the log is in the file. Places only grow.
+    /// The offset in the file of a place in the log. Places only grow.
     #[must_use]
     pub fn offset(&self, place: u64) -> u64 {
         DISK_DATA_OFFSET + place % self.circle_bytes
     }
 }
 
-/// From where on the log is needed. The valid slot with the larger number counts.
+/// A slot says from where on the log is needed. Of the valid slots, the one with the larger number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskSlot {
-    /// Grows with each one that is written.
+    /// Number of the slot. It grows with each slot that is written.
     pub number: u64,
     /// The oldest object that is needed.
     pub head: u64,
-    /// The place of the batch that it is in, or would be.
+    /// The place of the batch that contains this object, or where its batch will be.
     pub place: u64,
     /// How often the log was opened.
     pub epoch: u32,
-    /// The place where this epoch began: what is there or after it counts only if it is of this epoch.
+    /// The place where this epoch began. Batches at this place or after it count only if they are of this epoch.
     pub began: u64,
 }
 
 impl DiskSlot {
-    /// The slot, a block of 4096 bytes.
+    /// The slot's bytes, 4096 of them.
     #[must_use]
     pub fn encode(&self, seed: u64) -> Vec<u8> {
         let mut out = vec![0; DISK_SLOT_BYTES];
@@ -107,7 +107,7 @@ impl DiskSlot {
         out
     }
 
-    /// What a slot says; `None` if it was never written or is torn.
+    /// Reads a slot. `None` if the slot was never written, or is torn.
     #[must_use]
     pub fn decode(bytes: &[u8], seed: u64) -> Option<Self> {
         let sum = xxh3_64_with_seed(bytes.get(..SLOT_CHECKED_BYTES)?, seed);
@@ -121,25 +121,25 @@ impl DiskSlot {
     }
 }
 
-/// What a batch of objects begins with.
+/// The header of a batch of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// The number of its first object; the others follow without a gap.
+    /// The number of the batch's first object. The numbers of the others follow without a gap.
     pub first_lsn: u64,
-    /// How many objects it has.
+    /// The number of objects.
     pub objects: u32,
-    /// Bytes of them all.
+    /// Bytes of all objects.
     pub bytes: u64,
-    /// How often the log had been opened when it was written.
+    /// How often the log had been opened when the batch was written.
     pub epoch: u32,
-    /// Where it is.
+    /// The place of the batch in the log.
     pub place: u64,
-    /// Objects below this were durable before it was sealed; 0 if it does not say.
+    /// Objects below this number were durable before the batch was sealed; 0 if the batch does not say.
     pub durable: u64,
 }
 
 impl Batch {
-    /// Fills the header before `objects`, which stand in `bytes` behind it.
+    /// Fills in the header at the beginning of `bytes`. The objects follow it there.
     pub fn seal(&self, bytes: &mut [u8], seed: u64) {
         put(bytes, 0, &BATCH_MAGIC.to_le_bytes());
         put(bytes, 4, &self.objects.to_le_bytes());
@@ -161,13 +161,14 @@ impl Batch {
         hash.digest()
     }
 
-    /// What a header at this place claims, before its objects have been read.
+    /// The batch according to the header at this place. Its checksum is not verified: the objects have not been read
+    /// yet. `None` if there is no header of this place.
     #[must_use]
     pub fn claimed(header: &[u8], place: u64) -> Option<Self> {
         Self::claimed_anywhere(header).filter(|it| it.place == place)
     }
 
-    /// What a header claims, wherever that says it is.
+    /// The batch according to a header, whatever place the header names.
     #[must_use]
     pub fn claimed_anywhere(header: &[u8]) -> Option<Self> {
         let it = Self {

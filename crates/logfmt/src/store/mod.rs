@@ -1,7 +1,7 @@
 //! Byte layouts of the transactional store: pages, log objects, and the heads of its files.
 //!
-//! `docs/format/store.md` is the specification. What a log object does to a page is a [`Change`], and
-//! [`Change::apply`] is the one way in which a page changes: when it happens first, and when recovery repeats it.
+//! `docs/format/store.md` is the specification. A log object changes a page by a [`Change`]. Pages change only by
+//! [`Change::apply`], both when a transaction runs and when recovery redoes the change.
 
 mod change;
 mod disk_log;
@@ -39,7 +39,8 @@ pub use tree_page::{
     validate,
 };
 
-/// The number of a log object: they are consecutive, and a later change of a page has a larger one. 0 is none.
+/// The number of a log object. The numbers are consecutive, and a later change of a page has a larger one. 0 means
+/// none.
 pub type Lsn = u64;
 /// The number of a page: its offset in the page file divided by the size of a page.
 pub type PageId = u64;

@@ -8,34 +8,34 @@ use crate::bytes::{array, put, u32_le, u64_le};
 const NV_MAGIC: [u8; 8] = *b"DURALNVO";
 const NV_VERSION: u32 = 1;
 const NV_CHECKED_BYTES: usize = 56;
-/// The number of the oldest object that is needed, a word of its own line.
+/// Offset of the number of the oldest object that is needed. The word has a cache line of its own.
 pub const HEAD_OFFSET: u64 = 128;
-/// How often the log was opened, a word of its own line.
+/// Offset of the number of times that the log was opened. The word has a cache line of its own.
 pub const EPOCH_OFFSET: u64 = 192;
 /// Where the index begins.
 pub const INDEX_OFFSET: u64 = 4096;
-/// Objects begin at multiples of this: a line.
+/// Objects begin at multiples of this: of a cache line.
 pub const OBJECT_ALIGNMENT: u64 = 64;
-/// The bit of an entry that says that its object is persistent.
+/// The bit in an entry that says that the entry's object is durable.
 pub const STATE_BIT: u64 = 1;
 
-/// What stays as it is as long as the log exists.
+/// The superblock of the log. It does not change as long as the log exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvHead {
-    /// What checksums begin with.
+    /// The seed of the log's checksums.
     pub seed: u64,
-    /// Entries of the index.
+    /// Number of entries in the index.
     pub entries: u64,
-    /// Bytes of an extent, of which objects take pieces.
+    /// Bytes of an extent. Objects are allocated within extents.
     pub extent_bytes: u64,
-    /// How many extents there are.
+    /// Number of extents.
     pub extents: u64,
-    /// The number of the first object that the log was made for.
+    /// The number of the first object for which the log was made.
     pub first_lsn: u64,
 }
 
 impl NvHead {
-    /// The superblock.
+    /// The superblock's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; 64] {
         let mut out = [0; 64];
@@ -50,10 +50,10 @@ impl NvHead {
         out
     }
 
-    /// What a superblock says.
+    /// Reads a superblock.
     ///
     /// # Errors
-    /// [`FormatError`] if it is none, of another version, or damaged.
+    /// [`FormatError`] if the bytes are no superblock, of another version, or damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         if array::<8>(bytes, 0) != Some(NV_MAGIC) {
             return Err(FormatError::Magic);
@@ -80,13 +80,13 @@ impl NvHead {
         Ok(it)
     }
 
-    /// Where the entry of an object is.
+    /// Offset of the entry of an object.
     #[must_use]
     pub fn entry_at(&self, lsn: u64) -> u64 {
         INDEX_OFFSET + lsn % self.entries * 8
     }
 
-    /// Where an extent begins.
+    /// Offset of an extent.
     #[must_use]
     pub fn extent_at(&self, extent: u64) -> u64 {
         (INDEX_OFFSET + self.entries * 8).next_multiple_of(4096) + extent * self.extent_bytes
@@ -99,13 +99,13 @@ impl NvHead {
     }
 }
 
-/// The entry that says that the object at this offset is persistent.
+/// The entry that says that the object at this offset is durable.
 #[must_use]
 pub fn entry_of(object: u64) -> u64 {
     (object / OBJECT_ALIGNMENT * 2) | STATE_BIT
 }
 
-/// Where the object of an entry is, if it is persistent.
+/// The offset of an entry's object. `None` if the entry does not say that the object is durable.
 #[must_use]
 pub fn object_of(entry: u64) -> Option<u64> {
     (entry & STATE_BIT != 0).then(|| (entry >> 1).saturating_mul(OBJECT_ALIGNMENT))

@@ -1,4 +1,4 @@
-//! Log objects: what one step of a transaction did, and how it is taken back.
+//! Log objects: what one step of a transaction did, and how to undo it.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -17,35 +17,36 @@ const BYTES_AT: usize = 36;
 const KIND_AT: usize = 40;
 const DURABLE_AT: usize = 41;
 const UNDO_BYTES_AT: usize = 44;
-/// What a claim of an object has at most: its number less that of what was durable.
+/// The largest claim that an object can store. A claim counts from the object's number back to what was durable.
 const LARGEST_CLAIM: u64 = (1 << 24) - 1;
 
 const UNDO_ROW: u8 = 1;
 const UNDO_PAGE: u8 = 2;
 const UNDO_PAGES: u8 = 3;
 
-/// The byte behind a commit's time, where what it leads to was written home and is not in the log.
+/// The byte after a commit's time. It says that the commit leads to pages that were written home, and that no object of
+/// the log has.
 pub const COMMIT_OF_PAGES_AT_HOME: u8 = 1;
 
 const DAMAGED: FormatError = FormatError::Damaged { what: "a log object" };
 const SHORT: FormatError = FormatError::Short { what: "a log object" };
 
-/// What an object says.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ObjectKind {
-    /// Changes that are taken back if their transaction does not commit.
+    /// Changes that are undone if their transaction does not commit.
     Update,
-    /// Changes that take back an [`Update`](Self::Update); they are never taken back themselves.
+    /// Changes that undo an [`Update`](Self::Update): a compensation record. They are never undone themselves.
     Compensation,
-    /// Changes that belong to no transaction's fate: a page is split, a page is given free.
+    /// Changes that stay, whatever becomes of a transaction: a page is split or given back.
     System,
     /// The transaction has committed.
     Commit,
-    /// Nothing is left to be done for the transaction: it was rolled back, or what it gave free is free.
+    /// The transaction is complete: it was rolled back, or the pages that it gave back are free.
     End,
-    /// A step of a transaction that is still open, logged anew without its changes: how it is taken back.
+    /// A step of a transaction that is still open, logged again without its changes. It says how to undo the step.
     Moved,
-    /// All steps of a transaction have moved, and count in place of all before.
+    /// All steps of a transaction have been logged again as [`Moved`](Self::Moved). These replace all earlier ones.
     MovedAll,
 }
 
@@ -76,34 +77,34 @@ impl ObjectKind {
     }
 }
 
-/// How an update is taken back.
+/// How to undo an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undo<'a> {
-    /// The row gets its old cell again, or goes if it had none.
+    /// The row gets its old cell again. If there was none, the row is removed.
     Row {
-        /// The root of its tree.
+        /// The root of the row's tree.
         root: PageId,
-        /// Its key.
+        /// The row's key.
         key: &'a [u8],
-        /// The cell as it was.
+        /// The old cell.
         old: Option<&'a [u8]>,
     },
     /// The page is free again.
     Page {
-        /// Its number.
+        /// The page's number.
         page: PageId,
     },
-    /// Pages beside each other, of one space map, are free again.
+    /// A run of pages in one space map is free again.
     Pages {
-        /// The first one's number.
+        /// The number of the first page.
         first: PageId,
-        /// How many they are.
+        /// The number of pages.
         count: u32,
     },
 }
 
 impl<'a> Undo<'a> {
-    /// Appends it to an object's body.
+    /// Appends the undo to an object's body.
     pub fn encode(&self, into: &mut Vec<u8>) {
         match self {
             Self::Row { root, key, old } => {
@@ -128,10 +129,10 @@ impl<'a> Undo<'a> {
         }
     }
 
-    /// All of these bytes.
+    /// Reads an undo that consists of all of these bytes.
     ///
     /// # Errors
-    /// [`FormatError`] for bytes that are none.
+    /// [`FormatError`] if the bytes are no undo.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
         match bytes.first() {
             Some(&UNDO_ROW) => {
@@ -150,29 +151,30 @@ impl<'a> Undo<'a> {
     }
 }
 
-/// What an object begins with.
+/// The header of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectHeader {
-    /// Its number.
+    /// The object's number.
     pub lsn: Lsn,
-    /// Its transaction, 0 for none.
+    /// The object's transaction; 0 for none.
     pub tx: TxId,
-    /// Of an update the object of its transaction before it, of a compensation the next one to take back, of a
-    /// step that has moved the one moved before it. 0 for none. When all have moved, how many they are.
+    /// For an update: the previous object of its transaction. For a compensation: the next object to undo. For a moved
+    /// step: the step moved before it. 0 for none. For [`MovedAll`](ObjectKind::MovedAll): the number of moved steps.
+    /// For a page of an overflow chain that a committed transaction gives back: the chain's next page.
     pub previous: Lsn,
-    /// How often the log had been opened when it was written.
+    /// How often the log had been opened when the object was written.
     pub epoch: u32,
-    /// Objects below this were durable before it was sealed; 0 if it does not say.
+    /// Objects below this number were durable before this object was sealed; 0 if the object does not say.
     pub durable: Lsn,
-    /// Its length in bytes, with the header.
+    /// Length of the object in bytes, header included.
     pub bytes: u32,
-    /// What it says.
+    /// The object's kind.
     pub kind: ObjectKind,
-    /// Bytes of the body that say how to take it back, or of a commit the time.
+    /// Bytes of the body that say how to undo the object. Of a commit, they hold its time.
     pub undo_bytes: u32,
 }
 
-/// An object in parts.
+/// An object, split into its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object<'a> {
     /// The header.
@@ -182,7 +184,7 @@ pub struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// An object that is not sealed yet: a header to be filled by [`seal_object`], and its body.
+    /// Makes an object that is not sealed yet: a header, which [`seal_object`] completes, and the body.
     #[must_use]
     pub fn build(
         kind: ObjectKind,
@@ -196,8 +198,7 @@ impl<'a> Object<'a> {
         bytes
     }
 
-    /// The same in place of what a buffer holds: its kind, its transaction and the object before it, how it is taken
-    /// back, and its changes.
+    /// Like [`build`](Self::build), but replaces the content of `bytes`.
     pub fn build_in<'c>(
         bytes: &mut Vec<u8>,
         (kind, tx, previous): (ObjectKind, TxId, Lsn),
@@ -218,10 +219,10 @@ impl<'a> Object<'a> {
         put(bytes, UNDO_BYTES_AT, &(undo.len() as u32).to_le_bytes());
     }
 
-    /// The object that these bytes begin with; longer ones are not looked at.
+    /// Reads the object with which these bytes begin. Bytes after the object are ignored.
     ///
     /// # Errors
-    /// [`FormatError`] if there is no object sealed with this seed.
+    /// [`FormatError`] if the bytes do not begin with an object that was sealed with this seed.
     pub fn decode(bytes: &'a [u8], seed: u64) -> Result<Self, FormatError> {
         let len = u32::from_le_bytes(array(bytes, BYTES_AT).ok_or(SHORT)?) as usize;
         if len < OBJECT_HEADER_BYTES {
@@ -246,10 +247,10 @@ impl<'a> Object<'a> {
         Ok(Self { header, undo, changes })
     }
 
-    /// How it is taken back; `None` if it is not, or not any more.
+    /// How to undo the object. `None` if the object is no update, or is not undone.
     ///
     /// # Errors
-    /// [`FormatError`].
+    /// [`FormatError`] if the undo is damaged.
     pub fn undo(&self) -> Result<Option<Undo<'a>>, FormatError> {
         if self.header.kind != ObjectKind::Update || self.undo.is_empty() {
             return Ok(None);
@@ -257,25 +258,25 @@ impl<'a> Object<'a> {
         Undo::decode(self.undo).map(Some)
     }
 
-    /// The bytes that the undo is made of.
+    /// The bytes of the undo.
     #[must_use]
     pub fn undo_bytes(&self) -> &'a [u8] {
         self.undo
     }
 
-    /// Of a commit, when it was, in nanoseconds since 1970.
+    /// Time of a commit, in nanoseconds since 1970; 0 for other objects.
     #[must_use]
     pub fn time_ns(&self) -> u64 {
         if self.header.kind == ObjectKind::Commit { u64_le(self.undo, 0) } else { 0 }
     }
 
-    /// Of a commit, whether it leads to pages that were written home, and that no object of the log has.
+    /// Whether this is a commit that leads to pages that were written home, and that no object of the log has.
     #[must_use]
     pub fn leads_to_pages_at_home(&self) -> bool {
         self.header.kind == ObjectKind::Commit && self.undo.get(8) == Some(&COMMIT_OF_PAGES_AT_HOME)
     }
 
-    /// Its changes in order, each with its page.
+    /// The object's changes in order, each with its page.
     pub fn changes(&self) -> impl Iterator<Item = Result<(PageId, Change<'a>), FormatError>> + use<'a> {
         let mut rest = self.changes;
         std::iter::from_fn(move || match Change::decode(&mut rest) {
@@ -288,7 +289,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Gives an object its number and its checksum: it is never changed after that.
+/// Sets the number, the epoch and the checksum of an object. After that the object does not change any more.
 pub fn seal_object(bytes: &mut [u8], lsn: Lsn, epoch: u32, seed: u64) {
     put(bytes, LSN_AT, &lsn.to_le_bytes());
     put(bytes, EPOCH_AT, &epoch.to_le_bytes());
@@ -296,8 +297,9 @@ pub fn seal_object(bytes: &mut [u8], lsn: Lsn, epoch: u32, seed: u64) {
     put(bytes, 0, &sum.to_le_bytes());
 }
 
-/// Says in an object that will have this number that everything below `durable` is durable: to be done before it is
-/// sealed, and only if that is so.
+/// Stores in the object that will have the number `lsn` that all objects below `durable` are durable. The caller makes
+/// sure that this is so, and calls this before the object is sealed. If the distance is too large to store, the object
+/// makes no claim.
 pub fn claim_durable(bytes: &mut [u8], lsn: Lsn, durable: Lsn) {
     let claim = lsn.checked_sub(durable).map(|behind| behind + 1).filter(|claim| *claim <= LARGEST_CLAIM);
     put(bytes, DURABLE_AT, &claim.unwrap_or(0).to_le_bytes()[..3]);

@@ -1,4 +1,4 @@
-//! What all pages of the store begin with.
+//! The header of the store's pages.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -10,12 +10,12 @@ use crate::bytes::{put, u16_le, u32_le, u64_le};
 pub const SMALLEST_PAGE: usize = 4096;
 /// Bytes of the largest page.
 pub const LARGEST_PAGE: usize = 32768;
-/// Bytes that every page begins with.
+/// Bytes of the header of a page.
 pub const PAGE_HEADER_BYTES: usize = 48;
 
 const LSN_AT: usize = 8;
 const ID_AT: usize = 16;
-/// From here on a page's image in the log begins: what is before is not the image's to say.
+/// A page's image in the log begins here. The image does not include the bytes before: checksum, LSN and number.
 pub(super) const KIND_AT: usize = 24;
 const LEVEL_AT: usize = 25;
 const COUNT_AT: usize = 26;
@@ -27,13 +27,13 @@ const PAYLOAD_AT: usize = 40;
 /// What a page holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageKind {
-    /// Nothing yet: all zeros, or what was left of something else.
+    /// Nothing yet: the page is all zeros, or has the rest of earlier content.
     Blank,
-    /// Bits that say which pages are in use.
+    /// A space map: bits that say which pages are in use.
     SpaceMap,
-    /// Children of a B-tree, and the keys between them.
+    /// An inner page of a B-tree: children, and the keys between them.
     Inner,
-    /// Rows.
+    /// A leaf of a B-tree: rows.
     Leaf,
     /// A piece of a long value.
     Overflow,
@@ -61,7 +61,7 @@ impl PageKind {
     }
 }
 
-/// Empties a page and gives it a kind and a level in its tree; it keeps its number and its LSN.
+/// Empties a page, and sets its kind and its level in its tree. The page keeps its number and its LSN.
 pub fn blank(page: &mut [u8], kind: PageKind, level: u8) {
     page[KIND_AT..].fill(0);
     page[KIND_AT] = kind.to_byte();
@@ -77,52 +77,52 @@ pub fn kind(page: &[u8]) -> PageKind {
     PageKind::from_byte(page.get(KIND_AT).copied().unwrap_or(0))
 }
 
-/// Levels below this page in its tree: 0 for a leaf.
+/// The number of levels below this page in its tree: 0 for a leaf.
 #[must_use]
 #[inline]
 pub fn level(page: &[u8]) -> u8 {
     page.get(LEVEL_AT).copied().unwrap_or(0)
 }
 
-/// The newest log object whose change the page holds.
+/// The newest log object whose change is in the page.
 #[must_use]
 #[inline]
 pub fn lsn(page: &[u8]) -> Lsn {
     u64_le(page, LSN_AT)
 }
 
-/// Says up to which log object the page holds changes.
+/// Sets the newest log object whose change is in the page.
 #[inline]
 pub fn set_lsn(page: &mut [u8], lsn: Lsn) {
     put(page, LSN_AT, &lsn.to_le_bytes());
 }
 
-/// The number that the page says it has.
+/// The page's number, according to its header.
 #[must_use]
 pub fn page_id(page: &[u8]) -> PageId {
     u64_le(page, ID_AT)
 }
 
-/// Of an inner page the child left of all keys, of an overflow page the next one.
+/// Of an inner page: the child left of all keys. Of an overflow page: the next page of the chain.
 #[must_use]
 #[inline]
 pub fn extra(page: &[u8]) -> PageId {
     u64_le(page, EXTRA_AT)
 }
 
-/// Sets what [`extra`] says.
+/// Sets the value that [`extra`] returns.
 pub fn set_extra(page: &mut [u8], value: PageId) {
     put(page, EXTRA_AT, &value.to_le_bytes());
 }
 
-/// The piece of a long value that an overflow page holds.
+/// The piece of a long value in an overflow page.
 #[must_use]
 pub fn payload(page: &[u8]) -> &[u8] {
     let len = u32_le(page, PAYLOAD_AT) as usize;
     page.get(PAGE_HEADER_BYTES..PAGE_HEADER_BYTES.saturating_add(len)).unwrap_or_default()
 }
 
-/// Fills an overflow page; what does not fit is left out.
+/// Fills an overflow page. Bytes that do not fit are left out.
 pub fn set_payload(page: &mut [u8], bytes: &[u8]) {
     let len = bytes.len().min(page.len() - PAGE_HEADER_BYTES);
     put(page, PAYLOAD_AT, &(len as u32).to_le_bytes());
@@ -138,7 +138,7 @@ pub(super) fn set_count(page: &mut [u8], count: usize) {
     put(page, COUNT_AT, &(count as u16).to_le_bytes());
 }
 
-/// Where the cells begin.
+/// Offset of the first cell.
 #[inline]
 pub(super) fn heap(page: &[u8]) -> usize {
     u16_le(page, HEAP_AT).into()
@@ -148,7 +148,7 @@ pub(super) fn set_heap(page: &mut [u8], at: u16) {
     put(page, HEAP_AT, &at.to_le_bytes());
 }
 
-/// Bytes between the cells that no cell has.
+/// Bytes between the cells that belong to no cell.
 #[inline]
 pub(super) fn dead(page: &[u8]) -> usize {
     u16_le(page, DEAD_AT).into()
@@ -158,7 +158,7 @@ pub(super) fn set_dead(page: &mut [u8], bytes: usize) {
     put(page, DEAD_AT, &(bytes as u16).to_le_bytes());
 }
 
-/// Writes the number and the checksum: the page may go to the file then.
+/// Sets the number and the checksum. After that the page can be written to the file.
 pub fn seal(page: &mut [u8], id: PageId, seed: u64) {
     put(page, ID_AT, &id.to_le_bytes());
     let sum = checksum(page, id, seed);
@@ -169,10 +169,10 @@ fn checksum(page: &[u8], id: PageId, seed: u64) -> u64 {
     xxh3_64_with_seed(page.get(LSN_AT..).unwrap_or_default(), seed ^ id.rotate_left(32))
 }
 
-/// Whether these bytes are the page of this number: sealed so, or never written.
+/// Checks that these bytes are the page with this number: either sealed as such, or never written.
 ///
 /// # Errors
-/// [`FormatError::Damaged`].
+/// [`FormatError::Damaged`] if they are not.
 pub fn check(page: &[u8], id: PageId, seed: u64) -> Result<(), FormatError> {
     let sealed = page_id(page) == id && u64_le(page, 0) == checksum(page, id, seed);
     if sealed || page.iter().all(|byte| *byte == 0) {

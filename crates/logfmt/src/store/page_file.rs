@@ -1,4 +1,4 @@
-//! What the page file begins with, and the list that says what a double write was of.
+//! The superblocks of the page file, and the list of pages in its double-write area.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -8,7 +8,7 @@ use crate::FormatError;
 use crate::bytes::{array, put, u32_le, u64_le};
 
 const STORE_MAGIC: [u8; 8] = *b"DURALSTO";
-/// In version 1 there were no objects that move steps forward, and in version 2 none of bulk loads.
+/// Version 1 had no objects that move steps forward; version 2 had no bulk loads.
 const STORE_VERSION: u32 = 3;
 const STORE_CHECKED_BYTES: usize = 88;
 const LIST_MAGIC: [u8; 8] = *b"DURALDBW";
@@ -16,41 +16,41 @@ const LIST_MAGIC: [u8; 8] = *b"DURALDBW";
 pub const SUPERBLOCK_BYTES: usize = 4096;
 /// Where the two superblocks are.
 pub const SLOT_OFFSETS: [u64; 2] = [0, 4096];
-/// Bytes before the double-write area, whatever the size of a page is.
+/// Bytes before the double-write area, for every page size.
 pub const SUPERBLOCK_AREA_BYTES: u64 = 32768;
-/// Most pages that one double write is of.
+/// The largest number of pages in one double write.
 pub const DOUBLE_WRITE_PAGES: usize = 64;
 const LIST_IDS_AT: usize = 32;
 
-/// What a page file says of itself and of its log. The valid superblock with the larger number counts.
+/// The superblock of a page file. Of the valid ones, the one with the larger number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageFileHead {
-    /// Grows with each one that is written.
+    /// Number of the superblock. It grows with each superblock that is written.
     pub number: u64,
-    /// Random; names the store.
+    /// The identity of the store; random.
     pub store_id: [u8; 16],
     /// Bytes of a page.
     pub page_bytes: u32,
-    /// How the log is kept: 1 on blocks, 2 in memory, 3 in memory as a log per thread.
+    /// How the log is kept: 0 no log, 1 on blocks, 2 in memory, 3 in memory as a log per thread.
     pub log_kind: u32,
-    /// What the log's checksums begin with: whether a log is this store's.
+    /// The seed of the log's checksums. It tells whether a log belongs to this store.
     pub log_seed: u64,
-    /// The number of the first object that the log was made for.
+    /// The number of the first object for which the log was made.
     pub log_first: u64,
-    /// Numbers of transactions are larger.
+    /// Later transactions have larger numbers than this.
     pub last_tx: TxId,
     /// How often the store was opened.
     pub opened: u64,
 }
 
 impl PageFileHead {
-    /// What pages' checksums begin with.
+    /// The seed of the pages' checksums.
     #[must_use]
     pub fn seed(&self) -> u64 {
         u64_le(&self.store_id, 0)
     }
 
-    /// A superblock.
+    /// The superblock's bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; SUPERBLOCK_BYTES];
@@ -69,10 +69,10 @@ impl PageFileHead {
         out
     }
 
-    /// What a superblock says.
+    /// Reads a superblock.
     ///
     /// # Errors
-    /// [`FormatError`] if it is none, of another version, or damaged.
+    /// [`FormatError`] if the bytes are no superblock, of another version, or damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         if array::<8>(bytes, 0) != Some(STORE_MAGIC) {
             return Err(FormatError::Magic);
@@ -103,7 +103,7 @@ impl PageFileHead {
     }
 }
 
-/// Which pages a double write is of, in the order in which their images follow.
+/// The list of the pages in a double write, in the order of their images.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchList {
     /// The pages; at most [`DOUBLE_WRITE_PAGES`].
@@ -111,7 +111,7 @@ pub struct BatchList {
 }
 
 impl BatchList {
-    /// The list as the head of a double write: as many bytes as a page has.
+    /// The list's bytes, as many as a page has.
     #[must_use]
     pub fn encode(&self, page_bytes: usize, seed: u64) -> Vec<u8> {
         let mut out = vec![0; page_bytes];
@@ -125,7 +125,7 @@ impl BatchList {
         out
     }
 
-    /// What a list says; `None` if there is none, or one that is torn: its pages were not written home yet.
+    /// Reads a list. `None` if there is none, or if it is torn: then none of its pages has been written home yet.
     #[must_use]
     pub fn decode(bytes: &[u8], seed: u64) -> Option<Self> {
         let count = u64_le(bytes, 16) as usize;

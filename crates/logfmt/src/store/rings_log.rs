@@ -1,4 +1,4 @@
-//! Several logs in persistent memory: a superblock, a word for each, and rings of objects.
+//! Logs of threads in persistent memory: a superblock, a word for each ring, and rings of objects.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -8,30 +8,31 @@ use crate::bytes::{array, put, u32_le, u64_le};
 const RINGS_MAGIC: [u8; 8] = *b"DURALRGS";
 const RINGS_VERSION: u32 = 1;
 const RINGS_CHECKED_BYTES: usize = 48;
-/// Where the word of the first ring is, the place from which on it is needed; each has a line of its own.
+/// Offset of the word of the first ring. The word is the place from which on the ring is needed. Each ring's word has a
+/// cache line of its own.
 pub const RING_WORDS_OFFSET: u64 = 256;
-/// Where the first object of an epoch stands: of even ones here, of odd ones in the next word.
+/// Offset of the number of the first object of an even epoch. The word after it is for odd epochs.
 pub const RINGS_BEGAN_OFFSET: u64 = 200;
-/// Most rings.
+/// The largest number of rings.
 pub const MOST_RINGS: u64 = 32;
 /// Where the first ring begins.
 pub const RINGS_OFFSET: u64 = 4096;
 
-/// What stays as it is as long as the log exists.
+/// The superblock of the logs. It does not change as long as the logs exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingsHead {
-    /// What checksums begin with.
+    /// The seed of the logs' checksums.
     pub seed: u64,
-    /// How many rings there are.
+    /// Number of rings.
     pub rings: u64,
-    /// Bytes of each.
+    /// Bytes of each ring.
     pub ring_bytes: u64,
-    /// The number of the first object that the log was made for.
+    /// The number of the first object for which the logs were made.
     pub first_lsn: u64,
 }
 
 impl RingsHead {
-    /// The superblock.
+    /// The superblock's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; 64] {
         let mut out = [0; 64];
@@ -45,10 +46,10 @@ impl RingsHead {
         out
     }
 
-    /// What a superblock says.
+    /// Reads a superblock.
     ///
     /// # Errors
-    /// [`FormatError`] if it is none, of another version, or damaged.
+    /// [`FormatError`] if the bytes are no superblock, of another version, or damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         if array::<8>(bytes, 0) != Some(RINGS_MAGIC) {
             return Err(FormatError::Magic);
@@ -72,26 +73,26 @@ impl RingsHead {
         Ok(it)
     }
 
-    /// Where the number of the first object of an epoch stands. The epoch before has the other word, so that both are
-    /// right at every moment of the change from one to the other.
+    /// Offset of the number of an epoch's first object. The epoch before uses the other word, so both words are right
+    /// at every moment of the change from one epoch to the next.
     #[must_use]
     pub fn began_at(&self, epoch: u32) -> u64 {
         RINGS_BEGAN_OFFSET + u64::from(epoch % 2) * 8
     }
 
-    /// Where the word of a ring is.
+    /// Offset of a ring's word.
     #[must_use]
     pub fn word_at(&self, ring: u64) -> u64 {
         RING_WORDS_OFFSET + ring * 64
     }
 
-    /// Where a place in a ring is. Places only grow.
+    /// Offset of a place in a ring. Places only grow.
     #[must_use]
     pub fn offset(&self, ring: u64, place: u64) -> u64 {
         RINGS_OFFSET + ring * self.ring_bytes + place % self.ring_bytes
     }
 
-    /// Bytes of the whole log.
+    /// Bytes of all logs together, with the superblock.
     #[must_use]
     pub fn log_bytes(&self) -> u64 {
         RINGS_OFFSET + self.rings * self.ring_bytes

@@ -1,21 +1,21 @@
-//! A page of bits, one for each page that it speaks of.
+//! Space maps: pages with one bit for each page that they cover.
 
 use super::page::PAGE_HEADER_BYTES;
 use crate::FormatError;
 
-/// How many pages one map of this many bytes speaks of, itself the first.
+/// How many pages a map of this size covers. The map itself is the first of them.
 #[must_use]
 pub fn bits_of(page_bytes: usize) -> u64 {
     (page_bytes - PAGE_HEADER_BYTES) as u64 * 8
 }
 
-/// Whether the page of this bit is in use.
+/// Whether the page with this bit is in use.
 #[must_use]
 pub fn is_set(page: &[u8], bit: u32) -> bool {
     page.get(PAGE_HEADER_BYTES + bit as usize / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1)
 }
 
-/// The first page from `from` on that is not in use.
+/// The bit of the first page at or after `from` that is not in use.
 #[must_use]
 pub fn first_clear(page: &[u8], from: u32) -> Option<u32> {
     let bits = page.get(PAGE_HEADER_BYTES..)?;
@@ -30,7 +30,7 @@ pub fn first_clear(page: &[u8], from: u32) -> Option<u32> {
     None
 }
 
-/// How many pages are in use.
+/// The number of pages in use.
 #[must_use]
 pub fn pages_in_use(page: &[u8]) -> u64 {
     page.get(PAGE_HEADER_BYTES..).unwrap_or_default().iter().map(|byte| u64::from(byte.count_ones())).sum()

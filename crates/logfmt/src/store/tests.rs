@@ -74,7 +74,7 @@ proptest! {
         }
         let cell = leaf_cell(&[key], Value::Inline(&[key; 9]));
         if page.len() > 24 {
-            // Often enough a page of a tree.
+            // Makes the page one of a tree, of either kind, so that the changes are applied often enough.
             page[24] = 2 + key % 2;
         }
         for change in [Change::Put { cell: &cell }, Change::Remove { key: &[key] }, Change::Cut { key: &[key] }] {

@@ -1,7 +1,7 @@
-//! Cells of a B-tree's pages: slots behind the header in key order, cells from the page's end on downwards.
+//! Cells of a B-tree's pages. Slots follow the header in key order; cells are allocated from the page's end downwards.
 //!
-//! A page that passed its checksum is well formed, but nothing here relies on it: what a slot points at is
-//! looked at before it is used.
+//! A page that passed its checksum is well formed, but the code here does not rely on that: it checks every offset in a
+//! slot before it uses it.
 
 use super::PageId;
 use super::page::{
@@ -16,29 +16,29 @@ pub const KEY_LIMIT: usize = 1024;
 pub const LEAF_CELL_HEAD: usize = 6;
 /// Bytes of an inner page's cell before the key: length of the key, and the child.
 pub const INNER_CELL_HEAD: usize = 10;
-/// Flag in the length of a value: it is in overflow pages.
+/// Flag in the length of a value: the value is in overflow pages.
 const LONG_VALUE: u32 = 1 << 31;
-/// Bytes of what stands for a value in overflow pages: its length, and the first page.
+/// Bytes that stand for a value in overflow pages: its length, and the first page of its chain.
 const LONG_VALUE_BYTES: usize = 16;
 const SLOT_BYTES: usize = 2;
 
 const DAMAGED: FormatError = FormatError::Damaged { what: "a page of a tree" };
 
-/// A row's value as its leaf holds it.
+/// A row's value, as the row's leaf holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// In the leaf.
+    /// The value is in the leaf.
     Inline(&'a [u8]),
-    /// In a chain of overflow pages.
+    /// The value is in a chain of overflow pages.
     Long {
-        /// Its length in bytes.
+        /// Length of the value in bytes.
         bytes: u64,
         /// The first page of the chain.
         first: PageId,
     },
 }
 
-/// A leaf's cell.
+/// Makes a leaf's cell.
 #[must_use]
 pub fn leaf_cell(key: &[u8], value: Value<'_>) -> Vec<u8> {
     let value_bytes = match value {
@@ -63,7 +63,7 @@ pub fn leaf_cell(key: &[u8], value: Value<'_>) -> Vec<u8> {
     cell
 }
 
-/// An inner page's cell: `child` has what is at `key` and above, up to the next cell's key.
+/// Makes an inner page's cell. `child` has the keys from `key` on, up to the next cell's key.
 #[must_use]
 pub fn inner_cell(key: &[u8], child: PageId) -> Vec<u8> {
     let mut cell = Vec::with_capacity(INNER_CELL_HEAD + key.len());
@@ -76,7 +76,7 @@ pub fn inner_cell(key: &[u8], child: PageId) -> Vec<u8> {
 /// The value in a leaf's cell.
 ///
 /// # Errors
-/// [`FormatError::Damaged`] for bytes that are none.
+/// [`FormatError::Damaged`] if the bytes are no cell.
 pub fn leaf_value(cell: &[u8]) -> Result<Value<'_>, FormatError> {
     let key = usize::from(u16_le(cell, 0));
     let word = u32_le(cell, 2);
@@ -94,17 +94,17 @@ fn head_bytes(kind: PageKind) -> usize {
     if kind == PageKind::Inner { INNER_CELL_HEAD } else { LEAF_CELL_HEAD }
 }
 
-/// The key of a cell of a page of this kind.
+/// The key in a cell of a page of this kind.
 ///
 /// # Errors
-/// [`FormatError::Damaged`].
+/// [`FormatError::Damaged`] if the cell is shorter than its key.
 pub fn cell_key(kind: PageKind, cell: &[u8]) -> Result<&[u8], FormatError> {
     let head = head_bytes(kind);
     let len = usize::from(u16_le(cell, 0));
     cell.get(head..head + len).ok_or(DAMAGED)
 }
 
-/// How many cells the page has.
+/// The number of cells in the page.
 #[must_use]
 pub fn cell_count(page: &[u8]) -> usize {
     count(page)
@@ -114,10 +114,10 @@ fn slot_at(index: usize) -> usize {
     PAGE_HEADER_BYTES + index * SLOT_BYTES
 }
 
-/// A cell by its place in key order.
+/// The cell with this index in key order.
 ///
 /// # Errors
-/// [`FormatError::Damaged`] where there is none.
+/// [`FormatError::Damaged`] if there is no such cell, or if it is not within the page.
 #[inline]
 pub fn cell(page: &[u8], index: usize) -> Result<&[u8], FormatError> {
     let at = usize::from(u16::from_le_bytes(array(page, slot_at(index)).ok_or(DAMAGED)?));
@@ -140,12 +140,13 @@ fn cell_bytes(kind: PageKind, bytes: &[u8]) -> Result<usize, FormatError> {
     Ok(LEAF_CELL_HEAD + key + (value & !LONG_VALUE) as usize)
 }
 
-/// Where a key is among the cells, or would be.
+/// The index of a key among the cells: `Ok` if a cell has the key, `Err` with the index where its cell would be
+/// inserted.
 ///
 /// # Errors
-/// [`FormatError::Damaged`].
+/// [`FormatError::Damaged`] if a slot or a cell is not within the page.
 pub fn search(page: &[u8], key: &[u8]) -> Result<Result<usize, usize>, FormatError> {
-    // Everything is done here most of the time: what is the same for all cells is looked at once.
+    // Most lookups spend their time here, so what is the same for all cells is computed once.
     let head = head_bytes(kind(page));
     let slots = page.get(PAGE_HEADER_BYTES..slot_at(count(page))).ok_or(DAMAGED)?;
     let (slots, _) = slots.as_chunks::<SLOT_BYTES>();
@@ -161,7 +162,7 @@ pub fn search(page: &[u8], key: &[u8]) -> Result<Result<usize, usize>, FormatErr
     Ok(Err(low))
 }
 
-/// The key of the cell that a slot points at, behind a head of so many bytes.
+/// The key of the cell that a slot points at. `head` is the number of bytes before the key.
 #[inline]
 fn key_at(page: &[u8], head: usize, slot: [u8; SLOT_BYTES]) -> Result<&[u8], FormatError> {
     let at = usize::from(u16::from_le_bytes(slot));
@@ -173,10 +174,10 @@ fn key_at(page: &[u8], head: usize, slot: [u8; SLOT_BYTES]) -> Result<&[u8], For
     cell.get(head..head + len).ok_or(DAMAGED)
 }
 
-/// The child of an inner page by place: 0 is left of all keys, `n` belongs to cell `n - 1`.
+/// A child of an inner page. The child 0 is left of all keys; the child `n` belongs to cell `n - 1`.
 ///
 /// # Errors
-/// [`FormatError::Damaged`].
+/// [`FormatError::Damaged`] if there is no such child.
 #[inline]
 pub fn child_at(page: &[u8], place: usize) -> Result<PageId, FormatError> {
     match place.checked_sub(1) {
@@ -185,10 +186,10 @@ pub fn child_at(page: &[u8], place: usize) -> Result<PageId, FormatError> {
     }
 }
 
-/// The place of the child that has this key.
+/// The place of the child that has this key, as [`child_at`] counts.
 ///
 /// # Errors
-/// [`FormatError::Damaged`].
+/// [`FormatError::Damaged`] if a slot or a cell is not within the page.
 #[inline]
 pub fn child_for(page: &[u8], key: &[u8]) -> Result<usize, FormatError> {
     Ok(match search(page, key)? {
@@ -197,31 +198,31 @@ pub fn child_for(page: &[u8], key: &[u8]) -> Result<usize, FormatError> {
     })
 }
 
-/// Bytes that a new cell may have with its slot, once the page is put in order.
+/// The largest number of bytes of a new cell and its slot that fit into the page, if need be after compaction.
 #[must_use]
 pub fn free_bytes(page: &[u8]) -> usize {
     (heap(page) + dead(page)).saturating_sub(slot_at(count(page)))
 }
 
-/// Bytes between cells that no cell has.
+/// Bytes between cells that belong to no cell.
 #[must_use]
 pub fn dead_bytes(page: &[u8]) -> usize {
     dead(page)
 }
 
-/// Bytes that cells and slots take.
+/// Bytes of all cells and slots.
 #[must_use]
 pub fn used_bytes(page: &[u8]) -> usize {
     (page.len() - PAGE_HEADER_BYTES).saturating_sub(free_bytes(page))
 }
 
-/// Whether slots and cells have places of their own inside of the page: nothing is moved about in another one.
+/// Checks that slots and cells do not overlap and are within the page. Only such a page is changed.
 fn check_shape(page: &[u8]) -> Result<(), FormatError> {
     let fits = slot_at(count(page)) <= heap(page) && heap(page) + dead(page) <= page.len();
     if fits { Ok(()) } else { Err(DAMAGED) }
 }
 
-/// Puts a cell into the page in place of the one with its key, if there is one.
+/// Puts a cell into the page. It replaces the cell with the same key, if there is one.
 pub(super) fn put_cell(page: &mut [u8], new: &[u8]) -> Result<(), FormatError> {
     check_shape(page)?;
     let kind = kind(page);
@@ -265,10 +266,10 @@ fn insert_at(page: &mut [u8], index: usize, new: &[u8]) -> Result<(), FormatErro
     Ok(())
 }
 
-/// Adds a cell, in pieces, behind all others, for whoever builds a page in the order of its keys: that is not looked at.
+/// Appends a cell, given in pieces, after all others. The caller builds the page in key order; this is not checked.
 ///
 /// # Errors
-/// [`FormatError::Damaged`] if it does not fit: nothing has happened.
+/// [`FormatError::Damaged`] if the cell does not fit. The page is then unchanged.
 pub fn push_cell(page: &mut [u8], pieces: &[&[u8]]) -> Result<(), FormatError> {
     check_shape(page)?;
     let (cells, bytes) = (count(page), pieces.iter().map(|piece| piece.len()).sum());
@@ -285,7 +286,7 @@ pub fn push_cell(page: &mut [u8], pieces: &[&[u8]]) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// What a leaf's cell has before the key, of a row whose value is in the leaf.
+/// The bytes before the key in a leaf's cell, for a row whose value is in the leaf.
 #[must_use]
 pub fn leaf_cell_head(key: &[u8], value: &[u8]) -> [u8; LEAF_CELL_HEAD] {
     let mut head = [0; LEAF_CELL_HEAD];
@@ -294,7 +295,7 @@ pub fn leaf_cell_head(key: &[u8], value: &[u8]) -> [u8; LEAF_CELL_HEAD] {
     head
 }
 
-/// Puts the cells back to back.
+/// Packs the cells, so that no bytes are left between them.
 fn compact(page: &mut [u8]) -> Result<(), FormatError> {
     check_shape(page)?;
     let mut ordered = page.to_vec();
@@ -335,7 +336,7 @@ fn remove_at(page: &mut [u8], index: usize) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// Takes the cell with this key out, if there is one.
+/// Removes the cell with this key, if there is one.
 pub(super) fn remove_key(page: &mut [u8], key: &[u8]) -> Result<(), FormatError> {
     if let Ok(index) = search(page, key)? {
         remove_at(page, index)?;
@@ -343,7 +344,7 @@ pub(super) fn remove_key(page: &mut [u8], key: &[u8]) -> Result<(), FormatError>
     Ok(())
 }
 
-/// Takes out every cell from this key on.
+/// Removes every cell with this key or a larger one.
 pub(super) fn cut_from(page: &mut [u8], key: &[u8]) -> Result<(), FormatError> {
     let (Ok(first) | Err(first)) = search(page, key)?;
     while count(page) > first {
@@ -353,10 +354,10 @@ pub(super) fn cut_from(page: &mut [u8], key: &[u8]) -> Result<(), FormatError> {
     compact(page)
 }
 
-/// Whether a page of a tree is well formed: every cell inside, no two at one place, keys ascending.
+/// Checks that a page of a tree is well formed: cells are within the page, no two cells share a place, keys ascend.
 ///
 /// # Errors
-/// [`FormatError::Damaged`] says that it is not.
+/// [`FormatError::Damaged`] if the page is not well formed.
 pub fn validate(page: &[u8]) -> Result<(), FormatError> {
     let kind = page::kind(page);
     if kind != PageKind::Inner && kind != PageKind::Leaf {
