@@ -1,5 +1,5 @@
-//! Bank transfers by 16 threads, killed in the middle: nothing that was acknowledged is lost, and the money is all
-//! there.
+//! 16 threads make bank transfers, and the process is killed meanwhile. After recovery no acknowledged transfer is
+//! lost, and the sum of all accounts is the same.
 //!
 //! ```text
 //! cargo run --release -p duralite-store --example bank [SECONDS]
@@ -16,7 +16,7 @@ use duralite_store::{Options, Store, Table, Transaction};
 const THREADS: u64 = 16;
 const ACCOUNTS: u64 = 1000;
 const BALANCE: i64 = 100;
-/// Tells the child where the bank is.
+/// The environment variable that tells the child where the bank is.
 const BANK: &str = "DURALITE_STORE_BANK";
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -69,7 +69,7 @@ fn show(bank: &PathBuf, seconds: f64) -> Result<()> {
     if lost == 0 && sum == ACCOUNTS as i64 * BALANCE { Ok(()) } else { Err("something is lost".into()) }
 }
 
-/// What the child says until it is killed: how many transfers of each thread are durable.
+/// Reads the child's lines, and kills the child after a while. Returns how many transfers of each thread are durable.
 fn acknowledgements(child: &mut std::process::Child, after: Duration) -> Result<Vec<i64>> {
     let mut acknowledged = vec![0; THREADS as usize];
     let begun = Instant::now();
@@ -77,7 +77,7 @@ fn acknowledgements(child: &mut std::process::Child, after: Duration) -> Result<
     let mut is_killed = false;
     for line in BufReader::new(output).lines() {
         let line = line?;
-        // The last line may have been cut off.
+        // The last line may be incomplete.
         let Some((thread, count)) = line.strip_suffix('.').and_then(|line| line.split_once(' ')) else {
             continue;
         };
@@ -97,7 +97,7 @@ fn number(bytes: &[u8]) -> Result<i64> {
     Ok(i64::from_le_bytes(bytes.try_into()?))
 }
 
-/// The child: transfers until it is killed.
+/// The child process: it makes transfers until it is killed.
 fn work(bank: &Path) -> Result<()> {
     let store = Store::open(bank, Options::default())?;
     let (accounts, transfers) = (store.table("accounts")?, store.table("transfers")?);
@@ -122,7 +122,7 @@ fn teller(store: &Store, accounts: &Table, transfers: &Table, thread: u64) -> Re
     };
     for count in 1_i64.. {
         let (from, to, amount) = (random(ACCOUNTS), random(ACCOUNTS), random(20) as i64);
-        // Runs again by itself if it met with a deadlock; durable when it returns.
+        // `run` repeats the transaction after a deadlock. The transfer is durable when `run` returns.
         store.run(|tx| {
             add(tx, accounts, from, -amount)?;
             add(tx, accounts, to, amount)?;

@@ -1,4 +1,4 @@
-//! Backups, an archive that is pruned, and stores restored from both, beside the model of what they have to hold.
+//! Backups, an archive that is pruned, and stores restored from both. A model tells what they have to contain.
 
 use std::path::{Path, PathBuf};
 
@@ -6,28 +6,28 @@ use duralite_store::{Error, Keep, Options, RestoreTo, Store};
 
 use super::model::{Content, Walker, content};
 
-/// A backup, the last log object that it has, and what was in the store then.
+/// A backup, the last log object in it, and the content of the store at that object.
 struct Backup {
     path: PathBuf,
     last: u64,
     content: Content,
 }
 
-/// Moments that are known, of the newest.
+/// The number of newest moments that are remembered.
 const MOMENTS: usize = 30;
 
-/// What was kept of one store.
+/// The backups and the archive of one store.
 pub struct Backups {
     dir: PathBuf,
     options: Options,
     backups: Vec<Backup>,
-    /// Log objects, and what was in the store once each was there.
+    /// Log objects, each with the content of the store at that object.
     moments: Vec<(u64, Content)>,
     made: u32,
 }
 
 impl Backups {
-    /// In a directory that is there; restored stores have these options.
+    /// Uses an existing directory. Restored stores have these options.
     pub fn new(dir: &Path, options: Options) -> Self {
         Self { dir: dir.to_owned(), options, backups: vec![], moments: vec![], made: 0 }
     }
@@ -36,7 +36,7 @@ impl Backups {
         dir.join("archive")
     }
 
-    /// Notes this moment, and now and then does something.
+    /// Remembers the present moment, and sometimes takes a backup, restores one, or prunes the archive.
     pub fn step(&mut self, walker: &mut Walker<'_>) -> Result<(), Error> {
         self.moments.push((walker.store.metrics().log_objects, walker.now.clone()));
         if self.moments.len() > MOMENTS {
@@ -58,14 +58,14 @@ impl Backups {
         Ok(())
     }
 
-    /// Brings a backup to a moment, and looks at it.
+    /// Restores a backup to a moment, and checks its content.
     pub fn restore(&mut self, walker: &mut Walker<'_>) -> Result<(), Error> {
         if self.backups.is_empty() {
             self.backup(walker)?;
         }
         let backup = &self.backups[walker.random.usize(0..self.backups.len())];
         let archive = Self::archive(&self.dir);
-        // Up to here the archive has everything now.
+        // After this the archive has everything up to now.
         walker.store.checkpoint()?;
         let later: Vec<_> = self.moments.iter().filter(|(lsn, _)| *lsn >= backup.last).collect();
         let (archive, to, expected) = match walker.random.u8(0..3) {
@@ -90,7 +90,8 @@ impl Backups {
         Ok(())
     }
 
-    /// Backups that the archive does not lead on from are refused, and are restored as they are.
+    /// Prunes the archive. A backup from which the archive cannot lead on any more has to be refused, and is then
+    /// forgotten.
     fn prune(&mut self, walker: &mut Walker<'_>) -> Result<(), Error> {
         if self.backups.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A store on media that are crashed together, in the middle of what runs on them.
+//! A store on media that crash together, while the store uses them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use duralite_medium::block::{Block, Durability};
 use duralite_medium::{Counters, Guarantee, Latency, MediumError, Nvm};
 use duralite_store::{Error, Media};
 
-/// What the media look like after a crash.
+/// The content of the media after a crash.
 #[derive(Clone, Debug)]
 pub struct Images {
     pub pages: Vec<u8>,
@@ -17,7 +17,7 @@ pub struct Images {
     pub memory: Vec<u8>,
 }
 
-/// What a crash left, and how many transactions had been acknowledged by then.
+/// The media that a crash left, and the number of transactions that had been acknowledged by then.
 #[derive(Clone, Debug)]
 pub struct Crash {
     pub images: Images,
@@ -25,15 +25,15 @@ pub struct Crash {
     pub step: u64,
 }
 
-/// The media of one store, which take crashes before the steps that are due.
+/// The media of one store. They crash before the steps that are due.
 #[derive(Debug)]
 pub struct Rig {
     pub pages: RecordingBlock,
     pub blocks: RecordingBlock,
     pub memory: RecordingNvm,
-    /// Counted by the workload.
+    /// The test that runs transactions counts them here.
     pub acknowledged: AtomicU64,
-    /// Reads of the page file that are left: who reads for ever is told so by an error.
+    /// The number of page reads that are left. After that reads fail, so that an endless loop of reads ends.
     pub page_reads_left: AtomicU64,
     steps: Mutex<Steps>,
 }
@@ -61,7 +61,7 @@ impl Rig {
         })
     }
 
-    /// From now on, crashes before so many of the next steps, chosen by the seed.
+    /// Crashes before `crashes` of the next `among` steps. The seed chooses the steps.
     pub fn crash(&self, crashes: usize, among: u64, seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut steps = self.steps.lock().unwrap();
@@ -69,7 +69,7 @@ impl Rig {
         *steps = Steps { due, seed, ..Steps::default() };
     }
 
-    /// One more crash, before one of the next so many steps.
+    /// Adds a crash before one of the next `within` steps.
     pub fn crash_soon(&self, within: u64, random: &mut fastrand::Rng) {
         let mut steps = self.steps.lock().unwrap();
         let at = steps.done + random.u64(0..within);
@@ -85,14 +85,14 @@ impl Rig {
         self.steps.lock().unwrap().done
     }
 
-    /// Takes a step; the crash that is due before it comes first.
+    /// Takes a step. If a crash is due, it comes before the step.
     fn step<T>(&self, work: impl FnOnce() -> T) -> T {
         let mut steps = self.steps.lock().unwrap();
         let done = steps.done;
         steps.done += 1;
         if steps.due.remove(&done) {
             let seed = steps.seed.wrapping_mul(31).wrapping_add(done);
-            // First what had been acknowledged: more may be while the images are taken.
+            // The number of acknowledged transactions is read first, because it may grow while the images are taken.
             let acknowledged = self.acknowledged.load(Ordering::SeqCst);
             let images = Images {
                 pages: self.pages.crash_at_random(seed),
@@ -104,12 +104,12 @@ impl Rig {
         work()
     }
 
-    /// A step that does nothing: for a crash that is due now.
+    /// A step that does nothing, for a crash that is due now.
     pub fn idle_step(&self) {
         self.step(|| ());
     }
 
-    /// What the death of the process leaves: everything written.
+    /// What the death of the process leaves: everything that was written.
     pub fn death(&self) -> Images {
         Images {
             pages: self.pages.to_bytes(),
@@ -142,7 +142,8 @@ impl OverBlock for Stepped {
 
     fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         self.rig.step(|| self.block().write(at, blocks))?;
-        // Of a write that is durable by itself nothing else becomes so, which no test relies on.
+        // A write that is durable by itself makes no other write durable. No test relies on that, so a flush stands for
+        // it.
         match durability {
             Durability::Normal => Ok(()),
             Durability::Full | Durability::Fua => self.rig.step(|| self.block().flush()),
@@ -150,8 +151,8 @@ impl OverBlock for Stepped {
     }
 }
 
-/// The flush of blocks, which [`OverBlock`] lets through, is a step too, and reads of pages are counted; whether they are
-/// those of the log.
+/// Makes a flush a step too, because [`OverBlock`] does not intercept it, and counts reads of pages. The flag says
+/// whether the blocks are those of the log.
 #[derive(Debug)]
 struct Flushed(Through<Stepped>, Arc<Rig>, bool);
 
@@ -268,7 +269,7 @@ impl Nvm for SteppedMemory {
     }
 }
 
-/// The rig as a store's media.
+/// The media of a store, which are those of the rig.
 #[derive(Debug)]
 pub struct OnRig(pub Arc<Rig>);
 

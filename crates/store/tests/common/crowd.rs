@@ -1,4 +1,5 @@
-//! Threads that change lists, registers and long rows, and look at them in snapshots, and what a crash in the middle may leave of that.
+//! Threads that change lists, registers and long rows, and read them in snapshots, and a check of what a crash may
+//! leave of that.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,11 +11,11 @@ use super::data::{self, BULK, Data};
 use super::history::{Fate, Last, Tx, check};
 use super::lists::{self, Watcher, key, now};
 
-/// A history in which transactions are numbered as they were acknowledged.
+/// A history in which acknowledged transactions are numbered in the order of their acknowledgement.
 #[derive(Default)]
 pub struct Ran {
     pub history: Vec<Tx>,
-    /// Of each that was acknowledged, its number.
+    /// For each transaction its number, if it was acknowledged.
     acknowledged: Vec<Option<u64>>,
 }
 
@@ -25,7 +26,7 @@ impl Ran {
         self.acknowledged.push(number);
     }
 
-    /// What was acknowledged after the crash was not known to anybody before it.
+    /// The history as it was known at a crash: a transaction that was acknowledged later has an unknown outcome.
     pub fn known(&self, acknowledged: u64) -> Vec<Tx> {
         let mut history = self.history.clone();
         for (tx, number) in history.iter_mut().zip(&self.acknowledged) {
@@ -37,8 +38,9 @@ impl Ran {
     }
 }
 
-/// Runs transactions that change lists, some of them long and some rolled back, on one thread or more. Each commit is told
-/// to `acknowledge`, one at a time, which numbers it. Where there are more rows each changes some of them too.
+/// Runs transactions that change lists, some of them long and some rolled back, on one or more threads. `acknowledge`
+/// is called for each commit, one at a time, and numbers it. If there is a table with other rows, each transaction
+/// changes some of them too.
 pub fn run(
     store: &Store,
     bulk: Option<&Table>,
@@ -76,7 +78,7 @@ pub fn run(
                     };
                     let span = Some((begin, now(clock)));
                     all.lock().unwrap().add(Tx { ops, fate, span }, acknowledge);
-                    // What was seen by a snapshot is known like what a transaction has told.
+                    // What a snapshot saw counts as acknowledged too.
                     if let Some(seen) = watcher.look(store, table, clock, &mut random) {
                         all.lock().unwrap().add(seen, acknowledge);
                     }
@@ -90,7 +92,7 @@ pub fn run(
     all.into_inner().unwrap()
 }
 
-/// A row in overflow pages comes or goes, in a table that has nothing else.
+/// Writes or deletes a row in overflow pages. The table has no other rows.
 fn long_row(tx: &mut Transaction, store: &Store, random: &mut fastrand::Rng) -> Result<(), Error> {
     let long = store.table("long")?;
     match random.u8(0..4) {
@@ -103,7 +105,7 @@ fn long_row(tx: &mut Transaction, store: &Store, random: &mut fastrand::Rng) -> 
     }
 }
 
-/// Everything in the store, every page of which is looked at.
+/// Reads all lists and registers, and checks all other rows and every page.
 pub fn content(store: &Store) -> Last {
     let table = store.table("lists").unwrap();
     let long = store.table("long").unwrap();
@@ -124,20 +126,20 @@ pub fn content(store: &Store) -> Last {
     all
 }
 
-/// What crashes are looked for in.
+/// The parameters of a run with crashes.
 #[derive(Clone, Debug)]
 pub struct Course {
     pub data: Data,
     pub options: Options,
     pub seed: u64,
     pub threads: u64,
-    /// Transactions of each thread.
+    /// The number of transactions of each thread.
     pub count: u64,
     pub crashes: usize,
 }
 
 impl Course {
-    /// Runs transactions on a rig that is crashed meanwhile.
+    /// Runs transactions on a rig that crashes meanwhile.
     pub fn run(&self, rig: &Arc<Rig>, store: &Store) -> Ran {
         store.table("lists").unwrap();
         store.table("long").unwrap();
@@ -151,13 +153,14 @@ impl Course {
         Store::open_on(OnRig(Arc::clone(rig)), self.options.clone())
     }
 
-    /// Crashes of a run, and of the recoveries from them; how many states that were.
+    /// Checks each crash of a run, and crashes of the recoveries from them. Returns the number of states that were
+    /// checked.
     pub fn explore(&self) -> u64 {
         let rig = self.data.rig(self.options.scheme);
         let store = self.open(&rig).unwrap();
         let ran = self.run(&rig, &store);
         drop(store);
-        // There are few where the commits of many threads went in a few groups.
+        // There may be few steps, if the commits of many threads were made durable in a few groups.
         assert!(rig.steps() > 0);
         let mut states = 0;
         for crash in rig.crashes() {
@@ -168,7 +171,7 @@ impl Course {
             drop(store);
             check(&history, &found).unwrap_or_else(|why| panic!("{what}: {why}"));
             states += 1;
-            // Recovery was crashed too: what it left comes to the same.
+            // The recovery crashed too. A second recovery has to find the same content.
             for second in again {
                 let store = self.open(&Rig::new(Some(second))).unwrap();
                 assert_eq!(content(&store), found, "{what}, crashed again");
@@ -178,7 +181,7 @@ impl Course {
         states
     }
 
-    /// Recovers, with crashes on the way.
+    /// Recovers a store, with crashes during the recovery.
     fn recover(&self, images: Images) -> Result<(Vec<Images>, Store), Error> {
         let rig = Rig::new(Some(images));
         rig.crash(3, 150, self.seed);

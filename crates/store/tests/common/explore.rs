@@ -1,4 +1,4 @@
-//! A walk through the whole interface on media that are crashed in the middle of it, and what each crash has left.
+//! Walks through the whole interface of a store while its media crash, and checks what each crash leaves.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -10,24 +10,25 @@ use super::crash::{Crash, Images, OnRig, Rig};
 use super::data::Data;
 use super::model::{Content, Walker, Witness, content};
 
-/// Commits that nobody has waited for yet, and one in progress.
+/// Commits that may be in the store although they were not acknowledged: those that nobody has waited for, and one in
+/// progress.
 const UNKNOWN: usize = 4;
-/// Reads of pages that are enough for any recovery here.
+/// The number of page reads within which every recovery here has to end.
 const READS: u64 = 1 << 20;
 
-/// One walk.
+/// The parameters of one walk.
 #[derive(Clone, Debug)]
 pub struct Course {
     pub data: Data,
-    /// Of the store in the walk and at its recoveries; with an archive where there is one.
+    /// Options of the store in the walk and in recoveries. With an archive if the walk uses one.
     pub options: Options,
     pub seed: u64,
     pub steps: u64,
-    /// One of so many steps is crashed.
+    /// One of this many steps crashes, on average.
     pub crash_every: u8,
 }
 
-/// The states of a walk on a rig.
+/// The states of the store in a walk, one for each commit.
 struct States<'r> {
     rig: &'r Rig,
     all: Mutex<Vec<Content>>,
@@ -45,7 +46,7 @@ impl Witness for States<'_> {
     }
 }
 
-/// Media steps of a call, about: a crash comes before one of them.
+/// About the number of media steps in one call. A crash comes before one of them.
 fn steps_of(scheme: Scheme) -> u64 {
     match scheme {
         Scheme::FlushOnInsert | Scheme::FlushOnCommit => 900,
@@ -54,7 +55,8 @@ fn steps_of(scheme: Scheme) -> u64 {
     }
 }
 
-/// Leaves the media of a crash in the directory `STORE_KEEP`: whether there is one is a matter of time too.
+/// Writes the media of a crash to the directory in `STORE_KEEP`, if it is set. A failure may depend on timing, so the
+/// seed alone may not repeat it.
 fn keep(images: &Images) {
     let Some(dir) = std::env::var_os("STORE_KEEP") else { return };
     let dir = std::path::Path::new(&dir);
@@ -64,7 +66,7 @@ fn keep(images: &Images) {
 }
 
 impl Course {
-    /// How many crashes were looked at; or what is wrong with one.
+    /// Runs the walk, and checks each crash. Returns how many crashes were checked, or what is wrong with one.
     pub fn explore(&self) -> Result<u64, String> {
         let rig = self.data.rig(self.options.scheme);
         let states = States { rig: &rig, all: Mutex::default() };
@@ -111,7 +113,7 @@ impl Course {
         Ok(())
     }
 
-    /// Recovers, with crashes on the way and afterwards.
+    /// Recovers from a crash, and crashes during the recovery and after it.
     fn judge(&self, crash: Crash, states: &[Content]) -> Result<u64, String> {
         let known = crash.acknowledged as usize;
         let (again, found) = self
@@ -134,7 +136,7 @@ impl Course {
         Ok(looked)
     }
 
-    /// What is there after a recovery, and what crashes in it have left.
+    /// Recovers a store. Returns its content, and the media that crashes during the recovery have left.
     fn recover(&self, images: Images, crashed: Option<u64>) -> Result<(Vec<Images>, Content), String> {
         let told = |error: Error| error.to_string();
         let rig = Rig::new(Some(images));
@@ -142,13 +144,13 @@ impl Course {
             rig.crash(2, 20 + steps_of(self.options.scheme), seed);
         }
         rig.page_reads_left.store(READS, Ordering::SeqCst);
-        // The archive is not crashed with it, and would be ahead.
+        // The archive did not crash with the store, so it would be ahead of the store.
         let store = Store::open_on(OnRig(Arc::clone(&rig)), self.without_archive()).map_err(told)?;
         let again = rig.crashes().into_iter().map(|crash| crash.images).collect();
         store.verify().map_err(told)?;
         let found = content(&store).map_err(told)?;
         if crashed.is_some() {
-            // It is used on.
+            // The store is used after its recovery.
             struct Nobody;
             impl Witness for Nobody {
                 fn commits(&self, _: u64, _: &Content) {}

@@ -1,8 +1,8 @@
-//! Who came before whom, and why.
+//! A graph of the order of transactions: which came before which, and why.
 
 use std::collections::BTreeMap;
 
-/// Edges between transactions, by number, and between moments at which some had ended, which have the numbers after those.
+/// The nodes are the transactions, by number, and after them the moments at which transactions ended.
 pub struct Graph {
     transactions: usize,
     nodes: usize,
@@ -20,8 +20,9 @@ impl Graph {
         }
     }
 
-    /// Transactions that began and ended at these moments: who began after another had ended comes after it. Each that
-    /// ends is a node in a row of moments, from the last of which before its beginning each transaction is reached.
+    /// Adds edges for transactions that began and ended at these moments: a transaction that began after another one
+    /// had ended comes after it. Each end is a node in a chain of moments. A transaction is reached from the last
+    /// moment before its beginning, so the number of edges stays small.
     pub fn add_time(&mut self, spans: impl Iterator<Item = (usize, u64, Option<u64>)>) {
         let spans: Vec<_> = spans.collect();
         let mut ends: Vec<(u64, usize)> =
@@ -43,9 +44,10 @@ impl Graph {
         }
     }
 
-    /// A circle, if there is one; without recursion, histories are long.
+    /// Returns an error that describes a cycle, if there is one. The search does not recurse, because histories are
+    /// long.
     pub fn find_circle(&self) -> Result<(), String> {
-        // 0 not seen, 1 on the way, 2 done.
+        // 0: not visited; 1: on the current path; 2: done.
         let mut state = vec![0_u8; self.nodes];
         let next_of = |at: usize| -> Vec<usize> {
             self.edges.get(&at).map(|edges| edges.keys().copied().collect()).unwrap_or_default()
@@ -82,7 +84,7 @@ impl Graph {
         let mut text = String::from("a circle:");
         for (nth, from) in circle.iter().enumerate() {
             let to = circle[(nth + 1) % circle.len()];
-            // A row of moments is one edge.
+            // A run of moments is printed as one edge.
             if *from < self.transactions || to < self.transactions {
                 let name = |node: usize| {
                     if node < self.transactions { node.to_string() } else { "later".to_owned() }

@@ -1,42 +1,45 @@
-//! What transactions and snapshots saw of lists that they append to and of registers that they write, and whether one order of
-//! them explains it (Adya; Kingsbury and Alvaro, "Elle", VLDB 2020).
+//! Checks what transactions and snapshots saw of lists and registers: whether one order of the transactions explains
+//! all of it (Adya; Kingsbury and Alvaro, "Elle", VLDB 2020).
 //!
-//! Every element is appended once, so a list tells in which order its writers committed, and a read of it after which
-//! of them the reader came. Every value is written to a register once; who has read a value before he writes another says
-//! which came first. From that follow edges between transactions: who wrote after whom (ww), who read what somebody wrote
-//! (wr), who did not see yet what somebody wrote (rw), and who began when somebody had ended (time). If they close a circle
-//! the history is not strictly serializable. Reads of what was never committed, of what its writer has replaced itself, of parts of
-//! a transaction, and of lists that contradict each other are found on the way.
+//! Every element is appended once. So a list tells the order in which its writers committed, and a read of the list
+//! tells after which of them the reader came. Every value is written to a register once. If a transaction reads a value
+//! before it writes another one, that tells which value came first.
+//!
+//! From this follow edges between transactions: a writer comes after another writer (ww), a reader after the writer of
+//! what it read (wr), a writer after a reader that did not see its write (rw), and a transaction that began after
+//! another one had ended comes after it (time). If the edges form a cycle, the history is not strictly serializable.
+//! The check also finds reads of values that were never committed, reads of values that their writer replaced, reads of
+//! a part of a transaction, and lists that contradict each other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::graph::Graph;
 use super::registers;
 
-/// The number of a list, and of an element.
+/// The number of a list, and the number of an element.
 pub type List = u64;
 pub type Element = u64;
-/// The number of a register, and what is written to one.
+/// The number of a register, and a value that is written to one.
 pub type Register = u64;
 pub type Written = u64;
 
-/// What a transaction or a snapshot did, in order.
+/// One operation of a transaction or a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     Append(List, Element),
     Read(List, Vec<Element>),
-    /// All lists that are not empty, from one up to before another.
+    /// Reads all lists that are not empty, from the first number up to before the second.
     Scan(List, List, Vec<(List, Vec<Element>)>),
     Write(Register, Written),
     Look(Register, Option<Written>),
 }
 
-/// What became of it.
+/// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     Committed,
     Aborted,
-    /// A crash came before anybody was told.
+    /// A crash came before the outcome was reported.
     Unknown,
 }
 
@@ -44,18 +47,19 @@ pub enum Fate {
 pub struct Tx {
     pub ops: Vec<Op>,
     pub fate: Fate,
-    /// When it began, and when its end was known, if it was: it counts at some moment in between.
+    /// The moments at which the transaction began, and at which its end was known. It takes effect at some moment in
+    /// between.
     pub span: Option<(u64, u64)>,
 }
 
-/// How everything is in the end.
+/// All lists and registers at the end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Last {
     pub lists: BTreeMap<List, Vec<Element>>,
     pub registers: BTreeMap<Register, Written>,
 }
 
-/// Why a history is not strictly serializable.
+/// Returns why a history is not strictly serializable.
 pub fn check(history: &[Tx], last: &Last) -> Result<(), String> {
     let writer = writers(history);
     let order = &last.lists;
@@ -93,7 +97,7 @@ pub fn check(history: &[Tx], last: &Last) -> Result<(), String> {
     graph.find_circle()
 }
 
-/// Who appended each element.
+/// The transaction that appended each element.
 fn writers(history: &[Tx]) -> HashMap<Element, usize> {
     let mut writer = HashMap::new();
     for (number, tx) in history.iter().enumerate() {
@@ -142,7 +146,7 @@ fn edges_of_lists(
     Ok(())
 }
 
-/// Whether a transaction that nobody was told of is there, as a whole.
+/// Whether a transaction with unknown outcome has taken effect. An error if only a part of it has.
 fn came_about(number: usize, tx: &Tx, order: &BTreeMap<List, Vec<Element>>) -> Result<bool, String> {
     let appended = tx.ops.iter().filter_map(|op| match op {
         Op::Append(list, element) => Some(order.get(list).is_some_and(|order| order.contains(element))),
@@ -163,7 +167,7 @@ fn read_edges(
     writer: &HashMap<Element, usize>,
     graph: &mut Graph,
 ) -> Result<(), String> {
-    // What it appended itself stands at the end.
+    // The elements that the transaction appended itself are at the end.
     let own = own.map_or(&[][..], Vec::as_slice);
     let Some(seen) = seen.strip_suffix(own) else {
         return Err(format!("transaction {reader} read {seen:?}, and had appended {own:?}"));
@@ -177,7 +181,8 @@ fn read_edges(
     if let Some(next) = order.get(seen.len()) {
         graph.add(reader, writer[next], "rw");
     }
-    // The first that it has not seen may be its own, or one of a writer of which it has seen a part.
+    // The first element that the transaction has not seen may be its own. It may also belong to a writer of which the
+    // transaction has seen another element: then the transaction saw a part of that writer.
     match seen.last().zip(order.get(seen.len())) {
         Some((last, next)) if writer[last] == writer[next] && writer[last] != reader => {
             Err(format!("transaction {reader} read a part of what {} appended", writer[last]))
@@ -186,7 +191,7 @@ fn read_edges(
     }
 }
 
-/// The lists have what was appended to them, once.
+/// Checks that the lists contain only elements that were appended to them, each once.
 fn check_lists(history: &[Tx], last: &BTreeMap<List, Vec<Element>>) -> Result<(), String> {
     let mut known = BTreeSet::new();
     for tx in history {

@@ -1,4 +1,5 @@
-//! Threads that append to lists, write registers and read both, in transactions and in snapshots, and the history of it.
+//! Threads that append to lists, write registers, and read both in transactions and snapshots. The result is their
+//! history.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,9 +8,9 @@ use duralite_store::{Error, Snapshot, Store, Table, Transaction};
 
 use super::history::{Element, Fate, Last, List, Op, Tx};
 
-/// Lists that there are, with registers of the same numbers.
+/// Number of lists. There are as many registers, with the same numbers.
 pub const LISTS: u64 = 12;
-/// Keys of registers come after those of lists.
+/// The keys of registers follow the keys of lists.
 const REGISTERS: u64 = 1 << 32;
 
 pub fn key(list: List) -> [u8; 8] {
@@ -24,7 +25,7 @@ pub fn decode(bytes: &[u8]) -> Vec<Element> {
     bytes.chunks_exact(8).map(|one| u64::from_le_bytes(one.try_into().unwrap())).collect()
 }
 
-/// Everything as it is.
+/// Reads all lists and registers as they are now.
 pub fn read_all(store: &Store, table: &Table) -> Last {
     let mut last = Last::default();
     let tx = store.begin();
@@ -41,7 +42,7 @@ pub fn read_all(store: &Store, table: &Table) -> Last {
     last
 }
 
-/// What a transaction or a snapshot reads in one step.
+/// One read of a transaction or a snapshot.
 fn read(
     get: impl FnOnce(&[u8]) -> Result<Option<Vec<u8>>, Error>,
     scan: impl FnOnce(&[u8], &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error>,
@@ -60,7 +61,7 @@ fn read(
     })
 }
 
-/// One transaction of a few operations; what it did before it failed or ended.
+/// Runs a few operations in a transaction. `ops` gets what the transaction did, up to its error if there is one.
 pub fn transaction(
     tx: &mut Transaction,
     table: &Table,
@@ -75,12 +76,12 @@ pub fn transaction(
                 let mut elements = tx.get_for_update(table, &key(list))?.map_or(Vec::new(), |v| decode(&v));
                 let element = next.fetch_add(1, Ordering::SeqCst);
                 elements.push(element);
-                // Before it is known whether it has come about.
+                // The operation is recorded first, because it may take effect even if the call fails.
                 ops.push(Op::Append(list, element));
                 tx.put(table, &key(list), &encode(&elements))?;
             }
             4..=5 => {
-                // With or without looking at it first.
+                // Sometimes the transaction writes a register without reading it first.
                 if random.u8(0..4) > 0 {
                     let value = tx.get_for_update(table, &key(REGISTERS + list))?;
                     ops.push(Op::Look(list, value.map(|value| decode(&value)[0])));
@@ -100,7 +101,7 @@ pub fn transaction(
     Ok(())
 }
 
-/// Some reads of a snapshot.
+/// Runs a few reads of a snapshot.
 pub fn look(
     snapshot: &Snapshot,
     table: &Table,
@@ -124,7 +125,7 @@ pub fn look(
     Ok(())
 }
 
-/// Lets threads run until each has made so many transactions or `stop` is set; what they did.
+/// Runs threads until each has made `transactions` transactions, or until `stop` is set. Returns their history.
 pub fn run(
     store: &Store,
     table: &Table,
@@ -138,7 +139,7 @@ pub fn run(
     worker.crowd(seed, threads, transactions, stop)
 }
 
-/// The same with much more beside it than fits in the cache.
+/// Like `run`, with a second table that is much larger than the cache.
 pub fn run_beside(
     store: &Store,
     table: &Table,
@@ -167,7 +168,7 @@ struct Worker<'a> {
     store: &'a Store,
     table: &'a Table,
     next: &'a AtomicU64,
-    /// Says what came before what.
+    /// Numbers the moments at which transactions begin and end.
     clock: &'a AtomicU64,
     beside: Option<(&'a Table, u64)>,
 }
@@ -220,7 +221,7 @@ impl Worker<'_> {
 
     fn something_beside(&self, tx: &mut Transaction, random: &mut fastrand::Rng) -> Result<(), Error> {
         let Some((others, rows)) = self.beside else { return Ok(()) };
-        // In order, so that nobody waits in a circle.
+        // The keys are in order, so that transactions do not deadlock.
         let mut keys = [random.u64(0..rows), random.u64(0..rows), random.u64(0..rows)];
         keys.sort_unstable();
         keys.iter().try_for_each(|n| tx.put(others, &n.to_be_bytes(), &vec![*n as u8; OTHER_BYTES]))?;
@@ -232,19 +233,20 @@ impl Worker<'_> {
     }
 }
 
-/// The next moment.
+/// Returns the next moment.
 pub fn now(clock: &AtomicU64) -> u64 {
     clock.fetch_add(1, Ordering::SeqCst)
 }
 
-/// Reads by a snapshot now and then, while its thread does something else too.
+/// Opens a snapshot now and then, and reads from it over several transactions of its thread.
 #[derive(Default)]
 pub struct Watcher {
     open: Option<(Snapshot, Tx)>,
 }
 
 impl Watcher {
-    /// Opens a snapshot if there is none, reads by it, and perhaps closes it; what was seen by it then.
+    /// Opens a snapshot if there is none, reads from it, and sometimes closes it. Returns what the snapshot saw if it
+    /// was closed.
     pub fn look(
         &mut self,
         store: &Store,
@@ -258,7 +260,7 @@ impl Watcher {
         let (snapshot, seen) = self.open.get_or_insert_with(|| {
             let begin = now(clock);
             let snapshot = store.snapshot();
-            // Whatever is read later is of a moment before this.
+            // The snapshot shows the state at a moment before this one.
             let span = Some((begin, now(clock)));
             (snapshot, Tx { ops: Vec::new(), fate: Fate::Committed, span })
         });
@@ -269,7 +271,7 @@ impl Watcher {
         if random.u8(0..3) == 0 { self.close() } else { None }
     }
 
-    /// Closes the snapshot; what was seen by it.
+    /// Closes the snapshot. Returns what it saw.
     pub fn close(&mut self) -> Option<Tx> {
         self.open.take().map(|(_, seen)| seen)
     }

@@ -1,29 +1,29 @@
-//! What several tests use.
-#![allow(dead_code)] // not each of them everything
+//! Code that several tests share.
+#![allow(dead_code)] // No test uses all of this code.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use duralite_store::{LogMedium, Options, Scheme};
 
-/// Every scheme on a medium that it can be on.
+/// All schemes.
 pub fn schemes() -> [Scheme; 6] {
     Scheme::ALL
 }
 
-/// A small store with its log where the scheme wants it.
+/// Options of a small store whose log is on a medium that suits the scheme.
 pub fn options(scheme: Scheme) -> Options {
     let in_memory = matches!(scheme, Scheme::FlushOnInsert | Scheme::FlushOnCommit | Scheme::Distributed);
     let log = if in_memory { LogMedium::Emulated } else { LogMedium::Disk };
     Options::default().log(log).scheme(scheme).log_bytes(8 << 20).cache_bytes(8 << 20)
 }
 
-/// Bytes that tell which row they are of.
+/// A value whose bytes repeat the number `n`, so that a test recognises the row.
 pub fn value(n: u32, len: usize) -> Vec<u8> {
     n.to_le_bytes().into_iter().cycle().take(len).collect()
 }
 
-/// Set when it is dropped: also where a test fails, so that its other threads end.
+/// Sets the flag when it is dropped, also when a test panics, so that the test's other threads end.
 #[derive(Debug, Default)]
 pub struct SetAtEnd(pub Arc<AtomicBool>);
 

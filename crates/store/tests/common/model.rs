@@ -1,6 +1,7 @@
-//! A store beside a model of it: random calls of its whole interface, and what each has to answer.
+//! A store beside a model of it. The walker makes random calls of the whole interface, and the model says what each
+//! call has to return.
 //!
-//! What is called is drawn from a seed and from the model, never from what the store answers: a seed repeats a run.
+//! The calls are drawn from a seed and from the model, never from what the store returns. So a seed repeats a run.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
@@ -15,14 +16,14 @@ use super::data::{BULK, ROW_BYTES, ROWS};
 use super::value;
 
 pub type Rows = BTreeMap<Vec<u8>, Arc<Vec<u8>>>;
-/// Tables by name. Cheap to clone.
+/// Tables by name. A clone is cheap.
 pub type Content = BTreeMap<String, Arc<Rows>>;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const TYPED: &str = "typed";
 type Typed = TypedTable<(String, u64), String>;
 
-/// Everything that is in a store.
+/// Reads the whole content of a store.
 pub fn content(store: &Store) -> Result<Content, Error> {
     let mut content = Content::new();
     for name in store.tables()? {
@@ -34,15 +35,15 @@ pub fn content(store: &Store) -> Result<Content, Error> {
     Ok(content)
 }
 
-/// Who is told of commits, each of which makes a state with a number.
+/// A witness is told of each commit. Each commit makes a state with a number.
 pub trait Witness {
     /// A transaction is about to commit.
     fn commits(&self, number: u64, state: &Content);
-    /// It is durable, and so is what came before it.
+    /// The transaction with this number is durable, and so are all earlier ones.
     fn acknowledged(&self, number: u64);
 }
 
-/// A key of one of the tables with names.
+/// A key of one of the tables in [`NAMES`].
 fn some_key(random: &mut fastrand::Rng) -> Vec<u8> {
     let n = random.u32(0..160);
     match n % 10 {
@@ -77,7 +78,7 @@ fn row(expected: (&Vec<u8>, &Arc<Vec<u8>>)) -> Row {
     (expected.0.clone(), expected.1.to_vec())
 }
 
-/// Reads rows from both ends, and passes over some, until there are no more or it has had enough.
+/// Reads rows from both ends, and skips some, until there are no more rows or a random number has been read.
 fn walk<I: DoubleEndedIterator<Item = Result<Row, Error>>>(
     mut found: I,
     mut expected: VecDeque<(&Vec<u8>, &Arc<Vec<u8>>)>,
@@ -135,7 +136,7 @@ fn edges((from, to): &Edges) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice))
 }
 
-/// Reads by any handle, in one of the ways that all have.
+/// Reads by a transaction or a snapshot, in one of the ways that both offer.
 fn read<R: Reader>(
     handle: &R,
     (name, table, rows): (&str, &Table, &Rows),
@@ -161,7 +162,7 @@ fn read<R: Reader>(
     Ok(())
 }
 
-/// A transaction, and what is in the store for it.
+/// A transaction, and the content of the store as the transaction has to see it.
 struct Own<'r> {
     store: &'r Store,
     tx: Transaction,
@@ -184,7 +185,7 @@ impl Own<'_> {
         Ok(())
     }
 
-    /// One of the tables, which is there from now on.
+    /// One of the tables. It exists from now on.
     fn table(&mut self) -> Result<(&'static str, Table), Error> {
         let is_bulk = self.content.contains_key(BULK) && self.random.u8(0..3) == 0;
         let name = if is_bulk { BULK } else { NAMES[self.random.usize(0..3)] };
@@ -228,7 +229,7 @@ impl Own<'_> {
                 }
             },
             3 => {
-                // In pieces, however the source gives them.
+                // The value is read from a source that gives it in pieces.
                 let (begin, end) = value.split_at(value.len() / 3);
                 assert_eq!(self.tx.put_stream(&table, &key, &mut begin.chain(end))?, value.len() as u64);
             }
@@ -266,7 +267,7 @@ impl Own<'_> {
                 assert_eq!(found.as_ref(), own);
             }
             2 => {
-                // Of few rows it is exact.
+                // For few rows the number is exact.
                 let len = self.tx.approximate_len(&table)?;
                 assert!(!rows.is_empty() || len == 0, "{len} rows of none");
             }
@@ -330,7 +331,7 @@ impl Own<'_> {
     }
 }
 
-/// What a model makes of a renaming that came to this.
+/// Applies a renaming with this result to the model.
 fn renamed(done: Result<(), Error>, content: &mut Content, from: &str, to: &str) -> Result<(), Error> {
     match done {
         Err(Error::NoTable { .. }) => assert!(!content.contains_key(from)),
@@ -350,12 +351,12 @@ struct Seen {
     tables: Vec<(String, Table, Arc<Rows>)>,
 }
 
-/// Calls a store, one call after the other.
+/// Makes calls of a store, one after the other.
 pub struct Walker<'s> {
     pub store: &'s Store,
     pub random: fastrand::Rng,
     witness: &'s dyn Witness,
-    /// Everything that has committed.
+    /// The committed content.
     pub now: Content,
     number: u64,
     seen: Vec<Seen>,
@@ -363,13 +364,13 @@ pub struct Walker<'s> {
 }
 
 impl<'s> Walker<'s> {
-    /// Goes on with a store that has this in it.
+    /// Begins with a store that has this content.
     pub fn new(store: &'s Store, seed: u64, now: Content, witness: &'s dyn Witness) -> Self {
         let random = fastrand::Rng::with_seed(seed);
         Self { store, random, witness, now, number: 0, seen: vec![], tickets: vec![] }
     }
 
-    /// Does something.
+    /// Makes one call.
     pub fn step(&mut self) -> Result<(), Error> {
         match self.random.u8(0..24) {
             0 => self.store.checkpoint(),
@@ -435,7 +436,7 @@ impl<'s> Walker<'s> {
         self.now = content;
     }
 
-    /// Does what makes this of the store, durably.
+    /// Runs a call that makes this the store's content, durably.
     fn committing<T>(
         &mut self,
         content: Content,
@@ -443,7 +444,7 @@ impl<'s> Walker<'s> {
     ) -> Result<T, Error> {
         self.commits(content);
         let done = commit(self.store)?;
-        // Whatever was before that is durable too.
+        // All earlier commits are durable then, too.
         self.wait()?;
         Ok(done)
     }
@@ -502,7 +503,7 @@ impl<'s> Walker<'s> {
         Ok(())
     }
 
-    /// Reads by a snapshot what was there when it was opened.
+    /// Reads from a snapshot. It has to show what was in the store when it was opened.
     fn look(&mut self) -> Result<(), Error> {
         if self.seen.is_empty() {
             return self.open_snapshot();
@@ -513,7 +514,7 @@ impl<'s> Walker<'s> {
                 break;
             }
             let (name, table, rows) = &tables[self.random.usize(0..tables.len())];
-            // A key of another table is one of none.
+            // A key of another table is not in this one.
             read(snapshot, (name, table, rows), &mut self.random)?;
         }
         Ok(())

@@ -1,24 +1,24 @@
-//! In which order the values of registers came, as far as the transactions tell.
+//! Finds the order of the values of registers, as far as the transactions tell it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::graph::Graph;
 use super::history::{Fate, Op, Register, Tx, Written};
 
-/// What each register was: nothing at first.
+/// A value that a register had. A register has none at first.
 type Version = (Register, Option<Written>);
 
 /// A transaction's use of one register.
 #[derive(Default)]
 struct Use {
-    /// What it has read before it wrote, if it did.
+    /// The value that the transaction read before it wrote the register, if it did.
     read: Option<Option<Written>>,
-    /// What it wrote, in order.
+    /// The values that the transaction wrote, in order.
     wrote: Vec<Written>,
 }
 
-/// Adds the edges of registers. `counts` says of which transactions it is known that they came about, and which others did is
-/// found out here.
+/// Adds the edges of registers. `counts` says which transactions are known to have taken effect. This function finds
+/// out which others have, and sets them too.
 pub fn add_edges(
     history: &[Tx],
     counts: &mut [bool],
@@ -59,8 +59,8 @@ pub fn add_edges(
     lost.map_or(Ok(()), |(register, _)| Err(format!("register {register} is gone, and was written")))
 }
 
-/// What came after each version, as far as that is known: what was written by who had read it, everything after nothing, and what
-/// there is in the end after everything.
+/// The later versions of each version, as far as they are known. A value comes after the value that its writer had
+/// read. Every value comes after the empty register. The value at the end comes after every other.
 fn later_versions(
     uses: &[BTreeMap<Register, Use>],
     last: &BTreeMap<Register, Written>,
@@ -78,7 +78,7 @@ fn later_versions(
     next
 }
 
-/// Who wrote a value that was read, and left it so.
+/// The writer of a value that was read. An error if that writer has replaced the value itself.
 fn final_writer(
     history: &[Tx],
     writer: &HashMap<Written, (Register, usize)>,
@@ -98,7 +98,8 @@ fn final_writer(
     }
 }
 
-/// Of those that nobody was told of, whoever has written what is there, or what one that came about has read.
+/// Finds the transactions with unknown outcome that have taken effect: they wrote a value that is there at the end, or
+/// that a transaction which took effect has read.
 fn come_about(
     history: &[Tx],
     counts: &mut [bool],

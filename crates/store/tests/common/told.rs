@@ -1,11 +1,12 @@
-//! What a process tells of its transactions, line by line, so that whoever kills it knows their history.
+//! Lines in which a process reports its transactions. The test that kills the process reads their history from these
+//! lines.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::history::{Fate, Op, Tx};
 
-/// A line that a transaction has done this, and commits now; or, of a snapshot, that it has seen it.
+/// The line that reports the operations of a transaction just before it commits, or the reads of a snapshot.
 pub fn commits(number: u64, begin: u64, ops: &[Op]) -> String {
     let mut line = format!("\ncommits {number} {begin}");
     for op in ops {
@@ -26,17 +27,17 @@ pub fn commits(number: u64, begin: u64, ops: &[Op]) -> String {
     line + "\n"
 }
 
-/// A line that it has ended, at a moment.
+/// The line that reports how a transaction ended, and the moment of its end.
 pub fn ended(number: u64, fate: Fate, end: u64) -> String {
     format!("\nended {number} {} {end}\n", if fate == Fate::Committed { "committed" } else { "aborted" })
 }
 
-/// What lines have told so far: each transaction that was about to commit, and what became of it.
+/// The transactions that have been reported so far, each with its fate.
 #[derive(Default)]
 pub struct Told(BTreeMap<u64, Tx>);
 
 impl Told {
-    /// Whether the line says that a transaction has committed.
+    /// Reads a line. Returns whether it reports that a transaction has committed.
     pub fn line(&mut self, line: &str) -> bool {
         let words: Vec<&str> = line.split(' ').collect();
         match words.as_slice() {
