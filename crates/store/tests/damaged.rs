@@ -1,4 +1,4 @@
-//! Bytes that are not what was written: an error, no panic and no end without one.
+//! Bytes that differ from what was written cause an error. They cause no panic and no endless loop.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -14,7 +14,7 @@ fn small(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).page_bytes(4096)
 }
 
-/// How many stores are damaged per scheme and way: more with `STORE_DAMAGED`.
+/// How many stores are damaged for each scheme and kind of damage. `STORE_DAMAGED` sets another number.
 fn rounds() -> u64 {
     std::env::var("STORE_DAMAGED").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(60)
 }
@@ -33,7 +33,7 @@ fn make(scheme: Scheme) -> Images {
     rig.death()
 }
 
-/// Uses everything; whatever comes is an error or none.
+/// Uses the store in many ways, and ignores errors. Returns the result of the verification.
 fn use_all(images: Images, scheme: Scheme) -> Result<(), Error> {
     let store = Store::open_on(OnRig(Rig::new(Some(images))), small(scheme))?;
     let verified = store.verify();
@@ -73,11 +73,11 @@ fn a_damaged_byte_anywhere_is_an_error_or_harmless() {
     }
 }
 
-/// Pages whose checksums are right, and whose content is not.
+/// Pages with a right checksum, but with content that makes no sense.
 #[test]
 fn pages_that_make_no_sense_are_errors() {
     let mut images = make(Scheme::Auto);
-    // Everything at home, so that the log puts nothing right.
+    // All pages are written home first, so that recovery redoes no change that would repair them.
     {
         let rig = Rig::new(Some(images));
         let store = Store::open_on(OnRig(Arc::clone(&rig)), small(Scheme::Auto)).unwrap();
@@ -98,19 +98,20 @@ fn pages_that_make_no_sense_are_errors() {
         let page = in_use[random.usize(0..in_use.len())];
         let bytes = &mut damaged.pages[page * 4096..(page + 1) * 4096];
         for _ in 0..random.usize(1..4) {
-            // Most of it in the head, slots and first cells.
+            // Most changes are in the header, the slots and the first cells.
             let at = if random.bool() { random.usize(24..120) } else { random.usize(24..4096) };
             bytes[at] = random.u8(..);
         }
         seal(bytes, page as u64, head.seed());
-        // Not put right from the double-write area.
+        // The double-write area is cleared, so that recovery does not restore the page from there.
         damaged.pages[8 * 4096..9 * 4096].fill(0);
         noticed += u64::from(use_all(damaged, Scheme::Auto).is_err());
     }
     assert!(noticed > rounds(), "{noticed} noticed");
 }
 
-/// A row that goes takes its pages along as far as they can be read: what is damaged there is in nobody's way.
+/// Deleting a row gives back its overflow pages as far as they can be read. A damaged page does not prevent the
+/// deletion.
 #[test]
 fn a_damaged_page_of_a_long_row_does_not_keep_it_from_going() {
     let mut images = make(Scheme::Auto);
@@ -120,7 +121,7 @@ fn a_damaged_page_of_a_long_row_does_not_keep_it_from_going() {
         images = rig.death();
     }
     let is_long = |page: &usize| kind(&images.pages[page * 4096..]) == PageKind::Overflow;
-    // The last row's chain was written from its end on: the second of its three pages.
+    // The second of the three pages of a chain is damaged. A chain is written from its end on.
     let overflow: Vec<usize> = (8 + 65..images.pages.len() / 4096).filter(is_long).collect();
     assert_eq!(overflow.len(), 15);
     images.pages[overflow[1] * 4096 + 2000] ^= 1;
@@ -143,7 +144,7 @@ fn a_damaged_page_of_a_long_row_does_not_keep_it_from_going() {
     }
 }
 
-/// Whoever waited for the log to be durable up to there would wait for ever.
+/// A thread that waited for the log to be durable up to such a page would wait for ever.
 #[test]
 fn a_page_that_is_newer_than_the_log_is_an_error() {
     let mut images = make(Scheme::Auto);

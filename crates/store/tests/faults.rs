@@ -1,4 +1,4 @@
-//! Calls that fail, one at a time.
+//! One call of a medium after the other fails.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -16,10 +16,10 @@ fn some_error() -> MediumError {
     MediumError::Unsupported { what: "this call, which was made to fail," }
 }
 
-/// Rows that the nth transaction changes of those that there are besides.
+/// Number of other rows that each transaction changes.
 const BESIDE: u32 = 8;
 
-/// Commits rows until something fails; how many were acknowledged.
+/// Commits rows until a call fails. Returns how many commits were acknowledged.
 fn work(store: &Store, data: Data) -> Result<u64, (u64, Error)> {
     let mut done = 0;
     let failed = |done: u64| move |error| (done, error);
@@ -61,7 +61,8 @@ fn check(images: Images, (scheme, data): (Scheme, Data), acknowledged: u64, what
     }
 }
 
-/// Makes one call after the other fail; the part of those that somebody noticed, in percent. At ten times the cache each seventh.
+/// Makes one call after the other fail; with ten times the cache every seventh. Returns how many failures a caller
+/// noticed, in percent.
 fn fail_each(
     (scheme, data): (Scheme, Data),
     of: fn(&Rig) -> &RecordingBlock,
@@ -115,7 +116,7 @@ fn fail_pages(data: Data) {
     for scheme in [Scheme::Auto, Scheme::FlushOnCommit] {
         for operation in [BlockOp::Write, BlockOp::Flush] {
             let noticed = fail_each((scheme, data), |rig| &rig.pages, operation, "page file");
-            // There are few while everything is in the cache.
+            // There are few calls while everything is in the cache.
             let least = if data == Data::TenTimes { 80 } else { 5 };
             assert!(noticed > least, "{scheme:?}, {data:?}, {operation:?}: {noticed} % noticed");
         }
@@ -142,7 +143,7 @@ fn inv37_so_does_one_of_pages_at_ten_times_the_smallest_cache() {
     fail_pages(Data::TenTimes);
 }
 
-/// A store with a page file that cannot grow beyond so many bytes.
+/// A store whose page file cannot grow beyond `bytes` bytes.
 fn limited(bytes: u64) -> (Arc<Rig>, Store) {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), small(Scheme::Auto)).unwrap();
@@ -163,7 +164,7 @@ fn a_disk_that_runs_full_in_a_transaction_loses_nothing() {
     };
     assert!(matches!(error, Error::Full { .. }), "{error}");
     assert!(done > 100);
-    // It goes on: rows go, and others come in their place.
+    // The store stays usable: rows are deleted, and others take their place.
     store.verify().unwrap();
     for n in 0..done / 2 {
         assert!(store.run(|tx| tx.delete(&table, &n.to_be_bytes())).unwrap());
@@ -195,7 +196,7 @@ fn a_transaction_that_fails_half_way_can_be_rolled_back() {
     store.verify().unwrap();
 }
 
-/// What a transaction has changed that could not be taken back is shown to nobody.
+/// A change that the store could not undo is shown to no reader.
 #[test]
 fn inv37_whoever_waited_for_a_lock_of_a_store_that_stopped_reads_nothing() {
     let rig = Rig::new(None);

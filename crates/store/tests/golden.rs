@@ -1,6 +1,7 @@
-//! Stores of each format version, as a crash has left them, are opened by every later build.
+//! Every later build opens stores of each format version, as a crash has left them.
 //!
-//! `STORE_GOLDEN=1 cargo test -p duralite-store --test golden` writes those that are missing; none that is there is changed.
+//! `STORE_GOLDEN=1 cargo test -p duralite-store --test golden` writes the files that are missing. It changes no
+//! existing file.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -27,7 +28,7 @@ fn small(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).page_bytes(4096)
 }
 
-/// Of each medium its length, and the pieces that are not zeros, each with its number.
+/// For each medium: its length, and the pieces that are not zeros, each with its number.
 fn encode(media: [&[u8]; 3]) -> Vec<u8> {
     let mut out = Vec::new();
     for bytes in media {
@@ -67,8 +68,8 @@ fn row(n: u64) -> ([u8; 8], Vec<u8>) {
     (n.to_be_bytes(), vec![n as u8; len])
 }
 
-/// Rows at home, rows in the log only, a row that went, and a transaction that had not committed; a bulk load that has, and one that
-/// has not.
+/// Rows at home, rows in the log only, a deleted row, and a transaction that has not committed; a bulk load that has
+/// committed, and one that has not.
 fn make(scheme: Scheme) -> Images {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();

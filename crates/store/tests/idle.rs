@@ -1,4 +1,4 @@
-//! A transaction that does nothing for long keeps nobody from writing.
+//! A transaction that is idle for long does not keep others from writing.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -14,7 +14,7 @@ fn small(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).page_bytes(4096)
 }
 
-/// Writes several times as much as the log has room for.
+/// Writes several times as much as the log holds.
 fn write(store: &Store, rounds: u64) -> Result<(), Error> {
     let busy = store.table("busy")?;
     let value = [7; 1000];
@@ -27,7 +27,7 @@ fn open(images: Option<Images>, scheme: Scheme) -> (Arc<Rig>, Store) {
     (rig, store)
 }
 
-/// What became of the old transaction's rows.
+/// The rows of the old transaction, read after all pages were verified.
 fn old(store: &Store) -> Vec<(Vec<u8>, Vec<u8>)> {
     let table = store.table("old").unwrap();
     store.verify().unwrap();
@@ -96,7 +96,7 @@ fn inv49_writers_go_on_beside_an_idle_transaction_however_it_ends() {
     }
 }
 
-/// Crashes at every moment around the moving of what is needed to take a transaction back.
+/// Crashes at many moments while the steps that are needed to undo a transaction are moved forward in the log.
 #[test]
 fn inv49_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
     for scheme in schemes() {
@@ -110,7 +110,7 @@ fn inv49_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
             let mut idle = store.begin();
             put(&mut idle, 2).unwrap();
             write(&store, 500).unwrap();
-            // Of a log in memory each store is a step.
+            // For a log in memory each store is a step.
             let among = if options(scheme).log == LogMedium::Disk { 3000 } else { 30_000 };
             rig.crash(40, among, seed);
             for n in 0..8 {
@@ -129,7 +129,8 @@ fn inv49_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
     }
 }
 
-/// Slow transactions, of which parts are taken back, beside writers who need the log: each is there as a whole or not at all.
+/// Slow transactions, parts of which are rolled back, beside writers that need the log. After a crash each transaction
+/// is there as a whole or not at all.
 #[test]
 fn inv49_slow_transactions_are_whole_after_a_crash_anywhere() {
     for scheme in schemes() {
@@ -179,7 +180,7 @@ fn inv49_slow_transactions_are_whole_after_a_crash_anywhere() {
     }
 }
 
-/// A table's creation is durable on return, whatever commits wait for.
+/// A table is durable when the call that makes it returns, even if commits do not wait for that.
 #[test]
 fn a_table_is_durable_on_return_also_where_commits_are_not() {
     for scheme in schemes() {
@@ -189,7 +190,7 @@ fn a_table_is_durable_on_return_also_where_commits_are_not() {
         let store = Store::open_on(OnRig(Arc::clone(&rig)), options).unwrap();
         for n in 0..5 {
             store.table(&format!("t{n}")).unwrap();
-            // The power fails now: nothing that was not flushed is certain to be there.
+            // The power fails now. Writes that were not flushed may be lost.
             rig.crash(1, 1, n);
             rig.idle_step();
             let crash = rig.crashes().pop().unwrap();

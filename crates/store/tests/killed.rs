@@ -1,5 +1,5 @@
-//! kill -9 of a process whose threads tell what their transactions and snapshots see: what is there afterwards fits into the
-//! same history.
+//! `kill -9` of a process whose threads report what their transactions and snapshots see. What the store has afterwards
+//! fits into that history.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -19,7 +19,7 @@ const THREADS: u64 = 6;
 const DIR: &str = "STORE_KILLED_DIR";
 const SCHEME: &str = "STORE_KILLED_SCHEME";
 const SEED: &str = "STORE_KILLED_SEED";
-/// Rows beside, in pages ten times as many as the cache has frames.
+/// Number of other rows. They need ten times as many pages as the cache has frames.
 const OTHERS: u64 = 64 * 10 * 7;
 
 fn smallest(scheme: Scheme) -> Options {
@@ -27,7 +27,7 @@ fn smallest(scheme: Scheme) -> Options {
     options(scheme).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
-/// One write: a line is there as a whole or not at all.
+/// Prints a line with one write, so that the line is there as a whole or not at all.
 fn tell(line: &str) {
     std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
 }
@@ -51,7 +51,7 @@ impl Child<'_> {
                 tx.put(self.others, &other, &value(random.u32(..), 500))
             });
             if done.is_ok() {
-                // What it does counts from now on, told or not.
+                // From now on the transaction counts, whether its end is reported or not.
                 tell(&commits(number, number, &ops));
                 let fate = tx.commit().map_or(Fate::Aborted, |()| Fate::Committed);
                 tell(&ended(number, fate, now(&self.clock)));
@@ -67,7 +67,7 @@ impl Child<'_> {
     }
 }
 
-/// What the child does; nothing unless it is one.
+/// The work of the child process. As an ordinary test it does nothing.
 #[test]
 fn child() {
     let (Ok(dir), Ok(scheme)) = (std::env::var(DIR), std::env::var(SCHEME)) else { return };
@@ -97,7 +97,7 @@ fn prepare(dir: &Path, scheme: Scheme) {
     }
 }
 
-/// Lets the child work until so many have committed, and kills it; what it has told.
+/// Lets the child work until `wanted` transactions have committed, and kills it. Returns what the child has reported.
 fn kill_after(dir: &Path, scheme: Scheme, seed: u64, wanted: u64) -> Told {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
@@ -133,7 +133,7 @@ fn inv55_what_a_kill_leaves_fits_to_what_transactions_and_snapshots_have_seen() 
         let last = read_all(&store, &store.table("lists").unwrap());
         let what = format!("seed {seed}, {scheme:?}, {wanted} committed");
         check(&history, &last).unwrap_or_else(|why| panic!("{what}: {why}"));
-        // A control: what the last to commit has appended is missing.
+        // A control: an element of the last committed transaction is removed.
         let appended = history.iter().filter(|tx| tx.fate == Fate::Committed).flat_map(|tx| &tx.ops);
         let Some(Op::Append(list, element)) = appended.rev().find(|op| matches!(op, Op::Append(..))) else {
             panic!("{what}: nothing was appended")

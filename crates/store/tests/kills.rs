@@ -1,4 +1,4 @@
-//! kill -9 of a process in which 16 threads work.
+//! `kill -9` of a process with 16 working threads.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -17,7 +17,7 @@ const DIR: &str = "STORE_KILL_DIR";
 const SCHEME: &str = "STORE_KILL_SCHEME";
 const CASE: &str = "STORE_KILL_CASE";
 
-/// How much there is, and how much of it is in the cache.
+/// The size of the data and of the cache.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
@@ -29,7 +29,7 @@ struct Case {
 
 const IN_CACHE: Case =
     Case { name: "in the cache", accounts: 200, row_bytes: 8, page_bytes: None, cache_bytes: 8 << 20 };
-/// 64 frames, of which the pages are ten times as many.
+/// The cache has 64 frames, and the data ten times as many pages.
 const SMALLEST: Case = Case {
     name: "at ten times the smallest cache",
     accounts: 5200,
@@ -39,7 +39,7 @@ const SMALLEST: Case = Case {
 };
 const BEYOND: Case =
     Case { name: "10 MB in 4 MiB", accounts: 20_000, row_bytes: 500, page_bytes: None, cache_bytes: 4 << 20 };
-/// Of the soak: ten times the cache.
+/// The data of the soak test: ten times the cache.
 const SOAK: Case =
     Case { name: "40 MB in 4 MiB", accounts: 80_000, row_bytes: 500, page_bytes: None, cache_bytes: 4 << 20 };
 const CASES: [Case; 4] = [IN_CACHE, SMALLEST, BEYOND, SOAK];
@@ -50,7 +50,7 @@ impl Case {
         self.page_bytes.map_or(options.clone(), |bytes| options.page_bytes(bytes))
     }
 
-    /// A row that begins with a number.
+    /// A row that begins with this number.
     fn row(self, number: i64) -> Vec<u8> {
         let mut row = vec![b'.'; self.row_bytes];
         row[..8].copy_from_slice(&number.to_le_bytes());
@@ -67,7 +67,7 @@ fn number(tx: &mut Transaction, table: &Table, key: &[u8]) -> Result<i64, durali
     Ok(value.map_or(0, |value| number_of(&value)))
 }
 
-/// What the child does; nothing unless it is one.
+/// The work of the child process. As an ordinary test it does nothing.
 #[test]
 fn child() {
     let (Ok(dir), Ok(scheme)) = (std::env::var(DIR), std::env::var(SCHEME)) else { return };
@@ -97,7 +97,7 @@ fn child() {
                         .unwrap_or_else(|error: duralite_store::Error| {
                             panic!("{scheme:?}: {error}; {:?}", store.metrics())
                         });
-                    // One write: a line is there as a whole or not at all.
+                    // The line is one write, so it is there as a whole or not at all.
                     let line = format!("\nacknowledged {thread} {count}\n");
                     std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
                 }
@@ -121,7 +121,8 @@ fn prepare(dir: &Path, scheme: Scheme, case: Case) {
     }
 }
 
-/// Lets the child work until so many commits were acknowledged, kills it, and says how often each thread was.
+/// Lets the child work until `commits` commits were acknowledged, and kills it. Returns the number of acknowledged
+/// commits of each thread.
 fn kill_after(dir: &Path, scheme: Scheme, case: Case, commits: u64) -> Vec<i64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
@@ -148,13 +149,13 @@ fn kill_after(dir: &Path, scheme: Scheme, case: Case, commits: u64) -> Vec<i64> 
     acknowledged
 }
 
-/// Kills a process so often, and looks each time at what it leaves; how many commits were acknowledged.
+/// Kills a process `rounds` times, and checks each time what it leaves. Returns the number of acknowledged commits.
 fn killed(scheme: Scheme, case: Case, rounds: u64) -> i64 {
     killed_while(scheme, case, 400, &|round| round < rounds).1
 }
 
-/// Kills a process after up to so many commits, again and again on one store, and looks each time at what it leaves; how
-/// often, and how many commits were acknowledged.
+/// Kills processes that use one store, each after up to `most` commits, and checks each time what the process leaves.
+/// Returns the number of kills, and of acknowledged commits.
 fn killed_while(scheme: Scheme, case: Case, most: u64, goes_on: &dyn Fn(u64) -> bool) -> (u64, i64) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
@@ -190,7 +191,7 @@ fn killed_while(scheme: Scheme, case: Case, most: u64, goes_on: &dyn Fn(u64) -> 
     (round, before.iter().sum())
 }
 
-/// Kills on every scheme, and prints a row for docs/fault-model.md.
+/// Kills processes on every scheme, and prints a row for docs/fault-model.md.
 fn killed_on_all(case: Case, fewest: u64) {
     let kills = std::env::var("STORE_KILLS").ok().and_then(|kills| kills.parse::<u64>().ok());
     let rounds = kills.map_or(fewest, |kills| kills.div_ceil(schemes().len() as u64));
@@ -209,19 +210,19 @@ fn inv30_kills_lose_nothing_that_was_acknowledged() {
     killed_on_all(IN_CACHE, 3);
 }
 
-/// Pages leave the cache and go home in the middle of everything.
+/// Pages are evicted and written home all the time.
 #[test]
 fn inv30_nor_do_kills_at_ten_times_the_smallest_cache() {
     killed_on_all(SMALLEST, 2);
 }
 
-/// The seventeenth kill of just this once left a store that recovered for ever.
+/// With exactly these parameters, recovery after the seventeenth kill once did not end.
 #[test]
 fn inv50_seventeen_kills_with_more_data_than_cache_are_recovered_from() {
     killed(Scheme::Auto, BEYOND, 17);
 }
 
-/// One store for so many seconds; a few, unless `STORE_SOAK` says how many.
+/// One store for as many seconds as `STORE_SOAK` says, or for a few.
 #[test]
 fn inv30_a_soak_at_ten_times_the_cache_loses_nothing() {
     let seconds = std::env::var("STORE_SOAK").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(2);
@@ -238,12 +239,13 @@ fn inv30_a_soak_at_ten_times_the_cache_loses_nothing() {
 
 const OPEN: &str = "STORE_KILL_OPEN";
 
-/// Megabytes of pages, and changes of the transaction that is open when its process dies. `STORE_LARGE` is the whole size.
+/// Megabytes of pages, and number of changes of the transaction that is open when its process dies. `STORE_LARGE`
+/// selects the full size.
 fn large() -> (u64, u64) {
     if std::env::var_os("STORE_LARGE").is_some() { (148, 20_000) } else { (12, 1600) }
 }
 
-/// What the child does: one transaction with many changes, which it never ends.
+/// The work of the child process: one transaction with many changes, which never ends.
 #[test]
 fn open_child() {
     let Ok(dir) = std::env::var(OPEN) else { return };
@@ -261,7 +263,7 @@ fn open_child() {
     for _ in 0..changes {
         open.put(&table, &random.u64(0..rows).to_be_bytes(), &[b'b'; 900]).unwrap();
     }
-    // Its commit makes the log durable up to here.
+    // This commit makes the log durable up to here.
     store.run(|tx| tx.put(&other, b"key", b"value")).unwrap();
     println!("\nready");
     loop {
@@ -269,7 +271,7 @@ fn open_child() {
     }
 }
 
-/// The cache is an eighth of the pages.
+/// The cache holds an eighth of the pages.
 fn large_options() -> Options {
     Options::default().cache_bytes(large().0 << 20 >> 3).log_bytes(256 << 20)
 }

@@ -1,4 +1,4 @@
-//! What was loaded in bulk is in backups and archives, or a restore says what is missing.
+//! Rows that were loaded in bulk are in backups and archives; if they are not, a restore says what is missing.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -22,7 +22,7 @@ fn load(store: &Store, table: &Table) {
     assert_eq!(store.load(table, rows).unwrap(), u64::from(COUNT));
 }
 
-/// How many rows the table has in a store that is opened and looked through.
+/// Opens and verifies a store, and counts the rows of its table.
 fn count(path: &Path, scheme: Scheme) -> usize {
     let store = Store::open(path, small(scheme).create(false)).unwrap();
     store.verify().unwrap();
@@ -67,7 +67,7 @@ fn inv53_a_backup_during_a_load_has_all_rows_or_none() {
             let (store, is_over, dir) = (&store, &is_over, &dir);
             let backing_up = scope.spawn(move || {
                 let mut backups = 0;
-                // The last one begins after the load, and the one before it may end then.
+                // The last backup begins after the load. The backup before it may end after the load.
                 loop {
                     let is_last = is_over.load(Ordering::SeqCst);
                     store.backup(dir.path().join(format!("backup {backups}"))).unwrap();
@@ -92,7 +92,8 @@ fn inv53_a_backup_during_a_load_has_all_rows_or_none() {
     }
 }
 
-/// A backup that begins in the middle of a load may end after it: here it does not, and a later one and the archive have it.
+/// A backup that begins during a load may end after it, so the load has to log its rows. Here the backup ends first:
+/// without the archive it has no rows, with the archive it has all.
 #[test]
 fn inv53_a_load_that_a_backup_began_in_is_in_the_log() {
     for has_archive in [false, true] {
@@ -141,7 +142,7 @@ fn inv53_a_load_that_the_archive_lacks_is_a_gap() {
         store.table("t").unwrap();
         store.backup(&backup).unwrap();
         drop(store);
-        // Without the archive, and it dies with the load in the log: so the next opening archives that.
+        // The store runs without its archive, and dies with the load in its log. So the next opening archives that log.
         let store = Store::open(&path, small(scheme)).unwrap();
         let table = store.table("t").unwrap();
         let before = store.metrics().log_objects;
@@ -161,7 +162,7 @@ fn inv53_a_load_that_the_archive_lacks_is_a_gap() {
         let Err(Error::Gap { last, .. }) = gap else { panic!("{scheme:?}: {gap:?}") };
         assert!(last >= before);
         assert_eq!(restore(&backup, "before", RestoreTo::Lsn(last)).unwrap(), 0, "{scheme:?}");
-        // A backup of after the load has its pages.
+        // A backup that was taken after the load has the load's pages.
         let restored = restore(&later, "later restored", RestoreTo::Lsn(last + 1));
         assert_eq!(restored.unwrap(), COUNT as usize, "{scheme:?}");
     }

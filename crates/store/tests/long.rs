@@ -1,4 +1,4 @@
-//! Long values, in and out, as a whole and piece by piece, in a log that is smaller than they are.
+//! Long values are written and read, at once and in pieces, in a log that is smaller than the values.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -23,12 +23,13 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// All but the one that writes a block for each transaction's buffer: there a log has room for less, by how full blocks are.
+/// All schemes but the one that writes each transaction's buffer in blocks of its own: how much fits in its log depends
+/// on how full these blocks are.
 fn schemes_that_fill_blocks() -> impl Iterator<Item = Scheme> {
     schemes().into_iter().filter(|scheme| *scheme != Scheme::NvDiskDecentralized)
 }
 
-/// Gives its bytes in pieces of any size, and fails at the end if it is to.
+/// A source that gives its bytes in pieces of any size. If the flag is set, it fails at the end.
 struct Pieces<'a>(&'a [u8], fastrand::Rng, bool);
 
 impl Read for Pieces<'_> {
@@ -64,7 +65,7 @@ fn values_of_64_mib_need_a_log_of_12_mib() {
         }
         drop(tx);
         store.run(|tx| tx.delete(&table, b"at once")).unwrap();
-        // Taken back: all its pages are free again.
+        // After a rollback all pages of the value are free again.
         let pages = store.verify().unwrap().pages;
         let mut tx = store.begin();
         tx.put_stream(&table, b"never", &mut stream()).unwrap();
@@ -127,7 +128,7 @@ fn values_of_all_lengths_are_streamed_as_they_are() {
     assert!(store.begin().get_stream(&table, b"nobody").unwrap().is_none());
 }
 
-/// Reads so many bytes on, in pieces of any size.
+/// Reads the next `bytes` bytes, in pieces of any size.
 fn read_on(from: &mut impl Read, bytes: usize, found: &mut Vec<u8>, random: &mut fastrand::Rng) {
     let until = found.len() + bytes;
     while found.len() < until {
@@ -140,7 +141,7 @@ fn read_on(from: &mut impl Read, bytes: usize, found: &mut Vec<u8>, random: &mut
     }
 }
 
-/// What becomes of a row while a snapshot streams it.
+/// What happens to a row while a snapshot streams it.
 const FATES: [&str; 5] = ["stays", "is deleted", "is changed", "is moved", "goes with its table"];
 
 #[test]
@@ -173,7 +174,7 @@ fn inv56_a_snapshot_streams_a_value_whatever_becomes_of_the_row() {
                 "goes with its table" => assert!(store.drop_table("t").unwrap()),
                 _ => {}
             }
-            // Whoever takes pages that were given back writes something else there.
+            // Another value is written to pages that were given back.
             let other = store.table("other").unwrap();
             store.run(|tx| tx.put(&other, b"other", &vec![3; 200_000])).unwrap();
             read_on(&mut stream, usize::MAX / 2, &mut found, &mut random);
@@ -227,9 +228,9 @@ fn a_source_that_breaks_off_leaves_nothing() {
     assert_eq!(VALUE_LIMIT, 1 << 30);
 }
 
-/// One byte more than is allowed. As a whole it is refused before a byte of it is looked at; nobody knows how long a stream is
-/// before its end: that it is refused too, and what is just allowed is not, takes a gigabyte of disk, and is tried with
-/// `STORE_LARGE`.
+/// The value is one byte too long. If it is given as a whole, it is refused at once. The length of a stream is not
+/// known before its end. That such a stream is refused, and that the longest value is not, takes a gigabyte of disk, so
+/// it is tested with `STORE_LARGE` only.
 #[test]
 fn a_value_that_is_too_long_is_refused_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -238,14 +239,14 @@ fn a_value_that_is_too_long_is_refused_and_leaves_nothing() {
     let too_long = VALUE_LIMIT + 1;
     let is_refused =
         |done: Result<(), Error>| matches!(done, Err(Error::RowTooLong { len }) if len == too_long);
-    // Of zeros that nobody touches the system keeps no memory.
+    // The system allocates no memory for zeros that are never touched.
     let value = vec![0; too_long as usize];
     let before = store.metrics();
     let mut tx = store.begin();
     tx.put(&table, b"k", b"before").unwrap();
     assert!(is_refused(tx.put(&table, b"k", &value)));
     assert!(is_refused(tx.insert(&table, b"new", &value)));
-    // It goes on.
+    // The transaction can continue.
     assert_eq!(tx.get(&table, b"k").unwrap().unwrap(), b"before");
     tx.commit().unwrap();
     assert!(store.metrics().log_bytes - before.log_bytes < 64 << 10);
@@ -255,7 +256,7 @@ fn a_value_that_is_too_long_is_refused_and_leaves_nothing() {
     let pages = store.verify().unwrap().pages;
     let mut tx = store.begin();
     let savepoint = tx.savepoint();
-    // The length that is told is the one at which it was seen to be too long.
+    // The error gives the length at which the store noticed that the value is too long.
     let streamed = tx.put_stream(&table, b"k", &mut io::repeat(7).take(too_long)).map(|_| ());
     assert!(is_refused(streamed));
     tx.rollback_to(savepoint).unwrap();
@@ -275,11 +276,11 @@ fn a_value_that_is_too_long_is_refused_and_leaves_nothing() {
     assert_eq!(store.verify().unwrap().pages, pages);
 }
 
-/// A value that is crashed where it is read.
+/// A source of bytes. The media crash at certain points while the store reads it.
 struct Crashing<'a> {
     rest: &'a [u8],
     rig: &'a Rig,
-    /// How much is left at each crash, the first one last.
+    /// How many bytes are left at each crash. The first crash is the last element.
     crashes: Vec<usize>,
     random: fastrand::Rng,
 }

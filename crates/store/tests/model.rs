@@ -1,4 +1,4 @@
-//! The whole interface beside a model of it, with crashes in the middle of everything.
+//! The whole interface of the store beside a model of it, with crashes at any step.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -21,7 +21,8 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|number| number.parse().ok())
 }
 
-/// One walk of a seed, which says also what it is on; how many crashes were looked at.
+/// One walk. The seed determines the scheme, the data and whether there is an archive. Returns how many crashes were
+/// checked.
 fn walk(seed: u64, steps: u64) -> u64 {
     let scheme = schemes()[(seed % 6) as usize];
     let data = Data::ALL[(seed / 6 % 2) as usize];
@@ -35,8 +36,8 @@ fn walk(seed: u64, steps: u64) -> u64 {
     course.explore().unwrap_or_else(|why| panic!("{why}"))
 }
 
-/// Twelve walks, on each scheme with data in its cache and with ten times that; `STORE_MODEL_ROUNDS` of those rounds, or one
-/// walk, of `STORE_MODEL_SEED`.
+/// Twelve walks: each scheme with data that fits in its cache, and with ten times as much. `STORE_MODEL_ROUNDS` sets
+/// the number of such rounds. `STORE_MODEL_SEED` selects a single walk.
 #[test]
 fn inv30_the_whole_interface_is_as_its_model_through_crashes() {
     let begun = Instant::now();
@@ -55,7 +56,7 @@ fn inv30_the_whole_interface_is_as_its_model_through_crashes() {
     );
 }
 
-/// Names the directory of a process that is to be killed, its scheme, and its seed.
+/// Gives the child process its directory, its scheme, and its seed.
 const CHILD: &str = "STORE_MODEL_CHILD";
 
 fn hash(content: &Content) -> u64 {
@@ -64,12 +65,12 @@ fn hash(content: &Content) -> u64 {
     hasher.finish()
 }
 
-/// Tells whoever kills the process what is about to be in the store, and what is.
+/// Reports to the parent process what is about to be in the store, and what is in the store.
 struct Tells;
 
 impl Tells {
     fn line(line: &str) {
-        // One write: a line is there as a whole or not at all.
+        // The line is one write, so it is there as a whole or not at all.
         std::io::stdout().lock().write_all(format!("\n{line}\n").as_bytes()).unwrap();
     }
 }
@@ -88,7 +89,7 @@ fn with_archive(dir: &Path, scheme: Scheme) -> Options {
     smallest(scheme).archive(Backups::archive(dir))
 }
 
-/// What the child does: it walks until it is killed; nothing unless it is one.
+/// The work of the child process: it walks until it is killed. As an ordinary test it does nothing.
 #[test]
 fn child() {
     let Ok(told) = std::env::var(CHILD) else { return };
@@ -104,7 +105,8 @@ fn child() {
     }
 }
 
-/// Kills a child once so many commits have been acknowledged; the hashes of what may be in the store then.
+/// Kills a child once `commits` commits have been acknowledged. Returns the hashes of the states that the store may
+/// have then.
 fn killed(dir: &Path, scheme: Scheme, seed: u64, commits: u64) -> Vec<u64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
@@ -133,7 +135,7 @@ fn killed(dir: &Path, scheme: Scheme, seed: u64, commits: u64) -> Vec<u64> {
     states.range(known..).map(|(_, hash)| *hash).collect()
 }
 
-/// Fills a store with ten times the smallest cache, and makes a backup of it.
+/// Fills a store with ten times the data of the smallest cache, and makes a backup of it.
 fn prepare(dir: &Path, scheme: Scheme) {
     let store = Store::open(dir.join("store"), with_archive(dir, scheme)).unwrap();
     let table = store.table(BULK).unwrap();
@@ -144,7 +146,8 @@ fn prepare(dir: &Path, scheme: Scheme) {
     store.backup(dir.join("backup")).unwrap();
 }
 
-/// Kills of one store, and at the end its backup is brought to what the store has come to; how many commits were acknowledged.
+/// Kills processes that use one store. At the end it restores the store's backup and archive, and compares the result
+/// with the store. Returns the number of acknowledged commits.
 fn kills(scheme: Scheme, rounds: u64, seed: u64) -> u64 {
     let dir = tempfile::tempdir().unwrap();
     let (dir, mut random) = (dir.path(), fastrand::Rng::with_seed(seed));
@@ -174,7 +177,8 @@ fn kills(scheme: Scheme, rounds: u64, seed: u64) -> u64 {
     all
 }
 
-/// Real processes, at ten times the smallest cache, with an archive through all kills; `STORE_KILLS` of them.
+/// Real processes, at ten times the smallest cache, with one archive through all kills. `STORE_KILLS` sets the number
+/// of kills.
 #[test]
 fn inv30_kills_leave_what_the_model_says() {
     let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! Rules of recovery, of the cache and of pages that go home are broken, one at a time, and walks through the whole interface, or
-//! transactions beside checkpoints, at ten times the smallest cache notice it.
+//! Rules of recovery, of the cache and of writing pages home are broken, one at a time. Walks through the whole
+//! interface, or transactions beside checkpoints, at ten times the smallest cache have to notice that.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -14,16 +14,17 @@ use common::explore::Course;
 use common::value;
 use duralite_store::{Error, Rule, Scheme, Store};
 
-/// So many are tried at most.
+/// The largest number of runs for one rule.
 const RUNS: u64 = 300;
 
-/// One walk through the whole interface where a rule is broken.
+/// One walk through the whole interface with a broken rule.
 fn walk(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, String> {
     let options = smallest(scheme).breaking(rule);
     Course { data: Data::TenTimes, options, seed, steps: 40, crash_every: 6 }.explore()
 }
 
-/// Transactions that change many rows, with one checkpoint after the other beside them: some rules are for what ends meanwhile.
+/// Transactions that change many rows, while another thread makes one checkpoint after the other. Some rules matter
+/// only for transactions that end during a checkpoint.
 fn beside_checkpoints(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, String> {
     let told = |error: Error| error.to_string();
     let options = smallest(scheme).breaking(rule);
@@ -31,7 +32,7 @@ fn beside_checkpoints(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, Stri
     let store = Store::open_on(OnRig(Arc::clone(&rig)), options.clone()).map_err(told)?;
     let bulk = Data::TenTimes.bulk(&store).unwrap();
     let mut random = fastrand::Rng::with_seed(seed);
-    // Of those that roll back nothing may be left.
+    // If transactions roll back, nothing of them may be left.
     let commits = seed % 4 < 2;
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -71,11 +72,11 @@ fn beside_checkpoints(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, Stri
     Ok(looked)
 }
 
-/// Without a broken rule nothing is noticed there.
+/// A control: if no rule that matters here is broken, nothing is noticed.
 #[test]
 fn inv40_what_ends_beside_checkpoints_is_as_it_ended() {
     for (seed, scheme) in (0..4).zip([Scheme::Auto, Scheme::FlushOnInsert].into_iter().cycle()) {
-        // A rule for something else: there are no snapshots.
+        // This rule matters for snapshots only, and there are none.
         let looked = beside_checkpoints(Rule::LookAtVersions, scheme, seed);
         assert!(looked.as_ref().is_ok_and(|looked| *looked > 10), "{scheme:?}, seed {seed}: {looked:?}");
     }
@@ -83,7 +84,7 @@ fn inv40_what_ends_beside_checkpoints_is_as_it_ended() {
 
 fn noticed(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     let is_noticed = |seed: u64| {
-        // One whose log is durable when somebody waits for it, and one where it is so at once.
+        // One scheme whose log becomes durable when a thread waits for it, and one whose log is durable at once.
         let scheme = if seed.is_multiple_of(2) { Scheme::Auto } else { Scheme::FlushOnInsert };
         match catch_unwind(AssertUnwindSafe(|| run(rule, scheme, seed))) {
             Ok(Ok(_)) => None,
@@ -101,7 +102,7 @@ fn noticed(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     );
 }
 
-/// Rules that it takes dozens of runs to miss: with `STORE_MUTANTS`.
+/// Rules for which it may take dozens of runs until one notices. They are tested with `STORE_MUTANTS` only.
 fn noticed_at_length(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     if std::env::var_os("STORE_MUTANTS").is_some() {
         noticed(rule, run);

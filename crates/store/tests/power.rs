@@ -1,4 +1,4 @@
-//! Power cuts on ext4: every request of the disk is recorded, and what a cut may leave is mounted, recovered and judged.
+//! Power cuts on ext4. Every request to the disk is recorded; what a cut may leave is mounted, recovered and checked.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -18,7 +18,7 @@ use duralite_store::{Options, Scheme, Store};
 
 const DISK_BYTES: u64 = 24 << 20;
 const KIND: FileSystemKind = FileSystemKind::Ext4;
-/// Images at each sync: they differ in what of the unsynced writes has arrived.
+/// Images at each sync. They differ in which of the unsynced writes have arrived.
 const IMAGES_PER_SYNC: u32 = 5;
 const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::NvDisk, Scheme::NvDiskDecentralized];
 
@@ -30,7 +30,7 @@ fn small(scheme: Scheme) -> Options {
 #[derive(Debug)]
 enum Event {
     Disk(DiskEvent),
-    /// The store has been made, with its tables.
+    /// The store and its tables have been made.
     Made,
     Acknowledged,
 }
@@ -45,7 +45,7 @@ fn open(volume: &Path, scheme: Scheme) -> Store {
     Store::open(volume.join("store"), small(scheme)).unwrap()
 }
 
-/// A run on a disk of its own: what came of it, and what the disk was asked to do.
+/// Runs transactions on a disk of their own. Returns their history, and the requests to the disk.
 fn record(scheme: Scheme, seed: u64) -> (Ran, Vec<Event>) {
     let events = Arc::new(EventLog::<Event>::default());
     let disk = LogDisk::new(DISK_BYTES, events.clone()).unwrap();
@@ -65,8 +65,8 @@ fn record(scheme: Scheme, seed: u64) -> (Ran, Vec<Event>) {
     (ran, events.take())
 }
 
-/// Cuts a run off before so many of its syncs, and leaves whole blocks: what the file system itself makes of torn ones is
-/// another question; how many images that were.
+/// Cuts a run off before `moments` of its syncs. The images have whole blocks only, because what the file system makes
+/// of torn blocks is not tested here. Returns the number of images.
 fn explore(mounter: &mut ImageMounter, scheme: Scheme, seed: u64, moments: usize) -> u64 {
     let (ran, events) = record(scheme, seed);
     let mut random = fastrand::Rng::with_seed(seed);
@@ -97,7 +97,7 @@ fn explore(mounter: &mut ImageMounter, scheme: Scheme, seed: u64, moments: usize
     images
 }
 
-/// A few images, or `STORE_CUTS` of them, on every processor, from the seed in `DURALITE_SEED` on.
+/// Checks a few images, or as many as `STORE_CUTS` says, on every processor, from the seed in `DURALITE_SEED` on.
 #[test]
 fn inv30_what_was_acknowledged_survives_power_cuts_on_ext4() {
     if let Some(why) = missing_rig(KIND) {

@@ -1,4 +1,5 @@
-//! Histories of many threads, transactions and snapshots, are strictly serializable, and the checker notices those that are not.
+//! Histories of many threads, with transactions and snapshots, are strictly serializable. The checker notices histories
+//! that are not.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -41,7 +42,8 @@ fn inv36_histories_of_many_threads_are_serializable() {
     }
 }
 
-/// Ten times as much as the smallest cache is changed beside: pages come and go in the middle of everything.
+/// The transactions also change ten times as much data as the smallest cache holds, so pages are evicted and read all
+/// the time.
 #[test]
 fn inv55_histories_with_the_smallest_cache_and_ten_times_its_data_are_serializable() {
     for (seed, scheme) in (1..).zip(schemes()) {
@@ -58,7 +60,7 @@ fn inv55_histories_with_the_smallest_cache_and_ten_times_its_data_are_serializab
     }
 }
 
-/// Whether the checker notices within some histories that a rule is broken.
+/// Whether the checker notices, within some histories, that a rule is broken.
 fn is_noticed(rule: Rule) -> bool {
     (0..20).any(|seed| {
         let dir = tempfile::tempdir().unwrap();
@@ -112,7 +114,7 @@ fn the_checker_accepts_what_is_serializable() {
     verdict(&history, &[(1, &[10]), (2, &[20, 21])]).unwrap();
 }
 
-/// What would come about without range locks.
+/// This could happen without range locks.
 #[test]
 fn the_checker_catches_a_phantom() {
     let history = [
@@ -123,7 +125,8 @@ fn the_checker_catches_a_phantom() {
     assert!(why.contains("rw"), "{why}");
 }
 
-/// What would come about if locks were released before the log's order is fixed, and the newer commit were lost.
+/// This could happen if locks were released before commits have their order in the log, and a crash then lost the
+/// commit that was read.
 #[test]
 fn the_checker_catches_a_lost_dependency() {
     let history = [
@@ -156,7 +159,7 @@ fn verdict_of_both(history: &[Tx], lists: &[(u64, &[u64])], registers: &[(u64, u
     check(history, &Last { lists, registers: registers.iter().copied().collect() })
 }
 
-/// A transaction or snapshot at a time.
+/// A transaction or a snapshot with the moments of its beginning and its end.
 fn at(span: (u64, u64), ops: &[Op]) -> Tx {
     Tx { span: Some(span), ..committed(ops) }
 }
@@ -166,7 +169,7 @@ fn the_checker_accepts_registers_and_snapshots_that_are_serializable() {
     let history = [
         at((1, 9), &[Op::Look(1, None), Op::Write(1, 10), Op::Write(1, 11), Op::Look(1, Some(11))]),
         at((2, 8), &[Op::Write(1, 12), Op::Append(1, 20)]),
-        // One that began before the other had ended may have seen it or not.
+        // A transaction that began before another one had ended may or may not have seen it.
         at((3, 4), &[Op::Look(1, Some(11)), Op::Read(1, vec![])]),
         at((10, 11), &[Op::Look(1, Some(12)), Op::Scan(0, 5, vec![(1, vec![20])]), Op::Look(1, Some(12))]),
         Tx { ops: vec![Op::Write(2, 30)], fate: Fate::Unknown, span: Some((5, 6)) },
@@ -183,12 +186,12 @@ fn the_checker_catches_a_snapshot_that_is_behind_the_time() {
     assert!(why.contains("time") && why.contains("rw"), "{why}");
     let read = at((3, 4), &[Op::Read(1, vec![])]);
     assert!(verdict_of_both(&[at((1, 2), &[Op::Append(1, 10)]), read], &[(1, &[10])], &[]).is_err());
-    // One that is opened before a transaction begins does not see it.
+    // A snapshot that is opened before a transaction begins must not see it.
     let early = at((1, 2), &[Op::Look(1, Some(10))]);
     assert!(verdict_of_both(&[early, Tx { span: Some((3, 4)), ..write }], &[], &[(1, 10)]).is_err());
 }
 
-/// Two snapshots that see two transactions in different orders.
+/// Two snapshots see two transactions in different orders.
 #[test]
 fn the_checker_catches_a_long_fork() {
     let history = [
@@ -206,7 +209,8 @@ fn the_checker_catches_what_registers_tell() {
     let both = |first: &[Op], second: &[Op], last| {
         verdict_of_both(&[committed(first), committed(second)], &[], &[(1, last)])
     };
-    // An update that is lost, a transaction that is seen in part, one that is read half way, and one that reads two values.
+    // A lost update, a transaction that is seen in part, a value that its writer replaced, and a transaction that reads
+    // two values.
     let update = |value| [Op::Look(1, None), Op::Write(1, value)];
     assert!(both(&update(10), &update(11), 11).unwrap_err().contains("circle"));
     let seen = [Op::Look(1, Some(10)), Op::Look(2, None)];
@@ -218,7 +222,7 @@ fn the_checker_catches_what_registers_tell() {
     assert!(both(&[Op::Write(1, 10)], &twice, 10).unwrap_err().contains("and then"));
     let own = [Op::Write(1, 11), Op::Look(1, Some(10))];
     assert!(both(&[Op::Write(1, 10)], &own, 11).is_err());
-    // What aborted, and what nobody wrote.
+    // A value whose transaction aborted, and a value that nobody wrote.
     let aborted = Tx { ops: vec![Op::Write(1, 10)], fate: Fate::Aborted, span: None };
     assert!(verdict_of_both(&[aborted.clone(), committed(&[Op::Look(1, Some(10))])], &[], &[]).is_err());
     assert!(verdict_of_both(&[aborted], &[], &[(1, 10)]).is_err());
@@ -233,7 +237,7 @@ fn the_checker_catches_a_part_of_what_nobody_was_told_of() {
     verdict_of_both(&both, &[], &[]).unwrap();
     verdict_of_both(&both, &[(1, &[10])], &[(1, 20)]).unwrap();
     assert!(verdict_of_both(&both, &[(1, &[10])], &[]).unwrap_err().contains("gone"));
-    // A snapshot that has shown it before the crash.
+    // A snapshot had shown the value before the crash.
     let unknown = Tx { ops: vec![Op::Write(1, 20)], fate: Fate::Unknown, span: None };
     let shown = committed(&[Op::Look(1, Some(20))]);
     assert!(verdict_of_both(&[unknown, shown], &[], &[]).unwrap_err().contains("gone"));

@@ -1,4 +1,4 @@
-//! Data that are many times as large as the cache: recovery ends, and a miss costs a read.
+//! The data are many times as large as the cache. Recovery ends, and a miss costs one read.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -10,10 +10,10 @@ use common::crash::{Images, OnRig, Rig};
 use common::{options, schemes, value};
 use duralite_store::{Error, Options, RestoreTo, Scheme, Store, Table};
 
-/// Rows of which seven fit in a page: four hundred leaves, with inner pages on two levels.
+/// Seven rows fit in a page, so there are four hundred leaves, and inner pages on two levels.
 const ROWS: u32 = 2800;
 const ROW_BYTES: usize = 500;
-/// Changes of a transaction: most of the leaves are changed, whatever the seed.
+/// Changes of one transaction. They change most of the leaves, whatever the seed is.
 const CHANGES: u32 = 900;
 
 fn smallest(scheme: Scheme) -> Options {
@@ -21,7 +21,7 @@ fn smallest(scheme: Scheme) -> Options {
     options(scheme).log_bytes(8 << 20).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
-/// Long keys: an inner page has few children.
+/// Keys are long, so that an inner page has few children.
 fn key(n: u32) -> Vec<u8> {
     let mut key = vec![b'k'; 60];
     key.extend(n.to_be_bytes());
@@ -41,7 +41,7 @@ fn filled(rig: &Arc<Rig>, scheme: Scheme) -> (Store, Table) {
     (store, table)
 }
 
-/// What the death of a process leaves that was in the middle of a transaction of many changes, all of them in the log.
+/// What is left if a process dies in the middle of a transaction with many changes, all of which are in the log.
 fn killed_in_the_middle(scheme: Scheme, seed: u64) -> Images {
     let rig = Rig::new(None);
     let (store, table) = filled(&rig, scheme);
@@ -51,7 +51,7 @@ fn killed_in_the_middle(scheme: Scheme, seed: u64) -> Images {
     for _ in 0..CHANGES {
         open.put(&table, &key(random.u32(0..ROWS)), &value(u32::MAX, ROW_BYTES)).unwrap();
     }
-    // Its commit makes the log durable up to here.
+    // This commit makes the log durable up to here.
     store.run(|tx| tx.put(&other, b"key", b"value")).unwrap();
     let images = rig.death();
     drop(open);
@@ -63,7 +63,8 @@ fn inv50_recovery_ends_with_the_smallest_cache() {
     for (seed, scheme) in (1..).zip(schemes()) {
         let what = format!("{scheme:?}, seed {seed}");
         let rig = Rig::new(Some(killed_in_the_middle(scheme, seed)));
-        // A change is repeated and taken back: each time by a way of four pages, in a cache that has most inner ones.
+        // Recovery redoes and undoes each change. Each needs a path of four pages, and the cache has most of the inner
+        // pages.
         let most = u64::from(CHANGES) * 8 + 2000;
         rig.page_reads_left.store(most, Ordering::SeqCst);
         let store = Store::open_on(OnRig(Arc::clone(&rig)), smallest(scheme))
@@ -78,7 +79,7 @@ fn inv50_recovery_ends_with_the_smallest_cache() {
     }
 }
 
-/// Of a new store and of one that is there; nothing is made or changed.
+/// Both a new store and an existing one refuse the cache. Nothing is made or changed.
 #[test]
 fn inv50_a_cache_that_is_too_small_is_refused_with_the_number() {
     let least = Options::smallest_cache_bytes(4096);
@@ -95,7 +96,7 @@ fn inv50_a_cache_that_is_too_small_is_refused_with_the_number() {
     }
 }
 
-/// Misses are those of leaves: inner pages stay.
+/// Only leaves miss the cache: inner pages stay in it.
 #[test]
 fn inner_pages_stay_while_leaves_come_and_go() {
     const READS: u64 = 4000;
@@ -114,7 +115,7 @@ fn inner_pages_stay_while_leaves_come_and_go() {
         change(READS);
         let after = store.metrics();
         let misses = after.cache_misses - before.cache_misses;
-        // One leaf each, if no leaf were ever in the cache.
+        // Each change would read one leaf even if no leaf were ever in the cache.
         assert!(misses <= READS, "{scheme:?}, seed {seed}: {misses} misses in {READS} changes");
         assert_eq!(
             after.inner_pages_left, before.inner_pages_left,
@@ -123,13 +124,14 @@ fn inner_pages_stay_while_leaves_come_and_go() {
     }
 }
 
-/// A restore that is refused for its cache leaves nothing that is in the way of the next one, with a larger one.
+/// A restore that is refused because of its cache leaves no files. So the next one, with a larger cache, can use the
+/// directory.
 #[test]
 fn inv50_a_restore_with_too_small_a_cache_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (source, backup, target) =
         (dir.path().join("store"), dir.path().join("backup"), dir.path().join("target"));
-    // Which cache is too small says the backup's pages, not the options.
+    // The page size of the backup determines which cache is too small, not the page size in the options.
     let page_bytes = 16384;
     let least = Options::smallest_cache_bytes(page_bytes);
     let made = smallest(Scheme::Auto).cache_bytes(least).page_bytes(page_bytes);

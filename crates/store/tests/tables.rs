@@ -1,4 +1,4 @@
-//! Tables come, get other names, and go with all their pages, beside a map, with crashes.
+//! Tables are made, renamed and dropped with all their pages, compared with a map, with crashes.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod common;
@@ -17,7 +17,7 @@ fn smallest(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
-/// Waits until what was dropped is gone; how many pages are in use then.
+/// Waits until dropped tables have given back their pages. Returns how many pages are in use then.
 fn pages_when_gone(store: &Store) -> u64 {
     let begun = Instant::now();
     loop {
@@ -83,7 +83,7 @@ fn a_table_that_was_not_dropped_after_all_is_there() {
     assert!(tx.drop_table("t").unwrap());
     tx.rollback().unwrap();
     assert_eq!(store.run(|tx| tx.get(&table, b"k")).unwrap(), Some(b"1".to_vec()));
-    // One that was made by a transaction that did not commit is not.
+    // A table is not there if the transaction that made it did not commit.
     let mut tx = store.begin();
     let made = tx.table("made").unwrap();
     tx.put(&made, b"k", b"1").unwrap();
@@ -107,7 +107,7 @@ fn who_uses_a_table_keeps_it_and_who_drops_it_keeps_others_out() {
     user.commit().unwrap();
     let mut tx = store.begin();
     assert!(tx.drop_table("t").unwrap());
-    // It may yet be taken back.
+    // The drop may still be rolled back.
     assert!(matches!(store.begin().get(&table, b"k"), Err(Error::Timeout)));
     drop(tx);
     assert_eq!(store.begin().get(&table, b"k").unwrap(), Some(b"1".to_vec()));
@@ -132,7 +132,7 @@ fn inv51_a_snapshot_keeps_the_tables_that_it_shows() {
         let after = store.snapshot();
         let gone = |result| matches!(result, Err(Error::NoTable { .. }));
         assert!(gone(after.get(&table, &0_u32.to_be_bytes())), "{scheme:?}");
-        // Another table of that name, whose root might be that of the old one.
+        // Another table of that name. Its root may be the page that was the root of the old table.
         let new = store.table("old").unwrap();
         assert_eq!(before.scan(&new, ..).count(), 0, "{scheme:?}");
         for n in 0..300_u32 {
@@ -146,7 +146,7 @@ fn inv51_a_snapshot_keeps_the_tables_that_it_shows() {
             assert_eq!(snapshot.scan(&new, ..).count(), 0, "{scheme:?}");
             assert_ne!(store.verify().unwrap().dropped, 0, "{scheme:?}: the pages were given back");
         }
-        // The younger one does not keep it.
+        // The younger snapshot does not keep the table.
         pages_when_gone(&store);
         assert!(gone(after.get(&table, &0_u32.to_be_bytes())), "{scheme:?}");
     }
@@ -188,7 +188,7 @@ fn names_that_cannot_be_are_refused() {
     assert_eq!(store.tables().unwrap(), ["a", "b"]);
 }
 
-/// What is wrong after crashes while a transaction is taken back that has made a table with several leaves.
+/// Crashes while a rollback removes a table with several leaves. Returns what is wrong after these crashes.
 fn wrong_after_a_table_was_not_made(options: &Options) -> Vec<String> {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(rig.clone()), options.clone()).unwrap();
@@ -211,7 +211,8 @@ fn wrong_after_a_table_was_not_made(options: &Options) -> Vec<String> {
     crashes.into_iter().filter_map(wrong).collect()
 }
 
-/// Its root is given back once its leaves have been, also if a crash came between the last row of a leaf and the leaf.
+/// The root of the table is given back once its leaves have been, also if a crash comes between the last row of a leaf
+/// and the leaf.
 #[test]
 fn inv51_a_table_that_was_never_made_leaves_no_page_wherever_taking_it_back_is_crashed() {
     let options = smallest(Scheme::FlushOnInsert);
@@ -219,7 +220,7 @@ fn inv51_a_table_that_was_never_made_leaves_no_page_wherever_taking_it_back_is_c
     assert!(!wrong_after_a_table_was_not_made(&options.breaking(Rule::EmptyTree)).is_empty());
 }
 
-/// One transaction that makes, fills, renames and drops tables.
+/// Operations of one transaction that makes, fills, renames and drops tables.
 fn change(tx: &mut Transaction, own: &mut Content, random: &mut fastrand::Rng) -> Result<(), Error> {
     for _ in 0..random.usize(1..4) {
         let name = ["a", "b", "c"][random.usize(0..3)];
@@ -252,8 +253,8 @@ fn change(tx: &mut Transaction, own: &mut Content, random: &mut fastrand::Rng) -
     Ok(())
 }
 
-/// Invariant 55, with crashes between any two steps, at the smallest cache: the store has what a prefix of the commits made, and each page
-/// is in use once or free.
+/// Invariant 55, with crashes at any step, at the smallest cache: the store has what a prefix of the commits made, and
+/// each page is either free or in use once.
 #[test]
 fn inv51_tables_are_whole_or_gone_after_a_crash_anywhere() {
     for (seed, scheme) in (1..).zip(schemes()) {

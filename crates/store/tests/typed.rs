@@ -1,4 +1,4 @@
-//! Typed tables beside a map of the same types, and the order of encoded keys.
+//! Typed tables compared with a map of the same types, and the order of encoded keys.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
@@ -13,7 +13,8 @@ fn bytes<K: Key>(key: &K) -> (Vec<u8>, Vec<u8>) {
     (middle, last)
 }
 
-/// The bytes of keys have their order, and lead back to them, also with something behind.
+/// Checks that the bytes of keys have the order of the keys, and that the keys can be decoded, also if more bytes
+/// follow.
 fn check<K: Key + Ord + Debug>(keys: &[K]) {
     for a in keys {
         let (middle, last) = bytes(a);
@@ -25,7 +26,7 @@ fn check<K: Key + Ord + Debug>(keys: &[K]) {
         for b in keys {
             let (other, other_last) = bytes(b);
             assert_eq!(last.cmp(&other_last), a.cmp(b), "{a:?} {b:?}");
-            // Whatever follows.
+            // The order holds whatever bytes follow.
             if a != b {
                 let order = [&middle[..], &[0xff]].concat().cmp(&[&other[..], &[0]].concat());
                 assert_eq!(order, a.cmp(b), "{a:?} {b:?} with more behind");
@@ -100,7 +101,7 @@ fn a_typed_table_is_a_map_of_its_types() {
         assert_eq!(rows, expected, "seed {seed}");
         assert!(table.scan(&tx, ..).rev().map(Result::unwrap).eq(model.iter().rev().map(own)));
         tx.commit().unwrap();
-        // As something else it is refused where it is something else.
+        // Reading a row as another type is an error, if the row is not of that type.
         let other: TypedTable<u8, u64> = table.table().clone().into();
         let wrong = other.scan(&store.begin(), ..).find_map(Result::err);
         assert!(matches!(wrong, Some(Error::NotOfType { .. })), "{wrong:?}");
