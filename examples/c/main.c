@@ -25,7 +25,7 @@ static void load(const char *library) {
     fprintf(stderr, "load: %s\n", message);
     exit(1);
   }
-  sqlite3_close(db); /* the library stays */
+  sqlite3_close(db); /* the library stays loaded */
 }
 
 static int print_row(void *unused, int columns, char **values, char **names) {
@@ -64,7 +64,7 @@ int main(int argc, char **argv) {
   }
   sqlite3_finalize(insert);
 
-  /* One text with a line for each name and value. */
+  /* The pragma returns one text, with a line for each name and its value. */
   if (sqlite3_exec(db, "PRAGMA duralite", print_row, NULL, NULL) != SQLITE_OK) fail(db, "PRAGMA duralite");
   if (sqlite3_exec(db, "SELECT count(*) FROM t", print_row, NULL, NULL) != SQLITE_OK) fail(db, "count");
 

@@ -1,4 +1,4 @@
-"""Duralite in any Python, also one whose sqlite3 cannot load extensions.
+"""Duralite in any Python, even if its sqlite3 cannot load extensions.
 
 PYTHONPATH=python/src python3 any_python.py app.db
 """

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 library, path = sys.argv[1:]
 
-# Once per process, through any connection.
+# A process loads the library once, through any connection.
 loader = sqlite3.connect(":memory:")
 loader.enable_load_extension(True)
 loader.load_extension(library)

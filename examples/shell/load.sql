@@ -1,6 +1,6 @@
 -- From the project's root:  sqlite3 < examples/shell/load.sql
 .load target/release/libduralite
--- A database that was open before the load stays on its old VFS.
+-- A database that was opened before the load stays on its old VFS.
 .open 'file:example.db?vfs=duralite&journal=nvwal&nvram=emulate'
 PRAGMA journal_mode=WAL;
 PRAGMA synchronous=FULL;
@@ -8,6 +8,6 @@ CREATE TABLE t (a INTEGER, b TEXT);
 INSERT INTO t VALUES (1, 'one durable commit');
 INSERT INTO t VALUES (2, 'and another');
 PRAGMA duralite;
--- Closing it makes it a plain file again; this opens it without Duralite.
+-- `.open` closes the database, which makes it a plain file again, and opens it without Duralite.
 .open example.db
 SELECT count(*) FROM t;
