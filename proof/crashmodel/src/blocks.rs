@@ -1,11 +1,12 @@
 //! A block medium in memory that knows what a power failure may lose.
 //!
-//! It keeps two images, what programs see and what is durable, and between them, sector by sector,
-//! what was written since. From these [`RecordingBlock::crash`] builds one of the states that a
-//! power failure may leave, as [`Sectors`] says.
-//! [`Crashes::crash_before`] takes one in the middle of whatever runs on the medium.
-//! A flush that fails leaves its sectors in doubt until they are written and flushed again: their
-//! data may or may not have arrived, and the system has forgotten that it had to write them.
+//! The medium keeps two images, what programs see and what is durable. For each sector it also keeps the
+//! versions written since the sector was last durable. From these [`RecordingBlock::crash`] builds one of the
+//! states that a power failure may leave, by the rules of [`Sectors`]. [`Crashes::crash_before`] takes such a
+//! state in the middle of whatever runs on the medium.
+//!
+//! A failed flush leaves its sectors in doubt until they are written and flushed again. Their data may or may
+//! not have reached the device, and the operating system has marked them clean.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,7 +16,7 @@ use duralite_medium::{Guarantee, MediumError, checked_end};
 
 use crate::{Chance, Crashes, DueCrash, SECTOR, Sectors};
 
-/// What can be made to fail.
+/// The operations that a test can make fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockOp {
     /// [`Block::read`].
@@ -30,21 +31,22 @@ pub enum BlockOp {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the next read returns.
+    /// The content that the next read returns.
     visible: Vec<u8>,
-    /// What is durable for certain.
+    /// The content that survives every power failure.
     durable: Vec<u8>,
     sectors: Sectors,
     limit: Option<u64>,
-    /// Faults to come: operation, and how many of its kind go well before.
+    /// Faults to come: the operation, how many operations of this kind succeed before the fault, and the
+    /// error.
     faults: Vec<(BlockOp, u64, MediumError)>,
-    /// Flushes to be left out: how many go well before.
+    /// Flushes to leave out: for each, how many flushes are carried out before it.
     omitted: Vec<u64>,
     counters: BlockCounters,
 }
 
-/// Blocks in memory. [`RecordingBlock::crash`] gives what a power failure may leave of them, and
-/// operations can be made to fail.
+/// A block medium in memory. [`RecordingBlock::crash`] returns what a power failure may leave of it, and a
+/// test can make its operations fail.
 #[derive(Debug)]
 pub struct RecordingBlock {
     state: Mutex<State>,
@@ -77,39 +79,39 @@ impl RecordingBlock {
         self.lock().visible.clone()
     }
 
-    /// Sectors that a power failure may leave in more than one state, and how many each has. A
-    /// sector has 512 bytes; they are numbered from the start of the medium.
+    /// The sectors that a power failure may leave in more than one state, and how many states each has. A
+    /// sector has 512 bytes; sectors are numbered from the start of the medium.
     #[must_use]
     pub fn uncertain_sectors(&self) -> Vec<(u64, usize)> {
         self.lock().sectors.in_doubt().collect()
     }
 
-    /// What a power failure leaves, where `choose(sector, states)` says which of its states an
-    /// uncertain sector is in: 0 the durable one, then those written since, oldest first.
+    /// The image that a power failure leaves if each uncertain sector is in the state that `choose(sector,
+    /// states)` returns. State 0 is the durable version; the versions written since follow, oldest first.
     #[must_use]
     pub fn crash(&self, choose: impl FnMut(u64, usize) -> usize) -> Vec<u8> {
         self.lock().left(choose)
     }
 
-    /// What a power failure may leave, chosen by `seed`.
+    /// An image that a power failure may leave, chosen by `seed`.
     #[must_use]
     pub fn crash_at_random(&self, seed: u64) -> Vec<u8> {
         self.lock().left_at_random(seed)
     }
 
-    /// Makes an operation fail, after `before` more of its kind. A write that fails leaves its first
-    /// half behind. A flush that fails leaves it open what became durable, and a later flush, though
-    /// it succeeds, changes nothing about that, as on Linux.
+    /// Makes an operation fail with `error`, after `before` more operations of its kind. A failed write
+    /// leaves its first half on the medium. After a failed flush it is open which sectors became durable, and
+    /// as on Linux a later successful flush does not settle this.
     pub fn fail(&self, operation: BlockOp, before: u64, error: MediumError) {
         self.lock().faults.push((operation, before, error));
     }
 
-    /// Leaves a flush out, after `before` more of them, for tests that must then fail.
+    /// Leaves a flush out, after `before` more flushes. Tests use this to show that they then fail.
     pub fn omit_flush(&self, before: u64) {
         self.lock().omitted.push(before);
     }
 
-    /// Gives the medium no more than this many bytes.
+    /// Limits the medium to this many bytes.
     pub fn set_limit(&self, bytes: u64) {
         self.lock().limit = Some(bytes);
     }
@@ -118,7 +120,8 @@ impl RecordingBlock {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Comes before an operation that changes the medium. A crash that is due before it comes now.
+    /// Must be called before an operation that changes the medium. Takes the crash if it is due before this
+    /// operation.
     fn before(&self, state: &State) {
         self.due.step(|seed| state.left_at_random(seed));
     }
@@ -148,7 +151,7 @@ impl Crashes for RecordingBlock {
 }
 
 impl State {
-    /// What a power failure leaves, each uncertain sector in the state that `choose` says.
+    /// The image that a power failure leaves if each uncertain sector is in the state that `choose` returns.
     fn left(&self, mut choose: impl FnMut(u64, usize) -> usize) -> Vec<u8> {
         let mut left = self.durable.clone();
         for (sector, states) in self.sectors.in_doubt() {
@@ -193,10 +196,10 @@ impl State {
         self.sectors.sync(&mut self.durable, &self.visible, &(0..u64::MAX));
     }
 
-    /// Makes what was written to these sectors durable.
+    /// Makes the sectors' written content durable.
     fn flush(&mut self, sectors: &Range<u64>) -> Result<(), MediumError> {
         if let Some(error) = self.due(BlockOp::Flush) {
-            // What the device could not do for these it may not have done for the others.
+            // If the device failed for these sectors, it may have failed for all the others as well.
             self.sectors.fail_sync();
             return Err(error);
         }
@@ -255,7 +258,7 @@ impl Block for RecordingBlock {
         if state.limit.is_some_and(|limit| len > limit) {
             return Err(MediumError::NoSpace);
         }
-        // As in `write_later`, and nothing that was written before becomes durable by it.
+        // As in `write_later`. Growing the medium makes no earlier write durable.
         let cut = state.visible.len();
         state.durable.truncate(cut);
         state.visible.resize(len as usize, 0);
@@ -268,7 +271,7 @@ impl Block for RecordingBlock {
         let end = at as usize + blocks.len();
         if end > state.visible.len() {
             self.before(&state);
-            // As after a power loss in which it did not grow, the file then reads as zeros there.
+            // The file reads as zeros past its old end, also after a power loss that loses the growth.
             state.visible.resize(end, 0);
             state.durable.resize(end, 0);
         }
@@ -279,7 +282,7 @@ impl Block for RecordingBlock {
         let mut state = self.lock();
         self.before(&state);
         if (len as usize) < state.visible.len() {
-            // A power failure may bring it back: what is durable keeps it.
+            // A power failure may bring the cut part back, so the durable image keeps it.
             state.visible.truncate(len as usize);
             state.sectors.cut(len);
         }
@@ -311,7 +314,7 @@ impl Block for RecordingBlock {
         match durability {
             Durability::Full => self.flush_sectors(&mut state, &(0..u64::MAX)),
             Durability::Normal => Ok(()),
-            // Only what this call wrote.
+            // A FUA commit makes only its own sectors durable.
             Durability::Fua => {
                 let first = at / SECTOR as u64;
                 let last = first + (blocks.len() / SECTOR) as u64;
@@ -444,8 +447,8 @@ mod tests {
 
     #[test]
     fn a_crash_comes_before_the_step_it_was_told_and_changes_nothing() {
-        // What the first sector may hold before each step: a preallocation, then what a commit of each
-        // durability counts, then a write and a flush.
+        // What the first sector may hold before each step. The steps are a preallocation, then a commit (one
+        // or two steps, depending on its durability), a write and a flush.
         let cases: [(Durability, &[&[u8]]); 3] = [
             (Durability::Full, &[&[0], &[0], &[0, 1], &[1], &[1, 2], &[2]]),
             (Durability::Fua, &[&[0], &[0], &[0, 1], &[1], &[1, 2], &[2]]),

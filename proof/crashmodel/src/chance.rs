@@ -1,10 +1,11 @@
-//! States chosen by chance.
+//! Chooses states of pieces at random.
 
-/// Chooses in which of its states a crash leaves each piece. A seed makes the same choices on any machine.
+/// Chooses the state in which a crash leaves each piece. The same seed makes the same choices on any machine.
 #[derive(Debug)]
 pub struct Chance {
     random: fastrand::Rng,
-    /// Of eight pieces so many stay as they were durable: how much is lost differs from crash to crash.
+    /// Of eight pieces, about this many stay in their durable state. Each crash draws its own number, so that
+    /// crashes differ in how much they lose.
     lost: u8,
 }
 
@@ -15,7 +16,7 @@ impl Chance {
         Self::drawn(&mut fastrand::Rng::with_seed(seed))
     }
 
-    /// The choices of one crash of many.
+    /// The choices of one of many crashes that share a random generator.
     #[must_use]
     pub fn drawn(random: &mut fastrand::Rng) -> Self {
         let mut random = random.fork();
@@ -23,7 +24,8 @@ impl Chance {
         Self { random, lost }
     }
 
-    /// A state from 0 to `states - 1`. The extremes are the likeliest, and the likeliest to be wrong.
+    /// A state from 0 to `states - 1`. The two extremes are chosen most often, because they are the likeliest
+    /// to show a bug.
     pub fn state(&mut self, states: usize) -> usize {
         if self.random.u8(..8) < self.lost {
             0

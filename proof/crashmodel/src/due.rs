@@ -2,20 +2,20 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A crash that a medium was told to take, and what it left once it was taken.
+/// A crash that a medium is to simulate, and what the crash left once it was simulated.
 #[derive(Debug, Default)]
 pub struct DueCrash(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Steps before it, and the seed of what it leaves.
+    /// The number of steps before the crash, and the seed that chooses what the crash leaves.
     due: Option<(u64, u64)>,
     image: Option<Vec<u8>>,
 }
 
 impl DueCrash {
-    /// Counts a step that is about to change the medium. If the crash comes before it, `left` is asked
-    /// what it leaves under its seed.
+    /// Counts a step that is about to change the medium. If the crash is due before this step, calls `left`
+    /// with the crash's seed for the image that it leaves.
     pub fn step(&self, left: impl FnOnce(u64) -> Vec<u8>) {
         let mut state = self.lock();
         let Some((before, seed)) = state.due else { return };
@@ -30,25 +30,25 @@ impl DueCrash {
     }
 }
 
-/// A medium that can be crashed in the middle of what runs on it.
+/// A medium that can simulate a crash in the middle of what runs on it.
 pub trait Crashes {
-    /// The crash it was told to take.
+    /// The crash that the medium is to simulate.
     fn due_crash(&self) -> &DueCrash;
 
-    /// Takes what a crash with this seed leaves before the n-th step from now on, counted from 0: a store,
-    /// stream, flush, fence or growth of memory; a write, flush, preallocation or cut of blocks, where
-    /// a commit that waits is two. The program does not notice, and nothing it does from then on is
-    /// in the [`image`](Self::image).
+    /// Simulates a crash before the n-th step from now on, counted from 0; `seed` chooses what the crash
+    /// leaves. A step of memory is a store, stream, flush, fence or growth. A step of blocks is a write,
+    /// flush, preallocation or cut; a commit that waits counts as two steps. The running program does not
+    /// notice the crash, and nothing that it does afterwards is in the [`image`](Self::image).
     fn crash_before(&self, nth: u64, seed: u64) {
         self.due_crash().lock().due = Some((nth, seed));
     }
 
-    /// Whether the step has come that was to be crashed before.
+    /// Whether the step has come before which the crash was due.
     fn has_crashed(&self) -> bool {
         self.due_crash().lock().image.is_some()
     }
 
-    /// What the crash left, once it [has come](Self::has_crashed).
+    /// The image that the crash left, once it [has come](Self::has_crashed).
     fn image(&self) -> Option<Vec<u8>> {
         self.due_crash().lock().image.clone()
     }

@@ -1,20 +1,21 @@
-//! What a crash may leave, said once for everything that is crashed here.
+//! The rules for what a crash may leave, in one place for all crash tests of this repository.
 //!
-//! Between what programs see and what is durable lie *pieces in doubt*, each in one of several states,
-//! of which 0 is the durable one:
+//! Between what programs see and what is durable there are *pieces in doubt*. Each of them is in one of
+//! several states, of which state 0 is the durable one:
 //!
-//! - of mapped memory ([`Lines`]) each line of 64 bytes holds any prefix of the words stored since
-//!   it was last flushed and fenced; words of 8 bytes are atomic;
-//! - of a file ([`Sectors`]) each sector of 512 bytes holds any version written since the last sync;
-//! - of a disk ([`disk::DiskModel`]) each aligned piece of each write since the last sync has arrived
-//!   or has not, so that a write may be torn between pieces and never within one.
+//! - in mapped memory ([`Lines`]) each cache line of 64 bytes holds any prefix of the words stored since the
+//!   line was last flushed and fenced; words of 8 bytes are atomic;
+//! - in a file ([`Sectors`]) each sector of 512 bytes holds any version written since the last sync;
+//! - on a disk ([`disk::DiskModel`]) each aligned piece of each write since the last sync has reached the
+//!   disk or has not, so a write may be torn between pieces but never within one.
 //!
-//! Pieces are independent of each other. [`window`] chooses which combinations of a window between two
-//! barriers are built, and [`Chance`] one state of one piece.
+//! Pieces are independent of each other. [`window`] chooses which combinations are built for a window between
+//! two barriers, and [`Chance`] chooses one state of one piece.
 //!
-//! [`RecordingNvm`] and [`RecordingBlock`] are media in memory that are crashed by these rules: tests of
-//! the engines run on them. The crash explorer applies the same rules to what it recorded of the code that users
-//! run, and the log disk to the requests of a real file system. Nothing of it is in the library that users load.
+//! [`RecordingNvm`] and [`RecordingBlock`] are media in memory that crash by these rules; the engines' tests
+//! run on them. The crash explorer applies the same rules to its recordings of the code that users run. The
+//! log disk applies them to the requests of a real file system. The library that users load contains none of
+//! this.
 
 mod blocks;
 mod chance;

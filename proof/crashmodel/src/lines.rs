@@ -1,4 +1,4 @@
-//! Stores to mapped memory that are not surely durable.
+//! Stores to mapped memory that may not be durable yet.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use duralite_medium::LINE_BYTES;
 
 use crate::pieces::{pieces, whole};
 
-/// Bytes in a word, which memory stores whole or not at all.
+/// Bytes in a word: the unit that memory stores whole or not at all.
 pub const WORD_BYTES: usize = 8;
 
-/// Of each line the words stored since it was last durable. Lines are written back spontaneously at any
-/// time, and one that is flushed but not yet fenced may or may not have arrived.
+/// For each cache line, the words stored since the line was last durable. The processor may write a line back
+/// at any time. A line that is flushed but not yet fenced may or may not have reached the medium.
 #[derive(Clone, Debug, Default)]
 pub struct Lines(BTreeMap<u64, Line>);
 
@@ -18,9 +18,10 @@ pub struct Lines(BTreeMap<u64, Line>);
 struct Line {
     /// Oldest first.
     stores: Vec<Store>,
-    /// How many of them its last flush covered.
+    /// How many of `stores` the line's last flush covered.
     flushed: usize,
-    /// What the medium has lost and the cache still has: with the next store it is written back again.
+    /// Stores that the medium has lost but the cache still has. The next store to the line writes them back
+    /// again.
     lost: Vec<Store>,
 }
 
@@ -33,7 +34,7 @@ impl Line {
 }
 
 impl Lines {
-    /// `len` bytes at `at` were stored; `visible` is what programs see after that.
+    /// Records a store of `len` bytes at `at`; `visible` is what programs see after the store.
     pub fn stored(&mut self, visible: &[u8], at: u64, len: usize) {
         for (within, _) in pieces(at, len, WORD_BYTES) {
             let word = within - within % WORD_BYTES as u64;
@@ -43,7 +44,7 @@ impl Lines {
         }
     }
 
-    /// The lines that `len` bytes at `at` touch begin to be written back.
+    /// Starts the write-back of the lines that `len` bytes at `at` touch.
     pub fn flush(&mut self, at: u64, len: u64) {
         if len > 0 {
             for line in self.0.range_mut(at / LINE_BYTES..=(at + len - 1) / LINE_BYTES).map(|(_, line)| line)
@@ -53,12 +54,12 @@ impl Lines {
         }
     }
 
-    /// What was flushed becomes durable.
+    /// Makes flushed stores durable.
     pub fn fence(&mut self, durable: &mut [u8]) {
         self.settle(durable, |line| line.flushed);
     }
 
-    /// What was stored becomes durable, flushed or not.
+    /// Makes all stores durable, flushed or not.
     pub fn fence_all(&mut self, durable: &mut [u8]) {
         self.settle(durable, |line| line.stores.len());
     }
@@ -73,8 +74,8 @@ impl Lines {
         });
     }
 
-    /// What was flushed, or with `all` what was stored, does not become durable: the medium said that it was, and has lost it. It
-    /// does when something is stored in the same line again, and that becomes durable.
+    /// Loses the flushed stores, or all stores if `all` is set, although the medium has reported them
+    /// durable. They become durable together with the next store to the same line, once that store does.
     pub fn lose(&mut self, all: bool) {
         for line in self.0.values_mut() {
             let count = if all { line.stores.len() } else { line.flushed };
@@ -83,7 +84,7 @@ impl Lines {
         }
     }
 
-    /// The medium was cut to `len` bytes, which takes the stores beyond along.
+    /// Records that the medium was cut to `len` bytes. The stores past the new end are dropped.
     pub fn cut(&mut self, len: u64) {
         self.0.retain(|_, line| {
             let mut nth = 0;
@@ -105,14 +106,14 @@ impl Lines {
         in_doubt.map(|(number, line)| (*number, line.stores.len() + 1))
     }
 
-    /// Leaves a line of `image`, which is durable so far, in one of its states.
+    /// Puts one line of `image` into the given state. Before the call the line has its durable content.
     pub fn leave(&self, image: &mut [u8], line: u64, state: usize) {
         if let Some(line) = self.0.get(&line) {
             put(image, &line.stores[..state]);
         }
     }
 
-    /// Where each word in doubt was stored, and what, line by line, oldest first.
+    /// Offset and content of each word in doubt, line by line, oldest first.
     pub fn stores(&self) -> impl Iterator<Item = (u64, &[u8; WORD_BYTES])> {
         self.0.values().flat_map(|line| &line.stores).map(|(at, word)| (*at, word))
     }
@@ -122,7 +123,7 @@ fn put(image: &mut [u8], stores: &[Store]) {
     for (at, word) in stores {
         let at = *at as usize;
         let end = (at + WORD_BYTES).min(image.len());
-        // The medium may have been cut.
+        // The medium may have been cut since the store.
         if at < end {
             image[at..end].copy_from_slice(&word[..end - at]);
         }

@@ -1,19 +1,19 @@
 //! A medium in ordinary memory that knows what a crash would leave of it.
 //!
-//! It keeps two images, what programs see and what is durable, and between them the stores that
-//! have not become durable yet. From these [`RecordingNvm::crash`] builds one of the states that a
-//! power failure may leave:
+//! The medium keeps two images, what programs see and what is durable, and the stores that are not durable
+//! yet. From these [`RecordingNvm::crash`] builds one of the states that a power failure may leave. What such
+//! a state contains depends on the model:
 //!
-//! - [`Persistency::X86`]: as [`Lines`] says;
-//! - [`Persistency::Epoch`]: the same for the stores since the last barrier, and all before it;
+//! - [`Persistency::X86`]: what [`Lines`] says;
+//! - [`Persistency::Epoch`]: all stores before the last barrier, and of those since then what [`Lines`] says;
 //! - [`Persistency::Strict`]: every store;
-//! - memory that is [durable on store](RecordingNvm::durable_on_store): as with epochs. No store waits for a flush, but
-//!   one that no fence has followed may still be in the processor.
+//! - memory that is [durable on store](RecordingNvm::durable_on_store): the same as with epochs. No store
+//!   needs a flush, but a store that no fence has followed may still be in the processor.
 //!
-//! Streamed lines are in doubt until a fence, like flushed ones, wherever the model has flushes.
+//! In a model with flushes, streamed lines are in doubt until a fence, like flushed lines.
 //!
-//! [`Crashes::crash_before`] takes such a state in the middle of whatever runs on the medium. Knobs
-//! leave out the n-th flush or fence, so that a test can show that its checks would notice.
+//! [`Crashes::crash_before`] takes such a state in the middle of whatever runs on the medium. A test can
+//! leave out the n-th flush or fence to show that its checks would notice the omission.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -23,8 +23,8 @@ use duralite_medium::{
 
 use crate::{Chance, Crashes, DueCrash, Lines};
 
-/// A recorded medium. What it promises is [`Guarantee::PowerLoss`], as far as [`crash`](Self::crash)
-/// is the power loss.
+/// A recorded medium. It promises [`Guarantee::PowerLoss`], where the power loss is a call of
+/// [`crash`](Self::crash).
 #[derive(Debug)]
 pub struct RecordingNvm {
     state: Mutex<State>,
@@ -55,7 +55,7 @@ impl RecordingNvm {
         Self::from_bytes(vec![0; len as usize], capacity)
     }
 
-    /// A medium with a given, durable content.
+    /// A medium with this content, all of it durable.
     #[must_use]
     pub fn from_bytes(bytes: Vec<u8>, capacity: u64) -> Self {
         let state = State { visible: bytes.clone(), durable: bytes, ..State::default() };
@@ -88,13 +88,13 @@ impl RecordingNvm {
         self.lock().visible.clone()
     }
 
-    /// One state that a power failure at this moment may leave, chosen by `seed`.
+    /// A state that a power failure at this moment may leave, chosen by `seed`.
     #[must_use]
     pub fn crash(&self, seed: u64) -> Self {
         self.over(self.lock().left(seed))
     }
 
-    /// The state that the death of every process leaves: all stores.
+    /// The state that remains when every process dies: it contains all stores.
     #[must_use]
     pub fn survive(&self) -> Self {
         self.over(self.to_bytes())
@@ -128,7 +128,8 @@ impl RecordingNvm {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks for an operation that changes the medium. A crash that is due before it comes now.
+    /// Locks the state for an operation that changes the medium. Takes the crash if it is due before this
+    /// operation.
     fn step(&self) -> MutexGuard<'_, State> {
         let state = self.lock();
         self.due.step(|seed| state.left(seed));
@@ -151,7 +152,7 @@ impl State {
         );
     }
 
-    /// What a power failure leaves, chosen by `seed`.
+    /// The image that a power failure leaves, chosen by `seed`.
     fn left(&self, seed: u64) -> Vec<u8> {
         let mut chance = Chance::new(seed);
         let mut image = self.durable.clone();
@@ -197,7 +198,7 @@ impl State {
     }
 }
 
-/// How many lines a range covers whole.
+/// How many cache lines lie completely within the range.
 fn whole_lines(at: u64, len: u64) -> u64 {
     ((at + len) / LINE_BYTES).saturating_sub(at.div_ceil(LINE_BYTES))
 }
@@ -226,7 +227,8 @@ impl Nvm for RecordingNvm {
 
     fn shrink(&self, len: u64) -> Result<(), MediumError> {
         let mut state = self.step();
-        // Like a file's size, at once: what a power loss leaves of a cut is the caller's to record.
+        // The cut is durable at once, like a file's new size. A test that wants a power loss to undo the cut
+        // must record it itself.
         state.visible.truncate(len as usize);
         state.durable.truncate(len as usize);
         state.lines.cut(len);
@@ -308,7 +310,8 @@ impl Nvm for RecordingNvm {
     }
 
     fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError> {
-        // What a freed range holds is unspecified: keeping it is the harder case for recovery.
+        // The content of a freed range is unspecified. Keeping the old content is the harder case for
+        // recovery.
         checked_end(at, len, self.len()).map(|_| ())
     }
 
@@ -337,7 +340,7 @@ impl Nvm for RecordingNvm {
 mod tests {
     use super::*;
 
-    /// The contents that many crashes leave of the first bytes.
+    /// The different contents that many crashes leave in the first `len` bytes.
     fn outcomes(nvm: &RecordingNvm, len: usize) -> std::collections::BTreeSet<Vec<u8>> {
         (0..400).map(|seed| nvm.crash(seed).to_bytes()[..len].to_vec()).collect()
     }

@@ -1,4 +1,4 @@
-//! What stands before blocks and lets through whatever it does not change.
+//! Wraps a block medium and passes on every call that the wrapper does not change.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,10 +6,11 @@ use std::ops::Range;
 use duralite_medium::block::{Block, BlockCounters, Durability};
 use duralite_medium::{Guarantee, MediumError};
 
-/// Calls that may be changed on their way to the blocks below; each is let through if it is not.
-#[allow(clippy::missing_errors_doc)] // those of the blocks below
+/// A wrapper around a block medium. Each method may change its call; the default passes the call on
+/// unchanged.
+#[allow(clippy::missing_errors_doc)] // the errors are those of the wrapped blocks
 pub trait OverBlock: fmt::Debug + Send + Sync {
-    /// The blocks below.
+    /// The wrapped blocks.
     fn below(&self) -> &dyn Block;
 
     /// [`Block::shrink`].
@@ -28,7 +29,7 @@ pub trait OverBlock: fmt::Debug + Send + Sync {
     }
 }
 
-/// The blocks as seen through it.
+/// A wrapper used as a [`Block`].
 #[derive(Debug)]
 pub struct Through<T>(pub T);
 

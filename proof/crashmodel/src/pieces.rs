@@ -1,7 +1,7 @@
-//! A range in aligned pieces: words, lines, sectors and pages are all cut like this.
+//! Cuts a range into aligned pieces: words, cache lines, sectors or pages.
 
-/// The aligned pieces of `unit` bytes that `len` bytes at `at` touch: where each begins within the
-/// range, and how many bytes of the range lie in it.
+/// The aligned pieces of `unit` bytes that the `len` bytes at `at` touch. Each item is where the piece begins
+/// within the range, and how many bytes of the range it holds.
 pub fn pieces(at: u64, len: usize, unit: usize) -> impl Iterator<Item = (u64, usize)> {
     let end = at + len as u64;
     let mut next = at;
@@ -15,7 +15,7 @@ pub fn pieces(at: u64, len: usize, unit: usize) -> impl Iterator<Item = (u64, us
     })
 }
 
-/// The `N` bytes of `from` that begin at `at`; zeros beyond its end.
+/// The `N` bytes of `from` that begin at `at`, padded with zeros past the end of `from`.
 pub(crate) fn whole<const N: usize>(from: &[u8], at: u64) -> [u8; N] {
     let mut out = [0; N];
     let from = from.get(at as usize..).unwrap_or_default();

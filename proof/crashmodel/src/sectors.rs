@@ -1,14 +1,14 @@
-//! Writes to a file that are not surely durable.
+//! Writes to a file that may not be durable yet.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::pieces::{pieces, whole};
 
-/// The unit in bytes in which a device writes whole or not at all.
+/// Bytes in a sector: the unit that a device writes whole or not at all.
 pub const SECTOR: usize = 512;
 
-/// Of each sector the versions written since it was last durable.
+/// For each sector, the versions written since the sector was last durable.
 #[derive(Clone, Debug, Default)]
 pub struct Sectors(BTreeMap<u64, Versions>);
 
@@ -16,12 +16,13 @@ pub struct Sectors(BTreeMap<u64, Versions>);
 struct Versions {
     /// Oldest first.
     all: Vec<[u8; SECTOR]>,
-    /// So many of them no later sync is for: one has failed, and the system takes them for clean.
+    /// How many of these versions no later sync will write: a sync of them failed, after which the system
+    /// treats them as clean.
     lost: usize,
 }
 
 impl Sectors {
-    /// `len` bytes at `at` were written; `visible` is what programs see after that.
+    /// Records a write of `len` bytes at `at`; `visible` is what programs see after the write.
     pub fn written(&mut self, visible: &[u8], at: u64, len: usize) {
         for (within, _) in pieces(at, len, SECTOR) {
             let sector = within / SECTOR as u64;
@@ -29,8 +30,8 @@ impl Sectors {
         }
     }
 
-    /// What was written to these sectors becomes durable: what programs see there, as far as the file reaches.
-    /// A sector whose sync has failed stays in doubt until it is written and synced again.
+    /// Makes the written sectors in this range durable, with the content that programs see, up to the end of
+    /// the file. A sector whose sync has failed stays in doubt until it is written and synced again.
     pub fn sync(&mut self, durable: &mut Vec<u8>, visible: &[u8], sectors: &Range<u64>) {
         self.0.retain(|sector, versions| {
             let written = versions.all.len() > versions.lost && sectors.contains(sector);
@@ -46,19 +47,20 @@ impl Sectors {
         });
     }
 
-    /// A sync fails: what was written may or may not have arrived, and no later one is for it.
+    /// Records a failed sync: the written versions may or may not have reached the device, and no later sync
+    /// writes them.
     pub fn fail_sync(&mut self) {
         for versions in self.0.values_mut() {
             versions.lost = versions.all.len();
         }
     }
 
-    /// Nothing is in doubt any more.
+    /// Forgets everything in doubt.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 
-    /// The file is cut to `len` bytes: what was written beyond never arrives.
+    /// Records that the file was cut to `len` bytes: writes past the new end never reach the device.
     pub fn cut(&mut self, len: u64) {
         self.0.retain(|sector, _| sector * (SECTOR as u64) < len);
     }
@@ -68,7 +70,7 @@ impl Sectors {
         self.0.iter().map(|(sector, versions)| (*sector, versions.all.len() + 1))
     }
 
-    /// Leaves a sector of `image`, which is durable so far, in one of its states.
+    /// Puts one sector of `image` into the given state. Before the call the sector has its durable content.
     pub fn leave(&self, image: &mut Vec<u8>, sector: u64, state: usize) {
         let version = state.checked_sub(1).and_then(|nth| self.0.get(&sector)?.all.get(nth));
         if let Some(content) = version {
@@ -80,7 +82,7 @@ impl Sectors {
         }
     }
 
-    /// Every version in doubt with its sector, oldest first.
+    /// Every version in doubt with its sector number, oldest first.
     pub fn versions(&self) -> impl Iterator<Item = (u64, &[u8; SECTOR])> {
         self.0.iter().flat_map(|(sector, versions)| versions.all.iter().map(|content| (*sector, content)))
     }

@@ -1,22 +1,23 @@
-//! Which states of a window are built: a window is what lies between two barriers, and a state of it is one
-//! state of each of its pieces in doubt.
+//! Chooses which crash states of a window are built. A window is what lies between two barriers. A state of a
+//! window is one state for each of its pieces in doubt.
 
 use std::collections::HashSet;
 
 use crate::Chance;
 
-/// How far to go in one window.
+/// How many states of one window to build.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// So many states, unless fewer pieces are in doubt than are explored exhaustively.
+    /// At most this many states, unless the window is small enough to be explored exhaustively.
     pub states: usize,
-    /// A window with at most so many pieces in doubt is explored exhaustively.
+    /// A window with at most this many pieces in doubt is explored exhaustively.
     pub exhaustive_pieces: usize,
 }
 
-/// The states of a window to build, each once, where `pieces` says how many states each piece has; and
-/// whether they are all of them: every combination, or, where that would be too many, every subset
-/// of the pieces with each whole or not at all, and samples with parts of them.
+/// Picks the states of a window to build, each once. `pieces` says how many states each piece has. The second
+/// value is whether the picked states are exhaustive: either every combination, or, where that would be too
+/// many, every subset of the pieces with each piece in its first or last state, plus samples with pieces in
+/// intermediate states.
 #[must_use]
 pub fn pick(pieces: &[usize], bounds: Bounds, seed: u64) -> (Vec<Vec<usize>>, bool) {
     let subsets = 1_usize.checked_shl(pieces.len() as u32).unwrap_or(usize::MAX);
@@ -71,7 +72,7 @@ fn nth_combination(pieces: &[usize], mut index: usize) -> Vec<usize> {
     pieces.iter().map(&mut digit).collect()
 }
 
-/// One state of a window by chance.
+/// A random state of a window.
 pub fn sample(pieces: &[usize], random: &mut fastrand::Rng) -> Vec<usize> {
     let mut chance = Chance::drawn(random);
     pieces.iter().map(|states| chance.state(*states)).collect()

@@ -1,4 +1,4 @@
-//! What is durable on a disk, what is only written, and what a power cut may make of both.
+//! A model of a disk: what is durable on it, what is only written, and what a power cut may leave of both.
 
 mod pages;
 
@@ -15,14 +15,14 @@ pub enum DiskEvent {
     Write {
         /// Offset in bytes.
         at: u64,
-        /// What was written.
+        /// The data.
         bytes: Arc<[u8]>,
     },
-    /// All writes before this are durable.
+    /// A sync: all writes before it are durable.
     Sync,
 }
 
-/// What a disk writes whole or not at all.
+/// The unit that a disk writes whole or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece {
     /// 512 bytes, aligned.
@@ -45,15 +45,15 @@ impl Piece {
 /// A piece of a write that is not durable yet.
 #[derive(Clone, Copy, Debug)]
 pub struct PendingPiece<'a> {
-    /// Which of the writes since the last sync it belongs to, from 0.
+    /// Index of its write among the writes since the last sync, from 0.
     pub write: usize,
     /// Offset on the disk, in bytes.
     pub at: u64,
-    /// What was written; shorter than a piece where the write begins or ends within one.
+    /// The piece's data. It is shorter than a piece if the write begins or ends within the piece.
     pub bytes: &'a [u8],
 }
 
-/// A disk, replayed from its log.
+/// A disk, rebuilt by replaying the log of its requests.
 #[derive(Clone, Debug, Default)]
 pub struct DiskModel {
     durable: Pages,
@@ -61,7 +61,7 @@ pub struct DiskModel {
 }
 
 impl DiskModel {
-    /// A disk that holds this, all of it durable.
+    /// A disk with this content, all of it durable.
     #[must_use]
     pub fn new(durable: Pages) -> Self {
         Self { durable, pending: Vec::new() }
@@ -79,21 +79,22 @@ impl DiskModel {
         }
     }
 
-    /// What the last sync made durable.
+    /// The content that the last sync made durable.
     #[must_use]
     pub fn durable(&self) -> &Pages {
         &self.durable
     }
 
-    /// How many writes are not durable yet.
+    /// The number of writes that are not durable yet.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// What a power cut now may leave: what is durable, and of the writes since then the pieces for
-    /// which `choose` says so. Pieces are asked for and applied in the order of the log, so that of
-    /// several writes to one place any may be the last to have arrived.
+    /// An image that a power cut now may leave: the durable content, and those pieces of the writes since the
+    /// last sync for which `choose` returns true. `choose` is called for the pieces in the order of the log,
+    /// and they are applied in this order. So each of several writes to one place may be the last that
+    /// reached the disk.
     #[must_use]
     pub fn crash_image(&self, piece: Piece, mut choose: impl FnMut(PendingPiece<'_>) -> bool) -> Pages {
         let mut image = self.durable.clone();
@@ -109,8 +110,8 @@ impl DiskModel {
         image
     }
 
-    /// One of the images of whole pages that a power cut now may leave: nothing unsynced, everything, the oldest writes, all
-    /// writes but one, or from the fourth on pages by chance.
+    /// One of the images of whole pages that a power cut now may leave. `nth` selects it: 0 has no unsynced
+    /// write, 1 has all of them, 2 the oldest ones, 3 all but one. From 4 on, chance decides for each page.
     #[must_use]
     pub fn image_of_pages(&self, nth: u32, random: &mut fastrand::Rng) -> Pages {
         match nth {
@@ -128,7 +129,7 @@ impl DiskModel {
         }
     }
 
-    /// An image with pieces by chance.
+    /// An image in which chance decides for each piece whether it reached the disk.
     #[must_use]
     pub fn image_by_chance(&self, piece: Piece, random: &mut fastrand::Rng) -> Pages {
         let share = random.u8(1..=7);

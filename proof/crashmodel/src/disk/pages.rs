@@ -1,4 +1,4 @@
-//! The content of a disk, sparse, in pages that copies share until one of them is written.
+//! The sparse content of a disk. Copies share a page until one of them writes it.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ pub const PAGE: usize = 4096;
 
 /// A page's bytes.
 pub type Page = [u8; PAGE];
-/// A page never written.
+/// A page that was never written.
 pub const ZEROS: &Page = &[0; PAGE];
 
-/// The content of a disk. Pages never written, or written with zeros, take no memory; a clone
-/// shares all pages with its original.
+/// The content of a disk. Pages that were never written, or only with zeros, take no memory. A clone shares
+/// all pages with its original.
 #[derive(Clone, Debug, Default)]
 pub struct Pages {
     pages: Vec<Option<Arc<Page>>>,
 }
 
 impl Pages {
-    /// Zeros; `bytes` is rounded up to whole pages.
+    /// A disk of zeros. `bytes` is rounded up to whole pages.
     #[must_use]
     pub fn new(bytes: u64) -> Self {
         Self { pages: vec![None; bytes.div_ceil(PAGE as u64) as usize] }
@@ -38,7 +38,7 @@ impl Pages {
         self.pages.is_empty()
     }
 
-    /// Fills `out` with what is at offset `at`, in bytes; beyond the end there are zeros.
+    /// Fills `out` with the content at offset `at`, in bytes. Past the end the content reads as zeros.
     pub fn read(&self, at: u64, out: &mut [u8]) {
         let mut rest = out;
         for (index, within, len) in spans(at, rest.len()) {
@@ -51,7 +51,7 @@ impl Pages {
         }
     }
 
-    /// Puts `bytes` at offset `at`, in bytes; grows when they reach beyond the end.
+    /// Writes `bytes` at offset `at`, in bytes. The disk grows if they reach beyond its end.
     pub fn write(&mut self, at: u64, bytes: &[u8]) {
         let mut rest = bytes;
         for (index, within, len) in spans(at, bytes.len()) {
@@ -64,7 +64,7 @@ impl Pages {
         }
     }
 
-    /// The page with this number; `None` is zeros.
+    /// The page with this number; `None` stands for a page of zeros.
     #[must_use]
     pub fn page(&self, index: usize) -> Option<&Page> {
         self.pages.get(index)?.as_deref()
@@ -90,7 +90,7 @@ fn write_page(slot: &mut Option<Arc<Page>>, within: usize, bytes: &[u8]) {
     }
 }
 
-/// The pages that a range touches: number, offset within, length, in bytes.
+/// The pages that a range touches: page number, offset within the page and length, in bytes.
 fn spans(at: u64, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     pieces(at, len, PAGE).map(|(at, len)| ((at / PAGE as u64) as usize, (at % PAGE as u64) as usize, len))
 }
