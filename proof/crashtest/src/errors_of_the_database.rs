@@ -1,6 +1,7 @@
-//! A device's error at one sync. At one of the database file the kernel tells one connection, once: what was not
-//! synced never arrives, and later syncs succeed. The log must not forget what it alone has (invariant 6). At one of
-//! the log it must not be swallowed, not even where SQLite does not look at the result (invariant 4).
+//! A device error at one sync. The kernel reports a failed sync of the database file to one connection, once:
+//! what was not synced never reaches the device, and later syncs succeed. The log must not drop what only the
+//! log holds (invariant 6). A failed sync of the log must be reported, even where SQLite does not look at the
+//! result (invariant 4).
 
 use rusqlite::Connection;
 
@@ -21,7 +22,8 @@ fn insert(conn: &Connection, from: u32, note: &dyn Fn(Event)) {
         note(Event::Begin { number });
         let statement = format!("INSERT INTO t VALUES({number}, randomblob(900));");
         if sql::commit(conn, &statement).is_err() {
-            // The log was about to start over. Once it is told, and the next time it works.
+            // The log was about to start over. This connection is told of the failed sync once, and succeeds
+            // the next time.
             sql::roll_back(conn).unwrap();
             sql::commit(conn, &statement).unwrap();
         }
@@ -29,8 +31,9 @@ fn insert(conn: &Connection, from: u32, note: &dyn Fn(Event)) {
     }
 }
 
-/// One connection's checkpoint fails at the sync of the database. Another one, which was told of nothing, makes
-/// it, and goes on so that the log starts over; or both close. Then power fails, at every barrier since.
+/// One connection's checkpoint fails at the sync of the database. Another connection, which was told nothing,
+/// makes the checkpoint again and goes on, so that the log starts over. With `closes` both connections close
+/// instead. Then power fails at the barriers after that.
 fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
     register().unwrap();
     let setup = Setup { settings: String::new(), page_bytes: 1024, threads: 1, ..Setup::for_seed(engine, 1) };
@@ -52,7 +55,7 @@ fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
         if synchronous != "OFF" {
             assert!(told_of.is_err() && recorder.has_failed_sync(), "no sync has failed");
         }
-        // The other one knows nothing.
+        // The other connection was not told of the failure.
         let _ = sql::checkpoint(&other, "RESTART");
         if closes {
             drop(told);
@@ -74,7 +77,7 @@ fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
     );
 }
 
-/// Lets the power fail at barriers, and behind acknowledgements, since the first sync that has failed.
+/// Simulates power failures at barriers and after acknowledgements, from the first failed sync on.
 fn assert_nothing_is_lost(stage: &Stage, setup: &Setup, recording: &Recording, what: &str) {
     let mut model = Model::new(recording, &stage.home());
     let mut random = fastrand::Rng::with_seed(7);
@@ -103,8 +106,8 @@ fn assert_nothing_is_lost(stage: &Stage, setup: &Setup, recording: &Recording, w
     assert!(lost);
 }
 
-/// Those with which SQLite's checkpoint writes the database, and syncs it. `ppl` writes what it merges, `scratchpad` stores in
-/// memory; their faults are in [`crate::faults`].
+/// The engines with which SQLite's checkpoint writes and syncs the database. `ppl` writes merged pages
+/// itself, and `scratchpad` stores to memory; [`crate::faults`] tests their faults.
 fn that_write_when_checkpointed() -> impl Iterator<Item = Engine> {
     Engine::own().into_iter().filter(|engine| ![Engine::PPL, Engine::SCRATCHPAD].contains(engine))
 }
@@ -127,8 +130,8 @@ fn inv06_a_sync_that_failed_is_everybodys_at_synchronous_off() {
     }
 }
 
-/// The syncs fail that make the guard durable before the first frame: what shows it then is not on the disk, and the next transaction
-/// must not count on it, whose ever it is.
+/// Fails the syncs that make the guard durable before the first frame. The database then shows a guard that
+/// is not on the disk. The next transaction, of whichever connection, must not rely on it.
 fn the_guard_is_not_durable(engine: Engine, failures: u32, by_another: bool) {
     register().unwrap();
     let setup = Setup { settings: String::new(), page_bytes: 1024, threads: 1, ..Setup::for_seed(engine, 1) };
@@ -167,20 +170,20 @@ fn inv01_a_guard_that_could_not_be_synced_is_put_on_anew() {
     }
 }
 
-/// SQLite commits a transaction over several files by deleting the super-journal, and drops the errors of what
-/// comes behind. So the log has to be flushed before.
+/// SQLite commits a transaction over several files by deleting the super-journal, and ignores errors after
+/// that. So the log must be flushed before the deletion.
 #[test]
 fn inv04_a_commit_with_a_super_journal_fails_when_the_log_cannot_be_flushed() {
     commit_with_a_super_journal(false);
 }
 
-/// Then the super-journal is opened through another VFS.
+/// The super-journal is opened through another VFS if the log belongs to an attached database.
 #[test]
 fn inv04_it_fails_as_well_where_the_log_is_that_of_an_attached_database() {
     commit_with_a_super_journal(true);
 }
 
-/// Database `a` is the one with a log.
+/// Only database `a` has a log.
 fn commit_with_a_super_journal(attached: bool) {
     register().unwrap();
     let setup =

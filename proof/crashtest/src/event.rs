@@ -1,4 +1,4 @@
-//! What a workload did that durability depends on, in the order in which it happened.
+//! The actions of a workload that durability depends on, in the order in which they happened.
 #![allow(missing_docs)] // offsets, lengths and sizes are bytes
 
 use std::collections::HashSet;
@@ -9,11 +9,11 @@ use duralite_journal::media::Medium;
 use duralite_journal::{Descriptor, engines};
 use duralite_medium::LINE_BYTES;
 
-/// A file, by the number of its making: one that is deleted and made again is another file.
+/// The number of a file. A file that is deleted and made again gets a new number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u32);
 
-/// Where in the source a call came from, as an index into [`Recording::sites`].
+/// The place in the source that made a call, as an index into [`Recording::sites`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SiteId(pub u32);
 
@@ -22,7 +22,7 @@ pub struct SiteId(pub u32);
 pub enum FileKind {
     /// Mapped memory: lines of 64 bytes, flushed and fenced.
     Memory,
-    /// Sectors of 512 bytes, in any order until a sync.
+    /// Sectors of 512 bytes, which become durable in any order until a sync.
     Sectors,
 }
 
@@ -41,41 +41,41 @@ pub fn is_log(path: &Path) -> bool {
     duralite_journal::directory::is_log_name(path)
 }
 
-/// One step.
+/// One step of a recording.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// Bytes were stored in memory.
     Store { file: FileId, at: u64, bytes: Box<[u8]> },
-    /// Lines began to be written back.
+    /// The write-back of lines began.
     Flush { file: FileId, at: u64, len: u64, site: SiteId },
-    /// What was flushed became durable; in memory that is durable on store, `all` that was stored.
+    /// Flushed lines became durable; with `all` every store did, as in memory that is durable on store.
     Fence { file: FileId, all: bool, site: SiteId },
     /// Bytes were written to a file.
     Write { file: FileId, at: u64, bytes: Box<[u8]> },
-    /// What was written became durable.
+    /// Everything that was written became durable.
     Sync { file: FileId, site: SiteId },
-    /// Syncing failed: what was written and not synced never arrives, and the next sync will not say so.
+    /// A sync failed. What was written and not synced never reaches the device, and the next sync succeeds.
     Lost { file: FileId },
-    /// Of what was written, this range became durable.
+    /// Everything that was written in this range became durable.
     SyncRange { file: FileId, at: u64, len: u64, site: SiteId },
-    /// The file got another size.
+    /// The file got a new size.
     Truncate { file: FileId, size: u64 },
     /// The file grew by zeros, durably.
     Extend { file: FileId, size: u64 },
-    /// A path got this file, or none.
+    /// From now on the path names this file, or none.
     Name { path: PathBuf, file: Option<FileId> },
     /// The names in the directory of a path became durable.
     SyncNames { path: PathBuf, site: SiteId },
-    /// A request of the disk that everything is on, where there is one.
+    /// A request of the disk, if everything is on a disk that logs its requests.
     Disk(DiskEvent),
     /// A transaction is about to be committed.
     Begin { number: u32 },
-    /// All transactions up to this one must be found from now on.
+    /// From now on all transactions up to this one must be found.
     Acknowledged { number: u32 },
 }
 
 impl Event {
-    /// The call site, if it is a call that makes something durable.
+    /// The call site, if the event is a call that makes something durable.
     #[must_use]
     pub fn site(&self) -> Option<SiteId> {
         match self {
@@ -89,18 +89,18 @@ impl Event {
     }
 }
 
-/// A file that a recording speaks of.
+/// A file of a recording.
 #[derive(Clone, Debug)]
 pub struct RecordedFile {
     /// Its path.
     pub path: PathBuf,
     /// How it becomes durable.
     pub kind: FileKind,
-    /// What was durable in it when the recording began.
+    /// The file's durable content when the recording began.
     pub initial: Vec<u8>,
 }
 
-/// A run of a workload.
+/// A recorded run of a workload.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     /// Every file, by number.
@@ -111,7 +111,8 @@ pub struct Recording {
     pub events: Vec<Event>,
     /// The call sites.
     pub sites: Vec<String>,
-    /// Of each file of memory the lines that nobody has flushed: what is in them matters to nobody after a crash.
+    /// For each file of memory, the lines that were stored and never flushed. Their content need not survive
+    /// a crash.
     pub volatile: Vec<HashSet<u64>>,
 }
 

@@ -1,4 +1,4 @@
-//! A state that broke the oracle: told in one line, and kept.
+//! A state that breaks the oracle: described in one line, and kept for a replay.
 
 use std::fmt;
 use std::fs;
@@ -13,9 +13,9 @@ use crate::model::Contents;
 use crate::setup::Setup;
 use crate::workload::Bounds;
 
-/// What describes a kept state.
+/// The file that describes a kept state.
 const DESCRIPTION: &str = "state.json";
-/// The disk of a state that a power cut left on one.
+/// The image of the disk, for a state that a power cut left on a disk.
 pub(crate) const DISK: &str = "disk.img";
 
 /// A crash state that breaks the oracle.
@@ -29,11 +29,11 @@ pub struct Violation {
     pub seed: u64,
     /// Number of the event before which the crash came.
     pub position: usize,
-    /// What had been begun and acknowledged.
+    /// The transactions that had been begun and acknowledged.
     pub bounds: Bounds,
-    /// The state, with paths below the stage.
+    /// The state, with paths relative to the stage's root directory.
     pub contents: Contents,
-    /// The disk that the database is on, if it is on one of its own.
+    /// The disk that the database is on, if it is on a disk of its own.
     pub disk: Option<(FileSystemKind, Pages)>,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// A kept state but for its files.
+/// A kept state without its files.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Description {
     what: String,
@@ -62,14 +62,14 @@ pub(crate) struct Description {
 
 impl Description {
     /// # Errors
-    /// When the directory holds none.
+    /// If the directory holds no kept state.
     pub fn read(dir: &Path) -> Result<Self> {
         let text = fs::read_to_string(dir.join(DESCRIPTION))
             .with_context(|| format!("{} holds no kept state", dir.display()))?;
         Ok(serde_json::from_str(&text)?)
     }
 
-    /// The file system of its disk, if it is one.
+    /// The file system of the state's disk, if the state has a disk.
     pub fn file_system(&self) -> Result<Option<FileSystemKind>> {
         let parse = |name: &String| name.parse().map_err(anyhow::Error::msg);
         self.file_system.as_ref().map(parse).transpose()
@@ -81,16 +81,16 @@ impl Description {
 }
 
 impl Violation {
-    /// Whether there is a state that can be kept and recovered again.
+    /// Whether the violation has a state that can be kept and recovered again.
     #[must_use]
     pub fn has_state(&self) -> bool {
         self.disk.is_some() || !self.contents.is_empty()
     }
 
-    /// Keeps the state below a directory; returns where.
+    /// Keeps the state in a directory below `below`, and returns that directory.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The error of the file system.
     pub fn keep(&self, below: &Path) -> Result<PathBuf> {
         let dir = below.join(format!("{}-{}-{}", self.setup.engine, self.seed, self.position));
         let _ = fs::remove_dir_all(&dir);

@@ -1,9 +1,9 @@
-//! Faults at the n-th call for every n: errors of the device, lack of space, short writes, failed syncs,
-//! failed mappings, and memory that SQLite does not get.
+//! Makes the n-th call fail, for every n: device errors, lack of space, short writes, failed syncs, failed
+//! mappings, and refused memory allocations of SQLite.
 //!
-//! Each has to end in an error that SQLite tells, without a panic; whoever reads on sees a prefix of the
-//! commits; after the connections are closed and opened again everything acknowledged is there; and the
-//! same holds if the power fails instead.
+//! Each fault must end in an error that SQLite reports, without a panic. A connection that reads on must see
+//! a prefix of the commits. After the connections are closed and opened again, everything acknowledged must
+//! be there. The same must hold if the power fails instead.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::transactions::Reference;
 use crate::workers::{self, Verdict};
 use crate::workload::{self, Bounds, Length, Script};
 
-/// How far to go.
+/// How much to test.
 #[derive(Clone, Copy, Debug)]
 pub struct FaultPlan {
     /// The engine.
@@ -37,24 +37,24 @@ pub struct FaultPlan {
     pub seed: u64,
     /// Its steps.
     pub length: Length,
-    /// Every so many-th call fails, in a run of its own.
+    /// One of this many calls fails, each in a run of its own.
     pub every: u64,
-    /// The same for requests of memory.
+    /// One of this many memory allocations fails, each in a run of its own.
     pub every_allocation: u64,
-    /// Crash states that are looked at after each fault.
+    /// Crash states that are checked after each fault.
     pub crashes: usize,
 }
 
-/// What has been done.
+/// What has been tested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultTally {
-    /// Faults by what failed.
+    /// The number of faults, by the kind of call that failed.
     pub faults: BTreeMap<String, u64>,
-    /// Faults of which SQLite told the application.
+    /// Faults that SQLite reported to the application.
     pub told: u64,
-    /// Faults that somebody made good: with a second try, or because nothing depended on it.
+    /// Faults without an error: a second try succeeded, or nothing depended on the call.
     pub absorbed: u64,
-    /// Crash states behind faults that were recovered.
+    /// Crash states after faults that were recovered.
     pub crashes: u64,
 }
 
@@ -90,22 +90,22 @@ impl fmt::Display for FaultTally {
     }
 }
 
-/// What is to fail.
+/// The call or allocation that is to fail.
 #[derive(Clone, Copy, Debug)]
 enum Which {
     Call(Fault),
     Allocation(u64),
 }
 
-/// Lets every call of a workload fail in turn, on every processor.
+/// Makes every call of a workload fail in turn, on every processor.
 ///
 /// # Errors
-/// What could not be run at all. A fault that breaks a promise is the inner error.
+/// What could not be run at all. The inner error is a fault that breaks a promise.
 pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     inject_into(plan, |plain| {
         let mut all: Vec<Which> = Vec::new();
         for nth in (0..plain.calls).step_by(plan.every.max(1) as usize) {
-            // Whoever tries again is told a second time, and who goes on for ever, always.
+            // Code that tries again fails a second time; with the last value it fails however often it tries.
             let times = [1, 2, u64::MAX][(nth % 3) as usize];
             all.push(Which::Call(Fault { nth, times }));
         }
@@ -115,10 +115,10 @@ pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     })
 }
 
-/// Lets each sync fail that makes durable that a database names no log any more.
+/// Makes each sync fail that makes durable that the guard is lifted: that the database names no log any more.
 ///
 /// # Errors
-/// As [`inject`]; also when the workload has no such sync.
+/// As [`inject`]. Also fails if the workload has no such sync.
 pub fn inject_where_the_guard_is_lifted(plan: &FaultPlan) -> Verdict<FaultTally> {
     inject_into(plan, |plain| {
         let fail = |nth: &u64| [1, 2, u64::MAX].map(|times| Which::Call(Fault { nth: *nth, times }));
@@ -166,9 +166,9 @@ fn inject_with(
 /// A run without faults.
 struct Plain {
     calls: u64,
-    /// Requests of memory.
+    /// Memory allocations.
     allocations: u64,
-    /// The calls that sync a database's header from which the guard has been taken.
+    /// The calls that sync a database's header after the guard has been lifted.
     lifts: Vec<u64>,
     /// Transactions.
     begun: u32,
@@ -192,7 +192,7 @@ impl Plain {
     }
 }
 
-/// The events that make durable that the guard was taken from a database.
+/// The events that make the lifting of the database's guard durable.
 fn lifts(recording: &Recording, database: &Path) -> Vec<usize> {
     let is_database = |file: &FileId| recording.files[file.0 as usize].path == database;
     let (mut guarded, mut lifted) = (false, false);
@@ -211,8 +211,8 @@ fn lifts(recording: &Recording, database: &Path) -> Vec<usize> {
     found
 }
 
-/// A recorder of a stage whose database is in WAL mode already: what a failing device does to a rollback
-/// journal is SQLite's own affair.
+/// A recorder for a stage whose database is already in WAL mode: how SQLite handles a failing device with its
+/// own rollback journal is not tested here.
 pub(crate) fn recorder_of(stage: &Stage, setup: &Setup) -> Result<Arc<Recorder>> {
     let plain = Setup { engine: Engine::Stock, ..setup.clone() };
     let conn = stage.connect(&plain)?;
@@ -244,7 +244,7 @@ fn one(
         bounds =
             Bounds { acknowledged: if setup.waits { script.committed() } else { 0 }, begun: script.begun() };
         if ended.is_err() {
-            // Whoever goes on without opening anew sees a prefix, or an error.
+            // A connection that goes on without being opened again sees a prefix, or an error.
             script.look_on(reference)?;
         }
         ended
@@ -272,7 +272,7 @@ fn one(
     if panics::count() > panics {
         return broken("something panicked".into(), bounds, 0, &Contents::new());
     }
-    // The application ends, and comes back: nothing fails any more.
+    // The application ends and starts again, and now nothing fails.
     if let Err(what) = oracle::check(&stage, setup, reference, bounds, Depth::UseOn) {
         return broken(format!("after it was opened again: {what}"), bounds, 0, &Contents::new());
     }
@@ -282,8 +282,8 @@ fn one(
     }
 }
 
-/// The power fails instead, some time after the fault. What is wrong then, with where it failed and what it
-/// left.
+/// Makes the power fail instead, some time after the fault. Returns what is wrong, the bounds and the
+/// position of the power failure, and the state that it left.
 fn lose_power(
     plan: &FaultPlan,
     setup: &Setup,
@@ -330,7 +330,7 @@ fn name_of(call: Call) -> &'static str {
     }
 }
 
-/// Panics anywhere in the process: those that are caught before they reach C count too.
+/// Counts panics anywhere in the process, also those that are caught before they reach C.
 mod panics {
     use std::sync::Once;
     use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
-//! What a crash may leave of a database and its log, explored through the code that users run.
+//! Explores what a crash may leave of a database and its log, with the code that users run.
 //!
 //! A workload of SQL runs under [`hook`]s that record every store, flush, fence, write and sync of the
-//! engines, of the VFS and of SQLite itself. [`model`] says what of that is durable at each moment, and
-//! builds the states that a crash may leave; [`memory`] has each of them recovered, and [`oracle`]
+//! engines, of the VFS and of SQLite itself. [`model`] says what is durable at each moment of the recording,
+//! and builds the states that a crash may leave. [`memory`] has each of these states recovered. [`oracle`]
 //! judges the result against [`transactions`], whose outcome stock SQLite has computed.
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! A medium that says once that a flush of the log is done, and loses what it was for: what is left is refused and can be saved, or
-//! opens, as of a transaction.
+//! Tests a medium that once reports a flush of the log as done but loses the flushed data. The database must
+//! then either be refused and be salvageable, or open in the state after some transaction.
 //!
-//! Nothing that a log can hold tells that its end is lost, so an image may open without commits that were acknowledged: they are
-//! counted. If pages went home meanwhile, on the word of that flush, the database file may hold a part of such a transaction; they are
-//! counted too, and are a violation where no page went home. With a log for each page (`ppl`) they are not: a flush is for a part of several
-//! of these, and nothing says which pages a transaction has.
+//! Nothing in a log can show that its end is lost, so an image may open without commits that were
+//! acknowledged. The tally counts these images. If pages were written home in the meantime because of that
+//! flush, the database file may hold a part of such a transaction. The tally counts these images too; where
+//! no page was written home, such an image is a violation. With a log for each page (`ppl`) it is none: a
+//! flush covers part of several page logs, and nothing says which pages a transaction has changed.
 
 use std::fmt;
 use std::fs::File;
@@ -28,42 +29,42 @@ use crate::transactions::{self, Reference};
 use crate::workers::Verdict;
 use crate::workload::{self, Bounds, Length};
 
-/// Crashes after so many commits that follow the flush.
+/// Simulates a crash after each of these numbers of commits that follow the flush.
 const COMMITS_LATER: [u32; 3] = [1, 2, 6];
-/// Of a run so many flushes are dropped.
+/// The most flushes of one run to drop.
 const DROPPED: usize = 12;
 
-/// How far to go.
+/// How much to test.
 #[derive(Clone, Copy, Debug)]
 pub struct LyingPlan {
     /// The engine.
     pub engine: Engine,
-    /// The first run's seed; runs follow with the next ones.
+    /// The first run's seed. The next runs use the next seeds.
     pub seed: u64,
-    /// Stop when so many images have been opened.
+    /// Stop once this many images have been opened.
     pub images: u64,
     /// Steps in a run.
     pub length: Length,
 }
 
-/// What has been done.
+/// What has been tested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LyingTally {
     /// Images opened.
     pub images: u64,
-    /// Of these, those with every transaction that was acknowledged.
+    /// Images opened with every transaction that was acknowledged.
     pub whole: u64,
-    /// Of these, those that open as of an earlier transaction.
+    /// Images that opened in the state after an earlier transaction.
     pub ends_earlier: u64,
-    /// Of these, those that open as of no transaction.
+    /// Images that opened in a state after no transaction.
     pub mixed: u64,
-    /// Of these, those that are refused.
+    /// Images that were refused.
     pub refused: u64,
-    /// Of the refused ones, those of whose log nothing can be read: the database file alone is saved.
+    /// Refused images whose log could not be read: only the database file is salvaged.
     pub unreadable: u64,
-    /// Of the refused ones, those that were saved as of no transaction.
+    /// Refused images whose salvaged database is in a state after no transaction.
     pub saved_mixed: u64,
-    /// Transactions that were whole behind the damage.
+    /// Whole transactions that were found after the damage.
     pub later: u64,
 }
 
@@ -95,12 +96,12 @@ impl fmt::Display for LyingTally {
 /// Drops flushes of runs until the plan is fulfilled.
 ///
 /// # Errors
-/// What could not be run at all. An image that breaks a promise is the inner error.
+/// What could not be run at all. The inner error is an image that breaks a promise.
 pub fn lie(plan: &LyingPlan) -> Verdict<LyingTally> {
     let mut tally = LyingTally::default();
     for seed in plan.seed.. {
         let setup = Setup::for_seed(plan.engine, seed);
-        // Under a weaker promise nothing is wrong with what is lost.
+        // Under a weaker promise a loss would be no violation.
         if !setup.waits || setup.threads > 1 || !setup.is_wal() {
             continue;
         }
@@ -128,13 +129,14 @@ struct Rig {
     out: PathBuf,
 }
 
-/// What is known of an image.
+/// What is known about an image.
 #[derive(Clone, Copy)]
 struct Image {
     bounds: Bounds,
     /// The last transaction that was acknowledged before the flush.
     before: u32,
-    /// Whether a part of a transaction may be there: the database file was written after it, or each page has a log.
+    /// Whether the image may hold a part of a transaction: the database file was written after the flush, or
+    /// the engine keeps a log for each page.
     may_be_mixed: bool,
 }
 
@@ -173,7 +175,7 @@ impl Rig {
         recording.files.get(file.0 as usize).map(|file| file.path.as_path())
     }
 
-    /// Whether it is one of the log, or of its region: the files of SQLite have names of their own.
+    /// Whether the event is a flush of the log or of its region: of any file that is not one of SQLite's.
     fn is_flush_of_log(&self, recording: &Recording, event: &Event) -> bool {
         let (Event::Fence { file, .. } | Event::Sync { file, .. } | Event::SyncRange { file, .. }) = event
         else {
@@ -188,7 +190,7 @@ impl Rig {
         self.path_of(recording, *file).is_some_and(|path| !is_sqlites(path))
     }
 
-    /// The run goes on, and the power fails some commits later.
+    /// Continues the run after the dropped flush, and simulates power failures some commits later.
     fn go_on(
         &self,
         recording: &Recording,
@@ -234,7 +236,7 @@ impl Rig {
         Box::new(Violation { what, setup, seed, position, bounds: image.bounds, contents, disk: None })
     }
 
-    /// Opens an image, or saves what it holds; the inner error is what is wrong.
+    /// Opens an image, or salvages its content. The inner error is what is wrong.
     fn judge(&self, contents: &Contents, image: Image, tally: &mut LyingTally) -> Result<Result<(), String>> {
         tally.images += 1;
         self.stage.set(contents)?;
@@ -262,7 +264,7 @@ impl Rig {
         Ok(Ok(()))
     }
 
-    /// The transaction as of which the stage's database opens; `None` for none.
+    /// The transaction whose outcome the stage's database shows; `None` if it is that of no transaction.
     fn open(&self) -> Result<Option<u32>, String> {
         let before = duralite::last_refusal();
         let opened = self.stage.connect(&self.setup);
@@ -272,7 +274,7 @@ impl Rig {
             Err(error) if duralite::last_refusal() != before => {
                 Err(format!("{error}: {}", duralite::last_error().unwrap_or_default()))
             }
-            // It was opened, and its pages do not fit together.
+            // The database was opened, but its pages do not fit together.
             Err(error)
                 if matches!(
                     error.sqlite_error_code(),
@@ -295,7 +297,7 @@ impl Rig {
         let logs = || contents.iter().filter(|(path, content)| content.is_some() && is_log(path));
         let is_it = |path: &Path| matches!(directory::describe(path), Ok(about) if about.id == log_id);
         let Some((log, _)) = logs().find(|(path, _)| is_it(path)) else {
-            // What it begins with is lost.
+            // The beginning of the log is lost.
             let is_illegible =
                 |path: &Path| matches!(directory::describe(path), Err(JournalError::Format { .. }));
             anyhow::ensure!(logs().any(|(path, _)| is_illegible(path)), "the log is not there");
@@ -318,7 +320,7 @@ impl Rig {
         let (mut number, file) = (None, self.new_file()?);
         for what in [Written::BeforeDamage, Written::FileAlone] {
             salvaged.write(&at, (&file, &self.out), what)?;
-            // Of a journal that is damaged as much as can be read.
+            // A damaged journal is rolled back as far as it can be read.
             if let Err(error) = salvaged.roll_back((&file, &self.out), log_id) {
                 anyhow::ensure!(matches!(error, JournalError::Corrupt { .. }), error);
             }
@@ -330,7 +332,8 @@ impl Rig {
         for (path, content) in contents {
             anyhow::ensure!(std::fs::read(path).ok() == *content, "{} was changed", path.display());
         }
-        // Up to the last transaction after which every page is known: what follows is among the later ones.
+        // `ppl` is salvaged up to the last transaction after which every page is known. The transactions
+        // after that must be among the later ones.
         let is_listed = |number: u32| later >= u64::from(image.before.saturating_sub(number));
         match number {
             Some(number) if number >= image.before => Ok(()),
@@ -351,7 +354,7 @@ impl Rig {
         Ok(salvage::create(&self.out)?)
     }
 
-    /// Saves the database file, where nothing can be read of the log.
+    /// Salvages the database file alone if nothing of the log can be read.
     fn save_alone(&self, database: &DatabaseAt, image: Image, tally: &mut LyingTally) -> Result<()> {
         salvage::write_file_alone(database, (&self.new_file()?, &self.out))?;
         tally.unreadable += 1;
@@ -363,7 +366,7 @@ impl Rig {
         Ok(())
     }
 
-    /// The transaction as of which the database is that was saved.
+    /// The transaction whose outcome the salvaged database shows; `None` if it is that of no transaction.
     fn saved(&self) -> Result<Option<u32>> {
         let uri = format!("file:{}?immutable=1", self.out.display());
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;

@@ -1,4 +1,4 @@
-//! The explorer: every crash state of every window of a recording, recovered by the real code.
+//! The explorer: it recovers the crash states of every window of a recording with the real code.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,49 +21,48 @@ use crate::transactions::Reference;
 use crate::workers::{self, Verdict};
 use crate::workload::{self, Bounds, Length, Run};
 
-/// A window with at most so many lines, sectors, sizes and names in doubt is explored exhaustively.
+/// A window with at most this many lines, sectors, sizes and names in doubt is explored exhaustively.
 const EXHAUSTIVE_LINES: usize = 12;
-/// Of so many states one is recovered twice, one is used on, and one is crashed again while it is
-/// recovered.
+/// One of this many states is recovered twice, one is used on, and one crashes again during its recovery.
 const TWICE_EVERY: u64 = 4;
 const USE_ON_EVERY: u64 = 24;
 const CRASH_AGAIN_EVERY: u64 = 128;
-/// At one of so many, every process dies first, and power fails when others have gone on.
+/// At one of this many points, every process dies first, and power fails after other processes have gone on.
 const DIE_EVERY: u64 = 192;
 
-/// How far to go.
+/// How much to explore.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// The engine.
     pub engine: Engine,
-    /// The first run's seed; runs follow with the next ones.
+    /// The first run's seed. The next runs use the next seeds.
     pub seed: u64,
-    /// Stop when so many states have been recovered.
+    /// Stop once this many states have been recovered.
     pub states: u64,
     /// Steps in a run.
     pub length: Length,
-    /// States of a window with more in doubt than is explored exhaustively.
+    /// How many states to build of a window that is too large to be explored exhaustively.
     pub window_states: usize,
 }
 
-/// What has been done.
+/// What has been explored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Runs recorded.
     pub runs: u64,
     /// Windows between two barriers.
     pub windows: u64,
-    /// Of these, those of which every state was recovered.
+    /// Windows of which every state was recovered.
     pub exhaustive: u64,
     /// States recovered.
     pub states: u64,
-    /// Of these, those that a crash during recovery left.
+    /// States that a crash during recovery left.
     pub during_recovery: u64,
-    /// Of these, those that a power failure left after processes had died and others had gone on.
+    /// States that a power failure left after processes had died and others had gone on.
     pub after_death: u64,
-    /// Of these, those that were recovered twice.
+    /// States that were recovered twice.
     pub twice: u64,
-    /// Of these, those that were used on.
+    /// States that were used on.
     pub used_on: u64,
 }
 
@@ -95,12 +94,12 @@ impl fmt::Display for Tally {
 /// Explores runs until the plan is fulfilled, on every processor.
 ///
 /// # Errors
-/// What could not be run at all. A state that breaks the oracle is the inner error.
+/// What could not be run at all. The inner error is a state that breaks the oracle.
 pub fn explore(plan: &Plan) -> Verdict<Tally> {
     explore_counting(plan, &AtomicU64::new(0))
 }
 
-/// As [`explore`], and counts the states of each run when that is explored.
+/// As [`explore`], and adds the states of each run to `states` when the run has been explored.
 ///
 /// # Errors
 /// As [`explore`].
@@ -138,13 +137,13 @@ fn explore_runs(plan: &Plan, next: &AtomicU64, states: &AtomicU64) -> Verdict<Ta
 /// When an exploration ends.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// So many states in all.
+    /// The most states in all.
     pub states: u64,
-    /// So many of one window that is not explored exhaustively.
+    /// The most states of a window that is not explored exhaustively.
     pub window_states: usize,
-    /// A window with at most so many lines or other pieces in doubt is explored exhaustively.
+    /// A window with at most this many lines or other pieces in doubt is explored exhaustively.
     pub exhaustive_lines: usize,
-    /// Only the windows that end at these events.
+    /// If set, only windows that end at these events are explored.
     pub near: Option<BTreeSet<usize>>,
 }
 
@@ -160,9 +159,9 @@ impl Explorer {
     /// An explorer of a run.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// The error of SQLite.
     pub fn new(stage: Stage, setup: Setup, seed: u64, run: &Run) -> Result<Self> {
-        // One more, for what is committed after recovery.
+        // More than were begun: transactions are also committed after recovery.
         let reference = Reference::new(seed, run.begun + 3)?;
         Ok(Self { stage, setup, seed, reference })
     }
@@ -187,7 +186,7 @@ impl Explorer {
                 if let Some(violation) = self.window(&model, bounds, position, limits, tally)? {
                     return Ok(Some(violation));
                 }
-                // The guard comes and goes with such a sync.
+                // The guard is raised and lifted with a sync of the database.
                 if self.is_of_database(recording, event)
                     && let Some(violation) = self.die(&model, bounds, position, tally)?
                 {
@@ -279,7 +278,7 @@ impl Explorer {
         Box::new(Violation { what, setup, seed, position, bounds, contents, disk: None })
     }
 
-    /// Recovers a state under recording, and explores what crashes during that leave.
+    /// Recovers a state under recording, and explores the states that crashes during this recovery leave.
     fn crash_again(
         &self,
         contents: &Contents,
@@ -294,7 +293,7 @@ impl Explorer {
                 recorder.begin_with(path, FileKind::of(content), content.clone());
             }
         }
-        // With the checkpoint that the last close makes.
+        // Includes the checkpoint of the last close.
         let recovered = workload::under_hook(&self.stage, &recorder, || {
             oracle::check(&self.stage, &self.setup, &self.reference, bounds, Depth::Close)
         });
@@ -308,8 +307,9 @@ impl Explorer {
         Ok(violation)
     }
 
-    /// Every process dies at this point, others recover what it left and commit on top of it, and then
-    /// power fails. Where the guard is off, stock SQLite is such another one, too.
+    /// Every process dies at this point, other processes recover what it left and commit on top of it, and
+    /// then power fails. If the database has no guard at this point, stock SQLite is tried as such a process,
+    /// too.
     fn die(
         &self,
         model: &Model,

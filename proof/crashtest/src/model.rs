@@ -1,17 +1,18 @@
-//! What is durable after part of a recording, and what a crash then may leave.
+//! What is durable after a part of a recording, and what a crash may leave then.
 //!
-//! - Memory: of each line any prefix of the stores since it was last flushed and fenced, word by word.
-//!   Lines are written back spontaneously at any time, and one that is flushed but not yet fenced may
-//!   or may not have arrived. Words of 8 bytes are atomic. Lines that are never flushed hold what need
-//!   not survive: all of them together have arrived or have not.
-//! - Files on a device: of each sector of 512 bytes any version since the last sync, and any size since
-//!   then; what no chosen version fills is as it was before, or zeros. Where such a file is mapped as memory besides,
-//!   its lines are in doubt as those of memory, until they are flushed and fenced, or the file is synced.
-//! - Where the database is on a disk of its own and is mapped ([`Model::over_disk`]), the disk says which names there are and how
-//!   long the file is, as on a file system with direct access; what is in it is in memory.
-//! - Names of logs: any state since their directory was last synced. Other names in the database's directory are
-//!   SQLite's business, and become durable with any later sync of such a file, as on file systems with a journal of
-//!   their metadata.
+//! - Memory: each line holds any prefix, word by word, of the stores since it was last flushed and fenced.
+//!   The processor may write a line back at any time, and a line that is flushed but not yet fenced may or
+//!   may not have reached the medium. Words of 8 bytes are atomic. Lines that are never flushed hold data
+//!   that need not survive: either all of them have reached the medium, or none.
+//! - Files on a device: each sector of 512 bytes holds any version since the last sync, and the file has any
+//!   of its sizes since then. What no chosen version fills is as before, or zeros. If such a file is also
+//!   mapped as memory, its lines are in doubt like those of memory, until they are flushed and fenced, or the
+//!   file is synced.
+//! - If the database is mapped and on a disk of its own ([`Model::over_disk`]), the disk decides which names
+//!   exist and how long the file is, as on a file system with direct access. The file's content is in memory.
+//! - Names of logs: any state since their directory was last synced. Other names in the database's directory
+//!   belong to SQLite. They become durable with any later sync of such a file, as on file systems that
+//!   journal their metadata.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -35,14 +36,14 @@ struct File {
     /// Lines that are never flushed.
     volatile: HashSet<u64>,
     sectors: Sectors,
-    /// Sizes since the last sync.
+    /// Sizes that the file had since the last sync.
     sizes: Vec<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Name {
     durable: Option<FileId>,
-    /// What it stood for since it was last durable.
+    /// The files that the name stood for since it was last durable.
     pending: Vec<Option<FileId>>,
 }
 
@@ -53,12 +54,12 @@ pub struct Model {
     names: BTreeMap<PathBuf, Name>,
     /// The database's directory.
     home: PathBuf,
-    /// The database, if its directory is on a disk of its own.
+    /// The path of the database, if its directory is on a disk of its own.
     on_disk: Option<PathBuf>,
     paths: Vec<PathBuf>,
 }
 
-/// One thing that a crash may leave in one of several states: 0 is the durable one.
+/// One piece that a crash may leave in one of several states. State 0 is the durable one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     place: Place,
@@ -78,7 +79,8 @@ enum Place {
 }
 
 impl Model {
-    /// The state in which a recording began. Names below `home` that are not a log's follow the rule for the database.
+    /// The state in which the recording began. Names below `home` that are not logs follow the rule for the
+    /// database's directory.
     #[must_use]
     pub fn new(recording: &Recording, home: &Path) -> Self {
         let files = recording.files.iter().enumerate().map(|(nth, file)| File {
@@ -103,15 +105,16 @@ impl Model {
         }
     }
 
-    /// The state in which a recording began whose database is mapped, and in a directory whose names and sizes are a disk's:
-    /// in doubt is only what is in the database. [`Model::crash`] leaves as much of that as there may be, whatever the file's size.
+    /// The state in which the recording began of a mapped database in a directory whose names and sizes the
+    /// disk decides. Only the database's content is in doubt. [`Model::crash`] returns all of the content
+    /// that may be left, whatever the file's size.
     #[must_use]
     pub fn over_disk(recording: &Recording, database: &Path) -> Self {
         let home = database.parent().unwrap_or(database);
         Self { on_disk: Some(database.to_path_buf()), ..Self::new(recording, home) }
     }
 
-    /// Whether the disk knows names and sizes there.
+    /// Whether the disk decides the name and size of this path.
     fn is_on_disk(&self, path: &Path) -> bool {
         self.on_disk.is_some() && path.starts_with(&self.home)
     }
@@ -125,7 +128,7 @@ impl Model {
         )
     }
 
-    /// Takes the next event of the recording.
+    /// Applies the next event of the recording.
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::Store { file, at, bytes } => self.files[file.0 as usize].store(*at, bytes),
@@ -156,8 +159,9 @@ impl Model {
         }
     }
 
-    /// Takes a flush that the medium says it has done, and has not. What it was for has arrived or has not, and no later one is for
-    /// it. Of memory it has not, and comes with whatever is stored in its line later.
+    /// Applies a flush that the medium reports as done but does not carry out. Written sectors may or may not
+    /// have reached the device, and no later sync writes them. Lines of memory have not reached the medium;
+    /// they are written back with the next store to the same line.
     pub fn drop_flush(&mut self, event: &Event) {
         match event {
             Event::Fence { file, all, .. } => self.files[file.0 as usize].lines.lose(*all),
@@ -170,8 +174,9 @@ impl Model {
         }
     }
 
-    /// What the death of every process leaves: everything that was done, durable or not. As a recording of
-    /// what is durable and, as its first events, of what is not, since power may fail later.
+    /// What remains when every process dies: everything that was done, durable or not. Since power may fail
+    /// later, it is also returned as a recording, which starts with what is durable and has the rest as its
+    /// first events.
     #[must_use]
     pub fn survive(&self) -> (Contents, Recording) {
         let mut recording = Recording::default();
@@ -205,7 +210,7 @@ impl Model {
         }
     }
 
-    /// Everything that is in doubt.
+    /// Every piece in doubt.
     #[must_use]
     pub fn choices(&self) -> Vec<Choice> {
         let mut choices = Vec::new();
@@ -238,12 +243,12 @@ impl Model {
         choices
     }
 
-    /// Whether any name may lead to the file.
+    /// Whether any name may lead to this file after a crash.
     fn is_reachable(&self, id: FileId) -> bool {
         self.names.values().any(|name| name.durable == Some(id) || name.pending.contains(&Some(id)))
     }
 
-    /// What a crash leaves with these states chosen, in the order of [`Model::choices`].
+    /// What a crash leaves if each choice has the chosen state; both in the order of [`Model::choices`].
     #[must_use]
     pub fn crash(&self, choices: &[Choice], chosen: &[usize]) -> Contents {
         let mut images: Vec<Option<Vec<u8>>> = vec![None; self.files.len()];
@@ -293,20 +298,20 @@ impl Model {
     }
 }
 
-/// How many states each piece has.
+/// The number of states of each piece.
 #[must_use]
 pub fn states_of(choices: &[Choice]) -> Vec<usize> {
     choices.iter().map(|choice| choice.states).collect()
 }
 
-/// One state by chance, as [`Model::crash`] takes it.
+/// A random state, in the form that [`Model::crash`] takes.
 pub fn sample(choices: &[Choice], random: &mut fastrand::Rng) -> Vec<usize> {
     window::sample(&states_of(choices), random)
 }
 
 impl File {
-    /// The steps from what is durable to what is visible. Memory: what was flushed and not fenced may be
-    /// lost like the rest, and must be flushed again.
+    /// The events that lead from what is durable to what is visible. In memory, flushed lines that are not
+    /// fenced may be lost like all others, and must be flushed again.
     fn redo(&self, file: FileId, events: &mut Vec<Event>) {
         for (at, word) in self.lines.stores() {
             events.push(Event::Store { file, at, bytes: Box::new(*word) });
@@ -351,7 +356,7 @@ impl File {
     fn extend(&mut self, size: u64) {
         let cut = self.visible.len();
         if cut < size as usize {
-            // Whatever a cut may have left behind it is zeros now, and so is the size durable.
+            // What a cut may have left past the new end now reads as zeros, and the new size is durable.
             self.durable.truncate(cut);
             self.sizes.clear();
             self.visible.resize(size as usize, 0);
@@ -364,8 +369,9 @@ impl File {
         self.sectors.sync(&mut self.durable, &self.visible, &sectors);
     }
 
-    /// The kernel has told of the failure once, and takes the pages for clean. Nobody sees the old content as long
-    /// as they are in its cache, and nobody relies on that.
+    /// The kernel reports the failure once, and then treats the pages as clean. As long as these pages are in
+    /// its cache, programs still see the new content. Nobody may rely on that, so the model shows the old
+    /// content at once.
     fn lose(&mut self) {
         let bytes = self.visible.len();
         self.visible.clone_from(&self.durable);

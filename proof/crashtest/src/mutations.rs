@@ -1,8 +1,9 @@
-//! Whether the explorer bites: recordings from which something that durability needs has been taken.
+//! Checks that the explorer finds bugs: it explores recordings from which something that durability needs has
+//! been removed.
 //!
-//! A medium that skips every call from one place in the source leaves the same trace as a program
-//! without that call. So one run, recorded with the places that its calls came from, stands for as many
-//! broken programs as it has places.
+//! A medium that skips every call from one place in the source leaves the same trace as a program without
+//! that call. So one run, recorded with its call sites, stands for as many broken programs as it has call
+//! sites.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,22 +15,22 @@ use crate::setup::{Engine, Setup};
 use crate::stage::Stage;
 use crate::workload::{self, Length, Run};
 
-/// Barriers behind a changed event that are looked at for what it did.
+/// How many barriers after a changed event are explored for the effects of the change.
 const REACH: usize = 8;
 
-/// What is done to a recording.
+/// A change of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mutation {
-    /// Every call from one place is left out.
+    /// Every call from one place in the source is left out.
     Omit {
-        /// What it is in words.
+        /// The kind of call, in words.
         kind: &'static str,
         /// Where it is called, innermost first.
         site: String,
     },
-    /// Commit marks are made durable before what they vouch for.
+    /// Commit marks become durable before the data that they vouch for.
     EarlyMark,
-    /// Pages go home, durably, before the log that they come from is durable.
+    /// Pages are written home, durably, before the log that they come from is durable.
     HomeFirst,
 }
 
@@ -73,20 +74,20 @@ const EXPLAINED: [(&str, &str); 19] = [
     ),
     ("settle", "needed after a flush that failed, which inv09 tests of the engine try"),
     ("flush_link", UNLINKED),
-    // Its fence, in a call that leaves no frame of its own.
+    // The fence of `flush_link`, in a call that leaves no frame of its own.
     ("recover_heap < attach", UNLINKED),
 ];
 const UNLINKED: &str = "needed when a process has died between an unlink and its flush, and the block is in use again at a power loss: \
      rarer than is looked at here";
 
-/// The same of `nvwal`, with what may be left out.
+/// More such functions of `nvwal`, each with the kind of call that may be left out.
 const EXPLAINED_OF_NVWAL: [(&str, &str, &str); 1] = [(
     "fence",
     "store_grown < grow",
     "the fence behind the new block's state follows at once, before the block holds anything",
 )];
 
-/// The same of `ppl`.
+/// More such functions of `ppl`.
 const EXPLAINED_OF_PPL: [(&str, &str, &str); 9] = [
     ("fence", "grow", "the transaction's own fence follows before anything in the new chunks counts"),
     (
@@ -112,7 +113,7 @@ const EXPLAINED_OF_PPL: [(&str, &str, &str); 9] = [
     ("", "retire", "it says of a log without records that it may be deleted, which is seen without it"),
 ];
 
-/// The same of `scratchpad`.
+/// More such functions of `scratchpad`.
 const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 11] = [
     (
         "fence",
@@ -138,7 +139,7 @@ const EXPLAINED_OF_SCRATCHPAD: [(&str, &str, &str); 11] = [
     ("fence", "store_beginning < write", IN_ONE_LINE),
     ("", "flush_words < pages", AFTER_A_DEATH),
     ("", "uncount < release", COUNTS_TOO_MANY),
-    // The last fence of the same.
+    // The last fence of the same release.
     ("fence", "retire < log.rs", COUNTS_TOO_MANY),
     (
         "flush",
@@ -167,13 +168,13 @@ const AFTER_A_CRASH: &str =
     "there is something to be made durable only after a crash: explored as states during recovery";
 
 impl Mutation {
-    /// Why it may go unnoticed with this engine.
+    /// Why the mutation may go unnoticed with this engine; `None` if it must be noticed.
     #[must_use]
     pub fn explanation(&self, engine: Engine) -> Option<&'static str> {
         let Self::Omit { kind, site } = self else { return None };
         let frames: Vec<&str> =
             site.split(" < ").map(|frame| frame.rsplit_once(':').map_or(frame, |(name, _)| name)).collect();
-        // One function, or functions that call each other.
+        // `names` is one function, or several that call each other.
         let explains = |names: &str| {
             let names: Vec<&str> = names.split(" < ").collect();
             frames.windows(names.len()).any(|frames| frames == names)
@@ -190,20 +191,20 @@ impl Mutation {
     }
 }
 
-/// What came of a mutation.
+/// The result of exploring a mutation.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What was done.
+    /// The mutation.
     pub mutation: Mutation,
-    /// Calls that it concerned.
+    /// How many calls it changed.
     pub calls: usize,
     /// States recovered until one broke the oracle, or in all.
     pub states: u64,
-    /// What was wrong with it; `None` when nothing was found.
+    /// What was wrong with that state; `None` if nothing was found.
     pub caught: Option<String>,
 }
 
-/// Runs of an engine with the places of their calls.
+/// Recorded runs of an engine, with their call sites.
 pub struct Mutants {
     runs: Vec<(Explorer, Run)>,
 }
@@ -212,11 +213,11 @@ impl Mutants {
     /// Records runs with these seeds.
     ///
     /// # Errors
-    /// What a workload says.
+    /// The error of a workload.
     pub fn record(engine: Engine, seeds: impl Iterator<Item = u64>, length: Length) -> Result<Self> {
         let mut runs = Vec::new();
         for seed in seeds {
-            // Under a weaker promise much may be left out without breaking it.
+            // A weaker promise would hold even if much were left out.
             let sound = |setup: &Setup| setup.waits && setup.threads == 1;
             let mut others = (0..100).map(|offset| Setup::for_each_mode(engine, seed + 1000 * offset));
             let setups = others.find(|setups| setups.iter().all(sound)).context("no setup")?;
@@ -230,7 +231,7 @@ impl Mutants {
         Ok(Self { runs })
     }
 
-    /// Everything that can be left out or done in another order.
+    /// Every mutation that these runs allow: calls left out, and changes of order.
     #[must_use]
     pub fn all(&self) -> Vec<Mutation> {
         let mut all = BTreeSet::new();
@@ -287,7 +288,7 @@ fn omission(recording: &Recording, event: &Event) -> Option<Mutation> {
     Some(Mutation::Omit { kind, site: recording.sites.get(index as usize)?.clone() })
 }
 
-/// The changed events, and the positions in them from which on the change shows.
+/// The changed events, and the positions in them from which on the change has an effect.
 fn mutate(recording: &Recording, mutation: &Mutation) -> (Vec<Event>, Vec<usize>) {
     match mutation {
         Mutation::Omit { .. } => {
@@ -306,8 +307,8 @@ fn mutate(recording: &Recording, mutation: &Mutation) -> (Vec<Event>, Vec<usize>
     }
 }
 
-/// Moves each store of one word with its flush, where it needs one, and fence to before the fence that precedes it, and
-/// what that fence was for behind it.
+/// Moves each store of a single word, with its fence and the flush that it may need, before the flushes and
+/// the fence that precede it.
 fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
     let (mut out, mut changed): (Vec<Event>, Vec<usize>) = (Vec::new(), Vec::new());
     let mut rest = events;
@@ -324,7 +325,8 @@ fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
         if mark > 0
             && let Some(Event::Fence { .. }) = out.last()
         {
-            // Back to the last fence but one: the flushes of what the mark vouches for lie between.
+            // Moves the mark behind the last fence but one. Between these two fences are the flushes of what
+            // the mark vouches for.
             let last = out.len() - 1;
             let from = out[..last].iter().rposition(|event| matches!(event, Event::Fence { .. }));
             let at = from.map_or(0, |position| position + 1);
@@ -339,8 +341,8 @@ fn early_marks(events: &[Event]) -> (Vec<Event>, Vec<usize>) {
     (out, changed)
 }
 
-/// Keeps the log from becoming durable between a commit and the next sync of the database, and takes
-/// back what was acknowledged meanwhile: what is left to be found is the wrong order.
+/// Holds the log's syncs back from the first commit on, each until the next sync of the database.
+/// Acknowledgements in the meantime are dropped, so that only the wrong order can be found.
 fn home_first(recording: &Recording) -> (Vec<Event>, Vec<usize>) {
     let is_log = |file: crate::event::FileId| crate::event::is_log(&recording.files[file.0 as usize].path);
     let is_home = |event: &Event| {
@@ -371,7 +373,7 @@ fn home_first(recording: &Recording) -> (Vec<Event>, Vec<usize>) {
     (out, changed)
 }
 
-/// The barriers at which a change may show.
+/// The barriers at which a change may have an effect.
 fn reach(recording: &Recording, changed: &[usize]) -> BTreeSet<usize> {
     let mut near = BTreeSet::new();
     for from in changed {

@@ -1,4 +1,4 @@
-//! What must be true of whatever a crash left, once the code that users run has recovered it.
+//! The conditions that every crash state must meet once the code that users run has recovered it.
 
 use rusqlite::Connection;
 use rusqlite::config::DbConfig;
@@ -10,20 +10,20 @@ use crate::stage::Stage;
 use crate::transactions::{self, Reference};
 use crate::workload::Bounds;
 
-/// How thoroughly a state is looked at.
+/// How thoroughly a state is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
     /// Recover, compare, check the database's structure.
     Once,
-    /// The same; recover again, compare.
+    /// As `Once`; then recover again and compare.
     Recover,
-    /// The same, and close the last connection, which writes everything home.
+    /// As `Recover`, and the last close checkpoints everything home.
     Close,
-    /// The same, after another transaction has been committed; then read the file with stock SQLite.
+    /// As `Close`, after committing another transaction; then read the file with stock SQLite.
     UseOn,
 }
 
-/// Recovers what is on a stage. Returns the number of the last transaction that is there.
+/// Recovers the state on a stage. Returns the number of the last transaction that it contains.
 ///
 /// # Errors
 /// What is wrong, in words.
@@ -35,7 +35,7 @@ pub fn check(
     depth: Depth,
 ) -> Result<u32, String> {
     let first = stage.connect(setup).map_err(|error| format!("cannot be opened: {error}"))?;
-    // What is recovered stays in the log, for the second time.
+    // No checkpoint at close, so that the second recovery finds the same log.
     let _ = first.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
     let number = look(&first, reference, bounds)?;
     let sound: String = first
@@ -73,7 +73,8 @@ pub fn check(
     Ok(number)
 }
 
-/// Whatever a crash has left: after a further open and close there is no log and no memory of one, wherever it was.
+/// Whatever a crash has left, after one more open and close no log and no shared memory of a log may remain,
+/// in either directory.
 fn leftovers(stage: &Stage) -> Result<(), String> {
     for dir in [stage.home(), stage.log_dir()] {
         let entries = std::fs::read_dir(dir).map_err(|error| error.to_string())?;
@@ -86,7 +87,8 @@ fn leftovers(stage: &Stage) -> Result<(), String> {
     Ok(())
 }
 
-/// After every process has died: recovers, and commits on top of what it finds. Notes what is acknowledged.
+/// For use after every process has died: recovers, and commits on top of the recovered state. Notes the
+/// acknowledged transactions.
 ///
 /// # Errors
 /// What is wrong, in words.
@@ -123,10 +125,10 @@ fn look(conn: &Connection, reference: &Reference, bounds: Bounds) -> Result<u32,
     }
 }
 
-/// The database goes on: the next transaction commits.
+/// Commits the next transaction.
 fn use_on(conn: &Connection, setup: &Setup, reference: &Reference, number: u32) -> Result<(), String> {
     let text = transactions::sql(reference.seed(), number + 1);
-    // It may have been recovered from before it was in WAL mode.
+    // The recovered state may be from before the database was in WAL mode.
     let _ = sql::use_mode(conn, &setup.journal_mode);
     let done = match sql::commit(conn, &text) {
         Err(error) if sql::is_full(&error) => {

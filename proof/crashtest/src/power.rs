@@ -1,10 +1,10 @@
-//! Power cuts on a real file system: the workload runs on a disk that logs its writes and syncs, and
-//! every image that a power cut could leave is mounted, recovered and judged.
+//! Power cuts on a real file system. The workload runs on a disk that logs its writes and syncs; images that
+//! a power cut could leave are mounted, recovered and judged.
 //!
-//! The log of `waldio` is on that disk. The log of `nvwal` is in recorded memory, and what a crash leaves
-//! of both is chosen together. So it is with a database that is mapped: its names and its length are the disk's, and what
-//! is in it is recorded memory, as with a file system with direct access. What the mapping of the emulation has brought to
-//! the disk is written over in each image.
+//! The log of `waldio` is on that disk. The log of `nvwal` is in recorded memory, and what a crash leaves of
+//! the disk and of the memory is chosen together. The same holds for a mapped database: the disk decides its
+//! names and its length, and its content is recorded memory, as on a file system with direct access. Each
+//! image overwrites the content that the emulated mapping has written to the disk.
 
 use std::fmt;
 use std::fs::File;
@@ -31,38 +31,38 @@ use crate::workers::{self, Verdict};
 use crate::workload::{Bounds, Length, Script, crowd, under_this_hook};
 
 const DISK_BYTES: u64 = 16 << 20;
-/// Images at each sync: what differs between them is what of the unsynced writes arrived.
+/// Images built at each sync. They differ in which unsynced writes have reached the disk.
 const IMAGES_PER_SYNC: u32 = 6;
-/// Of so many images one is used on after recovery.
+/// In one of this many images the database is used on after recovery.
 const USE_ON_EVERY: u64 = 8;
 
-/// How far to go.
+/// How much to test.
 #[derive(Clone, Debug)]
 pub struct PowerPlan {
     /// The engine.
     pub engine: Engine,
     /// The file system.
     pub file_system: FileSystemKind,
-    /// More mount options for the run, such as `nobarrier`, under which commits have to be lost.
+    /// More mount options for the run. With `nobarrier`, for example, commits must be lost.
     pub mount_options: String,
     /// The first run's seed.
     pub seed: u64,
-    /// Stop when so many images have been recovered.
+    /// Stop once this many images have been recovered.
     pub images: u64,
     /// Steps in a run.
     pub length: Length,
 }
 
-/// What has been done.
+/// What has been tested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PowerTally {
     /// Runs recorded.
     pub runs: u64,
-    /// Moments at which the disk was cut off: before a sync, or when something was acknowledged.
+    /// Moments at which the power was cut: before a sync, or when something was acknowledged.
     pub syncs: u64,
     /// Images mounted and recovered.
     pub images: u64,
-    /// Images with torn blocks that the file system itself would not mount; not among the others.
+    /// Images with torn blocks that the file system itself would not mount. They are not counted as images.
     pub refused: u64,
 }
 
@@ -82,13 +82,13 @@ impl fmt::Display for PowerTally {
     }
 }
 
-/// Why power cuts cannot be tried on this machine; `None` when they can.
+/// Why this machine cannot test power cuts; `None` if it can.
 #[must_use]
 pub fn missing_rig(file_system: FileSystemKind) -> Option<String> {
     duralite_logdisk::missing_rig(file_system)
 }
 
-/// Takes the disk's requests into the recording.
+/// Adds the disk's requests to the recording.
 struct Requests(Arc<Recorder>);
 
 impl Sink for Requests {
@@ -101,15 +101,15 @@ impl Sink for Requests {
     }
 }
 
-/// Cuts runs off until the plan is fulfilled, on every processor.
+/// Cuts the power of runs until the plan is fulfilled, on every processor.
 ///
 /// # Errors
-/// What could not be run at all. An image that breaks the oracle is the inner error.
+/// What could not be run at all. The inner error is an image that breaks the oracle.
 pub fn cut(plan: &PowerPlan) -> Verdict<PowerTally> {
     cut_counting(plan, &AtomicU64::new(0))
 }
 
-/// As [`cut`], and counts the images of each run when they are recovered.
+/// As [`cut`], and adds the images of each run to `images` when they have been recovered.
 ///
 /// # Errors
 /// As [`cut`].
@@ -142,9 +142,9 @@ struct Cut {
     seed: u64,
     recording: crate::event::Recording,
     reference: Reference,
-    /// Where the database was.
+    /// The path of the database in the run.
     database: PathBuf,
-    /// Where memory is set up, which is on no disk: logs, and what is in a database that is mapped.
+    /// Where the memory that is on no disk is set up: logs, and the content of a mapped database.
     memory: Stage,
 }
 
@@ -183,7 +183,7 @@ impl Cut {
         Ok(Self { setup, seed, recording, reference: Reference::new(seed, begun + 2)?, database, memory })
     }
 
-    /// What a crash leaves of memory, as it is set up.
+    /// What a crash leaves in memory, with the paths at which it is set up.
     fn left_in_memory(&self, model: &Model, random: &mut fastrand::Rng) -> Contents {
         let choices = model.choices();
         let left = model.crash(&choices, &sample(&choices, random));
@@ -209,7 +209,7 @@ impl Cut {
         for (position, event) in self.recording.events.iter().enumerate() {
             let cuts_here = match event {
                 Event::Disk(DiskEvent::Sync) => disk.pending() > 0,
-                // And where nothing is flushed before it is acknowledged.
+                // Cut also at acknowledgements, in case something was not flushed before.
                 Event::Fence { .. } | Event::Acknowledged { .. } => random.u8(..4) == 0,
                 _ => false,
             };
@@ -226,7 +226,8 @@ impl Cut {
                     let judged = recover(mounter, &image, memory, setup, reference, bounds, depth)?;
                     let what = match judged {
                         Judged::Sound => None,
-                        // Its superblock is larger than a sector, and checked before the journal is read.
+                        // The file system's superblock is larger than a sector, and is checked before the
+                        // journal is read.
                         Judged::Refused if torn => {
                             tally.images -= 1;
                             tally.refused += 1;
@@ -257,7 +258,7 @@ impl Cut {
     }
 }
 
-/// Mounts an image, and recovers what is on it and in memory.
+/// Mounts an image, and recovers the database from it and from memory.
 ///
 /// # Errors
 /// What could not be run at all.
@@ -286,7 +287,8 @@ pub fn recover(
     }
 }
 
-/// Puts what is left of a database's memory into the file, as far as the file system has it.
+/// Copies the surviving content of the database's memory into the file, as far as the file reaches on this
+/// file system.
 fn put_memory(left: &Path, database: &Path) -> Result<()> {
     let left = std::fs::read(left)?;
     let Ok(file) = File::options().write(true).open(database) else { return Ok(()) };
@@ -298,13 +300,13 @@ fn put_memory(left: &Path, database: &Path) -> Result<()> {
 /// What is wrong with an image that is [`Judged::Refused`].
 pub const REFUSED: &str = "the file system cannot be mounted";
 
-/// What came of an image.
+/// The verdict on an image.
 pub enum Judged {
     /// It recovers.
     Sound,
     /// The file system would not mount it.
     Refused,
-    /// It breaks the oracle.
+    /// It breaks the oracle; the text says how.
     Broken(String),
 }
 
@@ -315,8 +317,8 @@ fn stage_on(volume: &Path, memory: Option<&Stage>) -> Result<Stage> {
     Ok(Stage::of(home, log_dir))
 }
 
-/// What a power cut leaves: nothing unsynced, everything, all but the newest, sectors by chance, pages by
-/// chance. Also whether blocks of the file system may be torn.
+/// An image that a power cut may leave: nothing unsynced, everything, the oldest writes, all writes but one,
+/// random sectors, or random pages. Also whether blocks of the file system may be torn.
 fn image_of(disk: &DiskModel, nth: u32, random: &mut fastrand::Rng) -> (Pages, bool) {
     let image = match nth {
         4 => disk.image_by_chance(Piece::Sector, random),

@@ -1,4 +1,4 @@
-//! Recording what happens below a workload, and making the n-th call fail.
+//! Records what happens below a workload, and makes the n-th call fail.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ pub enum Call {
     Read,
     /// Writing to a device.
     Write,
-    /// Making writes durable, or a directory's names.
+    /// Making writes or a directory's names durable.
     Sync,
-    /// Taking space.
+    /// Allocating space.
     Allocate,
     /// Opening, making or deleting a file.
     Name,
@@ -29,27 +29,27 @@ pub enum Call {
 /// The failure of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// An error of the device; of a write the first half is done.
+    /// A device error. A failed write has written its first half.
     Io,
     /// No space left.
     NoSpace,
 }
 
-/// Which call is to fail.
+/// Which calls are to fail.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
-    /// The n-th call, counted from 0, of any kind.
+    /// The first call that fails, counted from 0 over calls of any kind.
     pub nth: u64,
-    /// So many calls fail: this one and the next ones of that kind, until the fault is taken away.
+    /// How many calls fail: that one and the following ones of its kind, until the fault is removed.
     pub times: u64,
 }
 
-/// A recording in the making, shared by all that is recorded. One call at a time: what is
-/// recorded is the order in which things happened.
+/// A recording in progress, shared by all hooks. They record one call at a time, so the recording has the
+/// order in which things happened.
 pub struct Recorder {
     state: Mutex<State>,
-    /// Requests of the disk since the newest event. They come while somebody else waits for them, with the recorder
-    /// locked: a sync of a recorded file is a step, and makes the disk write.
+    /// Requests of the disk since the newest event. They arrive while another thread holds the recorder's
+    /// lock and waits for them: a sync of a recorded file is a step, and makes the disk write.
     requests: Mutex<Vec<DiskEvent>>,
 }
 
@@ -57,24 +57,24 @@ pub struct Recorder {
 struct State {
     recording: Recording,
     current: HashMap<PathBuf, FileId>,
-    /// Of each event how many calls had come.
+    /// For each event, how many calls had been made by then.
     calls_at: Vec<u64>,
     sites: Option<Sites>,
     running: bool,
     calls: u64,
     fault: Option<Fault>,
-    /// The first call that was made to fail, and how.
+    /// The first call that was made to fail, and its failure.
     failed: Option<(Call, Failure)>,
     broken: Option<Call>,
-    /// How many events came before that.
+    /// How many events were recorded before the first failure.
     events_before: usize,
-    /// Calls that were made to fail.
+    /// How many calls were made to fail.
     failures: u64,
     /// The file whose next syncs fail, and how many of them.
     failing_syncs: Option<(PathBuf, u32)>,
 }
 
-/// The recorder while a call runs.
+/// The recorder, locked for one call.
 pub struct Step<'a>(MutexGuard<'a, State>, &'a Mutex<Vec<DiskEvent>>);
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -88,20 +88,20 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// An empty recording that begins at once; with `sites` each call that makes something durable is
-    /// noted with where it came from, which takes some microseconds.
+    /// An empty recording that begins at once. With `sites` the recorder stores for each call that makes
+    /// something durable which place in the source made it, which takes some microseconds.
     #[must_use]
     pub fn new(sites: bool) -> Self {
         let state = State { running: true, sites: sites.then(Sites::default), ..State::default() };
         Self { state: Mutex::new(state), requests: Mutex::default() }
     }
 
-    /// Begins a step; others wait until the result is dropped.
+    /// Begins a step. Other threads wait until the result is dropped.
     pub fn step(&self) -> Step<'_> {
         Step(locked(&self.state), &self.requests)
     }
 
-    /// Makes a call fail.
+    /// Sets the fault, and resets the counts of calls and failures. `None` removes the fault.
     pub fn set_fault(&self, fault: Option<Fault>) {
         let mut step = self.step();
         step.0.calls = 0;
@@ -111,49 +111,49 @@ impl Recorder {
         step.0.failures = 0;
     }
 
-    /// Makes the next syncs of a file fail, that SQLite syncs or that is a log of blocks.
+    /// Makes the next syncs of a file fail. It must be a file that SQLite syncs, or a log of blocks.
     #[cfg(test)]
     pub fn fail_syncs_of(&self, path: &Path, count: u32) {
         self.step().0.failing_syncs = Some((path.to_path_buf(), count));
     }
 
-    /// Whether that has come to pass.
+    /// Whether all of these syncs have failed.
     #[cfg(test)]
     #[must_use]
     pub fn has_failed_sync(&self) -> bool {
         self.step().0.failing_syncs.is_none()
     }
 
-    /// Number of calls that can fail, since the fault was set.
+    /// The number of calls since the fault was set that could have failed.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.step().0.calls
     }
 
-    /// The failure that was injected, if it came to that.
+    /// The first failure that was injected, if any was.
     #[must_use]
     pub fn injected(&self) -> Option<(Call, Failure)> {
         self.step().0.failed
     }
 
-    /// Notes something that the workload says.
+    /// Records an event of the workload itself.
     pub fn note(&self, event: Event) {
         self.step().push(event);
     }
 
-    /// Notes a request of the disk. Waits for nobody.
+    /// Records a request of the disk, without waiting for the recorder's lock.
     pub fn note_request(&self, request: DiskEvent) {
         locked(&self.requests).push(request);
     }
 
-    /// Says what is durable in a file before anything happens to it.
+    /// Records the durable content of a file before anything happens to it.
     pub fn begin_with(&self, path: &Path, kind: FileKind, content: Vec<u8>) {
         let mut step = self.step();
         let id = step.add(path, kind, content);
         step.0.recording.names.push((path.to_path_buf(), id));
     }
 
-    /// Goes on from a recording.
+    /// A recorder that continues a recording.
     #[must_use]
     pub fn continuing(recording: Recording) -> Self {
         let it = Self::default();
@@ -175,19 +175,19 @@ impl Recorder {
         it
     }
 
-    /// How many events came before the first call that was made to fail; 0 if there was none.
+    /// How many events were recorded before the first failed call; 0 if no call failed.
     #[must_use]
     pub fn events_at_fault(&self) -> usize {
         self.step().0.events_before
     }
 
-    /// The number, as [`Fault`] counts, of the call that each event so far came of.
+    /// For each event so far, the number of the call that caused it, counted as [`Fault`] counts.
     #[must_use]
     pub fn calls_of_events(&self) -> Vec<u64> {
         self.step().0.calls_at.iter().map(|calls| calls.saturating_sub(1)).collect()
     }
 
-    /// Ends the recording. Calls that still come are let through.
+    /// Ends the recording. Later calls are passed on unrecorded.
     #[must_use]
     pub fn finish(&self) -> Recording {
         let mut step = self.step();
@@ -202,8 +202,8 @@ impl Recorder {
 }
 
 impl Step<'_> {
-    /// Whether this call is to fail, and how. Errors of a device are injected into all, lack of space
-    /// where space is taken.
+    /// Whether this call is to fail, and how. Allocations fail for lack of space and writes for lack of space
+    /// or with a device error; all other calls fail with a device error.
     pub fn due(&mut self, call: Call) -> Option<Failure> {
         let state = &mut *self.0;
         let nth = state.calls;
@@ -228,7 +228,7 @@ impl Step<'_> {
         Some(failure)
     }
 
-    /// Whether this sync is one that is to fail.
+    /// Whether this sync of a file is to fail.
     pub fn fails_to_sync(&mut self, path: &Path) -> bool {
         let failing = &mut self.0.failing_syncs;
         let Some((_, left)) = failing.as_mut().filter(|(failing, _)| failing == path) else { return false };
@@ -237,19 +237,19 @@ impl Step<'_> {
         true
     }
 
-    /// The same for the blocks of a log.
+    /// Whether this sync of a log's blocks is to fail.
     pub fn fails_to_sync_log(&mut self, id: FileId) -> bool {
         let path = self.0.recording.files.get(id.0 as usize).map(|file| file.path.clone());
         path.is_some_and(|path| self.fails_to_sync(&path))
     }
 
-    /// Adds what happened.
+    /// Adds an event.
     pub fn push(&mut self, event: Event) {
         self.take_requests();
         self.add_event(event);
     }
 
-    /// Adds what the disk was asked for meanwhile.
+    /// Adds the requests that the disk has received since the last event.
     fn take_requests(&mut self) {
         for request in std::mem::take(&mut *locked(self.1)) {
             self.add_event(Event::Disk(request));
@@ -264,7 +264,7 @@ impl Step<'_> {
         }
     }
 
-    /// Where this call came from.
+    /// The place in the source that made this call.
     pub fn site(&mut self) -> SiteId {
         let running = self.0.running;
         match &mut self.0.sites {
@@ -280,7 +280,7 @@ impl Step<'_> {
         id
     }
 
-    /// The file at a path, which is new to the recording if it has none.
+    /// The file at a path. If the recording has no file there, one is added to it.
     pub fn file(&mut self, path: &Path, kind: FileKind) -> FileId {
         match self.0.current.get(path) {
             Some(id) => *id,
@@ -288,25 +288,25 @@ impl Step<'_> {
         }
     }
 
-    /// Says how a file becomes durable.
+    /// Sets how a file becomes durable.
     pub fn set_kind(&mut self, file: FileId, kind: FileKind) {
         if let Some(file) = self.0.recording.files.get_mut(file.0 as usize) {
             file.kind = kind;
         }
     }
 
-    /// A file was made: what was at the path before is another one.
+    /// A new file was made at this path. A file that was at the path before is a different file.
     pub fn made(&mut self, path: &Path, kind: FileKind) -> FileId {
         self.add(path, kind, Vec::new())
     }
 
-    /// A path stands for a file from now on.
+    /// From now on the path names a file.
     pub fn named(&mut self, path: &Path, kind: FileKind) {
         let file = Some(self.file(path, kind));
         self.push(Event::Name { path: path.to_path_buf(), file });
     }
 
-    /// A path stands for nothing any more.
+    /// From now on the path names no file.
     pub fn removed(&mut self, path: &Path) {
         if self.0.current.remove(path).is_some() {
             self.push(Event::Name { path: path.to_path_buf(), file: None });

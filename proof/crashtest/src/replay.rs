@@ -1,4 +1,4 @@
-//! Kept states, recovered again.
+//! Recovers kept states again.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -17,10 +17,10 @@ use crate::power::{self, Judged};
 use crate::stage::Stage;
 use crate::transactions::Reference;
 
-/// Recovers a kept state again. `Ok(Err)` says what is still wrong with it.
+/// Recovers a kept state again. The inner error says what is still wrong with it.
 ///
 /// # Errors
-/// When the state cannot be read, or its disk not be mounted here.
+/// If the state cannot be read, or its disk cannot be mounted here.
 pub fn replay(dir: &Path) -> Result<Result<(), String>> {
     let state = Description::read(dir)?;
     crate::hooks::register()?;
@@ -34,7 +34,7 @@ pub fn replay(dir: &Path) -> Result<Result<(), String>> {
         }
     }
     stage.set(&contents)?;
-    // One more, for what is committed after recovery.
+    // More than were begun: a transaction is also committed after recovery.
     let reference = Reference::new(state.seed, state.begun + 2)?;
     match state.file_system()? {
         Some(file_system) => replay_disk(dir, &state, file_system, &stage, &reference),
@@ -73,7 +73,7 @@ fn replay_disk(
     })
 }
 
-/// Makes a log name another file as its database: the copy has another inode.
+/// Makes a log name another file as its database, because the copied database has another inode.
 fn give_to(log: &Path, database: &Path) -> Result<()> {
     let identity = DatabaseIdentity::of(database)?;
     let bytes = fs::read(log)?;

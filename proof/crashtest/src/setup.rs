@@ -1,4 +1,4 @@
-//! What is tested: an engine and its settings, all of it chosen by a seed.
+//! What is tested: an engine and its settings, chosen by a seed.
 
 use std::fmt;
 use std::path::Path;
@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::sql;
 
-/// What keeps the commits.
+/// The journal that is tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Engine {
-    /// One of Duralite's.
+    /// One of Duralite's engines.
     Own(&'static Descriptor),
     /// SQLite's own write-ahead log with `synchronous=FULL`, as a control.
     Stock,
-    /// The same with `synchronous=OFF`: has to be caught.
+    /// SQLite's own write-ahead log with `synchronous=OFF`: the tests must detect its losses.
     StockOff,
 }
 
@@ -33,7 +33,7 @@ impl Engine {
     /// For tests of what only `scratchpad` does.
     pub const SCRATCHPAD: Self = Self::Own(&scratchpad::DESCRIPTOR);
 
-    /// Duralite's own.
+    /// All engines of Duralite.
     #[must_use]
     pub fn own() -> Vec<Self> {
         engines::ENGINES.iter().copied().map(Self::Own).collect()
@@ -43,7 +43,7 @@ impl Engine {
         [Self::own(), vec![Self::Stock, Self::StockOff]].concat()
     }
 
-    /// The name.
+    /// The engine's name.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -53,13 +53,14 @@ impl Engine {
         }
     }
 
-    /// Whether the database file is memory for it.
+    /// Whether the engine maps the database file as memory.
     #[must_use]
     pub fn maps_home(self) -> bool {
         matches!(self, Self::Own(engine) if engine.needs.contains(&Medium::HomeMemory))
     }
 
-    /// Whether rollback journals are to be tried with it: they are in its log, or it is stock SQLite as a control.
+    /// Whether rollback journals are to be tested with the engine: the engine keeps them in its log, or it is
+    /// stock SQLite as a control.
     #[must_use]
     pub fn keeps_rollback_journals(self) -> bool {
         matches!(self, Self::Stock) || matches!(self, Self::Own(engine) if engine.rollback_journals)
@@ -69,7 +70,7 @@ impl Engine {
         matches!(self, Self::Own(engine) if engine.settings.iter().any(|setting| setting.name == "on_close"))
     }
 
-    /// Whether its log is in memory that is mapped.
+    /// Whether the engine's log is in mapped memory.
     #[must_use]
     pub fn is_in_memory(self) -> bool {
         let in_memory = |medium: &Medium| matches!(medium, Medium::LogMemory | Medium::Scratchpad);
@@ -121,15 +122,15 @@ pub struct Setup {
     pub page_bytes: u32,
     /// Whether an acknowledged commit is durable.
     pub waits: bool,
-    /// Connections that commit at once, in threads of their own; 1 for a run that its seed reproduces.
+    /// Connections that commit at once, in threads of their own; 1 for a run that the seed reproduces.
     pub threads: u32,
-    /// Frames in the log at which SQLite checkpoints by itself; 0 for never.
+    /// Frames in the log at which SQLite makes a checkpoint by itself; 0 for never.
     #[serde(default)]
     pub checkpoint_frames: u32,
     /// SQLite's journal mode, in small letters.
     #[serde(default = "wal")]
     pub journal_mode: String,
-    /// Whether its log is in the database's own directory.
+    /// Whether the log is in the database's own directory.
     #[serde(default)]
     pub beside: bool,
 }
@@ -144,7 +145,7 @@ fn wal() -> String {
 }
 
 impl Setup {
-    /// The setup that a seed stands for.
+    /// The setup that a seed chooses.
     #[must_use]
     pub fn for_seed(engine: Engine, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed ^ 0x5e70);
@@ -174,8 +175,8 @@ impl Setup {
         Self { settings: settings.join("&"), ..setup }
     }
 
-    /// The setups that a seed stands for: one with the write-ahead log, and where the engine keeps rollback journals one with
-    /// each of them.
+    /// The setups that a seed chooses: one with the write-ahead log, and, if the engine keeps rollback
+    /// journals, one for each journal mode.
     #[must_use]
     pub fn for_each_mode(engine: Engine, seed: u64) -> Vec<Self> {
         let setup = Self::for_seed(engine, seed);
@@ -184,13 +185,13 @@ impl Setup {
         modes.map(|mode| Self { journal_mode: (*mode).to_owned(), ..setup.clone() }).collect()
     }
 
-    /// Whether the last close leaves guard and log.
+    /// Whether the last close leaves the guard and the log in place.
     #[must_use]
     pub fn keeps_its_log(&self) -> bool {
         self.settings.split('&').any(|setting| setting == KEEP)
     }
 
-    /// Whether it commits to a write-ahead log.
+    /// Whether the setup commits to a write-ahead log.
     #[must_use]
     pub fn is_wal(&self) -> bool {
         self.journal_mode == sql::WAL
@@ -206,7 +207,7 @@ impl Setup {
         let media = engine.needs.iter().map(|medium| match medium {
             Medium::LogMemory => format!("nvram=emulate&nvram_dir={log_dir}&"),
             Medium::HomeMemory => "home=emulate&".to_owned(),
-            // Which memory the region is in is one of the settings.
+            // The settings say which memory the region is in.
             Medium::Scratchpad => format!("nvram=emulate&nvram_dir={log_dir}&"),
             Medium::LogBlocks => format!("log_dir={log_dir}&"),
         });
@@ -214,22 +215,24 @@ impl Setup {
         format!("file:{database}?vfs=duralite&journal={}&{media}{}", engine.name, self.settings)
     }
 
-    /// `PRAGMA synchronous` for its connections.
+    /// `PRAGMA synchronous` for the setup's connections.
     #[must_use]
     pub fn synchronous(&self) -> &'static str {
         match self.engine {
             Engine::StockOff => "OFF",
-            // At FULL SQLite does not sync that a journal is gone which is a file, as that of a first transaction is.
+            // At FULL SQLite does not sync the directory after it has deleted a journal that is a file. The
+            // journal of a first transaction is a file.
             _ if !self.is_wal() => "EXTRA",
             _ => "FULL",
         }
     }
 }
 
-/// What a seed chooses for an engine: the settings, and whether commits wait and how many threads there are.
+/// Chooses an engine's settings by a seed, and may change whether commits wait and how many threads there
+/// are.
 type Choose = fn(&mut Setup, &mut fastrand::Rng) -> Vec<String>;
 
-/// By engine; any other one has its defaults.
+/// The choices by engine. An engine without an entry has its default settings.
 const CHOICES: [(&str, Choose); 4] = [
     ("nvwal", choose_nvwal),
     ("waldio", choose_waldio),
@@ -238,7 +241,7 @@ const CHOICES: [(&str, Choose); 4] = [
 ];
 
 fn choose_nvwal(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
-    // A weaker order now and then: what it promises is a prefix.
+    // Now and then a weaker order, which promises a prefix.
     let sync = ["lazy", "lazy", "lazy", "eager", "checksum", "checksum", "async"][random.usize(..7)];
     setup.waits = sync != "async";
     let mut settings = vec![format!("sync={sync}"), format!("block_bytes={}", 4096 * random.u32(2..=4))];
@@ -279,13 +282,14 @@ fn choose_waldio(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     settings
 }
 
-/// Pages are merged only as far as they are checkpointed, and when their logs are full or there is little room.
+/// Small limits and frequent checkpoints: pages are merged only when they are checkpointed, when their logs are full
+/// or when space is short.
 fn choose_ppl(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     setup.checkpoint_frames = [0, 3, 3, 10][random.usize(..4)];
     let mut settings = vec![
         format!("sector_bytes={}", 4096 * [1, 1, 2, 3][random.usize(..4)]),
         format!("overflow_bytes={}", [0, 0, 1024, 12288][random.usize(..4)]),
-        // The least that there is: four chunks.
+        // The smallest limit allowed: four chunks.
         format!("log_limit={}", [1, 1, 4 << 20][random.usize(..3)]),
     ];
     if random.u8(..3) == 0 {
@@ -294,7 +298,7 @@ fn choose_ppl(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     settings
 }
 
-/// A region in which a store is durable, and one that is flushed.
+/// Either a region in which a store is durable, or one that is flushed.
 fn choose_scratchpad(_: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
     let mut settings = vec![
         format!("scratchpad={}", ["emulate", "emulate", "off"][random.usize(..3)]),

@@ -1,13 +1,13 @@
-//! Where in the source a call that makes something durable came from.
+//! Finds out which place in the source made a call that makes something durable.
 
 use std::collections::HashMap;
 
 use crate::event::SiteId;
 
-/// Frames above the call that are kept: enough to tell callers of a helper apart.
+/// How many frames above the call are kept: enough to tell the callers of a helper apart.
 const DEPTH: usize = 2;
 
-/// Call sites, each numbered when it is first seen.
+/// Call sites, numbered in the order in which they are first seen.
 #[derive(Default)]
 pub struct Sites {
     by_addresses: HashMap<Vec<usize>, SiteId>,
@@ -42,24 +42,24 @@ impl Sites {
     }
 }
 
-/// Function and line of the first frames inside the engines or the VFS, innermost first. What SQLite
-/// does by itself has the name SQLite.
+/// Function and line of the first frames inside the engines or the VFS, innermost first. A call that SQLite
+/// makes by itself is named SQLite.
 fn describe(addresses: &[usize]) -> String {
     let mut found = Vec::new();
     for address in addresses {
-        // The address behind a call belongs to the next line.
+        // A return address may belong to the line after the call, so look up the byte before it.
         let before = address.wrapping_sub(1);
         backtrace::resolve(std::ptr::without_provenance_mut(before), |symbol| {
             let Some(path) = symbol.filename() else { return };
             let path = path.to_string_lossy();
             let Some((_, path)) = path.rsplit_once("crates/") else { return };
             let ours = ["journal/src/", "sqlite-vfs/src/"].iter().any(|start| path.starts_with(start));
-            // What only passes a call on says nothing.
+            // These files only pass calls on, so they do not say where a call comes from.
             let passes_on =
                 ["base.rs", "db_file.rs", "hooks.rs", "/vfs.rs"].iter().any(|end| path.ends_with(end));
             if ours && !passes_on {
                 let name = symbol.name().map(|name| short(&format!("{name:#}"))).unwrap_or_default();
-                // A closure that is inlined has no name.
+                // An inlined closure has no name.
                 let file = || path.rsplit_once('/').map_or(path, |(_, file)| file).to_owned();
                 let name = if name.is_empty() { file() } else { name };
                 found.push(format!("{name}:{}", symbol.lineno().unwrap_or(0)));
@@ -73,7 +73,7 @@ fn describe(addresses: &[usize]) -> String {
     if found.is_empty() { "SQLite".to_owned() } else { found.join(" < ") }
 }
 
-/// The last two parts of a function's name, without what is in angle brackets.
+/// The last two parts of a function's name, without anything in angle brackets.
 fn short(name: &str) -> String {
     let mut depth = 0_i32;
     let plain: String = name

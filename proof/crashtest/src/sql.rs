@@ -1,4 +1,4 @@
-//! What workload and oracle alike ask of SQLite.
+//! SQL that both the workload and the oracle use.
 
 use anyhow::{Context, Result, ensure};
 use rusqlite::Connection;
@@ -9,14 +9,14 @@ pub const WAL: &str = "wal";
 /// Puts the connection and its database in a journal mode.
 ///
 /// # Errors
-/// What SQLite says, or the mode that it stays in.
+/// The error of SQLite, or the mode in which the database stays.
 pub fn use_mode(conn: &Connection, mode: &str) -> Result<()> {
     let now: String = conn.query_row(&format!("PRAGMA journal_mode={mode}"), [], |row| row.get(0))?;
     ensure!(now == mode, "the journal mode is {now}, not {mode}");
     Ok(())
 }
 
-/// Makes a checkpoint of this kind.
+/// Runs a checkpoint of this kind.
 ///
 /// # Errors
 /// What SQLite says.
@@ -25,7 +25,7 @@ pub fn checkpoint(conn: &Connection, kind: &str) -> Result<()> {
         .with_context(|| format!("{kind} checkpoint"))
 }
 
-/// Rolls back, if SQLite has not done it by itself, as it does after some errors.
+/// Rolls the transaction back, unless SQLite has already done so, as it does after some errors.
 ///
 /// # Errors
 /// What SQLite says.
@@ -44,7 +44,7 @@ pub fn commit(conn: &Connection, statements: &str) -> rusqlite::Result<()> {
     conn.execute_batch(&format!("BEGIN IMMEDIATE; {statements} COMMIT"))
 }
 
-/// Whether a log that may not grow is full. What SQLite's users do then is a checkpoint.
+/// Whether the error says that a log with a size limit is full. An application then runs a checkpoint.
 #[must_use]
 pub fn is_full(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code() == Some(rusqlite::ErrorCode::DiskFull)

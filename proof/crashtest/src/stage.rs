@@ -16,21 +16,22 @@ use crate::setup::Setup;
 const SHARED_MEMORY: &str = "/dev/shm";
 const PIECE: usize = 4096;
 
-/// Where a workload runs and its crash states are recovered: in memory if there is any, since what is
-/// durable is the model's business.
+/// Where a workload runs and its crash states are recovered. The directories are in memory if the machine has
+/// a file system there, since the model decides what is durable.
 pub struct Stage {
     home: PathBuf,
     log_dir: PathBuf,
-    /// Deleted with the stage, if it has made its directories.
+    /// The directory that the stage has made for itself, if it has; deleted with the stage.
     _root: Option<TempDir>,
 }
 
 impl Stage {
-    /// An empty stage, with an empty database: a log names the file that it belongs to, so every state
-    /// is set up in the same one. `beside` is where the logs go: into the database's own directory, or another one.
+    /// An empty stage with an empty database. A log names the file that it belongs to, so every state is set
+    /// up in the same database file. With `beside` the logs are in the database's own directory, otherwise in
+    /// another one.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The error of the file system.
     pub fn new(beside: bool) -> Result<Self> {
         let memory = Path::new(SHARED_MEMORY);
         let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
@@ -45,7 +46,7 @@ impl Stage {
         Ok(stage)
     }
 
-    /// A stage in directories that are there.
+    /// A stage in directories that already exist.
     #[must_use]
     pub fn of(home: PathBuf, log_dir: PathBuf) -> Self {
         Self { home, log_dir, _root: None }
@@ -69,11 +70,11 @@ impl Stage {
         self.home().join("a.db")
     }
 
-    /// Sets up a state; what else is there goes, but for the shared memory of logs that stay: that is a
-    /// file, which a power loss leaves with anything in it.
+    /// Sets up a state. Every other file is deleted, except the shared memory of logs that stay: that is a
+    /// file, of which a power loss may leave any content.
     ///
     /// # Errors
-    /// What the file system says.
+    /// The error of the file system.
     pub fn set(&self, contents: &Contents) -> Result<()> {
         for (path, content) in contents {
             match content {
@@ -98,7 +99,8 @@ impl Stage {
         Ok(())
     }
 
-    /// The same contents with paths below the directory that the stage's own are in, as they are kept.
+    /// The same contents with paths relative to the directory that holds the stage's directories, as a kept
+    /// state has them.
     #[must_use]
     pub fn relative(&self, contents: &Contents) -> Contents {
         let root = self.home.parent().unwrap_or(&self.home);
@@ -106,7 +108,7 @@ impl Stage {
         contents.iter().map(|(path, content)| (below(path), content.clone())).collect()
     }
 
-    /// A connection that waits for nobody, with a small cache, so that large transactions spill.
+    /// A connection that does not wait for locks. Its cache is small, so that large transactions spill.
     ///
     /// # Errors
     /// What SQLite says.
@@ -127,11 +129,11 @@ fn unless_gone(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
-/// Writes a file's content into whatever is there, zeros as holes.
+/// Writes a file's new content, with holes for the zeros.
 fn write_sparsely(path: &Path, content: &[u8]) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
     file.set_len(content.len() as u64)?;
-    // Compared as a whole: byte by byte this was a third of the time of an exploration.
+    // Compared as a whole: a comparison byte by byte took a third of the time of an exploration.
     let is_zero = |piece: &[u8]| piece == &[0; PIECE][..piece.len()];
     let mut from = None;
     let pieces = content.chunks(PIECE).map(is_zero).chain([true]).enumerate();

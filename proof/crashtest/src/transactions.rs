@@ -1,5 +1,5 @@
-//! Numbered transactions: what the n-th does is given by seed and number alone, so that stock SQLite
-//! can say what the database holds after it.
+//! Numbered transactions. Seed and number alone decide what the n-th transaction does, so stock SQLite can
+//! compute what the database holds after it.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Result};
@@ -33,7 +33,7 @@ pub fn sql(seed: u64, number: u32) -> String {
             }
             12 => insert(&mut text, &mut random, number, 12),
             13 => {
-                // Onto overflow pages.
+                // Large enough for overflow pages.
                 let body = blob(&mut random, 5000);
                 text += &format!("INSERT INTO items(tag, by, body) VALUES('large', {number}, x'{body}');");
             }
@@ -46,7 +46,7 @@ pub fn sql(seed: u64, number: u32) -> String {
             _ => text += &format!("DROP TABLE IF EXISTS side{};", random.u32(..3)),
         }
     }
-    // Small for ever: a state is looked at in microseconds.
+    // Keeps the database small, so that checking a state takes microseconds.
     text += "DELETE FROM items WHERE id < (SELECT max(id) FROM items) - 60;";
     text += &format!("UPDATE counter SET total = {number};");
     text
@@ -71,7 +71,7 @@ fn blob(random: &mut fastrand::Rng, length: usize) -> String {
 /// What SQLite says.
 pub fn digest(conn: &Connection) -> Result<u64> {
     let mut hash = Xxh3::new();
-    // One snapshot for all of it.
+    // One transaction, so that all queries read the same snapshot.
     conn.execute_batch("BEGIN")?;
     let schema = "SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name";
     let tables = add_rows(conn, schema, &mut hash)?;
@@ -83,7 +83,7 @@ pub fn digest(conn: &Connection) -> Result<u64> {
     Ok(hash.digest())
 }
 
-/// Hashes the rows of a query; returns the names of tables in it.
+/// Hashes the rows of a query. Returns the names of the tables among them.
 fn add_rows(conn: &Connection, sql: &str, hash: &mut Xxh3) -> Result<Vec<String>> {
     let mut tables = Vec::new();
     let mut statement = conn.prepare(sql)?;
@@ -108,11 +108,11 @@ fn add_rows(conn: &Connection, sql: &str, hash: &mut Xxh3) -> Result<Vec<String>
     Ok(tables)
 }
 
-/// What the database holds after each transaction, as stock SQLite says.
+/// What the database holds after each transaction, computed by stock SQLite.
 #[derive(Clone, Debug)]
 pub struct Reference {
     seed: u64,
-    /// The digest after transaction n, from 0 on.
+    /// The digest after each transaction, from transaction 0 on.
     digests: Vec<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The same work on every processor.
+//! Runs the same work on every processor.
 
 use std::ops::AddAssign;
 
@@ -6,16 +6,16 @@ use anyhow::{Result, anyhow};
 
 use crate::failure::Violation;
 
-/// What a test comes to: a tally, or the violation that it found. The outer error is something that
-/// could not be run at all.
+/// The result of a test: a tally, or the violation that it found. The outer error says what could not be run
+/// at all.
 pub type Verdict<T> = Result<Result<T, Box<Violation>>>;
 
-/// Processors to work on.
+/// The number of processors to use.
 pub fn count() -> u64 {
     std::thread::available_parallelism().map_or(1, usize::from) as u64
 }
 
-/// Runs `work` once on each processor, and adds up what came of it.
+/// Runs `work` once on each processor, and adds up the results.
 pub fn on_each<T>(work: impl Fn() -> Verdict<T> + Sync) -> Verdict<T>
 where
     T: Default + AddAssign + Send,

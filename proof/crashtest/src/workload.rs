@@ -1,5 +1,5 @@
-//! Runs of SQL under recording: commits of several connections, rollbacks, checkpoints of every kind,
-//! readers that pin the log, logs that start over and grow, and the guard's coming and going.
+//! Records runs of SQL. A run has commits of several connections, rollbacks, checkpoints of every kind,
+//! readers that pin the log, logs that grow and start over, and a guard that is raised and lifted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::transactions::{self, Reference};
 /// How long a run is.
 #[derive(Clone, Copy, Debug)]
 pub struct Length {
-    /// Steps, each a transaction or something else.
+    /// Steps, each a transaction or another action.
     pub steps: u32,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// What happened.
@@ -34,7 +34,7 @@ pub struct Run {
 /// Runs a workload on an empty stage and records it.
 ///
 /// # Errors
-/// Whatever SQLite answered that it should not have.
+/// Any error that SQLite should not have returned.
 pub fn record(stage: &Stage, setup: &Setup, seed: u64, length: Length, sites: bool) -> Result<Run> {
     let recorder = Arc::new(Recorder::new(sites));
     recorder.begin_with(&stage.database(), FileKind::Sectors, Vec::new());
@@ -50,12 +50,12 @@ pub fn record(stage: &Stage, setup: &Setup, seed: u64, length: Length, sites: bo
     Ok(Run { recording, begun })
 }
 
-/// Runs something on a stage while its files and logs are recorded.
+/// Runs `body` on a stage while the stage's files and logs are recorded.
 pub fn under_hook<T>(stage: &Stage, recorder: &Arc<Recorder>, body: impl FnOnce() -> T) -> T {
     under_this_hook(stage, recorder, DirectoryHook::new(Arc::clone(recorder)), body)
 }
 
-/// The same with a hook of the caller's.
+/// As [`under_hook`], with a hook of the caller's.
 pub fn under_this_hook<T>(
     stage: &Stage,
     recorder: &Arc<Recorder>,
@@ -69,7 +69,7 @@ pub fn under_this_hook<T>(
     body()
 }
 
-/// One thread with several connections: what it does is given by its seed.
+/// One thread with several connections. Its seed decides what it does.
 pub struct Script<'a> {
     stage: &'a Stage,
     setup: &'a Setup,
@@ -77,7 +77,7 @@ pub struct Script<'a> {
     recorder: &'a Recorder,
     random: fastrand::Rng,
     connections: Vec<Connection>,
-    /// Whether the last connection has a snapshot.
+    /// Whether the last connection holds a snapshot.
     pinned: bool,
     committed: u32,
     begun: u32,
@@ -129,7 +129,7 @@ impl<'a> Script<'a> {
     /// Runs the script.
     ///
     /// # Errors
-    /// What SQLite says, of the first step that fails.
+    /// The error of the first step that fails.
     pub fn run(mut self, length: Length) -> Result<u32> {
         self.all_steps(length).map(|()| self.begun)
     }
@@ -137,7 +137,7 @@ impl<'a> Script<'a> {
     /// Takes every step, and closes the connections.
     ///
     /// # Errors
-    /// What SQLite says, of the first step that fails.
+    /// The error of the first step that fails.
     pub fn all_steps(&mut self, length: Length) -> Result<()> {
         self.commit()?;
         for _ in 0..length.steps {
@@ -146,10 +146,10 @@ impl<'a> Script<'a> {
         self.close()
     }
 
-    /// Reads through every connection that is open: each sees the state after some commit, or an error.
+    /// Reads through every open connection. Each must see the state after some commit, or get an error.
     ///
     /// # Errors
-    /// When one sees anything else.
+    /// If a connection sees anything else.
     pub fn look_on(&self, reference: &Reference) -> Result<()> {
         for conn in &self.connections {
             let _ = roll_back(conn);
@@ -195,7 +195,7 @@ impl<'a> Script<'a> {
                 let conn = &self.connections[0];
                 checkpoint(conn, "TRUNCATE")?;
                 match sql::commit(conn, &text) {
-                    // It is larger than the log may become.
+                    // The transaction is larger than the log may become.
                     Err(error) if is_full(&error) => return roll_back(conn),
                     done => done.with_context(|| format!("transaction {number}, after a checkpoint"))?,
                 }
@@ -224,7 +224,7 @@ impl<'a> Script<'a> {
         checkpoint(&self.connections[self.random.usize(..2)], kind)
     }
 
-    /// Without a write-ahead log a reader would keep writers out.
+    /// Only in WAL mode: otherwise a reader would keep writers out.
     fn pin_or_release(&mut self) -> Result<()> {
         if self.pinned || !self.setup.is_wal() {
             return self.unpin();
@@ -261,9 +261,9 @@ impl<'a> Script<'a> {
         Ok(())
     }
 
-    /// To another journal mode and back, at `synchronous=FULL` or EXTRA. Rollback journals at NORMAL are left out:
-    /// SQLite does not sync the journal's header apart from its content then, and under this model stock
-    /// SQLite itself ends with "file is not a database" when such a transaction leaves a TRUNCATE or PERSIST
+    /// Changes to another journal mode and back, at `synchronous=FULL` or EXTRA. Rollback journals at NORMAL
+    /// are left out: SQLite then syncs the journal's header together with its content. Under this model even
+    /// stock SQLite ends with "file is not a database" when such a transaction leaves a TRUNCATE or PERSIST
     /// journal.
     fn change_mode(&mut self) -> Result<()> {
         self.close()?;
@@ -335,17 +335,17 @@ pub fn crowd(stage: &Stage, setup: &Setup, seed: u64, length: Length, recorder: 
     Ok(total)
 }
 
-/// The last transactions begun and acknowledged, as events go by.
+/// The last transactions begun and acknowledged up to some event.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bounds {
-    /// At least so many must be found.
+    /// The state must contain all transactions up to this one.
     pub acknowledged: u32,
-    /// At most so many may be found.
+    /// The state may contain no transaction after this one.
     pub begun: u32,
 }
 
 impl Bounds {
-    /// Takes the next event.
+    /// Applies the next event.
     pub fn apply(&mut self, event: &Event) {
         match event {
             Event::Begin { number } => self.begun = self.begun.max(*number),

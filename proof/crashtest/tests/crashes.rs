@@ -1,5 +1,5 @@
-//! Crashes explored through real SQLite, in the amount that every test run has time for, and controls
-//! that have to fail. `make proof` does the same at length.
+//! Explores crashes through real SQLite, for as long as every test run can afford, and runs controls that
+//! must fail. `make proof` does the same at length.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fmt::Display;
@@ -11,14 +11,14 @@ use duralite_crashtest::{
     Violation, cut, explore, inject, inject_where_the_guard_is_lifted, lie, missing_rig, register, replay,
 };
 
-/// Where states that fail are kept.
+/// Where failing states are kept.
 const KEEP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../out/crashtest");
 
 fn seed() -> u64 {
     std::env::var("DURALITE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
 }
 
-/// Asserts that nothing was found.
+/// Asserts that no violation was found.
 fn hold<T: Display>(what: &str, body: impl FnOnce() -> Verdict<T>) {
     register().unwrap();
     let started = Instant::now();
@@ -31,7 +31,7 @@ fn hold<T: Display>(what: &str, body: impl FnOnce() -> Verdict<T>) {
     }
 }
 
-/// Asserts that something was found, and returns it.
+/// Asserts that a violation was found, and returns it.
 fn find<T: Display>(body: impl FnOnce() -> Verdict<T>) -> Box<Violation> {
     register().unwrap();
     match body().unwrap() {
@@ -40,7 +40,7 @@ fn find<T: Display>(body: impl FnOnce() -> Verdict<T>) -> Box<Violation> {
     }
 }
 
-/// Asserts that the kept state alone shows what was found.
+/// Asserts that the kept state alone reproduces the violation.
 fn assert_replays(violation: &Violation) {
     let dir = tempfile::tempdir().unwrap();
     let kept = violation.keep(dir.path()).unwrap();
@@ -56,7 +56,7 @@ fn power(engine: Engine, file_system: FileSystemKind, images: u64) -> PowerPlan 
     PowerPlan { engine, file_system, mount_options, seed: seed(), images, length: Length { steps: 40 } }
 }
 
-/// Whether power cuts can be tried; if not, that is said, and is a failure where they could be.
+/// Whether power cuts can be tested. If not, says so, and fails where they should be possible.
 fn has_rig(file_system: FileSystemKind) -> bool {
     let Some(why) = missing_rig(file_system) else { return true };
     duralite_testkit::skip(&format!("no power cuts on {}", file_system.name()), &why);
@@ -73,7 +73,8 @@ fn inv07_states_that_a_crash_leaves_recover_on_waldio() {
     hold("waldio", || explore(&memory(Engine::WALDIO, 20_000)));
 }
 
-/// A process dies between putting the guard on and its sync; the next one finds it on, and commits.
+/// A process dies after it has raised the guard and before it has synced it; the next process finds the
+/// guard, and commits.
 #[test]
 fn inv01_a_guard_that_was_found_is_durable_before_the_first_commit() {
     let mut plan = memory(Engine::WALDIO, 10_000);
@@ -116,8 +117,8 @@ fn inv09_a_fault_at_any_call_is_told_and_loses_nothing() {
     }
 }
 
-/// The sync of the header with which the guard is lifted fails, SQLite goes on with a rollback journal, and
-/// power fails while that is hot.
+/// The sync of the header that lifts the guard fails, SQLite goes on with a rollback journal, and power fails
+/// while that journal is hot.
 #[test]
 fn inv09_a_guard_whose_lifting_is_in_doubt_does_not_meet_a_hot_journal() {
     let length = Length { steps: 40 };
@@ -127,7 +128,7 @@ fn inv09_a_guard_whose_lifting_is_in_doubt_does_not_meet_a_hot_journal() {
     }
 }
 
-/// The log's medium says once that a flush is done, and loses what it was for.
+/// The log's medium once reports a flush as done but loses the flushed data.
 #[test]
 fn inv08_what_a_dropped_flush_leaves_is_refused_and_saved_or_opens_as_of_a_transaction() {
     register().unwrap();
@@ -136,7 +137,7 @@ fn inv08_what_a_dropped_flush_leaves_is_refused_and_saved_or_opens_as_of_a_trans
         match lie(&plan).unwrap() {
             Ok(tally) => {
                 println!("a dropped flush on {engine}: {tally}");
-                // Else nothing was tried that it is about.
+                // Otherwise the images did not cover the cases that this test is for.
                 assert!(tally.refused > 0 && tally.ends_earlier > 0, "{engine}: {tally}");
                 assert!(tally.later > 0, "{engine}: {tally}");
             }
@@ -148,7 +149,7 @@ fn inv08_what_a_dropped_flush_leaves_is_refused_and_saved_or_opens_as_of_a_trans
     }
 }
 
-/// The rig itself: what it finds nothing wrong with is not Duralite.
+/// Checks the rig itself: it finds nothing wrong with stock SQLite.
 #[test]
 fn control_stock_sqlite_survives() {
     hold("stock", || explore(&memory(Engine::Stock, 5_000)));

@@ -1,4 +1,4 @@
-//! Blocks that are recorded.
+//! A block medium whose calls are recorded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::medium_error;
 use crate::event::{Event, FileId};
 use crate::recorder::{Call, Failure, Recorder, Step};
 
-/// Records what is done to the blocks below.
+/// Records the calls to the wrapped blocks.
 pub struct TappedBlock {
     pub inner: Arc<dyn Block>,
     pub file: FileId,
@@ -27,7 +27,7 @@ impl TappedBlock {
     fn write_in(&self, step: &mut Step<'_>, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
         let unit = self.inner.block_bytes() as usize;
         let failure = step.due(Call::Write);
-        // A write that fails has written something.
+        // A failed write has written its first half.
         let reached = if failure.is_some() { blocks.len() / unit / 2 * unit } else { blocks.len() };
         if reached > 0 {
             self.inner.write(at, &blocks[..reached])?;

@@ -1,4 +1,4 @@
-//! SQLite's own memory, of which the n-th request can be refused.
+//! SQLite's memory allocator, which can refuse the n-th allocation.
 #![allow(unsafe_code)] // functions that SQLite calls
 
 use std::cell::Cell;
@@ -8,12 +8,12 @@ use std::sync::OnceLock;
 use rusqlite::ffi as sqlite;
 
 thread_local! {
-    /// Requests until one is refused; negative for never.
+    /// Allocations until one is refused; negative for never.
     static LEFT: Cell<i64> = const { Cell::new(-1) };
     static ASKED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// SQLite's own functions.
+/// The allocation functions that SQLite had before.
 struct Base {
     malloc: unsafe extern "C" fn(c_int) -> *mut c_void,
     realloc: unsafe extern "C" fn(*mut c_void, c_int) -> *mut c_void,
@@ -21,13 +21,13 @@ struct Base {
 
 static BASE: OnceLock<Base> = OnceLock::new();
 
-/// Refuses the n-th request of this thread from now on, counted from 0; with `None` none.
+/// Refuses the n-th allocation of this thread from now on, counted from 0; with `None` refuses none.
 pub fn refuse(nth: Option<u64>) {
     LEFT.set(nth.map_or(-1, |nth| i64::try_from(nth).unwrap_or(i64::MAX)));
     ASKED.set(0);
 }
 
-/// Requests of this thread since [`refuse`] was called.
+/// Allocations of this thread since [`refuse`] was called.
 pub fn asked() -> u64 {
     ASKED.get()
 }
@@ -57,10 +57,10 @@ unsafe extern "C" fn reallocate(old: *mut c_void, bytes: c_int) -> *mut c_void {
     BASE.get().map_or(std::ptr::null_mut(), |base| unsafe { (base.realloc)(old, bytes) })
 }
 
-/// Puts the functions in place, before SQLite is initialised.
+/// Installs the functions. Must be called before SQLite is initialised.
 ///
 /// # Errors
-/// When SQLite has been initialised already.
+/// If SQLite has been initialised already.
 pub fn install() -> anyhow::Result<()> {
     // SAFETY: the structure is SQLite's, filled by SQLite before it is used.
     let code = unsafe {

@@ -1,4 +1,5 @@
-//! What stands between the system under test and its media: it records, and fails where it is told.
+//! Hooks between the system under test and its media. They record calls, and make those fail that the test
+//! has chosen.
 
 mod block;
 pub mod heap;
@@ -22,21 +23,22 @@ pub use vfs::{register, tap_files};
 use crate::event::{Event, FileKind};
 use crate::recorder::{Call, Recorder};
 
-/// A hook of a log directory.
+/// The hook of a log directory.
 pub struct DirectoryHook {
     recorder: Arc<Recorder>,
     on_disk: Option<Arc<File>>,
 }
 
 impl DirectoryHook {
-    /// A hook that records there.
+    /// A hook that records to this recorder.
     #[must_use]
     pub fn new(recorder: Arc<Recorder>) -> Self {
         Self { recorder, on_disk: None }
     }
 
-    /// The same where a database that is mapped is on a disk that is cut off: by this descriptor, which is closed after all
-    /// connections, its length is made durable when it grows. With direct access the first fault of a page does that (`MAP_SYNC`).
+    /// For a mapped database on a disk whose power is cut. When the database grows, the hook makes its new
+    /// length durable through this descriptor, which must be closed after all connections. With direct access
+    /// the first fault of a page does that (`MAP_SYNC`).
     #[must_use]
     pub fn on_disk(self, database: Arc<File>) -> Self {
         Self { on_disk: Some(database), ..self }
@@ -83,7 +85,7 @@ impl Hook for DirectoryHook {
             return Err(medium_error("mmap", failure));
         }
         let file = recorded.file(log, FileKind::Memory);
-        // A new one was not known as that yet.
+        // A new file was recorded before it was known to be memory.
         recorded.set_kind(file, FileKind::Memory);
         let recorder = Arc::clone(&self.recorder);
         Ok(Arc::new(nvm::TappedNvm { inner, survives: false, on_disk: None, file, recorder }))
@@ -94,7 +96,7 @@ impl Hook for DirectoryHook {
         if let Some(failure) = recorded.due(Call::Map) {
             return Err(medium_error("mmap", failure));
         }
-        // It is written and synced as a file too.
+        // The database is also written and synced as a file.
         let file = recorded.file(database, FileKind::Sectors);
         let (on_disk, recorder) = (self.on_disk.clone(), Arc::clone(&self.recorder));
         Ok(Arc::new(nvm::TappedNvm { inner, survives: true, on_disk, file, recorder }))

@@ -1,4 +1,4 @@
-//! Memory that is recorded.
+//! Mapped memory whose accesses are recorded.
 
 use std::fmt;
 use std::fs::File;
@@ -10,12 +10,13 @@ use super::medium_error;
 use crate::event::{Event, FileId};
 use crate::recorder::{Call, Failure, Recorder};
 
-/// Records what is done to the memory below.
+/// Records the accesses to the wrapped memory.
 pub struct TappedNvm {
     pub inner: Arc<dyn Nvm>,
-    /// Whether it is to behave as memory that survives a power loss, which is the model's.
+    /// Whether the hook presents the memory as one that survives a power loss. Here the model decides what
+    /// survives.
     pub survives: bool,
-    /// What makes a new length durable, where that is a disk's.
+    /// The file whose sync makes a new length durable, if the memory maps a file on a disk.
     pub on_disk: Option<Arc<File>>,
     pub file: FileId,
     pub recorder: Arc<Recorder>,
@@ -143,7 +144,8 @@ impl Nvm for TappedNvm {
     }
 
     fn system_free(&self, at: u64, len: u64) -> Result<(), MediumError> {
-        // What is left there is unspecified: the old content is the harder case for recovery.
+        // The content of a freed range is unspecified. Keeping the old content is the harder case for
+        // recovery.
         let mut step = self.recorder.step();
         if let Some(failure) = step.due(Call::Allocate) {
             return Err(medium_error("fallocate", failure));

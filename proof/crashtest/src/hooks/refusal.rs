@@ -1,4 +1,4 @@
-//! What a medium answers when it is to fail.
+//! The errors that a medium returns when a call is to fail.
 
 use duralite_medium::MediumError;
 use rustix::io::Errno;

@@ -1,7 +1,7 @@
 //! A VFS that records what SQLite does to the files of some directories.
 //!
-//! It is the default VFS with other functions for opening and deleting, and each file of a recorded
-//! directory gets the methods of its own file with other functions for what changes it.
+//! It is a copy of the default VFS with its own functions for opening and deleting. Each file of a recorded
+//! directory gets a copy of its own method table, in which the functions that change the file are replaced.
 #![allow(unsafe_code)] // functions that SQLite calls
 
 use std::collections::HashMap;
@@ -17,10 +17,10 @@ use rusqlite::ffi as sqlite;
 use crate::event::{Event, FileKind};
 use crate::recorder::{Call, Failure, Recorder};
 
-/// The name of the recording VFS without Duralite above it: for SQLite's own journal modes.
+/// The name of the recording VFS without Duralite above it, for SQLite's own journal modes.
 pub const VFS_NAME: &CStr = c"duralite-recorded";
 
-/// The unit in which a device writes.
+/// The unit that a device writes whole or not at all.
 const SECTOR: usize = 512;
 
 #[derive(Clone)]
@@ -33,9 +33,9 @@ struct Open {
 #[derive(Default)]
 struct Registry {
     directories: Vec<(PathBuf, Arc<Recorder>)>,
-    /// Open files by the address of SQLite's structure.
+    /// Open files, by the address of SQLite's file structure.
     open: HashMap<usize, Open>,
-    /// The table made for each table of the base.
+    /// For each method table of the base VFS, by its address, the table made from it.
     tables: HashMap<usize, &'static IoMethods>,
 }
 
@@ -50,7 +50,8 @@ fn base() -> *mut Vfs {
     BASE.get().map_or(ptr::null_mut(), |address| ptr::with_exposed_provenance_mut(*address))
 }
 
-/// Files of a directory are recorded until this is dropped; those that are open stay so.
+/// Files of a directory are recorded until this is dropped. Files that are open then are recorded until they
+/// are closed.
 pub struct TappedDirectory {
     dir: PathBuf,
 }
@@ -70,11 +71,11 @@ impl Drop for TappedDirectory {
     }
 }
 
-/// Registers the recording VFS as SQLite's default, so that Duralite builds on it, and Duralite.
-/// Doing it again changes nothing.
+/// Registers the recording VFS as SQLite's default, so that Duralite builds on it, and then Duralite. Further
+/// calls change nothing.
 ///
 /// # Errors
-/// When SQLite refuses.
+/// If SQLite refuses.
 pub fn register() -> anyhow::Result<()> {
     static DONE: OnceLock<Result<(), String>> = OnceLock::new();
     DONE.get_or_init(|| register_once().map_err(|error| error.to_string()))
@@ -103,7 +104,7 @@ fn register_once() -> anyhow::Result<()> {
         anyhow::ensure!(code == ffi::OK, "SQLite took no extension (code {code})");
         let opened = rusqlite::Connection::open_in_memory();
         sqlite::sqlite3_cancel_auto_extension(Some(enter));
-        // What else this process opens is none of ours.
+        // Everything else that this process opens is not to be recorded.
         sqlite::sqlite3_vfs_register(found.cast(), 1);
         opened?;
     }
@@ -119,7 +120,7 @@ unsafe extern "C" fn enter(
     unsafe { duralite::sqlite3_duralite_auto(db.cast(), message, routines.cast()) }
 }
 
-/// The path of a file, and who records it.
+/// The path of a file and its recorder, if its directory is recorded.
 ///
 /// # Safety
 /// `name` is null or a string.
@@ -164,7 +165,7 @@ unsafe extern "C" fn open(
     }
     let existed = path.exists();
     let code = pass();
-    // SAFETY: the base has set it, to its table or to null.
+    // SAFETY: the base VFS has set the methods, to its table or to null.
     let Some(methods) = (unsafe { (*file).methods.as_ref() }).filter(|_| code == ffi::OK) else {
         return code;
     };
@@ -247,7 +248,7 @@ unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, at:
     let (Ok(bytes), Ok(from)) = (usize::try_from(len), u64::try_from(at)) else { return ffi::IOERR_WRITE };
     let mut step = open.recorder.step();
     let failure = step.due(Call::Write);
-    // What fails has done whole sectors.
+    // A failed write has written whole sectors of its first half.
     let reached = if failure.is_some() { bytes / 2 / SECTOR * SECTOR } else { bytes };
     if reached > 0 {
         let Some(write) = open.methods.write else { return ffi::IOERR_WRITE };
@@ -302,7 +303,7 @@ unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
 unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) -> c_int {
     let Some(open) = of(file) else { return ffi::IOERR };
     if op == sqlite::SQLITE_FCNTL_SIZE_HINT {
-        // A hint that is taken would grow the file unrecorded.
+        // If the file took the hint, it would grow without being recorded.
         return ffi::OK;
     }
     // SAFETY: the file's own function with SQLite's arguments.
