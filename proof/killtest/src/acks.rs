@@ -1,7 +1,7 @@
 //! The file of acknowledgements.
 //!
-//! A record is 16 bytes, appended by one write after `COMMIT` has returned. Such a write is in the
-//! page cache entirely or not at all, whenever its process is killed.
+//! A record is 16 bytes, appended by one write after `COMMIT` has returned. Whenever the process is killed,
+//! the page cache has all of such a write or nothing of it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,10 +12,10 @@ use std::path::Path;
 use anyhow::{Context as _, Result, bail};
 
 pub(crate) const RECORD: u64 = 16;
-/// Records that are read at once.
+/// Records read at a time.
 const BATCH: usize = 4096;
 
-/// Where a process acknowledges.
+/// The end of the file to which a process appends its acknowledgements.
 pub(crate) struct Acks(File);
 
 impl Acks {
@@ -33,7 +33,7 @@ impl Acks {
     }
 }
 
-/// What has been acknowledged, read little by little.
+/// The acknowledgements read so far.
 pub(crate) struct Acknowledged {
     file: File,
     read: u64,
@@ -48,7 +48,7 @@ impl Acknowledged {
         Ok(Self { file, read: 0, owners: HashMap::new(), newest: 0 })
     }
 
-    /// Reads what has come; returns the lowest number among it.
+    /// Reads the new acknowledgements. Returns the lowest transaction number among them.
     pub(crate) fn refresh(&mut self) -> Result<Option<i64>> {
         let mut lowest = None;
         let mut buffer = vec![0; RECORD as usize * BATCH];
@@ -75,12 +75,12 @@ impl Acknowledged {
         self.newest
     }
 
-    /// To whom a transaction was acknowledged.
+    /// The process to which transaction `n` was acknowledged, if it was.
     pub(crate) fn owner(&self, n: i64) -> Option<u64> {
         self.owners.get(&n).copied()
     }
 
-    /// Forgets what is older than a number.
+    /// Forgets acknowledgements of transactions before `low`, if there are many.
     pub(crate) fn forget_before(&mut self, low: i64) {
         if self.owners.len() > 4 * BATCH {
             self.owners.retain(|n, _| *n >= low);

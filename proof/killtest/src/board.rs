@@ -1,6 +1,6 @@
 //! A file in which each process notes what it is doing, and reads whether it should end.
 //!
-//! Plain writes to a file survive the death of whoever made them, and cost a microsecond.
+//! A plain write to a file survives the death of the process that made it, and costs a microsecond.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -12,19 +12,19 @@ use anyhow::{Context as _, Result};
 use crate::Phase;
 
 const ENTRY: u64 = 64;
-/// The first entry says whether all should end.
+/// Index of the first process's entry. The entry before it says whether all processes should end.
 const FIRST: u64 = 1;
 
-/// What one process has noted.
+/// The note of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) id: u64,
-    /// Goes up with each thing that it has done.
+    /// Grows with each action of the process.
     pub(crate) steps: u64,
     pub(crate) phase: Phase,
 }
 
-/// The file, as the process that kills sees it.
+/// The file, as used by the process that kills the others.
 pub(crate) struct Board(File);
 
 impl Board {
@@ -38,7 +38,7 @@ impl Board {
         Ok(Entry { id: words[0], steps: words[1], phase: Phase::numbered(words[2]) })
     }
 
-    /// Asks all processes to end, or no longer.
+    /// Asks all processes to end, or takes this request back.
     pub(crate) fn ask_to_end(&self, end: bool) -> Result<()> {
         Ok(self.0.write_all_at(&u64::from(end).to_le_bytes(), 0)?)
     }
@@ -48,7 +48,7 @@ fn read_words<const N: usize>(file: &File, at: u64) -> Result<[u64; N]> {
     let mut words = [0; N];
     for (index, word) in words.iter_mut().enumerate() {
         let mut bytes = [0; 8];
-        // What was never written is zero.
+        // Bytes that were never written read as zeros.
         if file.read_at(&mut bytes, at + 8 * index as u64)? == 8 {
             *word = u64::from_le_bytes(bytes);
         }
@@ -56,10 +56,10 @@ fn read_words<const N: usize>(file: &File, at: u64) -> Result<[u64; N]> {
     Ok(words)
 }
 
-/// A process's own entry.
+/// The entry that a process writes.
 pub(crate) struct Note {
     file: File,
-    /// A child of a process notes nothing.
+    /// `None` in a forked child, which writes no entry.
     slot: Option<u64>,
     id: u64,
     steps: Cell<u64>,
@@ -72,12 +72,12 @@ impl Note {
         Ok(Self { file, slot: Some(slot), id, steps: Cell::new(0) })
     }
 
-    /// Notes nothing any more: this is a child of the process whose entry it is.
+    /// Stops writing the entry: this process is a forked child of the process that the entry belongs to.
     pub(crate) fn be_silent(&mut self) {
         self.slot = None;
     }
 
-    /// Notes what this process does from now on.
+    /// Notes what this process is doing now.
     pub(crate) fn phase(&self, phase: Phase) -> Result<()> {
         let Some(slot) = self.slot else { return Ok(()) };
         self.steps.set(self.steps.get() + 1);

@@ -1,4 +1,4 @@
-//! The processes of a run: started, watched, stopped, killed, and reaped.
+//! Starts, watches, stops, kills and reaps the processes of a run.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -19,9 +19,9 @@ use crate::site::Site;
 use crate::worker::{Orders, Question};
 use crate::{Phase, Plan, Role, Worker, stacks};
 
-/// How often somebody who waits looks after the others.
+/// How often the killing process watches the other processes while it waits for one of them.
 const GLANCE: Duration = Duration::from_millis(50);
-/// How long a process that was aimed at has to come to that moment.
+/// How long to wait until a process reaches the phase in which it is to be killed.
 const AIM: Duration = Duration::from_millis(8);
 
 /// A process. It is killed when this is dropped.
@@ -48,13 +48,13 @@ impl ProcessSlot {
 
 impl Drop for ProcessSlot {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// An auditor, and the ends of its pipes.
+/// An auditor and the ends of its pipes.
 struct Audit {
     process: ProcessSlot,
     questions: ChildStdin,
@@ -70,7 +70,7 @@ pub(crate) struct Crowd<'a> {
     messages: File,
     processes: Vec<ProcessSlot>,
     audit: Option<Audit>,
-    /// Groups of forkers that were killed, and whose children may live on.
+    /// Process groups of killed forkers, whose children may still live.
     orphans: Vec<Pid>,
     next_id: u64,
     epoch: u32,
@@ -81,7 +81,7 @@ impl<'a> Crowd<'a> {
         let messages = OpenOptions::new().create(true).append(true).open(site.messages())?;
         let board = Board::create(&site.board())?;
         site.make_shared(&site.board())?;
-        // Children of a process that is killed come to this one.
+        // Makes this process the reaper of the children of processes that are killed.
         set_child_subreaper(Some(getpid())).context("cannot become a reaper")?;
         Ok(Self {
             plan,
@@ -101,7 +101,8 @@ impl<'a> Crowd<'a> {
         self.next_id - 1
     }
 
-    /// What was acknowledged so far is void: settings allow it to be lost.
+    /// Begins a new file of acknowledgements: the settings allow the transactions acknowledged so far to be
+    /// lost.
     pub(crate) fn begin_epoch(&mut self) {
         self.epoch += 1;
     }
@@ -134,7 +135,7 @@ impl<'a> Crowd<'a> {
             command.uid(user).gid(group);
         }
         if role == Role::Forker {
-            // Its children are found by their group, whoever lives longer.
+            // A forker's children are found by their process group, even if they outlive it.
             command.process_group(0);
         }
         command.args(&self.worker.arguments).args(orders.arguments());
@@ -159,28 +160,28 @@ impl<'a> Crowd<'a> {
         self.spawn(command, role, id)
     }
 
-    /// Starts a process of each role; nobody of an earlier cast lives.
+    /// Starts a process for each role. No process of an earlier cast may live.
     pub(crate) fn start(&mut self, cast: &[Role]) -> Result<()> {
         self.processes.clear();
         for (slot, role) in cast.iter().enumerate() {
             let process = self.process_slot(*role, slot)?;
             self.processes.push(process);
         }
-        // What a keeper keeps is kept only once it is there.
+        // A keeper has an effect only once it is connected.
         for slot in (0..cast.len()).filter(|slot| cast[*slot] == Role::Keeper) {
             self.wait_until(slot, self.plan.hang, |phase| phase == Phase::Ready)?;
         }
         Ok(())
     }
 
-    /// Starts a process in the place of one that was killed.
+    /// Starts a new process in place of a killed one.
     pub(crate) fn replace(&mut self, slot: usize) -> Result<()> {
         let role = self.processes[slot].role;
         self.processes[slot] = self.process_slot(role, slot)?;
         Ok(())
     }
 
-    /// Waits until a process is doing this, or for some milliseconds.
+    /// Waits until the process is in this phase, but only for some milliseconds.
     pub(crate) fn aim(&mut self, slot: usize, moment: Phase) -> Result<()> {
         self.wait_until(slot, AIM, |phase| phase == moment)
     }
@@ -213,9 +214,9 @@ impl<'a> Crowd<'a> {
         self.processes[slot].signal(Signal::CONT)
     }
 
-    /// Kills these at once; returns their roles.
+    /// Kills these processes at once. Returns their roles.
     pub(crate) fn kill(&mut self, slots: &[usize]) -> Result<Vec<Role>> {
-        // Whoever has ended by itself has failed, and must not be taken for killed.
+        // A process that has ended by itself has failed, and must not count as killed.
         self.watch()?;
         for slot in slots {
             self.processes[*slot].signal(Signal::KILL)?;
@@ -238,7 +239,7 @@ impl<'a> Crowd<'a> {
         Ok(process.role)
     }
 
-    /// Reaps children of forkers that were killed; one that failed by itself is an error.
+    /// Reaps the children of killed forkers. Returns an error if one of them failed by itself.
     fn reap_orphans(&mut self) -> Result<()> {
         let mut left = Vec::new();
         for group in std::mem::take(&mut self.orphans) {
@@ -262,7 +263,7 @@ impl<'a> Crowd<'a> {
         Ok(())
     }
 
-    /// Waits until no child of a forker lives that was killed.
+    /// Waits until no child of a killed forker lives.
     fn await_orphans(&mut self) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -277,7 +278,7 @@ impl<'a> Crowd<'a> {
         }
     }
 
-    /// Kills all, the auditor too; returns their roles.
+    /// Kills all processes and the auditor. Returns their roles.
     pub(crate) fn wipe(&mut self, order: &[usize]) -> Result<Vec<Role>> {
         self.watch()?;
         for (place, slot) in order.iter().enumerate() {
@@ -293,18 +294,18 @@ impl<'a> Crowd<'a> {
             }
         }
         for group in &self.orphans {
-            // It may be empty.
+            // The group may be empty.
             let _ = kill_process_group(*group, Signal::KILL);
         }
         let mut roles = order.iter().map(|slot| self.bury(*slot)).collect::<Result<Vec<_>>>()?;
         self.processes.clear();
         self.await_orphans()?;
-        // Dropping it reaps it.
+        // Dropping the auditor reaps it.
         roles.extend(self.audit.take().map(|_| Role::Auditor));
         Ok(roles)
     }
 
-    /// Asks all to close and end, and waits until they have.
+    /// Asks all processes to close their connections and end, and waits until they have ended.
     pub(crate) fn end(&mut self) -> Result<()> {
         self.board.ask_to_end(true)?;
         let start = Instant::now();
@@ -328,7 +329,7 @@ impl<'a> Crowd<'a> {
         self.board.ask_to_end(false)
     }
 
-    /// Finds who has ended by itself, and who makes no progress.
+    /// Fails if a process has ended by itself, or makes no progress.
     pub(crate) fn watch(&mut self) -> Result<()> {
         self.reap_orphans()?;
         for slot in 0..self.processes.len() {
@@ -353,7 +354,7 @@ impl<'a> Crowd<'a> {
         Ok(())
     }
 
-    /// Whoever failed first is named: what others then say follows from it.
+    /// An error that names the failure which came first; later messages are consequences of it.
     fn ended(&self, name: &str, status: ExitStatus) -> anyhow::Error {
         self.failed(&format!("{name} ended by itself ({status})"))
     }
@@ -364,13 +365,13 @@ impl<'a> Crowd<'a> {
         let first = text.lines().position(|line| line.starts_with("failure: "));
         let reasons = text.lines().take(first.map_or(usize::MAX, |at| at + 1));
         let reasons: Vec<&str> = reasons.filter(|line| !line.trim().is_empty()).collect();
-        // What the library refused stands before what SQLite made of it.
+        // The library's refusal is the line before the error that SQLite made of it.
         let last = reasons[reasons.len().saturating_sub(2)..].join("; ");
         anyhow::anyhow!("{what}: {last}")
     }
 
     fn hangs(&self, process: &ProcessSlot, what: &str) -> anyhow::Error {
-        // Who is in whose way shows only from all of them.
+        // Only the stacks of all processes show which of them blocks which.
         for other in self.processes.iter().chain(self.audit.iter().map(|audit| &audit.process)) {
             if other.id != process.id {
                 stacks::describe(other.child.id(), &self.site.path(&format!("stacks-{}", other.id)));
@@ -382,14 +383,14 @@ impl<'a> Crowd<'a> {
 
     fn audit(&mut self) -> Result<&mut Audit> {
         if self.audit.is_none() {
-            // Beyond all other slots.
+            // A slot after all others.
             let (mut command, id) = self.command(Role::Auditor, 1000)?;
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut process = self.spawn(command, Role::Auditor, id)?;
             let questions = process.child.stdin.take().context("no pipe")?;
             let output = process.child.stdout.take().context("no pipe")?;
             let (sender, answers) = channel();
-            // It ends with the pipe, or with the first line that nobody takes.
+            // The thread ends with the pipe, or when a line is no longer received.
             std::thread::spawn(move || {
                 for line in BufReader::new(output).lines().map_while(Result::ok) {
                     if sender.send(line).is_err() {
@@ -402,11 +403,11 @@ impl<'a> Crowd<'a> {
         self.audit.as_mut().context("no auditor")
     }
 
-    /// Asks the auditor, and looks after the others meanwhile. An error is a loss, or a hang.
+    /// Asks the auditor, and watches the other processes meanwhile. An error means a loss, or a hang.
     pub(crate) fn ask(&mut self, question: Question) -> Result<()> {
         let start = Instant::now();
         let audit = self.audit()?;
-        // One that has ended shows below.
+        // If the auditor has ended, the loop below notices.
         let _ = writeln!(audit.questions, "{}", question.line());
         loop {
             let audit = self.audit()?;

@@ -1,21 +1,22 @@
-//! Transactions with numbers, and the check that those from 1 to some number have been made.
+//! Numbered transactions, and the check that all of them up to some number were made.
 //!
-//! Transaction `n` takes its number from the counter, so that several processes number in the order
-//! in which they commit. It appends row `n`, deletes the row that has become too old, changes
-//! another, and now and then is larger than a page cache, or than all that a log keeps in memory.
+//! Transaction `n` takes its number from a counter in the database, so several processes number their
+//! transactions in the order in which they commit. It appends row `n`, deletes the row that has become too
+//! old, and changes another row. Now and then a transaction is larger than a page cache, or than all that a
+//! log keeps in memory.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rusqlite::{Connection, params};
 
-/// Rows that are kept.
+/// The number of newest rows that are kept.
 pub(crate) const WINDOW: i64 = 3000;
-/// A transaction changes a row at most so much older.
+/// The most by which a row that a transaction changes is older than the transaction.
 const REACH: i64 = 97;
 const BULK_EVERY: i64 = 40;
 const BULK_WINDOW: i64 = 400;
 const BULK_BYTES: usize = 1000;
 
-/// Rows that transaction `n` has in the table `bulk`.
+/// The number of rows that transaction `n` has in the table `bulk`.
 fn bulk_rows(n: i64) -> i64 {
     match n {
         _ if n % 1000 == 0 => 1500,
@@ -55,13 +56,13 @@ pub(crate) fn total(conn: &Connection) -> rusqlite::Result<i64> {
     conn.prepare_cached("SELECT total FROM counter")?.query_row([], |row| row.get(0))
 }
 
-/// Whose transaction `n` is.
+/// The process that made transaction `n`.
 pub(crate) fn owner(conn: &Connection, n: i64) -> rusqlite::Result<u64> {
     let mut statement = conn.prepare_cached("SELECT worker FROM rows WHERE n = ?1")?;
     statement.query_row([n], |row| row.get::<_, i64>(0)).map(i64::cast_unsigned)
 }
 
-/// The changes of transaction `n`, inside a transaction.
+/// Makes the changes of transaction `n`, inside a transaction.
 pub(crate) fn change(conn: &Connection, n: i64, worker: u64) -> rusqlite::Result<()> {
     conn.prepare_cached("INSERT INTO rows VALUES(?1, ?2, ?3, 0)")?.execute(params![
         n,
@@ -81,7 +82,7 @@ pub(crate) fn change(conn: &Connection, n: i64, worker: u64) -> rusqlite::Result
     Ok(())
 }
 
-/// Changes that must never be seen.
+/// Makes changes that must never be visible.
 pub(crate) fn junk(conn: &Connection, rows: i64) -> rusqlite::Result<()> {
     let mut insert = conn.prepare_cached("INSERT INTO rows VALUES(?1, 0, ?2, -1)")?;
     for i in 1..=rows {
@@ -100,8 +101,8 @@ fn first_kept(total: i64) -> i64 {
     (total - WINDOW + 1).max(1)
 }
 
-/// Checks the rows from `low` on, inside a transaction that sees `total` transactions. `owner`
-/// says to whom a transaction was acknowledged.
+/// Checks the rows from `low` on, inside a transaction that sees `total` transactions. `owner` returns the
+/// process to which a transaction was acknowledged.
 pub(crate) fn verify_rows(
     conn: &Connection,
     low: i64,
@@ -139,7 +140,7 @@ pub(crate) fn verify_rows(
     Ok(())
 }
 
-/// Checks everything, inside a transaction that sees `total` transactions.
+/// Checks all rows, inside a transaction that sees `total` transactions.
 pub(crate) fn verify_all(conn: &Connection, total: i64, owner: impl Fn(i64) -> Option<u64>) -> Result<()> {
     verify_rows(conn, 0, total, owner)?;
     let count = |sql: &str| conn.query_row(sql, [], |row| row.get::<_, i64>(0));

@@ -1,13 +1,12 @@
-//! Proof by attack that the death of any process at any instruction loses nothing (invariant 7).
+//! Shows by attack that the death of any process at any instruction loses nothing (invariant 7).
 //!
-//! Processes of several roles share one database and are killed with SIGKILL at random moments,
-//! one, some, or all at once. Each transaction has a number, which it takes from a counter in the
-//! database, so that the order of commits is the order of the numbers whoever makes them. What was
-//! acknowledged stands in a file; an auditor, a process of its own, compares. A process that was
-//! killed is replaced, the others go on.
+//! Processes of several roles share one database. The run kills one, some or all of them at once with SIGKILL
+//! at random moments. Each transaction takes its number from a counter in the database, so the numbers have
+//! the order of the commits, whichever process makes them. A file holds what was acknowledged, and an
+//! auditor, which is a process of its own, compares the database with it. A killed process is replaced while
+//! the others go on.
 //!
-//! [`run`] carries out a [`Plan`]; the processes are started through a [`Worker`] and run
-//! [`worker_main`].
+//! [`run`] carries out a [`Plan`]. It starts the processes through a [`Worker`]; they run [`worker_main`].
 
 mod acks;
 mod board;

@@ -1,4 +1,4 @@
-//! What a run is to do.
+//! The plan of a run.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,17 +9,17 @@ use duralite_testkit::{Acknowledge, Arguments, Engine, engine_named};
 
 use crate::Role;
 
-/// What a run is to do. Its text, `name=value` with spaces between, can be parsed again by
-/// [`Plan::parse`]; the seed decides all but the moments at which the system lets processes run.
+/// The plan of a run. Its text, `name=value` pairs with spaces between them, can be parsed again by
+/// [`Plan::parse`]. The seed decides everything except when the system lets processes run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Where the log goes.
+    /// The engine that keeps the log.
     pub engine: Engine,
-    /// Processes to kill; a few more when the last strike hits several.
+    /// How many processes to kill. A few more are killed if the last strike hits several.
     pub kills: u32,
-    /// Of all random decisions.
+    /// The seed of all random decisions.
     pub seed: u64,
-    /// Processes of each role.
+    /// How many processes have the role [`Role::Writer`].
     pub writers: u32,
     /// See [`Role::Checkpointer`].
     pub checkpointers: u32,
@@ -31,41 +31,43 @@ pub struct Plan {
     pub forkers: u32,
     /// See [`Role::Onlooker`].
     pub onlookers: u32,
-    /// Users that the processes belong to in turn, with one group: 1 or 2. Two need root.
+    /// The number of users, 1 or 2, to which the processes belong in turn. All users are in one group. Two
+    /// users need root.
     pub users: u32,
     /// Whether the database has two names, and is renamed and renamed back.
     pub names: bool,
-    /// Whether several processes are stopped for a while now and then.
+    /// Whether several processes are stopped together for a while now and then.
     pub pauses: bool,
-    /// Whether the logs are beside the database.
+    /// Whether the logs are in the database's directory.
     pub beside: bool,
     /// `PRAGMA wal_autocheckpoint` of all connections.
     pub autocheckpoint: Option<u32>,
     /// The longest time between two strikes, in milliseconds.
     pub longest_ms: u64,
-    /// When it is over even without so many kills; 0 is never.
+    /// After how many seconds the run ends even without so many kills; 0 for never.
     pub seconds: u64,
-    /// The most bytes that the logs may take; 0 is any.
+    /// The most bytes that the logs may take; 0 for no limit.
     pub log_bytes: u64,
     /// More URI parameters.
     pub settings: String,
     /// SQLite's journal mode, in small letters.
     pub journal: String,
-    /// Of the database.
+    /// The database's page size in bytes.
     pub page_bytes: u32,
-    /// Where the directory of the database is made; the temporary directory if empty.
+    /// Where the database's directory is made; the temporary directory if there is none.
     pub directory: Option<PathBuf>,
-    /// Where the directory of the logs is made; `/dev/shm` for engines in memory, otherwise as `directory`.
+    /// Where the logs' directory is made. By default `/dev/shm` for engines in memory, otherwise as
+    /// `directory`.
     pub log_directory: Option<PathBuf>,
-    /// When a transaction is acknowledged.
+    /// Whether a transaction is acknowledged before or after its `COMMIT`.
     pub acknowledge: Acknowledge,
-    /// Everything is checked after so many kills, at the latest.
+    /// Everything is checked after this many kills at the latest.
     pub full_check_every: u32,
-    /// Whether shared memory of logs that are gone (`*.shm`) may be left in the log directory.
+    /// Whether the log directory may keep shared memory (`*-shm`) of deleted logs.
     pub allow_segments: bool,
-    /// How long a worker tries before `SQLITE_BUSY` is called starvation.
+    /// How long a worker tries again before `SQLITE_BUSY` counts as starvation.
     pub busy_timeout: Duration,
-    /// How long a process may go without progress.
+    /// How long a process may make no progress.
     pub hang: Duration,
 }
 
@@ -84,7 +86,7 @@ const WALDIO: [&str; 10] = [
     "durability=normal&background_checkpoint=on",
     "access=buffered&read_durable=on",
 ];
-/// Pages are merged where their logs are full, or where there is little room.
+/// Settings under which pages are merged because their logs are full or space is short.
 const PPL: [&str; 6] = [
     "",
     "overflow_bytes=0",
@@ -93,7 +95,7 @@ const PPL: [&str; 6] = [
     "overflow_bytes=0&background_checkpoint=60",
     "cache_bytes=0&log_limit=33554432",
 ];
-/// Regions that are full now and then, and pages of a database in memory.
+/// Regions that are full now and then, and a database whose pages are in memory.
 const SCRATCHPAD: [&str; 5] = [
     "",
     "home_sync=wt",
@@ -101,12 +103,12 @@ const SCRATCHPAD: [&str; 5] = [
     "scratchpad_bytes=8388608&background_checkpoint=on",
     "cache_bytes=0&home_sync=adaptive",
 ];
-/// By engine; of any other one the defaults are tried.
+/// The settings to choose from, by engine. An engine without an entry is tested with its defaults.
 const CHOICES: [(&str, &[&str]); 4] =
     [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL), ("scratchpad", &SCRATCHPAD)];
-/// Frames at which SQLite checkpoints, where that is what has pages written home.
+/// Frames at which SQLite makes a checkpoint, for engines whose pages are written home by its checkpoints.
 const CHECKPOINT_FRAMES: [u32; 4] = [3, 8, 100, 1000];
-/// Between two strikes, where nothing else is said.
+/// The longest time between two strikes in milliseconds, if the plan gives none.
 const LONGEST_MS: u64 = 20;
 /// SQLite's name for its write-ahead log.
 pub(crate) const WAL: &str = "wal";
@@ -149,7 +151,7 @@ impl Plan {
         }
     }
 
-    /// A plan whose settings and numbers of processes the seed chooses too.
+    /// A plan in which the seed also chooses the settings and the number of processes of each role.
     #[must_use]
     pub fn varied(engine: Engine, kills: u32, seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -170,16 +172,16 @@ impl Plan {
         }
         if engine.keeps_rollback_journals() && rng.bool() {
             plan.journal = ROLLBACK[rng.usize(..ROLLBACK.len())].to_owned();
-            // A large transaction's journal does not fit in a small region.
+            // The journal of a large transaction does not fit in a small region.
             plan.settings = plan.settings.replace("scratchpad_bytes=8388608", "scratchpad_bytes=67108864");
-            // Readers and writers keep each other out, and nobody stands in a queue.
+            // Readers and writers exclude each other, and no queue makes the waiting fair.
             (plan.busy_timeout, plan.hang) = (plan.busy_timeout * 8, plan.hang * 8);
         }
         plan
     }
 
-    /// Reads `name=value` arguments. `engine`, `kills` and `seed` come first; `settings` and others
-    /// are then as [`Plan::varied`] chooses, unless they are given.
+    /// Parses `name=value` arguments. `engine`, `kills` and `seed` are read first. `settings` and the others
+    /// are as [`Plan::varied`] chooses, unless they are given.
     ///
     /// # Errors
     /// An unknown name or value.
@@ -244,7 +246,7 @@ impl Plan {
         counts.into_iter().flat_map(|(role, count)| (0..count).map(move |_| role)).collect()
     }
 
-    /// Whether acknowledged commits may be lost when all processes die, as settings ask for it.
+    /// Whether the settings allow acknowledged commits to be lost when all processes die.
     #[must_use]
     pub fn is_weak(&self) -> bool {
         self.settings

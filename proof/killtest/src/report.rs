@@ -12,13 +12,13 @@ pub struct Report {
     pub kills: [u64; Role::ALL.len()],
     /// Transactions that were acknowledged.
     pub acknowledged: u64,
-    /// Checks of what is newest.
+    /// Checks of the newest transactions.
     pub light_checks: u64,
-    /// Checks of everything.
+    /// Checks of all transactions.
     pub full_checks: u64,
     /// How often all processes were killed at once.
     pub wipes: u64,
-    /// How often all was closed, and the file was checked with stock SQLite.
+    /// How often all connections were closed, and the file was checked with stock SQLite.
     pub settled: u64,
     /// Processes stopped for a while before they were killed.
     pub stopped: u64,
@@ -28,7 +28,7 @@ pub struct Report {
     pub paused: u64,
     /// Strikes while the database had another name.
     pub renamed: u64,
-    /// The most bytes that logs took.
+    /// The most bytes that the logs took.
     pub log_bytes: u64,
     /// Processes started.
     pub started: u64,
@@ -37,7 +37,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// All processes killed.
+    /// The number of processes killed.
     #[must_use]
     pub fn total_kills(&self) -> u64 {
         self.kills.iter().sum()

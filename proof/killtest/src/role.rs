@@ -1,28 +1,28 @@
-//! What a process does, and what it is doing at the moment.
+//! The roles of processes, and the phases in which a process notes to be.
 
 /// What a process does with the database for as long as it lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Commits: holds the WRITE lock, queues for it, leads or follows a group commit.
+    /// Commits: holds the WRITE lock or queues for it, and leads or follows a group commit.
     Writer,
-    /// Checkpoints, in each mode.
+    /// Makes checkpoints, in each mode.
     Checkpointer,
     /// Opens, commits once or only reads, and closes.
     Opener,
     /// Reads.
     Reader,
-    /// Forks with its connection open; its children open their own, and commit.
+    /// Forks with its connection open. Its children open connections of their own and commit.
     Forker,
-    /// Reads through connections that are opened read-only, and closes them.
+    /// Reads through connections that are opened read-only, and closes these again.
     Onlooker,
-    /// Stays connected and does nothing; killed only together with all others.
+    /// Stays connected and does nothing. It is killed only together with all other processes.
     Keeper,
-    /// Checks what is there; killed only together with all others.
+    /// Checks the database. It is killed only together with all other processes.
     Auditor,
 }
 
 impl Role {
-    /// All, in the order of [`Role::index`].
+    /// All roles, in the order of [`Role::index`].
     pub const ALL: [Self; 8] = [
         Self::Writer,
         Self::Checkpointer,
@@ -34,13 +34,13 @@ impl Role {
         Self::Auditor,
     ];
 
-    /// Its place in [`Role::ALL`].
+    /// The role's index in [`Role::ALL`].
     #[must_use]
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// Its name in arguments and messages.
+    /// The role's name in arguments and messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -61,7 +61,7 @@ impl Role {
         Self::ALL.into_iter().find(|role| role.name() == name)
     }
 
-    /// The moments at which a process of this role may be aimed at.
+    /// The phases in which a process of this role may be killed on purpose.
     #[must_use]
     pub fn moments(self) -> &'static [Phase] {
         match self {
@@ -76,14 +76,14 @@ impl Role {
     }
 }
 
-/// What a process last said that it is doing.
+/// The phase that a process last noted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// It has not come to its role yet.
+    /// It has not begun its role yet.
     Starting,
     /// It opens the database, and attaches or recovers its log.
     Opening,
-    /// It is connected and between two things.
+    /// It is connected and between two actions.
     Ready,
     /// It asks for the WRITE lock.
     Begin,
@@ -91,15 +91,15 @@ pub enum Phase {
     Changing,
     /// It commits.
     Commit,
-    /// It rolls back, or vacuums.
+    /// It rolls back or vacuums.
     Housekeeping,
-    /// It checkpoints.
+    /// It makes a checkpoint.
     Checkpoint,
     /// It reads.
     Reading,
-    /// It closes, and may be the last.
+    /// It closes its connection, which may be the last one.
     Closing,
-    /// It has forked, and may wait for its child.
+    /// It has forked, and may be waiting for its child.
     Forking,
 }
 

@@ -11,15 +11,15 @@ use crate::site::Site;
 use crate::worker::Question;
 use crate::{Plan, Report, Role, Worker};
 
-/// Below this a sleep is too coarse.
+/// A sleep is too coarse for times below this.
 const SPIN: Duration = Duration::from_micros(150);
 
-/// Carries out a plan, and reports after each step. Every process that it starts has ended when it
-/// returns.
+/// Carries out a plan, and reports after each step. When it returns, every process that it has started has
+/// ended.
 ///
 /// # Errors
-/// One line: what was lost, hung, starved or left behind, where the files are kept, and the
-/// arguments that repeat the run.
+/// One line, which says what was lost, hung, starved or left behind, where the files are kept, and which
+/// arguments repeat the run.
 pub fn run(plan: &Plan, worker: &Worker, progress: &mut dyn FnMut(&Report)) -> Result<Report> {
     let site = Site::new(plan)?;
     let mut report = Report::default();
@@ -73,7 +73,7 @@ fn attack(
         report.acknowledged = acknowledged(site, crowd.epoch());
         progress(report);
     }
-    // Those that live have survived; they close as they please, and nothing is left then.
+    // The surviving processes close their connections in any order. After that nothing may be left.
     crowd.end().context("at the end")?;
     crowd.ask(Question::Settle(plan.allow_segments)).context("at the end")?;
     report.settled += 1;
@@ -84,7 +84,7 @@ fn attack(
     Ok(())
 }
 
-/// Kills some of the crowd, in whatever they do.
+/// Kills some processes, whatever they are doing.
 fn strike(crowd: &mut Crowd<'_>, site: &Site, report: &mut Report, step: Step) -> Result<()> {
     let Step::Strike { victims, aim, delay, stop, renamed, replace_first, check } = step else {
         return Ok(());
@@ -125,7 +125,7 @@ fn strike(crowd: &mut Crowd<'_>, site: &Site, report: &mut Report, step: Step) -
     Ok(())
 }
 
-/// Stops some for a while.
+/// Stops some processes for a while.
 fn pause(crowd: &mut Crowd<'_>, report: &mut Report, slots: &[usize], time: Duration) -> Result<()> {
     for slot in slots {
         crowd.stop(*slot)?;
@@ -139,7 +139,7 @@ fn pause(crowd: &mut Crowd<'_>, report: &mut Report, slots: &[usize], time: Dura
     Ok(())
 }
 
-/// Kills everybody.
+/// Kills all processes.
 fn wipe(
     plan: &Plan,
     crowd: &mut Crowd<'_>,
@@ -185,7 +185,7 @@ fn acknowledged(site: &Site, epoch: u32) -> u64 {
     (0..=epoch).map(length).sum::<u64>() / RECORD
 }
 
-/// Waits, and not much longer than it is told.
+/// Waits for this time, and hardly longer.
 fn pass(time: Duration) {
     let start = Instant::now();
     if let Some(most) = time.checked_sub(SPIN) {

@@ -1,4 +1,4 @@
-//! Who is killed when, and what is checked: decided by the seed alone.
+//! Decides by the seed alone which processes are killed when, and what is checked.
 
 use std::time::Duration;
 
@@ -7,84 +7,84 @@ use crate::{Phase, Plan, Role};
 /// What is checked after a strike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {
-    /// What is newest, by a connection that stays open or is opened now.
+    /// The newest transactions, through a connection that stays open.
     Light,
-    /// What is newest, by a connection of its own that is closed again.
+    /// The newest transactions, through a connection that is opened for this check and closed again.
     Visit,
-    /// Everything.
+    /// All transactions.
     Full,
 }
 
-/// A process is stopped before its end.
+/// How a process is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stop {
     /// For how long.
     pub time: Duration,
-    /// Whether it goes on afterwards, and is not killed.
+    /// Whether the process continues afterwards and is not killed.
     pub goes_on: bool,
 }
 
 /// One step of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Processes of these roles are started; none is running.
+    /// Processes of these roles are started. No process is running before.
     Start(Vec<Role>),
-    /// Some are killed, and replaced.
+    /// Some processes are killed and replaced.
     Strike {
-        /// Who of those started.
+        /// The indexes of the victims among the started processes.
         victims: Vec<usize>,
-        /// What the first victim is to be doing when the delay begins, if it comes to that soon.
+        /// The phase that the first victim should be in when the delay begins, if it reaches it soon.
         aim: Option<Phase>,
-        /// How long to wait.
+        /// How long to wait before the kill.
         delay: Duration,
-        /// The first victim is stopped first.
+        /// How the first victim is stopped first, if it is.
         stop: Option<Stop>,
-        /// The database has another name while this happens.
+        /// Whether the database has another name during the strike.
         renamed: bool,
         /// Whether the check waits until the replacements have been started.
         replace_first: bool,
         /// What is checked.
         check: Check,
     },
-    /// Some are stopped for a while and go on.
+    /// Some processes are stopped for a while and then continue.
     Pause {
-        /// Who of those started.
+        /// Their indexes among the started processes.
         slots: Vec<usize>,
-        /// For how long.
+        /// How long they are stopped.
         time: Duration,
     },
-    /// All are killed at once, in this order.
+    /// All processes are killed at once, in this order.
     Wipe {
-        /// Who of those started.
+        /// Their indexes among the started processes.
         order: Vec<usize>,
-        /// How long to wait.
+        /// How long to wait before the kill.
         delay: Duration,
-        /// Whether the database is then opened, checked, closed, and checked with stock SQLite.
+        /// Whether the database is then opened, checked and closed, and checked again with stock SQLite.
         settle: bool,
     },
 }
 
-/// Kills between two times that all are killed. In short rounds whoever recovers the log is killed,
-/// while others wait to attach it.
+/// The number of kills between two wipes. In short rounds the process that recovers the log is killed while
+/// others wait to attach it.
 const ROUNDS: [std::ops::RangeInclusive<u32>; 3] = [1..=3, 1..=8, 15..=70];
 const LONGEST_AIMED: u64 = 3_000;
 const LONGEST_STOP: u64 = 250;
-/// Shorter than what a worker that is busy waits.
+/// Shorter than the time for which a busy worker tries again.
 const LONGEST_PAUSE: u64 = 1_500;
 
-/// The steps of a run, without end.
+/// The steps of a run; they never end.
 pub struct Schedule {
     rng: fastrand::Rng,
     roles: Vec<Role>,
     weak: bool,
     full_check_every: u32,
-    /// The longest delay, in microseconds; where the bias to short ones ends.
+    /// The longest delay, in microseconds.
     longest: u64,
     names: bool,
     pauses: bool,
     cast: Vec<Role>,
     left: u32,
-    /// Nobody of the cast has been killed yet.
+    /// Whether no process of the cast has been killed yet.
     fresh: bool,
     since_full_check: u32,
 }
@@ -108,7 +108,8 @@ impl Schedule {
         }
     }
 
-    /// Most often all; now and then few, so that paths of who is alone are under attack too.
+    /// Chooses all processes most of the time. Now and then it chooses few, to attack a process that is
+    /// alone, too.
     fn choose_cast(&mut self) -> Vec<Role> {
         let only = |wanted: &[Role]| -> Vec<Role> {
             self.roles.iter().copied().filter(|role| wanted.contains(role)).collect()
@@ -125,13 +126,13 @@ impl Schedule {
             cast.clone_from(&self.roles);
         }
         if self.weak {
-            // While one lives that has the log, nothing may be lost.
+            // While a process that has attached the log lives, nothing may be lost.
             cast.push(Role::Keeper);
         }
         cast
     }
 
-    /// Up to `longest`, as often below a tenth, a hundredth of it as above.
+    /// A random delay up to `longest`, or, as often, up to a tenth or up to a hundredth of it.
     fn short_delay(&mut self, longest: u64) -> Duration {
         let longest = [longest, longest / 10, longest / 100][self.rng.usize(..3)];
         Duration::from_micros(self.rng.u64(..=longest))
@@ -147,7 +148,7 @@ impl Schedule {
         let moments = victims.first().map_or(&[][..], |slot| self.cast[*slot].moments());
         let fresh = std::mem::take(&mut self.fresh);
         let aim = (self.rng.bool() && !moments.is_empty()).then(|| moments[self.rng.usize(..moments.len())]);
-        // They all open at once, and one of them recovers.
+        // In a new cast all processes open at once, and one of them recovers.
         let aim = if fresh && self.rng.u32(..4) > 0 { Some(Phase::Opening) } else { aim };
         let delay = self.short_delay(if aim.is_some() { LONGEST_AIMED } else { self.longest });
         let stop = (self.rng.u32(..12) == 0).then(|| {

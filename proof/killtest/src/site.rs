@@ -1,4 +1,5 @@
-//! The directories of a run: deleted when all went well, kept and named when not.
+//! The directories of a run. They are deleted if all went well; otherwise they are kept, and their paths
+//! reported.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -10,19 +11,19 @@ use tempfile::TempDir;
 
 use crate::Plan;
 
-/// Users of a run with two, who need no account, and their group.
+/// The users of a run with two users, and their group. They need no accounts.
 const FIRST_USER: u32 = 64_001;
 const GROUP: u32 = 64_000;
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// Where everything is.
+/// The directories and files of a run.
 pub(crate) struct Site {
     dir: TempDir,
-    /// None where they are beside the database.
+    /// `None` if the logs are beside the database.
     log_dir: Option<TempDir>,
     uris: Vec<String>,
     users: u32,
-    /// Whether others than the group may read.
+    /// Whether users outside the group may read the database.
     open_to_read: bool,
 }
 
@@ -58,7 +59,7 @@ impl Site {
         Ok(site)
     }
 
-    /// Lets the group of the users in.
+    /// Gives the group of the users access to the directories.
     fn share(&self) -> Result<()> {
         if self.users > 1 {
             for dir in [self.dir.path(), self.log_dir()] {
@@ -69,7 +70,7 @@ impl Site {
         Ok(())
     }
 
-    /// Makes a file into which every process writes.
+    /// Makes a file that every process may write.
     pub(crate) fn make_shared(&self, path: &Path) -> Result<()> {
         if self.users > 1 {
             fs::OpenOptions::new().append(true).create(true).open(path)?;
@@ -78,12 +79,12 @@ impl Site {
         Ok(())
     }
 
-    /// The user and the group of the process in a slot, if not those of this one.
+    /// The user and group for the process in a slot; `None` if they are those of this process.
     pub(crate) fn user(&self, slot: usize) -> Option<(u32, u32)> {
         (self.users > 1).then(|| (FIRST_USER + slot as u32 % self.users, GROUP))
     }
 
-    /// A program that every user may run.
+    /// The path of a copy of the program that every user may run.
     pub(crate) fn program(&self, program: &Path) -> Result<PathBuf> {
         if self.users == 1 {
             return Ok(program.to_owned());
@@ -96,7 +97,7 @@ impl Site {
         Ok(copy)
     }
 
-    /// Gives the database, which nobody has open, its owner and its second name.
+    /// Gives the database, which no process has open, its owner and its second name.
     pub(crate) fn give_names(&self) -> Result<()> {
         let database = self.path(DATABASE);
         if self.users > 1 {
@@ -120,11 +121,11 @@ impl Site {
         fs::rename(self.path(MOVED), self.path(DATABASE)).context("renaming the database back")
     }
 
-    /// The space that all logs take.
+    /// The space in bytes that all logs take.
     pub(crate) fn log_bytes(&self) -> Result<u64> {
         let mut bytes = 0;
         for name in names_in(self.log_dir())?.iter().filter(|name| is_log(name)) {
-            // It may be gone.
+            // The log may have been deleted meanwhile.
             bytes += fs::metadata(self.log_dir().join(name)).map_or(0, |file| file.blocks() * 512);
         }
         Ok(bytes)
@@ -138,7 +139,8 @@ impl Site {
         self.dir.path().join(name)
     }
 
-    /// The file of acknowledgements; another one each time that the older are void.
+    /// The file of acknowledgements of an epoch. A new epoch begins whenever older acknowledgements become
+    /// void.
     pub(crate) fn acks(&self, epoch: u32) -> PathBuf {
         self.path(&format!("acknowledged-{epoch}"))
     }
@@ -155,7 +157,7 @@ impl Site {
         self.log_dir.as_ref().map_or(self.dir.path(), TempDir::path)
     }
 
-    /// Leaves the directories where they are, and says where.
+    /// Keeps the directories, and returns a text that says where they are.
     pub(crate) fn keep(self) -> String {
         let dir = self.dir.keep();
         let log_dir = self.log_dir.map_or_else(|| dir.clone(), TempDir::keep);
@@ -164,17 +166,17 @@ impl Site {
 }
 
 pub(crate) const DATABASE: &str = "k.db";
-/// Its second name.
+/// The database's second name.
 const LINK: &str = "k-link.db";
-/// What it is called for a moment instead of the first.
+/// The name that the database has for a moment in place of its first name.
 const MOVED: &str = "k-moved.db";
-/// What every file of a database and its log begins with.
+/// The names of all files of the database and its log begin with this.
 const OWN: &str = "k";
 
-/// Whether a file is a log, and not the memory that its users share.
-/// How regions are called, which many logs share.
+/// The names of regions, which many logs share, begin with this.
 const REGION: &str = "duralite-region-";
 
+/// Whether the name is that of a log, and not of the memory that a log's users share.
 fn is_log(name: &str) -> bool {
     name.contains("-duralite") && !name.ends_with("-shm")
 }
@@ -184,7 +186,7 @@ fn names_in(dir: &Path) -> Result<Vec<String>> {
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Checks that a database which nobody has open is an ordinary file, and that no log is anywhere.
+/// Checks that a database that no process has open is an ordinary file, and that no log is left.
 pub(crate) fn check_plain(database: &Path, log_dir: &Path, allow_segments: bool) -> Result<()> {
     let header = fs::read(database).with_context(|| format!("cannot read {}", database.display()))?;
     let versions = header.get(VERSIONS);
@@ -196,7 +198,8 @@ pub(crate) fn check_plain(database: &Path, log_dir: &Path, allow_segments: bool)
     if log_dir != dir {
         left.extend(names_in(log_dir)?);
     }
-    // Pages of the region that a dead process had taken are given back when it is short of room, and not before.
+    // A region keeps the pages that a dead process had taken until it runs short of space, so regions may be
+    // left.
     left.retain(|name| !name.starts_with(REGION));
     left.retain(|name| !(allow_segments && name.contains("-duralite") && name.ends_with("-shm")));
     ensure!(left.is_empty(), "left after the last close: {}", left.join(", "));

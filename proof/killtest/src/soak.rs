@@ -1,5 +1,5 @@
-//! A soak: one plan after the other with everything that processes do to each other, on both engines in turn,
-//! for so many minutes.
+//! A soak runs one plan after the other for some minutes, on all engines in turn, with everything that
+//! processes can do to each other.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -12,44 +12,44 @@ use crate::{Plan, Report, Worker, run};
 
 /// How long one plan runs.
 const SECONDS: u64 = 45;
-/// Processes at once, besides the auditor.
+/// Processes at a time, besides the auditor.
 const PROCESSES: u32 = 8;
-/// Pages in the log at which everybody checkpoints.
+/// Pages in the log at which every process makes a checkpoint.
 const AUTOCHECKPOINT: u32 = 8;
-/// The most pages that all logs of the database may take the space of, and at least [`LOG_BYTES`]. A process that
-/// is stopped while it reads holds checkpoints off for up to 1.5 s, and VACUUM writes all pages at once.
+/// The space that all logs of the database may take, in pages; at least [`LOG_BYTES`] are allowed. A process
+/// that is stopped while it reads delays checkpoints for up to 1.5 s, and VACUUM writes all pages at once.
 const LOG_PAGES: u64 = 64 << 10;
 const LOG_BYTES: u64 = 256 << 20;
 
-/// What a soak is to do.
+/// What a soak does.
 #[derive(Debug, Clone)]
 pub struct Soak {
     /// How long, at least.
     pub time: Duration,
-    /// Of the first plan; each further one has the next.
+    /// The seed of the first plan. Each later plan has the next seed.
     pub seed: u64,
-    /// Where the directories of the databases are made; the temporary directory if there is none.
+    /// Where the databases' directories are made; the temporary directory if there is none.
     pub directory: Option<PathBuf>,
 }
 
-/// What has become of one plan.
+/// The result of one plan.
 #[derive(Debug)]
 pub struct Outcome {
     /// The engine.
     pub engine: Engine,
     /// The seed.
     pub seed: u64,
-    /// What was done, or what was wrong.
+    /// The plan's report, or what was wrong.
     pub result: Result<Report>,
 }
 
-/// Whether this process may give others to other users.
+/// Whether this process may start processes of other users.
 #[must_use]
 pub fn has_two_users() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The plan of a seed: eight processes of two users if that can be.
+/// The plan of a seed: eight processes, of two users if that is possible.
 #[must_use]
 pub fn plan(engine: Engine, seed: u64) -> Plan {
     let mut rng = fastrand::Rng::with_seed(seed ^ 0x736f_616b);
@@ -78,13 +78,13 @@ pub fn plan(engine: Engine, seed: u64) -> Plan {
     plan
 }
 
-/// The engines, in the order in which seeds go round.
+/// The engines, in the order in which the seeds use them.
 fn engines() -> Vec<Engine> {
     Engine::all().into_iter().rev().collect()
 }
 
-/// Runs plans until the time is over, and says what has become of each. What is wrong with one does not keep the
-/// next from running.
+/// Runs plans until the time is over, and reports the outcome of each. If a plan fails, the next ones still
+/// run.
 pub fn soak(soak: &Soak, worker: &Worker, told: &mut dyn FnMut(&Outcome)) -> Vec<Outcome> {
     let start = Instant::now();
     let mut outcomes = Vec::new();
@@ -101,10 +101,10 @@ pub fn soak(soak: &Soak, worker: &Worker, told: &mut dyn FnMut(&Outcome)) -> Vec
     outcomes
 }
 
-/// A table of what has been done, by engine, in the style of the fault model's.
+/// A table of the outcomes by engine, in the style of the fault model's table.
 ///
 /// # Errors
-/// None that can come.
+/// Never.
 pub fn table(outcomes: &[Outcome]) -> Result<String> {
     let mut text = String::from("| engine | what | result | seconds |\n| --- | --- | --- | --- |\n");
     let users = if has_two_users() { "two users" } else { "one user" };

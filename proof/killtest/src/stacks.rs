@@ -1,10 +1,10 @@
-//! Where a process is that does not go on.
+//! Finds out where a process hangs.
 
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Writes what can be found out about a process into a file; returns a line about it.
+/// Writes what can be found out about a process into a file. Returns a line that describes it.
 pub(crate) fn describe(pid: u32, file: &Path) -> String {
     let mut text = String::new();
     for name in ["wchan", "syscall", "stack"] {

@@ -1,4 +1,4 @@
-//! A seed decides everything that a run decides.
+//! The seed decides everything that a run does not leave to the system.
 
 use duralite_killtest::{Engine, Plan, Role, Schedule, Step, soak_plan};
 
@@ -27,7 +27,7 @@ fn the_text_of_a_plan_repeats_it() {
         }
         plan.directory = (seed % 3 == 0).then(|| "/somewhere".into());
         let text = plan.to_string();
-        // As a shell takes it.
+        // The arguments as a shell would pass them.
         let arguments: Vec<String> = text.split(' ').map(|word| word.replace('\'', "")).collect();
         let again = Plan::parse(arguments.iter().map(String::as_str)).unwrap();
         assert_eq!(again.to_string(), text);

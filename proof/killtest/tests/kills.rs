@@ -1,4 +1,4 @@
-//! Processes die at any instruction, and nothing acknowledged is lost (invariants 4, 7, 11).
+//! Kills processes at any instruction, and checks that nothing acknowledged is lost (invariants 4, 7, 11).
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use duralite_killtest::{Acknowledge, Engine, Plan, Report, Worker, run, soak_plan};
@@ -40,7 +40,7 @@ fn inv07_150_kills_on_ppl() {
 fn inv11_kills_with_threads_in_the_background() {
     let settings = String::from("background_checkpoint=60&layout=embedded");
     kills(&Plan { settings, ..Plan::new(Engine::WALDIO, 60, seed(2)) });
-    // Pages are merged by whoever finds their logs full.
+    // The process that finds a page's log full merges the page.
     let settings = String::from("background_checkpoint=1&overflow_bytes=0&log_limit=33554432");
     kills(&Plan { settings, autocheckpoint: Some(3), ..Plan::new(Engine::PPL, 60, seed(2)) });
 }
@@ -51,7 +51,7 @@ fn inv11_only_the_death_of_all_loses_what_group_synch_may_lose() {
     kills(&Plan { settings, ..Plan::new(Engine::WALDIO, 60, seed(3)) });
 }
 
-/// Nobody could lose anything and this test pass: a worker that acknowledges too early is found.
+/// Checks that a loss would be noticed: a worker that acknowledges too early must be found.
 fn an_early_acknowledgement_is_found(engine: Engine) {
     let acknowledge = Acknowledge::BeforeCommit;
     let plan = Plan { acknowledge, ..Plan::new(engine, 400, seed(4)) };
@@ -60,7 +60,7 @@ fn an_early_acknowledgement_is_found(engine: Engine) {
     let found = message.contains("lost: ") || message.contains("was acknowledged");
     assert!(found, "another failure: {message}");
     assert!(message.contains("to repeat: ") && message.contains("seed=4"), "{message}");
-    // The message names what was kept.
+    // Delete the directories that the message says are kept.
     for kept in message.split([' ', ',', ';']).filter(|word| word.contains("/duralite-killtest-")) {
         let _ = std::fs::remove_dir_all(kept);
     }
@@ -81,7 +81,7 @@ fn inv04_an_early_acknowledgement_on_ppl_is_found() {
     an_early_acknowledgement_is_found(Engine::PPL);
 }
 
-/// Everything that a soak does, for a short time.
+/// Runs everything that a soak does, for a short time.
 fn everything(engine: Engine) {
     for seed in seed(5)..seed(5) + 2 {
         let plan = Plan { kills: 40, seconds: 0, users: 1, longest_ms: 20, ..soak_plan(engine, seed) };

@@ -1,5 +1,6 @@
-//! An example: accounts over HTTP, kept in `duralite-store`. An answer is sent once what it says is durable, so a kill at any moment
-//! loses nothing that a client has been told; a transfer that a client repeats, since it has not heard of it, is made once.
+//! An example: accounts over HTTP, kept in `duralite-store`. The service sends an answer once the change that
+//! it reports is durable. So a kill at any moment loses nothing that a client has been told. A client that
+//! gets no answer to a transfer can repeat it, and the transfer is made once.
 //!
 //! `GET /accounts?prefix=P`, `GET /accounts/NAME`, `POST /accounts/NAME?amount=N`, `POST /transfers` with
 //! `{"id": .., "from": .., "to": .., "amount": ..}`, `POST /backups/NAME`, `GET /metrics`.
@@ -26,7 +27,7 @@ struct Arguments {
     port: u16,
 }
 
-/// What all requests share.
+/// The state that all requests share.
 #[derive(Debug)]
 struct Bank {
     store: Store,
@@ -35,7 +36,7 @@ struct Bank {
     backups: PathBuf,
 }
 
-/// Why a request is refused.
+/// The reason why a request fails.
 #[derive(Debug)]
 enum Failure {
     Store(Error),
@@ -65,7 +66,7 @@ impl IntoResponse for Failure {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Transfer {
-    /// Chosen by the client: the same one again is the same transfer.
+    /// Chosen by the client. Another transfer with the same id is the same transfer.
     id: String,
     from: String,
     to: String,
@@ -87,7 +88,7 @@ fn number(value: &[u8]) -> u64 {
     value.try_into().map_or(0, u64::from_le_bytes)
 }
 
-/// Runs a transaction where it may block, and answers when it is durable.
+/// Runs a transaction on a thread that may block, and returns its result when it is durable.
 async fn change<T: Send + 'static>(
     bank: Arc<Bank>,
     work: impl Fn(&Bank, &mut Transaction) -> Result<T, Failure> + Send + 'static,
@@ -167,7 +168,7 @@ async fn transfer(
     .await
 }
 
-/// Makes a backup while requests go on; from there on the archive has everything.
+/// Makes a backup while requests go on. The archive has every later change.
 async fn backup(State(bank): State<Arc<Bank>>, Path(name): Path<String>) -> Result<String, Failure> {
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Err(Failure::Refused("a backup's name has letters, digits and hyphens"));

@@ -1,5 +1,5 @@
-//! Runs a plan: `duralite-killtest engine=waldio kills=5000 seed=1 ...`, or many:
-//! `duralite-killtest soak MINUTES SEED TABLE [DIRECTORY]`, or, started by itself, one of its processes.
+//! Runs a plan (`duralite-killtest engine=waldio kills=5000 seed=1 ...`) or a soak of many plans
+//! (`duralite-killtest soak MINUTES SEED TABLE [DIRECTORY]`). Its worker processes run this program, too.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use duralite_killtest::{Plan, Soak, Worker, has_two_users, run, soak, soak_table, worker_main};
 
-/// Between two lines about how far it is.
+/// Time between two lines of progress.
 const LINES: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -39,7 +39,7 @@ fn this_program() -> Result<Worker> {
     Ok(Worker { program, arguments: vec!["worker".into()] })
 }
 
-/// Whether nothing was found.
+/// Runs a soak. Returns whether it found nothing wrong.
 fn soak_for(arguments: &[String]) -> Result<bool> {
     let (minutes, seed, table, directory) = match arguments {
         [minutes, seed, table] => (minutes, seed, table, None),

@@ -1,7 +1,7 @@
-//! Compares what is in the database with what was acknowledged: a process of its own, so that it
-//! can hang or die without the one that asks.
+//! Compares the database with the acknowledgements. The auditor is a process of its own, so that it can hang
+//! or die without the process that asks it.
 //!
-//! It answers each line that it is given by one of its own: `ok` and the number of transactions.
+//! It answers each line of input with one line: `ok` and the number of transactions, or an error.
 
 use std::io::{BufRead as _, Write as _};
 use std::path::Path;
@@ -19,22 +19,22 @@ use crate::plan::WAL;
 use crate::site::{DATABASE, check_plain};
 use crate::{Phase, ledger};
 
-/// Rows that a light check looks at, at least.
+/// A light check reads at least this many of the newest rows.
 const NEWEST: i64 = 200;
 
-/// What an auditor can be asked for.
+/// A question to the auditor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Question {
-    /// Makes the database.
+    /// Make the database, with this page size and `auto_vacuum`.
     Create(u32, u32),
-    /// A check of what is newest, on a connection that stays open.
+    /// Check the newest transactions, on a connection that stays open.
     Light,
-    /// The same, on a connection of its own.
+    /// Check the newest transactions, on a connection of the check's own.
     Visit,
-    /// A check of everything, on a connection that stays open.
+    /// Check all transactions, on a connection that stays open.
     Full,
-    /// A check of everything, then the last close, and a check by stock SQLite; whether shared
-    /// memory may be left.
+    /// Check all transactions, close the last connection, and check with stock SQLite. The value says whether
+    /// shared memory may be left.
     Settle(bool),
 }
 
@@ -66,7 +66,8 @@ struct Auditor<'a> {
     orders: &'a Orders,
     acknowledged: Acknowledged,
     conn: Option<Kept>,
-    /// What this connection has seen: with it, the log has had a process all the time.
+    /// The transactions that this connection has seen. They cannot be lost, because the connection has kept
+    /// the log in use since.
     seen: i64,
 }
 
@@ -102,7 +103,8 @@ impl Auditor<'_> {
                 self.check(true)?;
                 self.write_once()?;
                 self.close()?;
-                // What somebody had made who died before the database named it goes when the next log is made.
+                // A process may have died after it made a log and before the database named that log. Such a
+                // log is deleted when the next log is made.
                 self.check(false)?;
                 self.close()?;
                 self.check_stock(allow_segments)
@@ -129,7 +131,7 @@ impl Auditor<'_> {
     }
 
     fn check(&mut self, all: bool) -> Result<i64> {
-        // First what was acknowledged, so that what is read then must have it.
+        // Read the acknowledgements first, so that the transaction that is read then must include them.
         let lowest = self.acknowledged.refresh()?;
         let conn = match self.conn.take() {
             Some(conn) => conn,
@@ -145,14 +147,15 @@ impl Auditor<'_> {
         Ok(total)
     }
 
-    /// In rollback mode who only reads makes no log, and clears away none that somebody had made who died before it counted.
+    /// Writes, because in rollback mode a reader makes no log. So a reader would not delete the log of a process
+    /// that died before the database named that log.
     fn write_once(&self) -> Result<()> {
         let Some(conn) = self.conn.as_ref().filter(|_| self.orders.journal != WAL) else { return Ok(()) };
         let version = "PRAGMA user_version=1; PRAGMA user_version=0";
         session::patiently(self.orders.busy, version, || conn.execute_batch(version))
     }
 
-    /// Nobody has the database open.
+    /// Checks with stock SQLite. No process may have the database open.
     fn check_stock(&mut self, allow_segments: bool) -> Result<i64> {
         let path = self.orders.board.with_file_name(DATABASE);
         check_plain(&path, &self.orders.log_dir, allow_segments)?;
@@ -171,7 +174,7 @@ fn open_stock(path: &Path) -> Result<Connection> {
     Ok(stock(path))
 }
 
-/// Begins to read; returns how many transactions there are.
+/// Begins a read transaction. Returns how many transactions it sees.
 fn begin(conn: &Connection, busy: Duration) -> Result<i64> {
     session::patiently(busy, "BEGIN", || {
         if conn.is_autocommit() {

@@ -1,4 +1,4 @@
-//! Checkpoints in every mode.
+//! Makes checkpoints in every mode.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
     while !session.note.should_end()? {
         session.note.phase(Phase::Checkpoint)?;
         let sql = format!("PRAGMA wal_checkpoint({})", MODES[session.rng.usize(..MODES.len())]);
-        // Its first column says whether it was kept from finishing, by another checkpoint for one.
+        // The first column of the result says whether the checkpoint was blocked, by another checkpoint for
+        // example.
         session.patiently(&sql, || conn.query_row(&sql, [], |row| row.get::<_, i64>(0)))?;
         session.note.phase(Phase::Ready)?;
         std::thread::sleep(Duration::from_micros(session.rng.u64(..8000)));

@@ -1,5 +1,6 @@
 //! Forks with its connection open, also in the middle of a transaction. The child opens its own connection
-//! and commits; what becomes of the inherited one there must be nothing to the parent (invariant 14).
+//! and commits. Whatever the child does with the inherited connection must not affect the parent (invariant
+//! 14).
 
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ const INHERITED: [Inherited; 6] = [
     Inherited::RolledBack,
 ];
 const ENDS: [End; 4] = [End::Closing, End::Closing, End::WithoutClosing, End::Killed];
-/// How long a parent waits before it looks again.
+/// How long a parent waits before it checks on its child again.
 const GLANCE: Duration = Duration::from_micros(300);
 
 pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
@@ -59,13 +60,13 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
     Ok(())
 }
 
-/// One fork, and what comes of it.
+/// Forks once, and waits for the child to end.
 fn generation(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64) -> Result<()> {
     let Some(own) = conn.as_ref() else { bail!("there is no connection") };
     for _ in 0..session.rng.u32(..3) {
         session.commit_one(own)?;
     }
-    // The child must not end it either.
+    // The child must not end this transaction either.
     let begun = if session.rng.u32(..4) == 0 {
         Some(session.when_there_is_room(own, |session| session.start(own))?)
     } else {
@@ -101,7 +102,7 @@ fn generation(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64) -
         } else {
             std::thread::sleep(GLANCE);
         }
-        // It waits for its child: whether that goes on is for the child to say.
+        // The parent only waits for its child; the child must make sure that it makes progress.
         session.note.phase(Phase::Forking)?;
     }
 }
@@ -113,7 +114,7 @@ fn child(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64, seed: 
     match (inherited, conn.as_ref()) {
         (Inherited::Used, Some(conn)) => {
             let answer = ledger::total(conn);
-            // In a transaction SQLite has the page already.
+            // In a transaction SQLite already has the page.
             let allowed = !conn.is_autocommit() || answer.is_err();
             ensure!(allowed, "an inherited connection answers {answer:?}");
             let written = conn.execute_batch("BEGIN IMMEDIATE; UPDATE counter SET total = -1; COMMIT");
@@ -131,7 +132,7 @@ fn child(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64, seed: 
     session.notice_loss(&own, total)?;
     if matches!(inherited, Inherited::ClosedLast) {
         close_inherited(conn);
-        // What it has of its own still works.
+        // The child's own connection still works.
         session.commit_one(&own)?;
     }
     match end {
@@ -141,7 +142,7 @@ fn child(session: &mut Session<'_>, conn: &mut Option<Kept>, number: u64, seed: 
     }
 }
 
-/// Whatever it says: the parent must not notice.
+/// Ignores errors: the parent must not notice the close in any case.
 fn close_inherited(conn: &mut Option<Kept>) {
     if let Some(conn) = conn.take() {
         let _ = session::close(conn);

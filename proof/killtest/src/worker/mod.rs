@@ -49,7 +49,7 @@ pub fn worker_main(arguments: &[String]) -> ExitCode {
 }
 
 fn work(orders: &Orders) -> Result<()> {
-    // No process is left behind, whatever becomes of the one that started it.
+    // This process dies with the process that started it, so none is left behind.
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask for a signal")?;
     let parent = getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
     ensure!(parent == Some(orders.parent), "the process that started this one is gone");

@@ -1,4 +1,4 @@
-//! Opens, does little, and closes: often it is the first or the last.
+//! Opens, does little, and closes. Its connection is often the first or the last one.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a killed process is told, as its arguments.
+//! The orders of a worker process, passed as its arguments.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{Acknowledge, Role};
 
-/// What a process is told.
+/// The orders of a worker process.
 #[derive(Debug, Clone)]
 pub(crate) struct Orders {
     pub(crate) role: Role,
@@ -21,16 +21,16 @@ pub(crate) struct Orders {
     pub(crate) board: PathBuf,
     pub(crate) acks: PathBuf,
     pub(crate) log_dir: PathBuf,
-    /// `PRAGMA wal_autocheckpoint` of all connections; drawn for each if there is none.
+    /// `PRAGMA wal_autocheckpoint` of all connections; if there is none, each connection chooses at random.
     pub(crate) autocheckpoint: Option<u32>,
     /// SQLite's journal mode.
     pub(crate) journal: String,
-    /// The database by each of its names.
+    /// The database's URIs, one for each of its names.
     pub(crate) uris: Vec<String>,
 }
 
 impl Orders {
-    /// As arguments of a process.
+    /// The orders as arguments of a process.
     pub(crate) fn arguments(&self) -> Vec<OsString> {
         let early = self.acknowledge == Acknowledge::BeforeCommit;
         let numbers = [u64::from(self.parent), self.slot, self.id, self.seed, u64::from(early)];

@@ -1,4 +1,4 @@
-//! Reads what is newest, and now and then everything; what is there never becomes less.
+//! Reads the newest rows, and now and then all of them. The number of transactions must never become smaller.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rusqlite::Connection;
 use super::Session;
 use crate::{Phase, ledger};
 
-/// Rows read at once.
+/// Rows read at a time.
 const NEWEST: i64 = 100;
 
 pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
@@ -17,7 +17,7 @@ pub(super) fn run(session: &mut Session<'_>) -> Result<()> {
     session.close(conn)
 }
 
-/// Reads a few times through a connection that is opened read-only, and closes it.
+/// Reads a few times through a connection that is opened read-only, and closes it, again and again.
 pub(super) fn look_on(session: &mut Session<'_>) -> Result<()> {
     while !session.note.should_end()? {
         let conn = session.open_with("&mode=ro")?;
@@ -51,7 +51,7 @@ fn read(session: &mut Session<'_>, conn: &Connection, times: u32) -> Result<()> 
         if session.rng.u32(..4) == 0 {
             std::thread::sleep(Duration::from_micros(session.rng.u64(..5000)));
         }
-        // The same snapshot still.
+        // It must still see the same snapshot.
         let again = ledger::total(conn)?;
         ensure!(again == total, "a snapshot changed from {total} to {again} transactions");
         conn.execute_batch("COMMIT").context("COMMIT")?;
@@ -61,7 +61,7 @@ fn read(session: &mut Session<'_>, conn: &Connection, times: u32) -> Result<()> 
     Ok(())
 }
 
-/// Stays connected.
+/// Stays connected and does nothing.
 pub(super) fn keep(session: &mut Session<'_>) -> Result<()> {
     let conn = session.open()?;
     while !session.note.should_end()? {

@@ -1,4 +1,5 @@
-//! What the roles share: opening, patience with *busy*, and one numbered transaction.
+//! What the roles share: opening a connection, trying again while the database is busy, and making one
+//! numbered transaction.
 
 use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
@@ -12,36 +13,37 @@ use crate::board::Note;
 use crate::plan::WAL;
 use crate::{Acknowledge, Phase, ledger};
 
-/// A process, its randomness, and what it remembers.
+/// A process with its random generator and its memory of what it has acknowledged.
 pub(crate) struct Session<'a> {
     orders: &'a Orders,
     pub(super) note: Note,
     acks: Acks,
     pub(super) rng: fastrand::Rng,
-    /// Who makes its transactions: the process, or a child of it.
+    /// The id under which transactions are made: of the process, or of a forked child.
     id: u64,
-    /// The newest transaction that it has acknowledged.
+    /// The newest transaction that this process has acknowledged.
     acknowledged: i64,
 }
 
-/// Whether the database was not to be found: it has been renamed for a moment. `IOERR_FSTAT` is what stock SQLite
-/// says when that happens between opening the database and making a `-wal`, which gets the mode of what has the name.
+/// Whether the database was not found because it is renamed for a moment. Stock SQLite returns `IOERR_FSTAT`
+/// if that happens after it has opened the database and before it makes the `-wal` file, whose mode it copies
+/// from the file of that name.
 fn is_away(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(failure, _)
         if failure.code == ErrorCode::CannotOpen
             || failure.extended_code == rusqlite::ffi::SQLITE_IOERR_FSTAT)
 }
 
-/// Whether it is worth another try. Who may only read cannot roll back what a dead process has left, and is told so, as by stock SQLite,
-/// until somebody has who may write.
+/// Whether another try may succeed. A user who may only read cannot roll back what a dead process has left.
+/// As with stock SQLite, this user gets an error until a user who may write has rolled it back.
 fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error, rusqlite::Error::SqliteFailure(failure, _)
         if matches!(failure.code, ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked)
             || failure.extended_code == rusqlite::ffi::SQLITE_READONLY_ROLLBACK)
 }
 
-/// Whether a transaction is to be taken back and tried again: the log is full, or the database is not where it was, where stock SQLite
-/// makes no rollback journal either.
+/// Whether the transaction must be rolled back and tried again: the log is full, or the database has been
+/// renamed, in which case stock SQLite makes no rollback journal either.
 fn has_no_room(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error);
     error.is_some_and(|error| {
@@ -49,8 +51,8 @@ fn has_no_room(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Tries until it is not busy. Who is busy for longer than the timeout starves: nobody holds a lock
-/// for that long, and nobody is stopped for that long.
+/// Tries again while the database is busy. If it is busy for longer than `limit`, the process starves: no
+/// process holds a lock or is stopped for that long.
 pub(crate) fn patiently<T>(
     limit: Duration,
     what: &str,
@@ -64,7 +66,7 @@ pub(crate) fn patiently<T>(
                 if waited >= limit {
                     bail!("starvation: {what} was busy for {} ms: {error}", waited.as_millis());
                 }
-                // SQLite does not call the busy handler where it fears a deadlock.
+                // SQLite does not call the busy handler where waiting could cause a deadlock.
                 std::thread::sleep(Duration::from_micros(200));
             }
             result => return result.with_context(|| what.to_owned()),
@@ -72,15 +74,15 @@ pub(crate) fn patiently<T>(
     }
 }
 
-/// A connection that is closed by [`close`] only: a process that has found a loss must not checkpoint the
-/// log into the database, and delete it, when it ends.
+/// A connection that only [`close`] closes. A process that has found a loss must not checkpoint the log into
+/// the database and delete it when it ends.
 pub(crate) type Kept = ManuallyDrop<Connection>;
 
-/// A connection that has attached the log, by one of the database's names. It may be missing under that for
-/// a moment, if it has several.
+/// Opens a connection by one of the database's names, and attaches the log. If the database has several
+/// names, it may not have this one for a moment.
 pub(crate) fn open(uris: &[String], name: usize, busy: Duration, parameters: &str) -> Result<Kept> {
     let uri = uris.get(name % uris.len().max(1)).context("no URI")?;
-    // Nobody makes a database where it is missing for a moment.
+    // Does not create the database while its name is missing for a moment.
     let mode = if parameters.is_empty() && uris.len() > 1 { "&mode=rw" } else { parameters };
     let uri = format!("{uri}{mode}");
     let start = Instant::now();
@@ -101,14 +103,14 @@ fn attach(uri: &str, busy: Duration) -> rusqlite::Result<Kept> {
     conn.busy_timeout(busy)?;
     conn.set_prepared_statement_cache_capacity(32);
     match ledger::total(&conn) {
-        // SQLite has not found the file and tried again to read only, and then it was back.
+        // SQLite did not find the file, tried again read-only, and then the file was back.
         Ok(_) if !uri.ends_with("mode=ro") && conn.is_readonly("main")? => {
             let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_CANTOPEN);
             Err(rusqlite::Error::SqliteFailure(code, None))
         }
         Ok(_) => Ok(Kept::new(conn)),
         Err(error) => {
-            // Who has not got in may close.
+            // A connection that could not be used is closed only if the database was busy or away.
             if !is_busy(&error) && !is_away(&error) {
                 std::mem::forget(conn);
             }
@@ -117,7 +119,7 @@ fn attach(uri: &str, busy: Duration) -> rusqlite::Result<Kept> {
     }
 }
 
-/// Puts a connection in a journal mode, and its database.
+/// Puts a connection and its database into a journal mode.
 pub(crate) fn use_mode(conn: &Connection, mode: &str, busy: Duration) -> Result<()> {
     let pragma = format!("PRAGMA journal_mode={mode}");
     let now = patiently(busy, &pragma, || conn.query_row(&pragma, [], |row| row.get::<_, String>(0)))?;
@@ -139,12 +141,12 @@ impl<'a> Session<'a> {
         patiently(self.orders.busy, what, attempt)
     }
 
-    /// Opens the database, with pragmas that are as good as any.
+    /// Opens the database, with pragmas chosen at random.
     pub(super) fn open(&mut self) -> Result<Kept> {
         self.open_with("")
     }
 
-    /// The same, with more URI parameters.
+    /// As `open`, with more URI parameters.
     pub(super) fn open_with(&mut self, parameters: &str) -> Result<Kept> {
         self.note.phase(Phase::Opening)?;
         let first = self.rng.usize(..8);
@@ -158,7 +160,8 @@ impl<'a> Session<'a> {
              PRAGMA wal_autocheckpoint={checkpoint};"
         ))
         .context("pragmas")?;
-        // A database remembers the write-ahead log; which rollback journal it is each connection says.
+        // A database remembers that it uses the write-ahead log. Which rollback journal is used is a setting
+        // of each connection.
         if self.orders.journal != WAL && parameters.is_empty() {
             use_mode(&conn, &self.orders.journal, self.orders.busy)?;
         }
@@ -171,7 +174,8 @@ impl<'a> Session<'a> {
         close(conn)
     }
 
-    /// Checks, as anybody may at any time, that what this process has acknowledged is there.
+    /// Checks that the transactions which this process has acknowledged are there. This must hold at any
+    /// time.
     pub(super) fn notice_loss(&self, conn: &Connection, total: i64) -> Result<()> {
         let mine = self.acknowledged;
         ensure!(total >= mine, "lost: {total} transactions are there, and {mine} was acknowledged");
@@ -189,12 +193,12 @@ impl<'a> Session<'a> {
         self.note.phase(Phase::Changing)
     }
 
-    /// Who this is.
+    /// The id under which this process makes transactions.
     pub(super) fn id(&self) -> u64 {
         self.id
     }
 
-    /// From now on this is child `number` of the process that it was.
+    /// Makes this session that of forked child `number`.
     pub(super) fn become_child(&mut self, number: u64, seed: u64) {
         self.note.be_silent();
         self.id |= number << 32;
@@ -210,8 +214,9 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Tries until the log has room, or the rollback journal a place: readers may keep a small log full for a while, and a database may be renamed
-    /// for a moment. A transaction that finds none is taken back.
+    /// Tries until the log has space, or until a rollback journal can be made. Readers may keep a small log
+    /// full for a while, and the database may be renamed for a moment. A transaction that fails because of
+    /// this is rolled back.
     pub(super) fn when_there_is_room<T>(
         &mut self,
         conn: &Connection,
@@ -231,7 +236,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Begins the next transaction; returns its number.
+    /// Begins the next transaction. Returns its number.
     pub(super) fn start(&mut self, conn: &Connection) -> Result<i64> {
         self.begin(conn)?;
         let total = ledger::total(conn)?;
@@ -246,7 +251,7 @@ impl<'a> Session<'a> {
         Ok(n)
     }
 
-    /// Commits the transaction that has been begun, and acknowledges it.
+    /// Commits the open transaction `n`, and acknowledges it.
     pub(super) fn finish(&mut self, conn: &Connection, n: i64) -> Result<()> {
         if self.orders.acknowledge == Acknowledge::BeforeCommit {
             self.acks.record(n, self.id)?;
@@ -260,7 +265,7 @@ impl<'a> Session<'a> {
         self.note.phase(Phase::Ready)
     }
 
-    /// Changes a lot, and rolls back.
+    /// Changes many rows, and rolls back.
     pub(super) fn roll_back(&mut self, conn: &Connection) -> Result<()> {
         self.when_there_is_room(conn, |session| {
             session.begin(conn)?;
