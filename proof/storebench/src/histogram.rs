@@ -1,8 +1,8 @@
-//! How long things took: counts by time, an eighth apart.
+//! A histogram of times, with eight buckets for each doubling.
 
 use std::time::Duration;
 
-/// Parts of each doubling.
+/// Buckets of each doubling.
 const PARTS: usize = 8;
 const BUCKETS: usize = 64 * PARTS;
 
@@ -23,7 +23,7 @@ fn bucket(ns: u64) -> usize {
     (doubling * PARTS + part).min(BUCKETS - 1)
 }
 
-/// The end of a bucket.
+/// The upper end of a bucket.
 fn end(bucket: usize) -> f64 {
     let (doubling, part) = (bucket / PARTS, bucket % PARTS);
     2_f64.powi(doubling as i32) * (1.0 + (part + 1) as f64 / PARTS as f64)
@@ -38,7 +38,8 @@ impl Histogram {
         self.0.iter_mut().zip(&other.0).for_each(|(all, one)| *all += one);
     }
 
-    /// The time in nanoseconds that such a part of all took no longer than, at most an eighth too high.
+    /// The time in nanoseconds that this share of all times does not exceed. It may be up to an eighth too
+    /// high.
     pub(crate) fn percentile(&self, part: f64) -> f64 {
         let wanted = (self.0.iter().sum::<u64>() as f64 * part).ceil() as u64;
         let mut below = 0;

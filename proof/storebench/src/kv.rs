@@ -1,15 +1,15 @@
-//! What a workload asks of a store: ordered tables of bytes, and transactions that are serializable.
+//! The interface that a workload needs of a store: ordered tables of bytes, and serializable transactions.
 
 use anyhow::{Result, bail};
 
-/// Why a transaction did not go through.
+/// Why a transaction was not committed.
 #[derive(Debug)]
 pub(crate) enum Fail {
-    /// It has to give way to another and is to be run again.
+    /// It must give way to another transaction and be run again.
     Retry,
-    /// The workload says that it is to be rolled back, as some are by specification.
+    /// The workload rolls it back, as some transactions must be by specification.
     RollBack,
-    /// Something that running it again does not mend.
+    /// An error that running the transaction again does not fix.
     Broken(anyhow::Error),
 }
 
@@ -19,23 +19,23 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for Fail {
     }
 }
 
-/// What an operation in a transaction comes to.
+/// The result of an operation in a transaction.
 pub(crate) type Done<T> = std::result::Result<T, Fail>;
 
-/// Shown rows of a scan; says whether it wants more.
+/// Called with key and value for each row of a scan. Returns whether the scan should go on.
 pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> bool + 'a;
 
-/// A transaction, over tables by their place in [`Schema`].
+/// A transaction. A table is named by its index in [`Schema`].
 pub(crate) trait Tx {
     fn get(&mut self, table: usize, key: &[u8]) -> Done<Option<Vec<u8>>>;
-    /// As [`get`](Self::get), of a row that will be changed.
+    /// As [`get`](Self::get), for a row that the transaction will change.
     fn get_for_update(&mut self, table: usize, key: &[u8]) -> Done<Option<Vec<u8>>> {
         self.get(table, key)
     }
     fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Done<()>;
     fn delete(&mut self, table: usize, key: &[u8]) -> Done<()>;
     fn rows(&mut self, table: usize, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()>;
-    /// Rows from `from` on and before `to`, from the end if `is_reverse`.
+    /// Visits the rows from `from` on and before `to`, in reverse order if `is_reverse`.
     fn scan(
         &mut self,
         table: usize,
@@ -48,7 +48,7 @@ pub(crate) trait Tx {
     }
 }
 
-/// Rows from `from` on and before `to`, from the end if `is_reverse`.
+/// The rows from `from` on and before `to`, in reverse order if `is_reverse`.
 #[derive(Clone, Copy)]
 pub(crate) struct Span<'a> {
     pub(crate) from: &'a [u8],
@@ -56,7 +56,7 @@ pub(crate) struct Span<'a> {
     pub(crate) is_reverse: bool,
 }
 
-/// Shows rows from one end, as long as more are wanted.
+/// Shows the rows one by one from one end, as long as `show` returns true.
 pub(crate) fn each<I: DoubleEndedIterator>(
     mut rows: I,
     is_reverse: bool,
@@ -70,25 +70,28 @@ pub(crate) fn each<I: DoubleEndedIterator>(
     Ok(())
 }
 
-/// The body of a transaction; run again, it does the same.
+/// The body of a transaction. It does the same whenever it is run again.
 pub(crate) type Work<'a> = dyn FnMut(&mut dyn Tx) -> Done<()> + 'a;
 
-/// What one thread has of a store.
+/// A thread's access to a store.
 pub(crate) trait Session {
-    /// Begins, works, and commits; rolls back when the work fails. Durable when it returns `Ok`.
+    /// Begins, runs `work` and commits; rolls back if `work` fails. The transaction is durable when this
+    /// returns `Ok`.
     fn attempt(&mut self, writes: bool, work: &mut Work<'_>) -> Done<()>;
 
-    /// Reads what was committed at one moment, for as long as it takes: a snapshot, where the store has them apart from transactions.
+    /// Reads one committed state, for as long as `work` takes. This uses a snapshot if the store has
+    /// snapshots apart from transactions.
     fn view(&mut self, work: &mut Work<'_>) -> Done<()> {
         self.attempt(false, work)
     }
 }
 
-/// A store, with its tables made.
+/// A store whose tables exist.
 pub(crate) trait Db: Send + Sync {
     fn session(&self) -> Result<Box<dyn Session + '_>>;
 
-    /// Loads sorted rows into a table that has none, if the store has a way of its own for that; whether it has.
+    /// Loads sorted rows into an empty table if the store has a special way to do this. Returns whether it
+    /// has.
     fn load_sorted(&self, _table: usize, _rows: &mut dyn Iterator<Item = KeyValue>) -> Result<bool> {
         Ok(false)
     }
@@ -97,14 +100,15 @@ pub(crate) trait Db: Send + Sync {
 /// A key and its value.
 pub(crate) type KeyValue = (Vec<u8>, Vec<u8>);
 
-/// What a store may keep in memory when they are compared.
+/// The memory that a store may use in a comparison.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
     pub(crate) cache_bytes: u64,
-    /// Among so many the cache is divided, where each connection has its own.
+    /// The number of connections among which the cache is divided, if each connection has its own.
     pub(crate) connections: u64,
-    /// For what waits to be written, where that is not in the cache; as the store itself has it if `None`.
-    #[allow(dead_code)] // of stores that are not built in
+    /// Bytes for data that waits to be written, if the store does not keep it in the cache. With `None` the
+    /// store's default applies.
+    #[allow(dead_code)] // only used by stores of optional features
     pub(crate) buffer_bytes: Option<u64>,
 }
 
@@ -124,15 +128,15 @@ pub(crate) enum Outcome {
     RolledBack,
 }
 
-/// So often a transaction is tried.
+/// How often a transaction is tried at most.
 const TRIES: u32 = 100_000;
 
-/// Runs a transaction until it is through; also how often it had to give way.
+/// Runs a transaction until it ends. Also returns how often it had to give way.
 pub(crate) fn run(session: &mut dyn Session, writes: bool, work: &mut Work<'_>) -> Result<(Outcome, u32)> {
     until_through(&mut || session.attempt(writes, work))
 }
 
-/// Runs a long read until it is through; also how often it had to begin again.
+/// Runs a long read until it ends. Also returns how often it had to begin again.
 pub(crate) fn view(session: &mut dyn Session, work: &mut Work<'_>) -> Result<(Outcome, u32)> {
     until_through(&mut || session.view(work))
 }
@@ -153,7 +157,7 @@ fn until_through(attempt: &mut dyn FnMut() -> Done<()>) -> Result<(Outcome, u32)
     bail!("a transaction gave way {TRIES} times")
 }
 
-/// Puts rows in transactions of a thousand.
+/// Writes rows in transactions of a thousand.
 pub(crate) struct Loader<'a> {
     session: Box<dyn Session + 'a>,
     rows: Vec<(usize, Vec<u8>, Vec<u8>)>,

@@ -2,7 +2,7 @@
 //!
 //! Exit status: 0 all is well, 1 a measurement failed or rows did not fit together, 2 wrong usage.
 
-// Media that are crashed, as the store's own tests crash them.
+// Media that simulate crashes, shared with the store's own tests.
 #[cfg(test)]
 #[allow(dead_code)]
 #[path = "../../../crates/store/tests/common/crash.rs"]
@@ -86,7 +86,7 @@ struct Cli {
     report: Option<PathBuf>,
 }
 
-/// Makes one table, or those of one measurement.
+/// Makes one table, or several tables of one measurement.
 #[derive(Clone, Copy)]
 enum Measurement {
     One(fn(&Plan) -> Result<Table>),
@@ -190,7 +190,7 @@ fn run(cli: &Cli) -> Result<()> {
             Err(error) => failed.push(format!("{name}: {error:#}")),
         }
         eprintln!("{name}: {:.0} s", begun.elapsed().as_secs_f64());
-        // What has been measured is there, whatever comes.
+        // Write after each measurement, so that a later failure loses nothing.
         if let Some(path) = &cli.report {
             std::fs::write(path, &text)?;
         }

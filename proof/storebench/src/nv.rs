@@ -1,4 +1,4 @@
-//! Duralite's store: on media of a directory, or with its log elsewhere and memory that is slower than it is.
+//! Duralite's store, on the media of a directory, or with its log elsewhere and in artificially slow memory.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ impl NvDb {
         Ok(Self { store, tables, loads_in_bulk: true })
     }
 
-    /// Sorted rows are loaded by transactions too.
+    /// The same store, which loads sorted rows by transactions too.
     pub(crate) fn by_transactions(self) -> Self {
         Self { loads_in_bulk: false, ..self }
     }
@@ -74,7 +74,7 @@ impl Tx for NvTx<'_> {
     }
 }
 
-/// A moment of the store, which takes no locks.
+/// A snapshot of the store, which takes no locks.
 struct NvView<'t>(Snapshot, &'t [Table]);
 
 impl Tx for NvView<'_> {
@@ -111,7 +111,7 @@ impl Session for NvSession<'_> {
         work(&mut NvView(store.snapshot(), tables))
     }
 
-    // The store runs again by itself what has to give way, and lets it keep its age.
+    // The store itself runs a transaction again that gave way, and lets the transaction keep its age.
     fn attempt(&mut self, _writes: bool, work: &mut Work<'_>) -> Done<()> {
         let NvDb { store, tables, .. } = self.0;
         let mut failure = None;
@@ -134,20 +134,20 @@ impl Session for NvSession<'_> {
     }
 }
 
-/// Where a store's files are, and how much slower its log is than the memory or the file that it is in.
+/// Where a store's files are, and how much slower its log is made than the memory or file that it is in.
 #[derive(Clone, Debug)]
 pub(crate) struct Rig {
     pub(crate) pages: PathBuf,
     pub(crate) log: PathBuf,
-    /// Added per line of 64 bytes written, in nanoseconds.
+    /// Added for each line of 64 bytes that is written, in nanoseconds.
     pub(crate) line_ns: u32,
-    /// Added per call that writes or flushes a file, in nanoseconds.
+    /// Added for each call that writes or flushes a file of the log, in nanoseconds.
     pub(crate) call_ns: u32,
-    /// The same for the pages.
+    /// Added for each such call for the pages, in nanoseconds.
     pub(crate) pages_call_ns: u32,
 }
 
-/// A rig and a scheme: one line of a comparison.
+/// A rig and the options of a store: one line of a comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) rig: Rig,
@@ -160,7 +160,7 @@ impl Setup {
         NvDb::new(Store::open_on(self.rig.clone(), self.options.clone())?, schema)
     }
 
-    /// A new store in two directories that are its own; what was there is removed.
+    /// A new store in two directories of its own. Existing content is removed.
     pub(crate) fn fresh(pages: &Path, log: &Path, name: &str, scheme: Scheme) -> Result<Self> {
         let rig = Rig {
             pages: pages.join(format!("{name}.pages")),
@@ -172,7 +172,7 @@ impl Setup {
         rig.remove()?;
         std::fs::create_dir_all(pages)?;
         std::fs::create_dir_all(log)?;
-        // Where the log is says the rig; this chooses what the scheme `Auto` stands for.
+        // The rig says where the log is. This only chooses what the scheme `Auto` stands for.
         let log = if scheme == Scheme::Auto { LogMedium::Disk } else { LogMedium::Emulated };
         let options = Options::default().scheme(scheme).log(log);
         Ok(Self { rig, options })
@@ -229,7 +229,7 @@ impl Media for Rig {
     }
 }
 
-/// A file in memory that is as slow as the memory would be.
+/// A file in memory, made as slow as the simulated memory.
 #[derive(Debug)]
 struct SlowBlock {
     block: FileBlock,

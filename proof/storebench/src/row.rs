@@ -1,21 +1,21 @@
-//! Keys that sort as their numbers, and rows of fields.
+//! Keys that sort like their numbers, and rows with fields.
 
 use anyhow::anyhow;
 
 use crate::kv::{Done, Fail};
 
-/// A key of numbers, each as 4 bytes in the order of its size.
+/// A key of numbers, 4 bytes big-endian each, so that keys sort like their numbers.
 pub(crate) fn key(parts: &[u32]) -> Vec<u8> {
     parts.iter().flat_map(|part| part.to_be_bytes()).collect()
 }
 
-/// A number of a key.
+/// A number of a key, by its place.
 pub(crate) fn part(key: &[u8], place: usize) -> Done<u32> {
     let bytes = key.get(place * 4..place * 4 + 4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
     bytes.map(u32::from_be_bytes).ok_or_else(|| Fail::Broken(anyhow!("a key is too short")))
 }
 
-/// A row of so many bytes whose first fields are numbers of 8 bytes.
+/// A row of this many bytes whose first fields are numbers of 8 bytes.
 pub(crate) fn row(bytes: usize, fields: &[i64]) -> Vec<u8> {
     let mut row = vec![b'.'; bytes.max(fields.len() * 8)];
     for (to, field) in row.chunks_exact_mut(8).zip(fields) {
@@ -37,7 +37,7 @@ pub(crate) fn set(row: &mut [u8], place: usize, value: i64) {
     }
 }
 
-/// A row that has to be there.
+/// The row, which must exist.
 pub(crate) fn present(row: Option<Vec<u8>>, what: &str) -> Done<Vec<u8>> {
     row.ok_or_else(|| Fail::Broken(anyhow!("{what} is not there")))
 }

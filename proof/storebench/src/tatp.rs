@@ -1,4 +1,4 @@
-//! TATP: a register of the subscribers of a mobile network; four of five transactions read.
+//! TATP: the subscriber register of a mobile network. Four of five transactions only read.
 
 use anyhow::{Result, ensure};
 
@@ -17,7 +17,7 @@ const LOCATION: usize = 1;
 /// Fields of a facility.
 const IS_ACTIVE: usize = 0;
 const DATA_A: usize = 1;
-/// Hours at which a forwarding begins.
+/// Hours at which a call forwarding begins.
 const HOURS: [u32; 3] = [0, 8, 16];
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Tatp {
     pub(crate) subscribers: u32,
 }
 
-/// The seven transactions, and of a hundred how many there are.
+/// The seven transactions; [`MIX`] has their shares in percent.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     SubscriberData,
@@ -47,12 +47,12 @@ const MIX: [(Kind, u32); 7] = [
     (Kind::DeleteForwarding, 2),
 ];
 
-/// A subscriber's number, of 15 digits.
+/// A subscriber's number of 15 digits.
 fn number(subscriber: u32) -> Vec<u8> {
     format!("{subscriber:015}").into_bytes()
 }
 
-/// What a transaction was drawn with.
+/// The random values of a transaction.
 #[derive(Clone, Copy, Debug)]
 struct Drawn {
     subscriber: u32,
@@ -62,7 +62,7 @@ struct Drawn {
 }
 
 impl Tatp {
-    /// Not all subscribers are as busy (clause of the non-uniform distribution).
+    /// Draws a transaction's values. Subscribers are drawn in the specification's non-uniform distribution.
     fn draw(&self, rng: &mut fastrand::Rng) -> Drawn {
         let spread = match self.subscribers {
             0..=1_000_000 => 65_535,
@@ -116,14 +116,14 @@ impl Tatp {
     }
 }
 
-/// Changes a field of a row; a transaction whose row is not there is rolled back.
+/// Changes a field of a row. Rolls the transaction back if the row does not exist.
 fn change(tx: &mut dyn Tx, table: usize, at: &[u8], place: usize, value: i64) -> Done<()> {
     let mut found = tx.get_for_update(table, at)?.ok_or(Fail::RollBack)?;
     set(&mut found, place, value);
     tx.put(table, at, &found)
 }
 
-/// Where a call to a subscriber goes at this hour.
+/// Finds where calls to a subscriber are forwarded at this hour.
 fn new_destination(tx: &mut dyn Tx, Drawn { subscriber, kind_of, hour, value }: Drawn) -> Done<()> {
     let facility = tx.get(FACILITIES, &key(&[subscriber, kind_of]))?.ok_or(Fail::RollBack)?;
     if field(&facility, IS_ACTIVE)? == 0 {

@@ -1,9 +1,10 @@
-//! The workloads hold what they promise: as they run, after crashes, and not where something is wrong.
+//! The workloads' consistency conditions hold while they run and after crashes, and are violated by wrong
+//! rows.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
 
-// What `crash` is made of.
+// Used by the module `crash`.
 use duralite_crashmodel as _;
 use duralite_store::{LogMedium, Options, Scheme, Store};
 
@@ -29,7 +30,7 @@ fn open(rig: &Arc<Rig>, scheme: Scheme, workload: &dyn Workload) -> NvDb {
     NvDb::new(Store::open_on(OnRig(Arc::clone(rig)), options(scheme)).unwrap(), workload.schema()).unwrap()
 }
 
-/// So many transactions of each of so many threads.
+/// Runs this many transactions on each of this many threads.
 fn steps(db: &NvDb, workload: &dyn Workload, threads: u64, count: u64, seed: u64) {
     std::thread::scope(|scope| {
         for number in 0..threads {
@@ -76,7 +77,7 @@ fn tpcc_fits_together_after_every_crash() {
         db.store.checkpoint().unwrap();
         let begin = rig.steps();
         steps(&db, &TPCC, 1, 10, seed);
-        // As many steps as the run below has, or somewhat less.
+        // About as many steps as the run below takes, or fewer.
         let each = (rig.steps() - begin).max(10) * 16 / 2;
         rig.crash(4, each, seed);
         steps(&db, &TPCC, 4, 40, seed);
@@ -88,14 +89,14 @@ fn tpcc_fits_together_after_every_crash() {
             let what = format!("seed {seed}, {scheme:?}, step {}", crash.step);
             check(&db, &TPCC).unwrap_or_else(|why| panic!("{what}: {why}"));
             db.store.verify().unwrap_or_else(|why| panic!("{what}: {why}"));
-            // And it goes on from there.
+            // The store can be used on.
             steps(&db, &TPCC, 2, 5, seed + 1);
             check(&db, &TPCC).unwrap_or_else(|why| panic!("{what}, later: {why}"));
         }
     }
 }
 
-/// Makes a change, sees which condition it breaks, and takes it back.
+/// Makes a change, checks which condition it breaks, and undoes it.
 fn breaks(
     db: &NvDb,
     condition: u32,
@@ -125,7 +126,7 @@ fn breaks(
     check(db, &TPCC).unwrap();
 }
 
-/// One more in a field.
+/// Adds one to a field.
 fn more(place: usize) -> impl Fn(Option<Vec<u8>>) -> Option<Vec<u8>> {
     move |row| {
         let mut row = row?;
@@ -166,7 +167,7 @@ fn each_condition_of_tpcc_finds_what_breaks_it() {
     six_and_eleven(&db);
 }
 
-/// These need two changes at once: alone each breaks an earlier condition.
+/// Each of these conditions needs two changes at once: one change alone breaks an earlier condition.
 fn six_and_eleven(db: &NvDb) {
     let lines = |tx: &mut dyn crate::kv::Tx, order: u32, change: i64| {
         let mut found = tx.get(5, &key(&[1, 1, order]))?.unwrap();
@@ -185,7 +186,7 @@ fn six_and_eleven(db: &NvDb) {
     assert!(check(db, &TPCC).unwrap_err().to_string().starts_with("condition 6:"));
     shift(-1);
     check(db, &TPCC).unwrap();
-    // An order that is gone with its lines, and is still new.
+    // An order that is deleted with its lines, but is still listed as new.
     let gone = run(&mut *db.session().unwrap(), true, &mut |tx| {
         let mut lines = Vec::new();
         tx.scan(8, &key(&[1, 1, 8]), &key(&[1, 1, 9]), false, &mut |at, _| {

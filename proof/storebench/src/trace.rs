@@ -1,4 +1,4 @@
-//! Transactions as they were run: their rows, and how long each operation took.
+//! Records transactions as they run: their rows, and the time that each operation takes.
 
 use std::cell::RefCell;
 use std::time::Instant;
@@ -8,14 +8,14 @@ use anyhow::Result;
 use crate::kv::{Db, Done, Schema, Session, Span, Tx, Visit, Work, run};
 use crate::workload::{Thread, Workload, unique};
 
-/// What an operation did with its row.
+/// What an operation does with its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
-    /// Read to be changed.
+    /// A read for a later change.
     Claim,
     Change,
-    /// Of a range.
+    /// A scan of a range.
     Scan,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Traced {
     pub(crate) ns: f64,
 }
 
-/// A transaction: its operations, and what it took from its beginning to its end.
+/// A transaction: its operations, and the time from its beginning to its end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trace {
     pub(crate) ops: Vec<Traced>,
@@ -97,7 +97,7 @@ impl Session for Tracing<'_> {
     }
 }
 
-/// Of so many threads, what each would run: so many transactions, one after the other and undisturbed.
+/// The transactions that each of this many threads would run. They run one after the other, undisturbed.
 pub(crate) fn trace(
     db: &dyn Db,
     workload: &dyn Workload,
@@ -105,7 +105,7 @@ pub(crate) fn trace(
     count: usize,
 ) -> Result<Vec<Vec<Trace>>> {
     let mut all = Vec::new();
-    // The first only warms up.
+    // The first round only warms up.
     for number in std::iter::once(0).chain(0..threads) {
         let rng = fastrand::Rng::with_seed(number);
         let mut thread = Thread { number, rng, serial: unique(), commits: [0; 8] };
@@ -121,7 +121,7 @@ pub(crate) fn trace(
     Ok(all)
 }
 
-/// The keys of each table, in order, and the bytes of all rows.
+/// The keys of each table, in order, and the total bytes of all rows.
 pub(crate) fn keys(db: &dyn Db, schema: Schema) -> Result<(Vec<Vec<Vec<u8>>>, u64)> {
     let mut session = db.session()?;
     let (mut tables, mut bytes) = (Vec::new(), 0);

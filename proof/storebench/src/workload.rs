@@ -1,4 +1,4 @@
-//! A workload, and threads that run it for a while.
+//! Workloads, and the threads that run them for a while.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, LazyLock};
@@ -10,29 +10,30 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::histogram::Histogram;
 use crate::kv::{Db, Outcome, Schema, Session};
 
-/// What each thread draws and counts.
+/// The random generator and the counts of a thread.
 pub(crate) struct Thread {
     pub(crate) number: u64,
     pub(crate) rng: fastrand::Rng,
-    /// How often this thread has written something under its own key, over all runs of a database.
+    /// How many rows the thread has written under its own keys, over all runs on a database.
     pub(crate) serial: u64,
-    /// Of which it was committed, by the kind of transaction.
+    /// Committed transactions by kind.
     pub(crate) commits: [u64; 8],
 }
 
-/// Tables, rows to begin with, a mix of transactions, and what must hold after any of them.
+/// A workload: its tables, their initial rows, a mix of transactions, and the conditions that must hold after
+/// each of them.
 pub(crate) trait Workload: Sync {
     fn name(&self) -> &'static str;
     fn schema(&self) -> Schema;
-    /// Puts the rows to begin with.
+    /// Inserts the initial rows.
     fn load(&self, db: &dyn Db) -> Result<()>;
-    /// Runs one transaction of the mix; which kind it was, how it ended and how often it gave way.
+    /// Runs one transaction of the mix. Returns its kind, how it ended and how often it gave way.
     fn step(&self, session: &mut dyn Session, thread: &mut Thread) -> Result<(usize, Outcome, u32)>;
-    /// Whether the rows fit together.
+    /// Checks that the rows are consistent.
     fn check(&self, session: &mut dyn Session) -> Result<()>;
 }
 
-/// What threads came to.
+/// The result of running threads.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
     pub(crate) seconds: f64,
@@ -40,9 +41,9 @@ pub(crate) struct Run {
     pub(crate) commits_by_kind: [u64; 8],
     pub(crate) rolled_back: u64,
     pub(crate) retries: u64,
-    /// Processor time of its threads, in nanoseconds.
+    /// Processor time of the threads, in nanoseconds.
     pub(crate) cpu_ns: f64,
-    /// How long the transactions took that were committed, with what they had to wait to be tried again.
+    /// The latencies of the committed transactions, including the time until they were tried again.
     pub(crate) latencies: Histogram,
 }
 
@@ -52,7 +53,7 @@ impl Run {
     }
 }
 
-/// Lets so many threads run the workload for so long.
+/// Lets this many threads run the workload for this time.
 pub(crate) fn run(db: &dyn Db, workload: &dyn Workload, threads: u64, time: Duration) -> Result<Run> {
     let (begin, stop) = (Barrier::new(threads as usize + 1), AtomicBool::new(false));
     let worker = |number| {
@@ -110,7 +111,8 @@ fn cpu_ns() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// Where a thread's own keys begin: after those of all runs before, by other processes too.
+/// The number from which on a thread makes keys of its own. It is larger than those of all earlier runs, also
+/// of other processes.
 pub(crate) fn unique() -> u64 {
     static RUNS: LazyLock<AtomicU64> = LazyLock::new(|| {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -119,7 +121,7 @@ pub(crate) fn unique() -> u64 {
     RUNS.fetch_add(1, Ordering::Relaxed) << 32
 }
 
-/// The middle one, or the mean of the two.
+/// The middle value, or the mean of the two in the middle.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

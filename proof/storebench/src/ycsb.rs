@@ -1,11 +1,12 @@
-//! YCSB: one table, and mixes of reads, changes, insertions and short scans; a full scan, and one beside the others.
+//! YCSB: one table, and mixes of reads, changes, insertions and short scans; also full scans, alone and
+//! beside another mix.
 
 use anyhow::{Result, ensure};
 
 use crate::kv::{Db, Loader, Outcome, Schema, Session, Tx, run, view};
 use crate::workload::{Thread, Workload};
 
-/// What a thread does, of a hundred transactions.
+/// The mix of a thread's transactions, in percent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mix {
     /// Half reads, half changes of a row.
@@ -14,38 +15,38 @@ pub(crate) enum Mix {
     B,
     /// Reads only.
     C,
-    /// 95 reads of what came last, and insertions.
+    /// 95 reads of the newest rows, and insertions.
     D,
     /// 95 scans of up to a hundred rows, and insertions.
     E,
-    /// Half reads, half reads with a change of the row.
+    /// Half reads, half reads followed by a change of the row.
     F,
     /// Each transaction reads the whole table.
     Scan,
-    /// As B, beside a thread that reads the whole table again and again.
+    /// As B, while another thread reads the whole table again and again.
     BesideScan,
 }
 
-/// The mix, over so many rows.
+/// A mix, over this many rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ycsb {
     pub(crate) mix: Mix,
     pub(crate) rows: u64,
     pub(crate) row_bytes: usize,
-    /// How rows are drawn; all alike if there is none.
+    /// The distribution of the rows; uniform if there is none.
     pub(crate) zipf: Option<Zipf>,
-    /// How far back from the newest is read.
+    /// How far behind the newest row a read is.
     latest: Zipf,
-    /// Tells the rows that are inserted from those of other runs.
+    /// Distinguishes the rows that this run inserts from those of other runs.
     run: u64,
 }
 
 const THETA: f64 = 0.99;
 const MOST_SCANNED: u64 = 100;
-/// Insertions of a thread go behind those of all threads before it.
+/// Keys of inserted rows begin here, behind those of all loaded rows.
 const INSERTED: u64 = 1 << 62;
 
-/// Ranks from 0 on by Zipf with 0.99, as Gray and others draw them.
+/// Ranks from 0 on in a Zipf distribution with exponent 0.99, drawn as by Gray and others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Zipf {
     count: u64,
@@ -53,7 +54,7 @@ pub(crate) struct Zipf {
     eta: f64,
 }
 
-/// The sum of so many terms of the distribution; its tail by its integral.
+/// The sum of this many terms of the distribution. Its tail is computed as an integral.
 fn zeta(count: u64) -> f64 {
     let near = count.min(10_000);
     let sum: f64 = (1..=near).map(|rank| (rank as f64).powf(-THETA)).sum();
@@ -121,7 +122,7 @@ impl Ycsb {
         })
     }
 
-    /// Reads rows from one on; how many there were.
+    /// Reads rows from this one on. Returns how many there were, and the retries.
     fn scan(&self, session: &mut dyn Session, from: u64, most: u64) -> Result<(u64, u32)> {
         let mut rows = 0;
         let mut work = |tx: &mut dyn Tx| {
@@ -131,18 +132,18 @@ impl Ycsb {
                 rows < most
             })
         };
-        // What reads for long reads a moment, as a program would have it do.
+        // A long scan reads a snapshot, as a program would.
         let is_long = most > MOST_SCANNED;
         let (_, retries) = if is_long { view(session, &mut work)? } else { run(session, false, &mut work)? };
         Ok((rows, retries))
     }
 
-    /// The key of what a thread inserts as its `serial`th row.
+    /// The key of the thread's `serial`th inserted row.
     fn inserted(&self, thread: &Thread, serial: u64) -> u64 {
         INSERTED + (self.run << 48) + ((thread.number & 0xff) << 40) + (serial & 0xff_ffff_ffff)
     }
 
-    /// What is inserted last by a thread, or was a little before.
+    /// The key of a row that the thread has inserted recently.
     fn latest(&self, thread: &mut Thread) -> u64 {
         let back = self.latest.draw(&mut thread.rng);
         self.inserted(thread, thread.serial.saturating_sub(back))
@@ -220,7 +221,8 @@ mod tests {
         for _ in 0..100_000 {
             drawn[zipf.draw(&mut rng) as usize] += 1;
         }
-        // By the distribution the first is drawn 1 of 12.7 times, and the first thousandth 41 of 100.
+        // By the distribution the first rank is drawn 1 of 12.7 times, and the first thousandth 41 of 100
+        // times.
         let first = f64::from(drawn[0]) / 1e5;
         assert!((0.07..0.09).contains(&first), "{first}");
         let head = f64::from(drawn[..100].iter().sum::<u32>()) / 1e5;

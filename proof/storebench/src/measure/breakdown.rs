@@ -1,4 +1,4 @@
-//! Where the time goes: figures 7 and 15, by samples of `perf`.
+//! Where the time goes: figures 7 and 15, from samples of `perf`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use super::schemes::Dirs;
 use crate::nv::Setup;
 use crate::workload::{Workload, run};
 
-/// What a function belongs to, by a part of its name; the first that fits.
+/// The part that a function belongs to, by a piece of its name. The first match counts.
 const PARTS: [(&str, usize); 16] = [
     ("duralite_store::log", LOG),
     ("as duralite_store::log::Log", LOG),
@@ -38,7 +38,7 @@ const ROWS: usize = 2;
 const WAITS: usize = 3;
 const REST: usize = 4;
 
-/// The share of each part, of 100, in what `perf report` prints.
+/// The share of each part in percent, from the output of `perf report`.
 fn shares(report: &str) -> [f64; 5] {
     let mut shares = [0.0; 5];
     for line in report.lines().filter(|line| !line.starts_with('#')) {
@@ -50,7 +50,7 @@ fn shares(report: &str) -> [f64; 5] {
     shares
 }
 
-/// Samples this process for so long.
+/// Samples this process for this many seconds.
 fn sample(data: &Path, seconds: u64) -> Result<std::process::Child> {
     let mut perf = Command::new("perf");
     perf.args(["record", "-q", "-F", "499", "-o"]).arg(data).arg("-p").arg(std::process::id().to_string());
@@ -78,7 +78,7 @@ fn profile(plan: &Plan, dirs: &Dirs, workload: &dyn Workload, scheme: Scheme) ->
     Ok(shares(&String::from_utf8_lossy(&report.stdout)))
 }
 
-/// Figures 7 and 15: by part of the store.
+/// Figures 7 and 15: the time by part of the store.
 pub(crate) fn figure15(plan: &Plan) -> Result<Table> {
     let columns = [
         "workload",

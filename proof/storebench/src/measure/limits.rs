@@ -1,4 +1,4 @@
-//! What was promised in numbers: insertion into the log, one thread, a hot row, recovery, memory.
+//! Measures what was promised in numbers: insertion into the log, one thread, a hot row, recovery, memory.
 
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
@@ -18,7 +18,7 @@ use crate::row::{key, row};
 use crate::tpcb::TpcB;
 use crate::workload::{Thread, Workload, median};
 
-/// Changes one row in each transaction: one that all share, or one of each thread.
+/// Changes one row in each transaction: either one row shared by all threads, or one of each thread.
 struct OneRow {
     is_shared: bool,
 }
@@ -84,7 +84,7 @@ pub(crate) fn hot_row(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// Overwrites of a preallocated file, each durable: what the disk can do.
+/// Durable overwrites of a preallocated file: the rate that the disk allows.
 fn raw(dir: &Path, plan: &Plan) -> Result<f64> {
     let path = dir.join("raw");
     let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
@@ -99,7 +99,7 @@ fn raw(dir: &Path, plan: &Plan) -> Result<f64> {
     Ok(count as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// One thread beside the disk itself.
+/// One thread, compared with the disk itself.
 pub(crate) fn one_thread(plan: &Plan) -> Result<Table> {
     let title = "Store: one thread, every commit durable on this disk";
     let columns = ["what", "per second", "of raw", "wanted"];
@@ -137,7 +137,7 @@ pub(crate) fn one_thread(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// Medians of a read for update and of a put of the same row, in nanoseconds.
+/// Median times of a read for update and of a put of the same row, in nanoseconds.
 fn insertion(db: &NvDb, threads: u64, plan: &Plan) -> Result<(f64, f64)> {
     let table = db.store.table("rows")?;
     let (store, table) = (&db.store, &table);
@@ -173,7 +173,7 @@ fn insertion(db: &NvDb, threads: u64, plan: &Plan) -> Result<(f64, f64)> {
     Ok((median(&all[0]), median(&all[1])))
 }
 
-/// Figure 11: what it takes to put an object into the log.
+/// Figure 11: the time to put an object into the log.
 pub(crate) fn figure11(plan: &Plan) -> Result<Table> {
     let title = "NV-Logging figure 11: insertion into the log, microseconds";
     let mut columns = vec!["threads"];
@@ -185,7 +185,7 @@ pub(crate) fn figure11(plan: &Plan) -> Result<Table> {
     for scheme in SCHEMES {
         let setup = Setup::fresh(dirs.pages.path(), dirs.logs.path(), scheme.as_str(), scheme)?;
         let db = setup.open(&["rows"])?;
-        // Each thread's row is in a page of its own, so that only the log is shared.
+        // Each thread's row is in a page of its own, so that the threads share only the log.
         for thread in 1..=32_u32 {
             let rows = |tx: &mut duralite_store::Transaction| {
                 (0..100)
@@ -208,10 +208,11 @@ pub(crate) fn figure11(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// What a child process of this program is told: what to do, and where. It does not begin with `DURALITE`: those are settings.
+/// The environment variable with a child process's task and directory. It does not begin with `DURALITE`,
+/// because such variables are settings.
 pub(crate) const CHILD: &str = "STOREBENCH_CHILD";
 
-/// The child: does what it was told, says so, and waits to be killed.
+/// The child's main function: does its task, reports, and waits to be killed.
 pub(crate) fn child(task: &str) -> Result<()> {
     let (what, rest) = task.split_once(' ').context("a task")?;
     let (number_of, dir) = rest.split_once(' ').context("a task")?;
@@ -241,12 +242,12 @@ fn run_child(task: &str) -> Result<String> {
 
 const FILLED: TpcB = TpcB { branches: 100, accounts_of_a_branch: 1000 };
 
-/// So that no checkpoint comes before the log has that size.
+/// Options under which no checkpoint comes before the log has this size.
 fn filled(mib: u64) -> Options {
     Options::default().log_bytes((mib * 5 / 2).max(64) << 20)
 }
 
-/// Writes so many MiB of log after a checkpoint.
+/// Writes this many MiB of log after a checkpoint.
 fn fill(dir: &Path, mib: u64) -> Result<String> {
     let options = filled(mib).durability(Durability::Eventual);
     let db = NvDb::new(Store::open(dir, options)?, FILLED.schema())?;
@@ -258,12 +259,12 @@ fn fill(dir: &Path, mib: u64) -> Result<String> {
     }
     std::thread::sleep(std::time::Duration::from_millis(100));
     let said = (db.store.metrics().log_bytes - begin).to_string();
-    // The store is left as it is, and not closed.
+    // Leave the store as it is, without closing it.
     std::mem::forget(db);
     Ok(said)
 }
 
-/// How long it takes to recover.
+/// How long recovery takes.
 pub(crate) fn recovery(plan: &Plan) -> Result<Table> {
     let columns = ["MiB of log", "objects repeated", "seconds", "MiB/s", "wanted"];
     let mut table =
@@ -290,7 +291,7 @@ pub(crate) fn recovery(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// Bytes of this process in memory: now, and at most.
+/// Memory of this process in bytes, from a field of `/proc/self/status`: now, or the maximum.
 pub(crate) fn resident(field: &str) -> Result<f64> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find(|line| line.starts_with(field)).context("no such field")?;
@@ -298,7 +299,7 @@ pub(crate) fn resident(field: &str) -> Result<f64> {
     Ok(kib.parse::<f64>()? * 1024.0)
 }
 
-/// A database of ten times the cache, filled, and then changed at random.
+/// Fills a database of ten times the cache's size, and then changes random rows.
 fn memory_of(dir: &Path, cache_mib: u64) -> Result<String> {
     let before = resident("VmRSS")?;
     let options = Options::default().cache_bytes(cache_mib << 20).log_bytes(64 << 20);
@@ -320,7 +321,7 @@ fn memory_of(dir: &Path, cache_mib: u64) -> Result<String> {
     Ok(format!("{} {pages}", resident("VmHWM")? - before))
 }
 
-/// How much memory a store takes whose database is ten times its cache.
+/// How much memory a store takes whose database is ten times as large as its cache.
 pub(crate) fn memory(plan: &Plan) -> Result<Table> {
     let columns = ["cache MiB", "database MiB", "resident MiB at most", "of the cache", "wanted"];
     let mut table =

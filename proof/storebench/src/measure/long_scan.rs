@@ -1,5 +1,5 @@
-//! What a long scan by a snapshot costs those who write meanwhile, beside the same scan of a store in which nobody writes:
-//! both take the processor, and only the first has versions kept for it.
+//! What a long snapshot scan costs the writers meanwhile, compared with the same scan of a store in which no
+//! thread writes. Both scans take processor time, but only the first one makes the store keep old versions.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,19 +14,19 @@ use super::plan::{Plan, times};
 use super::schemes::Dirs;
 use crate::workload::median;
 
-/// The shortest turn: the scan goes over all rows in it.
+/// The shortest turn. The scan must read all rows in this time.
 const SHORTEST: Duration = Duration::from_secs(2);
 const ROW_BYTES: usize = 100;
-/// What each row has at first.
+/// The initial value of each row.
 const BALANCE: u64 = 1000;
 
 /// What is scanned while threads write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scanned {
     Nothing,
-    /// A store of the same size in which nobody writes.
+    /// A store of the same size in which no thread writes.
     Idle,
-    /// The store that is written.
+    /// The store in which the threads write.
     Same,
 }
 
@@ -36,16 +36,17 @@ const ARMS: [(&str, Scanned); 3] = [
     ("a scan of the same store", Scanned::Same),
 ];
 
-/// What one turn came to.
+/// The result of one turn.
 #[derive(Default)]
 struct Turn {
     commits_per_second: f64,
-    /// Processor time of a transaction, in microseconds: what it costs, whoever else has the machine busy.
+    /// Processor time of a transaction, in microseconds. It does not depend on how busy the machine is
+    /// otherwise.
     cpu_us: f64,
     /// The 99th percentile of a transaction, in milliseconds.
     slow_ms: f64,
     rows_per_second: f64,
-    /// Most bytes of old versions.
+    /// The most bytes that old versions took.
     version_bytes: u64,
 }
 
@@ -77,7 +78,7 @@ fn load(dir: &Path, name: &str, count: u64) -> Result<Loaded> {
     Ok(Loaded { store, rows, count })
 }
 
-/// Moves something from one row to another.
+/// Moves an amount from one row to another.
 fn transfer(loaded: &Loaded, random: &mut fastrand::Rng) -> Result<(), Error> {
     let (a, b) = (random.u64(0..loaded.count), random.u64(0..loaded.count));
     if a == b {
@@ -95,7 +96,8 @@ fn transfer(loaded: &Loaded, random: &mut fastrand::Rng) -> Result<(), Error> {
     })
 }
 
-/// Threads write until it is over; their transactions, in microseconds, and the processor time of all, in nanoseconds.
+/// Threads write until `is_over` is set. Returns the times of the transactions in microseconds, and the
+/// processor time of all threads in nanoseconds.
 fn write(loaded: &Loaded, threads: u64, is_over: &AtomicBool) -> Result<(Vec<u32>, u64)> {
     let (mut all, cpu_ns) = (Vec::new(), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -122,8 +124,8 @@ fn write(loaded: &Loaded, threads: u64, is_over: &AtomicBool) -> Result<(Vec<u32
     })
 }
 
-/// Reads all rows by one snapshot, again and again until the time is over; how many, and what old versions took then. Each time the sum is the same, and each
-/// row is there.
+/// Reads all rows of one snapshot, again and again until the time is over. Returns how many rows were read,
+/// and the bytes that old versions took then. Every pass must find each row, and the same sum.
 fn scan(loaded: &Loaded, time: Duration) -> Result<(u64, u64)> {
     let (begun, snapshot, mut count) = (Instant::now(), loaded.store.snapshot(), 0);
     loop {
@@ -170,7 +172,8 @@ fn turn(busy: &Loaded, idle: &Loaded, scanned: Scanned, threads: u64, time: Dura
     })
 }
 
-/// Writers beside a scan by a snapshot that takes as long as a turn: ten minutes with `--milliseconds 600000 --rounds 1`.
+/// Writers beside a snapshot scan that takes a whole turn: ten minutes with `--milliseconds 600000 --rounds
+/// 1`.
 pub(crate) fn long_scan(plan: &Plan) -> Result<Table> {
     let title = format!("Store: {} threads that write beside a long scan, log on disk", plan.threads);
     let columns = [
@@ -191,7 +194,7 @@ pub(crate) fn long_scan(plan: &Plan) -> Result<Table> {
     let mut turns: [Vec<Turn>; ARMS.len()] = Default::default();
     for round in 0..plan.rounds {
         for nth in 0..ARMS.len() {
-            // None is always the one after the same other.
+            // The order alternates, so that no arm always follows the same other arm.
             let at = if round % 2 == 0 { nth } else { ARMS.len() - 1 - nth };
             turns[at].push(turn(&busy, &idle, ARMS[at].1, plan.threads, time)?);
         }

@@ -1,4 +1,4 @@
-//! The measurements: each makes a table.
+//! The measurements. Each makes a table.
 
 pub(crate) mod breakdown;
 pub(crate) mod cores;

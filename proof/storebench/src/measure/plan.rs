@@ -1,4 +1,4 @@
-//! What a measurement is told, and stores that take turns.
+//! The parameters of the measurements, and stores that run in turns.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use crate::tpcb::TpcB;
 use crate::tpcc::TpcC;
 use crate::workload::{Run, Workload, median, run};
 
-/// Where, how long and how often.
+/// Where to measure, for how long, and how often.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// On the disk that is measured.
+    /// A directory on the disk that is measured.
     pub(crate) disk: PathBuf,
-    /// In memory, where logs stand for NVRAM.
+    /// A directory in memory, where logs stand for NVRAM.
     pub(crate) memory: PathBuf,
     pub(crate) rounds: usize,
     pub(crate) time: Duration,
-    /// Threads of those tables that have one number of them.
+    /// The number of threads in tables that measure one number only.
     pub(crate) threads: u64,
-    /// Whether tables have all their rows and the databases their full size.
+    /// Whether all rows of the tables are measured, on databases of full size.
     pub(crate) is_full: bool,
-    /// Of the part with more data than cache.
+    /// The parameters of the measurement with more data than cache.
     pub(crate) sizes: Sizes,
 }
 
@@ -35,7 +35,7 @@ impl Plan {
         TpcB { branches: if self.is_full { 1000 } else { 100 }, accounts_of_a_branch: 1000 }
     }
 
-    /// A setup with the cache and the log that go with the sizes of the databases.
+    /// The setup with a cache and a log that suit the sizes of the databases.
     pub(crate) fn sized(&self, mut setup: Setup) -> Setup {
         setup.options.cache_bytes = if self.is_full { 256 << 20 } else { 64 << 20 };
         setup.options.log_bytes = 128 << 20;
@@ -55,13 +55,13 @@ impl Plan {
     }
 }
 
-/// A store with a name, loaded.
+/// A loaded store with a name.
 pub(crate) struct Contender {
     pub(crate) name: String,
     pub(crate) db: Box<dyn Db>,
 }
 
-/// What one of them came to: the middle of its rounds.
+/// The result of a contender: the median of its rounds.
 #[derive(Clone, Debug)]
 pub(crate) struct Scored {
     pub(crate) name: String,
@@ -71,7 +71,8 @@ pub(crate) struct Scored {
     pub(crate) runs: Vec<Run>,
 }
 
-/// Lets all run in turns, so that a slow moment of the machine is everybody's; checks after each run what it left.
+/// Runs all contenders in turns, so that a slow moment of the machine affects all of them. Checks the rows
+/// after each run.
 pub(crate) fn in_turns(
     contenders: &[Contender],
     workload: &dyn Workload,
@@ -101,7 +102,7 @@ pub(crate) fn in_turns(
     Ok(scored)
 }
 
-/// How many times the one is the other.
+/// `one` as a multiple of `other`.
 pub(crate) fn times(one: f64, other: f64) -> String {
     if other > 0.0 { format!("{:.2}x", one / other) } else { "-".to_owned() }
 }

@@ -1,4 +1,4 @@
-//! The paper's schemes beside each other: figures 12 to 14.
+//! Compares the paper's schemes: figures 12 to 14.
 
 use anyhow::Result;
 use duralite_bench::report::{Table, number};
@@ -16,10 +16,10 @@ pub(crate) const SCHEMES: [Scheme; 5] = [
     Scheme::FlushOnCommit,
     Scheme::Distributed,
 ];
-/// What a line of memory takes, in nanoseconds: the paper's section 4.1. A slowdown adds as much for each step.
+/// What a line of memory costs, in nanoseconds (the paper's section 4.1). Each step of slowdown adds this.
 const LINE_NS: u32 = 60;
 
-/// Stores of all schemes, loaded and closed.
+/// Makes a store for each scheme, loads it and closes it.
 fn prepare(plan: &Plan, workload: &dyn Workload, dirs: &Dirs) -> Result<Vec<Setup>> {
     let make = |scheme: Scheme| {
         let setup = Setup::fresh(dirs.pages.path(), dirs.logs.path(), scheme.as_str(), scheme)?;
@@ -30,7 +30,7 @@ fn prepare(plan: &Plan, workload: &dyn Workload, dirs: &Dirs) -> Result<Vec<Setu
     SCHEMES.into_iter().map(make).collect()
 }
 
-/// Directories of a measurement, which end with it.
+/// The directories of a measurement, deleted with it.
 pub(crate) struct Dirs {
     pub(crate) pages: tempfile::TempDir,
     pub(crate) logs: tempfile::TempDir,
@@ -44,10 +44,10 @@ impl Dirs {
 
 /// One line of the figure.
 struct Line {
-    /// What is added per line, in nanoseconds.
+    /// What is added for each line, in nanoseconds.
     line_ns: u32,
     threads: u64,
-    /// Early lock release and lock inheritance: the paper's OL.
+    /// Whether early lock release and lock inheritance are on: the paper's OL.
     is_optimized: bool,
 }
 
@@ -64,7 +64,7 @@ fn measure(plan: &Plan, workload: &dyn Workload, setups: &[Setup], line: &Line) 
     in_turns(&contenders, workload, line.threads, plan)
 }
 
-/// The lines of figures 12 and 13: in the short form those that matter most.
+/// The lines of figures 12 and 13. The short form has the most important ones.
 fn slowdowns(plan: &Plan) -> Vec<Line> {
     let slowdowns: &[u32] = if plan.is_full { &[1, 2, 4, 8] } else { &[1, 8] };
     let threads: &[u64] = if plan.is_full { &[1, 4, 16, 32] } else { &[plan.threads] };
@@ -81,13 +81,13 @@ fn slowdowns(plan: &Plan) -> Vec<Line> {
     lines
 }
 
-/// Those of figure 14: memory that takes up to 500 ns.
+/// The lines of figure 14: memory that takes up to 500 ns.
 fn latencies(plan: &Plan) -> Vec<Line> {
     let latencies: &[u32] = if plan.is_full { &[0, 100, 300, 500] } else { &[500] };
     latencies.iter().map(|&line_ns| Line { line_ns, threads: plan.threads, is_optimized: true }).collect()
 }
 
-/// A figure that is to be drawn.
+/// A figure to draw.
 struct Figure {
     name: &'static str,
     title: &'static str,
@@ -96,7 +96,7 @@ struct Figure {
     lines: fn(&Plan) -> Vec<Line>,
 }
 
-/// One workload under every scheme.
+/// Draws one workload under every scheme.
 fn draw(plan: &Plan, workload: &dyn Workload, figure: &Figure) -> Result<Table> {
     let mut columns = vec!["added per line", "threads", "locks"];
     columns.extend(SCHEMES.map(Scheme::as_str));

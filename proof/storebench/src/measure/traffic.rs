@@ -1,4 +1,4 @@
-//! Where the files are, what is written, and what a write costs: figures 6, 8, 9 and 16.
+//! Placement of the files, bytes written, and the cost of a write: figures 6, 8, 9 and 16.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
@@ -38,7 +38,7 @@ fn place(plan: &Plan, dirs: &Dirs, at: usize) -> Result<Setup> {
     Ok(setup)
 }
 
-/// Figure 6: which files are in memory.
+/// Figure 6: the effect of which files are in memory.
 pub(crate) fn figure6(plan: &Plan) -> Result<Table> {
     let mut columns = vec!["threads"];
     columns.extend(PLACES.map(|(title, ..)| title));
@@ -70,7 +70,7 @@ pub(crate) fn figure6(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// How much data, cache and log there are.
+/// The sizes of the data, the cache and the log.
 struct Proportions {
     title: &'static str,
     cache_bytes: u64,
@@ -79,7 +79,7 @@ struct Proportions {
     tatp: Tatp,
 }
 
-/// Of the paper, by this: 11 and 15 GB of data, 6 GB of cache, 3 GB of log.
+/// The paper's sizes (11 and 15 GB of data, 6 GB of cache, 3 GB of log) are divided by this.
 const PAPER_PART: u64 = 128;
 
 fn proportions(plan: &Plan) -> [Proportions; 2] {
@@ -96,14 +96,14 @@ fn proportions(plan: &Plan) -> [Proportions; 2] {
             title: "the paper's, a 128th",
             cache_bytes: of_paper(6),
             log_bytes: of_paper(3),
-            // An account has 104 bytes, and a subscriber about 700 with all that hangs on it.
+            // An account has 104 bytes. A subscriber has about 700 bytes with all its other rows.
             tpcb: TpcB { branches: (of_paper(11) / 104_000) as u32, accounts_of_a_branch: 1000 },
             tatp: Tatp { subscribers: (of_paper(15) / 700) as u32 },
         },
     ]
 }
 
-/// Figure 8: what goes to the log and what to the pages.
+/// Figure 8: bytes written to the log and to the pages.
 pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
     let columns = ["workload", "sizes", "of the log", "log MB", "pages MB", "log / pages", "paper"];
     let mut table = Table::new("store_figure8", "NV-Logging figure 8: bytes to log and pages", &columns);
@@ -117,7 +117,7 @@ pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
             setup.options.log_bytes = sizes.log_bytes;
             let db = setup.open(workload.schema())?;
             workload.load(&db)?;
-            // The paper's cache is empty when its benchmark begins.
+            // The paper's benchmark begins with an empty cache.
             drop(db);
             let db = setup.open(workload.schema())?;
             let begin = db.store.metrics();
@@ -151,10 +151,10 @@ pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// So long the log may take to fill.
+/// The longest time that filling the log may take.
 const LONGEST_TRAFFIC: Duration = Duration::from_secs(40);
 
-/// How long one call takes, in nanoseconds: the median of so many.
+/// The median time of a call in nanoseconds, over this many calls.
 fn each(count: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
@@ -165,7 +165,7 @@ fn each(count: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(median(&times))
 }
 
-/// Figure 9: the interface of files and that of memory.
+/// Figure 9: the file interface and the memory interface.
 pub(crate) fn figure9(plan: &Plan) -> Result<Table> {
     let columns = [
         "bytes",
@@ -219,7 +219,7 @@ pub(crate) fn figure9(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// Prices of a GB, in dollars: memory, flash, disk.
+/// Prices of a GB in dollars.
 struct Prices {
     title: &'static str,
     memory: f64,
@@ -227,13 +227,13 @@ struct Prices {
     disk: f64,
 }
 
-/// Those of the paper (section 6.6), and round ones of 2026, after memory has become dear.
+/// The paper's prices (section 6.6), and rounded prices of 2026, after memory has become expensive.
 const PRICES: [Prices; 2] = [
     Prices { title: "paper", memory: 5.5, flash: 0.7, disk: 0.05 },
     Prices { title: "2026", memory: 10.0, flash: 0.15, disk: 0.02 },
 ];
 
-/// Figure 16: what a transaction per second costs.
+/// Figure 16: the cost of a transaction per second.
 pub(crate) fn figure16(plan: &Plan) -> Result<Table> {
     let ratios = [1.0, 4.0, 16.0, 24.0, 64.0, 256.0];
     let mut columns = vec!["prices".to_owned(), "what".to_owned(), "transactions/s".to_owned()];
@@ -260,7 +260,7 @@ pub(crate) fn figure16(plan: &Plan) -> Result<Table> {
         contenders.push(Contender { name: title.to_owned(), db: Box::new(db) });
     }
     let scored = in_turns(&contenders, &workload, plan.threads, plan)?;
-    // As large as the paper's: 9 GB of data, 6 GB of cache, 3 GB of files for the log or 80 MB of it in memory.
+    // The paper's sizes: 9 GB of data, 6 GB of cache, and 3 GB of log files or 80 MB of log in memory.
     let cost = |prices: &Prices, at: usize, ratio: f64| {
         let nvram = prices.disk * ratio;
         6.0 * prices.memory

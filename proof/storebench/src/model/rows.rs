@@ -1,23 +1,26 @@
-//! Locks of rows: shared or alone, in line, until their transaction is committed.
+//! Row locks, shared or exclusive. Threads wait for them in a queue, and hold them until their transaction is
+//! committed.
 
 use std::collections::VecDeque;
 
 use super::stations::Time;
 
-/// Parts of the lock table: what was committed early in one is waited for by whoever takes a lock in it.
+/// Parts of the lock table. A thread that takes a lock in a part depends on the commits that released locks
+/// of this part before they were durable.
 const PARTS: usize = 16;
 
-/// What came of asking for a row.
+/// The answer to a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// It is the thread's; what was committed early up to this may have been seen.
+    /// The thread has the lock. It may have seen changes of commits up to this number that are not durable
+    /// yet.
     Granted(u64),
     Waits,
-    /// It would wait for itself, and has to give way.
+    /// The request would close a deadlock, so the thread must give way.
     Circle,
 }
 
-/// A thread: what it has, what it waits for, and since when.
+/// What a thread holds, what it waits for, and since when.
 #[derive(Debug, Default)]
 struct Owner {
     has: Vec<usize>,
@@ -38,7 +41,7 @@ pub(super) struct Rows {
     rows: Vec<Row>,
     owners: Vec<Owner>,
     early: [u64; PARTS],
-    /// How often a row was waited for, and how long by all threads together.
+    /// How often threads waited for a row, and how long all of them together.
     pub(super) waits: u64,
     pub(super) waited: Time,
 }
@@ -54,7 +57,7 @@ impl Rows {
         }
     }
 
-    /// Asks for a row, to change it or not; who is to be woken then.
+    /// Requests the lock of a row. Also returns the thread to wake, if there is one.
     pub(super) fn ask(
         &mut self,
         thread: usize,
@@ -91,12 +94,12 @@ impl Rows {
             }
             owner.has.push(row);
         }
-        // Readers share.
+        // Readers share the row, so the next one in the queue is woken too.
         let next = it.waiting.front().filter(|(_, changes)| !changes && it.writer.is_none());
         (Asked::Granted(self.early[row % PARTS]), next.map(|(next, _)| *next))
     }
 
-    /// Whether a thread waits, in the end, for itself.
+    /// Whether the thread waits, through others, for itself.
     fn is_circle(&self, thread: usize) -> bool {
         let mut seen = vec![false; self.owners.len()];
         let mut look = vec![thread];
@@ -116,7 +119,8 @@ impl Rows {
         false
     }
 
-    /// Gives back all that a thread has and waits for; who is to be woken. `early` is the number of its commit.
+    /// Releases all locks of a thread, and its request. Returns the threads to wake. `early` is the number of
+    /// its commit.
     pub(super) fn release(&mut self, thread: usize, early: u64) -> Vec<usize> {
         let owner = &mut self.owners[thread];
         let has = std::mem::take(&mut owner.has);
@@ -145,7 +149,7 @@ mod tests {
         assert_eq!(rows.ask(0, 0, false, 0), (Asked::Granted(0), None));
         assert_eq!(rows.ask(1, 0, false, 0), (Asked::Granted(0), None));
         assert_eq!(rows.ask(2, 0, true, 0).0, Asked::Waits);
-        // Whoever comes later waits too, though it would only read.
+        // A later reader waits too, although it could share the lock with the holders.
         assert_eq!(rows.ask(3, 0, false, 0).0, Asked::Waits);
         assert_eq!(rows.release(0, 5), [2]);
         assert_eq!(rows.ask(2, 0, true, 1).0, Asked::Waits);

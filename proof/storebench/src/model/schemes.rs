@@ -1,8 +1,9 @@
-//! Transactions of a workload as the stations see them, and the logs of the schemes.
+//! A workload's transactions as the stations see them, and the logs of the schemes.
 //!
-//! Each simulated thread runs, one after the other, transactions that were recorded: their rows and how long each
-//! operation took. Rows are locked until the commit has its number, the page of a row that is changed is latched
-//! while the object gets into the log, and what a thread waits for at its commit is what its scheme waits for.
+//! Each simulated thread runs recorded transactions one after the other, with their rows and the time that
+//! each operation took. Row locks are held until the commit has its number. The page of a changed row is
+//! latched while the object is put into the log. At its commit a thread waits for whatever its scheme waits
+//! for.
 
 use std::collections::VecDeque;
 
@@ -11,37 +12,38 @@ use duralite_store::Scheme;
 use super::rows::{Asked, Rows};
 use super::stations::{Act, Answer, Machine, Program, Time, World, ns, simulate};
 
-/// An operation: a lock, work, and a change of a page.
+/// An operation: an optional lock, work, and an optional change of a page.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Op {
-    /// The row, if others want it too, and whether it is changed.
+    /// The row, if several threads use it, and whether the operation changes it.
     pub(crate) row: Option<(usize, bool)>,
     pub(crate) work: Time,
-    /// The page that is changed, and for how long it is latched.
+    /// The page that is changed, and how long it is latched.
     pub(crate) change: Option<(usize, Time)>,
 }
 
-/// A transaction that was recorded.
+/// A recorded transaction.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Script {
     pub(crate) ops: Vec<Op>,
-    /// Building the commit's object, and giving back locks.
+    /// The time to build the commit's object and to release the locks.
     pub(crate) end: Time,
 }
 
-/// What things cost that a scheme does, all measured.
+/// The costs of a scheme's log, all measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogCosts {
-    /// The central buffer's mutex, for an object.
+    /// How long the central buffer's mutex is held for an object.
     pub(crate) central: Time,
-    /// What fetching a line from another core takes that each object's number is taken from.
+    /// Fetching the cache line of the next object number from another core.
     pub(crate) number: Time,
-    /// Making objects durable: once, and for each of them.
+    /// Making objects durable: the cost of a call, and of each object.
     pub(crate) force: Time,
     pub(crate) force_object: Time,
-    /// Looking at an object that somebody else has made durable, or is about to.
+    /// Checking an object that another thread has made durable, or is about to.
     pub(crate) look: Time,
-    /// Writing a file: once, for each byte, and what is added for each byte of whole blocks.
+    /// Writing a file: the cost of a call and of each byte, and what is added for each byte of whole blocks
+    /// and for each call.
     pub(crate) write: Time,
     pub(crate) write_byte: f64,
     pub(crate) added_byte: f64,
@@ -50,34 +52,35 @@ pub(crate) struct LogCosts {
     pub(crate) header_bytes: f64,
     /// Bytes of an object.
     pub(crate) object_bytes: f64,
-    /// Processor time in the background, for each transaction.
+    /// Processor time of background threads, for each transaction.
     pub(crate) background: Time,
 }
 
-/// A workload with a scheme.
+/// A workload under a scheme.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) scheme: Scheme,
-    /// As recorded of each thread; a thread beyond them begins again with the first.
+    /// The recorded transactions of each thread. If the model has more threads, they use the lists again from
+    /// the first.
     pub(crate) scripts: Vec<Vec<Script>>,
     pub(crate) rows: usize,
     pub(crate) pages: usize,
     pub(crate) costs: LogCosts,
 }
 
-/// What came of it.
+/// The result of a simulation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) per_second: f64,
-    /// Processor time of a transaction, that in the background too, in nanoseconds.
+    /// Processor time of a transaction including the background, in nanoseconds.
     pub(crate) cpu_ns: f64,
-    /// Transactions that one write of the log made durable.
+    /// Transactions made durable by one write of the log.
     pub(crate) group: f64,
-    /// Row locks waited for, per transaction.
+    /// Waits for row locks, per transaction.
     pub(crate) lock_waits: f64,
-    /// How busy the stations were, of 1; busiest first.
+    /// How busy each station was, from 0 to 1, the busiest first.
     pub(crate) busy: Vec<(&'static str, f64)>,
-    /// Cores that pages were cleaned on.
+    /// Cores that were busy cleaning pages.
     pub(crate) cleaning: f64,
 }
 
@@ -86,25 +89,26 @@ pub(crate) fn is_file(scheme: Scheme) -> bool {
     matches!(scheme, Scheme::NvDisk | Scheme::NvDiskDecentralized)
 }
 
-/// Mutexes; pages come after them.
+/// The indexes of the mutexes. Those of the pages follow.
 const CENTRAL: usize = 0;
 const FILE: usize = 1;
 const FIRST_PAGE: usize = 2;
-/// Lines.
+/// The indexes of the cache lines.
 const NUMBER_LINE: usize = 0;
 const LINES: usize = 1;
-/// Logs of `distributed`.
+/// The number of logs of `distributed`.
 const RINGS: usize = 16;
-/// Objects that one thread takes at a time to make them durable, while others take the next.
+/// The objects that a thread takes at a time to make them durable, while other threads take the next ones.
 const CHUNK: usize = 8;
-/// The daemon of the log, and the cleaners of pages: as many as have enough to do.
+/// The log's daemon and the page cleaners: how often they run, in nanoseconds, and how many cleaners there
+/// are.
 const DAEMON_EVERY: f64 = 500e3;
 const CLEAN_EVERY: f64 = 5e6;
 const CLEANERS: usize = 4;
-/// How long a thread waits that would have waited for itself.
+/// How long a thread waits after it gave way in a deadlock, in nanoseconds.
 const GIVE_WAY: f64 = 20e3;
 
-/// What the program is asked.
+/// The questions to the program.
 const NUMBER: u32 = 0;
 const DONE: u32 = 1;
 const RELEASE: u32 = 2;
@@ -113,30 +117,31 @@ const WRITTEN: u32 = 4;
 const COMMITTED: u32 = 5;
 const DAEMON: u32 = 6;
 const CLEAN: u32 = 7;
-/// And rows: twice the row's number, and one more if it is changed.
+/// A lock request: `LOCK` plus twice the row's number, plus one if the row is changed.
 const LOCK: u32 = 16;
 
 /// A simulated thread.
 #[derive(Debug, Default)]
 struct Thread {
-    /// Objects that are numbered and not durable yet, in flush-on-insert, or being made so.
+    /// Objects that this thread is making durable. With flush-on-insert, the numbered objects that are not
+    /// durable yet.
     doing: Vec<u64>,
     last: u64,
     depends_on: u64,
     has_changed: bool,
 }
 
-/// The log: of each object from `durable` on how it stands.
+/// The log, with the state of each object from `durable` on.
 #[derive(Debug, Default)]
 struct Log {
     next: u64,
     durable: u64,
     stands: VecDeque<Stands>,
-    /// Objects below are written or being so.
+    /// Objects below this number are written or being written.
     written: u64,
     is_writing: bool,
     waiting: Vec<usize>,
-    /// Are woken one by the other.
+    /// Threads to wake, each by the one before it.
     chain: VecDeque<usize>,
     writes: u64,
     writing_since: Time,
@@ -165,10 +170,10 @@ struct Store<'a> {
     cleaning: Time,
 }
 
-/// So many transactions are left out at the beginning, of those that are counted.
+/// The first transactions are not counted: one of this many of those that are.
 const WARM: u64 = 10;
 
-/// Lets so many threads commit so many transactions.
+/// Lets this many threads commit this many transactions.
 pub(crate) fn run(model: &Model, machine: Machine, threads: usize, commits: u64) -> Outcome {
     let mut world = World::new(machine, threads, 1 + CLEANERS, FIRST_PAGE + model.pages, LINES);
     let mut store = Store {
@@ -217,7 +222,7 @@ impl Store<'_> {
         is_file(self.model.scheme)
     }
 
-    /// Puts an object into the log; what is left of the time that it takes.
+    /// Puts an object into the log. Returns the rest of `time` after the time that this takes.
     fn append(&self, thread: usize, world: &mut World, time: Time) -> Time {
         let costs = &self.model.costs;
         if self.model.scheme == Scheme::NvDisk {
@@ -235,7 +240,7 @@ impl Store<'_> {
     fn transaction(&mut self, thread: usize, world: &mut World) {
         let model = self.model;
         let recorded = model.scripts.len();
-        // Few threads run all transactions nevertheless, each its share of them.
+        // Even few threads run all recorded transactions: each runs its share of the lists.
         let turn = self.rng.usize(0..(recorded / self.workers).max(1));
         let scripts = &model.scripts[(thread + turn * self.workers) % recorded];
         let drawn = self.rng.usize(0..scripts.len());
@@ -281,7 +286,7 @@ impl Store<'_> {
         }
     }
 
-    /// What the thread was doing is durable.
+    /// Marks the thread's objects as durable.
     fn done(&mut self, thread: usize, world: &mut World) {
         for lsn in std::mem::take(&mut self.threads[thread].doing) {
             let at = (lsn - self.log.durable) as usize;
@@ -314,7 +319,7 @@ impl Store<'_> {
             }
             Asked::Waits => Answer::Sleep,
             Asked::Circle => {
-                // Takes back what it did, and begins again after a while.
+                // The thread rolls back, and begins another transaction after a while.
                 self.release(thread, 0, world);
                 self.threads[thread].depends_on = 0;
                 world.forget(thread);
@@ -354,7 +359,7 @@ impl Store<'_> {
         Answer::Spin
     }
 
-    /// Leads a group, or waits for the one who does.
+    /// Writes a group as its leader, or waits for the current leader.
     fn write(&mut self, thread: usize, upto: u64, world: &mut World) -> Answer {
         let is_apart = self.model.scheme == Scheme::NvDiskDecentralized;
         if self.log.written > upto || (self.log.is_writing && !is_apart) {
@@ -393,7 +398,8 @@ impl Store<'_> {
         }
     }
 
-    /// Makes durable what nobody else is at, or waits for those who are.
+    /// Makes objects durable that no other thread is working on. If there are none, waits for the threads
+    /// that are.
     fn persist(&mut self, thread: usize, upto: u64, world: &mut World) -> Answer {
         let upto = upto.min(self.log.next - 1);
         let looked = (upto + 1).saturating_sub(self.log.durable) as usize;
@@ -431,7 +437,7 @@ impl Store<'_> {
         Answer::Go
     }
 
-    /// Makes durable what there is.
+    /// Makes all objects durable that no thread is working on.
     fn daemon(&mut self, thread: usize, world: &mut World) -> Answer {
         if self.log.durable == self.log.next {
             return Answer::Go;
@@ -489,7 +495,7 @@ impl Program for Store<'_> {
             COMMITTED => self.committed(thread, world),
             DAEMON => return self.daemon(thread, world),
             CLEAN => {
-                // Each its part of what has come up since it looked last.
+                // Each cleaner does its share of the work that has arisen since it last ran.
                 let since = self.commits - std::mem::replace(&mut self.threads[thread].last, self.commits);
                 let work = self.model.costs.background * since / CLEANERS as u64;
                 self.cleaning += work;

@@ -1,11 +1,14 @@
-//! Cores, mutexes and lines of memory that threads queue for, in simulated time.
+//! Cores, mutexes and cache lines for which threads queue, in simulated time.
 //!
-//! - Cores are one station with as many servers. Whoever is ready waits in one line, and runs until it blocks or its slice
-//!   is over and another is ready. A slice ends wherever it ends: a thread that holds a mutex then keeps it, and whoever
-//!   wants it waits for that thread to get a core again.
-//! - A mutex is taken by whoever comes when it is free, as those of `parking_lot` are. Who finds it taken spins, if no
-//!   other thread is ready, and otherwise gives its core away; if that has not helped it sleeps until it is woken.
-//! - A line of memory that others have changed has to be fetched, one core after the other, while the core waits.
+//! - The cores are one station with that many servers. Ready threads wait in one queue. A thread runs until
+//!   it blocks, or until its time slice is over and another thread is ready. A slice may end at any point: a
+//!   thread that holds a mutex then keeps it, and threads that want the mutex wait until the holder gets a
+//!   core again.
+//! - A free mutex goes to the next thread that tries to take it, as with `parking_lot`. A thread that finds
+//!   the mutex taken spins if no other thread is ready, and otherwise yields its core. If that does not help,
+//!   it sleeps until it is woken.
+//! - A cache line that other cores have changed must be fetched. It goes to one core after the other, and
+//!   each core waits for it.
 //! - A sleep uses no core.
 
 use std::cmp::Reverse;
@@ -22,37 +25,39 @@ pub(crate) fn ns(ns: f64) -> Time {
 /// What a thread does next.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Act {
-    /// So long on a core.
+    /// Works on a core for this time.
     Work(Time),
-    /// So long without one.
+    /// Sleeps for this time, without a core.
     Sleep(Time),
     /// Takes a mutex.
     Take(usize),
-    /// Gives one back.
+    /// Releases a mutex.
     Give(usize),
-    /// Uses a line that all cores change, which takes so long to fetch from another core.
+    /// Uses a cache line that all cores change; fetching it from another core takes this time.
     Line(usize, Time),
     /// Asks the [`Program`].
     Ask(u32),
-    /// What is left of work whose slice was over.
+    /// The rest of work whose time slice was over.
     Rest(Time),
 }
 
-/// What a program says to [`Act::Ask`].
+/// The program's answer to [`Act::Ask`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Go,
-    /// Not yet: asked again when somebody has woken it.
+    /// Not yet. The question is asked again when another thread has woken this one.
     Sleep,
-    /// Not yet: asked again when somebody has woken it, and it keeps its core meanwhile if nobody else is ready.
+    /// Not yet. The question is asked again when another thread has woken this one. Until then this thread
+    /// spins, and keeps its core if no other thread is ready.
     Spin,
 }
 
-/// What threads do.
+/// The behaviour of the threads.
 pub(crate) trait Program {
-    /// A thread has nothing more to do; says what comes next, or nothing if it is over.
+    /// Called when a thread has nothing more to do. Adds what it does next; adds nothing if the thread is
+    /// finished.
     fn next(&mut self, thread: usize, world: &mut World);
-    /// May it go on? It may also be told what to do before.
+    /// Whether the thread may go on. May also add acts that the thread does first.
     fn ask(&mut self, thread: usize, what: u32, world: &mut World) -> Answer;
 }
 
@@ -60,16 +65,17 @@ pub(crate) trait Program {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
-    /// How long a thread runs while others are ready.
+    /// How long a thread runs while other threads are ready.
     pub(crate) slice: Time,
-    /// What waking a thread costs: half of it whoever wakes, half whoever is woken.
+    /// The cost of waking a thread: one half for the waking thread, one half for the woken one.
     pub(crate) switch: Time,
-    /// How long a core that is idle takes until it runs a thread that was woken.
+    /// How long an idle core takes until it runs a woken thread.
     pub(crate) idle_wake: Time,
-    /// How long a mutex is spun for.
+    /// How long a thread spins for a mutex.
     pub(crate) spin: Time,
-    /// How many times as long work takes while other cores work too, and how many times as long for lines that they
-    /// share; both at two cores, of which one may have the line already.
+    /// How many times as long work takes while other cores work too, and by how much of its time it is
+    /// stretched by cache lines that cores share. Both are measured on two cores, where a core has the line
+    /// itself half of the time.
     pub(crate) beside: f64,
     pub(crate) sharing: f64,
 }
@@ -78,7 +84,7 @@ pub(crate) struct Machine {
 enum State {
     Ready,
     Running,
-    /// On a core, waiting for this mutex, or for the program.
+    /// On a core, spinning for this mutex, or for the program.
     Spinning(Option<usize>),
     Parked,
 }
@@ -87,12 +93,12 @@ enum State {
 struct Thread {
     acts: VecDeque<Act>,
     state: State,
-    /// Events of an earlier one are void.
+    /// Changes with the thread's state. Events with an older stamp are void.
     stamp: u64,
     slice_left: Time,
-    /// How often it has given its core away for the mutex that it wants.
+    /// How often the thread has yielded its core for the mutex that it wants.
     yields: u32,
-    /// Since when it spins.
+    /// When it began to spin.
     since: Time,
     is_background: bool,
 }
@@ -111,10 +117,10 @@ struct Line {
     busy: Time,
 }
 
-/// So often a thread gives its core away before it sleeps, as the mutex does.
+/// How often a thread yields its core before it sleeps, as the mutex of `parking_lot` does.
 const YIELDS: u32 = 7;
 
-/// Everything that is simulated, but what the program knows.
+/// The whole simulation except for the program's state.
 #[derive(Debug)]
 pub(crate) struct World {
     machine: Machine,
@@ -123,7 +129,7 @@ pub(crate) struct World {
     order: u64,
     threads: Vec<Thread>,
     ready: VecDeque<usize>,
-    /// Have got a core, or may go on with it.
+    /// Threads that have just got a core, or may go on with it.
     running: VecDeque<usize>,
     spinning: VecDeque<usize>,
     idle: usize,
@@ -134,7 +140,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// All threads are ready; those from `background` on go before others.
+    /// A simulation whose threads are all ready. Threads from `background` on have priority over others.
     pub(crate) fn new(
         machine: Machine,
         threads: usize,
@@ -172,42 +178,43 @@ impl World {
         self.now
     }
 
-    /// Ends the simulation after this.
+    /// Ends the simulation after this act.
     pub(crate) fn stop(&mut self) {
         self.is_over = true;
     }
 
-    /// Processor time used so far, that of spinning too.
+    /// Processor time used so far, including spinning.
     pub(crate) fn core_time(&self) -> Time {
         self.core_time
     }
 
-    /// How long a mutex has been held.
+    /// How long the mutex has been held.
     pub(crate) fn mutex_busy(&self, mutex: usize) -> Time {
         self.mutexes[mutex].busy
     }
 
-    /// How long a line has been on its way.
+    /// How long the line has been in transfer.
     pub(crate) fn line_busy(&self, line: usize) -> Time {
         self.lines[line].busy
     }
 
-    /// Lets a thread do this after what it was told before.
+    /// Adds an act after those that the thread already has.
     pub(crate) fn then(&mut self, thread: usize, act: Act) {
         self.threads[thread].acts.push_back(act);
     }
 
-    /// Lets a thread do this next.
+    /// Puts acts before those that the thread already has.
     pub(crate) fn first(&mut self, thread: usize, acts: &[Act]) {
         acts.iter().rev().for_each(|act| self.threads[thread].acts.push_front(*act));
     }
 
-    /// Lets a thread do nothing of what it was told before.
+    /// Drops the acts that the thread has.
     pub(crate) fn forget(&mut self, thread: usize) {
         self.threads[thread].acts.clear();
     }
 
-    /// Wakes one that sleeps or spins for the program; `by` is who pays for it, if it sleeps.
+    /// Wakes a thread that sleeps or spins for the program. If it sleeps, `by` is the thread that pays for
+    /// the wake-up.
     pub(crate) fn wake(&mut self, thread: usize, by: Option<usize>) {
         match self.threads[thread].state {
             State::Spinning(None) => self.go_on(thread),
@@ -231,7 +238,7 @@ impl World {
         }
     }
 
-    /// It does not spin any more.
+    /// Ends the thread's spinning.
     fn end_spin(&mut self, thread: usize) {
         self.spinning.retain(|spinning| *spinning != thread);
         self.core_time += self.now - self.threads[thread].since;
@@ -258,7 +265,7 @@ impl World {
         } else {
             self.ready.push_back(thread);
         }
-        // Who spins looks all the time whether somebody else wants the core.
+        // A spinning thread notices at once that another thread wants its core.
         if self.idle == 0
             && let Some(spinner) = self.spinning.front().copied()
         {
@@ -278,7 +285,7 @@ impl World {
         }
     }
 
-    /// Cores that do something useful.
+    /// The number of cores that do something useful.
     fn busy(&self) -> usize {
         self.machine.cores - self.idle - self.spinning.len()
     }
@@ -292,13 +299,13 @@ impl World {
         }
     }
 
-    /// Lets those that are ready go first.
+    /// Lets ready threads run first.
     fn yield_core(&mut self, thread: usize) {
         self.threads[thread].acts.push_front(Act::Work(self.machine.switch / 2));
         self.leave_core(thread, State::Ready);
     }
 
-    /// Of so many cores, the share of accesses to a shared line whose line another one has.
+    /// The probability that another busy core has a shared line.
     fn elsewhere(&self) -> f64 {
         let busy = self.busy().max(1) as f64;
         (busy - 1.0) / busy
@@ -311,7 +318,7 @@ impl World {
         self.run_for(thread, (time as f64 * stretch) as Time);
     }
 
-    /// On its core for so long, or until its slice is over.
+    /// Runs the thread on its core for this time, or until its slice is over.
     fn run_for(&mut self, thread: usize, time: Time) {
         let slice = self.threads[thread].slice_left;
         let step = time.min(slice);
@@ -333,7 +340,7 @@ impl World {
         self.run_for(thread, end - self.now);
     }
 
-    /// Whether it was free.
+    /// Takes the mutex. Returns whether it was free.
     fn take(&mut self, thread: usize, mutex: usize) -> bool {
         let it = &mut self.mutexes[mutex];
         if !it.is_taken {
@@ -384,7 +391,7 @@ impl World {
         }
     }
 
-    /// Something that was waited for has come about.
+    /// Handles an event of this thread: a sleep, a spin or a piece of work has ended.
     fn happen(&mut self, thread: usize) {
         match self.threads[thread].state {
             State::Parked => self.make_ready(thread),
@@ -406,7 +413,7 @@ impl World {
     }
 }
 
-/// Runs until the program stops it, or nothing more can happen.
+/// Runs until the program stops the simulation, or nothing more can happen.
 pub(crate) fn simulate(world: &mut World, program: &mut dyn Program) {
     loop {
         world.dispatch();
@@ -425,7 +432,7 @@ pub(crate) fn simulate(world: &mut World, program: &mut dyn Program) {
     }
 }
 
-/// Lets a thread that has a core go on until that takes time, or it has to wait.
+/// Runs the acts of a thread that has a core, until one takes time or the thread has to wait.
 fn proceed(world: &mut World, program: &mut dyn Program, thread: usize) {
     loop {
         if world.threads[thread].acts.is_empty() {

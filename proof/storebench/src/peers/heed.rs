@@ -9,7 +9,7 @@ use heed::{Database, Env, EnvOpenOptions, RoTxn, RwTxn, WithTls};
 
 use crate::kv::{Db, Done, Fail, Schema, Session, Span, Tx, Visit, Work};
 
-/// Addresses, of which the file takes what it needs.
+/// The size of the mapped address range. The file takes only what it needs of it.
 const MAP_BYTES: usize = 64 << 30;
 
 type Table = Database<Bytes, Bytes>;
@@ -23,7 +23,7 @@ struct Lmdb {
 pub(super) fn open(dir: &Path, schema: Schema) -> Result<Box<dyn Db>> {
     let mut options = EnvOpenOptions::new();
     options.map_size(MAP_BYTES).max_dbs(schema.len() as u32).max_readers(512);
-    // SAFETY: nobody else changes the file, or opens it a second time in this process.
+    // SAFETY: no other process changes the file, and this process opens it only once.
     let env = unsafe { options.open(dir)? };
     let mut tx = env.write_txn()?;
     let tables =
@@ -46,7 +46,7 @@ impl Session for LmdbSession<'_> {
         if !writes {
             return work(&mut Reading(env.read_txn()?, tables));
         }
-        // What is not committed is rolled back.
+        // Dropping a transaction rolls it back.
         let mut tx = Writing(env.write_txn()?, tables);
         work(&mut tx)?;
         Ok(tx.0.commit()?)
@@ -59,7 +59,7 @@ struct Writing<'d>(RwTxn<'d>, &'d [Table]);
 
 fn rows(table: Table, tx: &RoTxn<'_>, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()> {
     let Span { from, to, is_reverse } = span;
-    // It has no empty keys, and takes none for a bound.
+    // LMDB has no empty keys, and does not accept one as a bound.
     let from = if from.is_empty() { Bound::Unbounded } else { Bound::Included(from) };
     let range = (from, Bound::Excluded(to));
     let mut show = |row: heed::Result<(&[u8], &[u8])>| -> Done<bool> {

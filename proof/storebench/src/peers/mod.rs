@@ -1,4 +1,4 @@
-//! What people would pick instead, as a [`Db`](crate::kv::Db) each.
+//! Other stores that users may choose instead, each as a [`Db`](crate::kv::Db).
 
 #[cfg(feature = "fjall")]
 mod fjall;
@@ -29,7 +29,7 @@ pub(crate) const PEERS: [(&str, bool); 7] = [
     ("turso", cfg!(feature = "turso")),
 ];
 
-/// How a peer is called in a table.
+/// The name of a peer in a table.
 pub(crate) fn title(name: &str) -> &'static str {
     match name {
         "sqlite" => "stock SQLite, WAL",
@@ -42,7 +42,8 @@ pub(crate) fn title(name: &str) -> &'static str {
     }
 }
 
-/// Makes or opens one in a directory, with its log in another if it can; every commit is durable.
+/// Makes or opens a peer in a directory, with its log in another one if the peer can do that. Every commit is
+/// durable.
 pub(crate) fn open(
     name: &str,
     dir: &Path,

@@ -51,7 +51,7 @@ impl Db for Rocks {
 
 struct RocksSession<'d>(&'d Rocks);
 
-/// Locks that do not come, and circles, are tried again.
+/// Lock timeouts and deadlocks are tried again.
 fn fail(error: rocksdb::Error) -> Fail {
     match error.kind() {
         ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::TryAgain => Fail::Retry,
@@ -100,7 +100,7 @@ impl Tx for RocksTx<'_> {
         self.tx.delete_cf(&self.tables[table], key).map_err(fail)
     }
 
-    // Without locks: RocksDB has none for ranges, and reads what is committed.
+    // Without locks: RocksDB has none for ranges, and reads committed rows.
     fn rows(&mut self, table: usize, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()> {
         let Span { from, to, is_reverse } = span;
         let mut options = ReadOptions::default();

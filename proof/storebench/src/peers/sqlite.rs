@@ -1,4 +1,4 @@
-//! SQLite, as it is or with its log kept by `waldio`.
+//! SQLite, as it is or with `waldio` as its log.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::kv::{Db, Done, Fail, Memory, Schema, Session, Span, Tx, Visit, Work};
 
 struct Sqlite {
     uri: String,
-    /// Of each connection.
+    /// The cache of each connection.
     cache_kib: u64,
     statements: Vec<Statements>,
 }
 
-/// The texts for one table.
+/// The SQL statements for one table.
 struct Statements {
     get: String,
     put: String,
@@ -88,7 +88,7 @@ struct SqliteSession<'d> {
     statements: &'d [Statements],
 }
 
-/// A database that is busy is tried again.
+/// A transaction is tried again if the database is busy.
 fn fail(error: rusqlite::Error) -> Fail {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Fail::Retry,

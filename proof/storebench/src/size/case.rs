@@ -1,4 +1,5 @@
-//! Which rows there are: a workload, how much data for the cache, threads, and bytes of a row.
+//! The rows of the table: a workload, the size of the data relative to the cache, threads, and bytes of a
+//! row.
 
 use anyhow::{Context, Result, bail};
 
@@ -7,10 +8,10 @@ use crate::tpcc::TpcC;
 use crate::workload::Workload;
 use crate::ycsb::{Mix, Ycsb};
 
-/// What is done.
+/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// By what the store has for sorted rows.
+    /// Loading by the store's own way for sorted rows.
     Load,
     LoadByTransactions,
     Scan,
@@ -38,21 +39,21 @@ const KINDS: [(&str, Kind); 12] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) kind: Kind,
-    /// How many times the cache the data are.
+    /// The size of the data as a multiple of the cache's size.
     pub(super) multiple: u64,
     pub(super) threads: u64,
     pub(super) row_bytes: u64,
     pub(super) is_zipf: bool,
 }
 
-/// What `make storebench` measures without being told.
+/// The rows that `make storebench` measures by default.
 const USUAL: [&str; 4] = ["load-5x-1t-100b", "scan-5x-1t-100b", "tpc-b-5x-16t-100b", "ycsb-a-10x-16t-1000b"];
 
-/// Bytes of a warehouse with its rows to begin with.
+/// Bytes of a warehouse with its initial rows.
 const WAREHOUSE_BYTES: u64 = 4 << 20;
 
 impl Case {
-    /// All of them, those with the same data beside each other.
+    /// All rows. Those with the same data are beside each other.
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for multiple in [1, 5, 10] {
@@ -61,7 +62,7 @@ impl Case {
                     let (of_rows, of_banks) =
                         (matches!(kind, Kind::Ycsb(_)), matches!(kind, Kind::TpcB | Kind::TpcC));
                     if of_banks && row_bytes != 100 {
-                        // Their rows have sizes of their own.
+                        // The rows of these workloads have sizes of their own.
                         continue;
                     }
                     let threads: &[u64] = if of_rows || of_banks { &[1, 16] } else { &[1] };
@@ -88,7 +89,7 @@ impl Case {
         Self::all().into_iter().filter(|case| USUAL.contains(&case.name().as_str())).collect()
     }
 
-    /// Whether it is about loading alone.
+    /// Whether the row measures loading alone.
     pub(super) fn is_load(self) -> bool {
         matches!(self.kind, Kind::Load | Kind::LoadByTransactions)
     }
@@ -110,7 +111,8 @@ impl Case {
             .with_context(|| format!("there is no row {name}"))
     }
 
-    /// Bytes of keys and values. Once the cache stands for four fifths of it, so that all fits.
+    /// Bytes of keys and values. With a multiple of 1 the data are four fifths of the cache, so that all of
+    /// them fit.
     pub(super) fn data_bytes(self, cache_bytes: u64) -> u64 {
         if self.multiple == 1 { cache_bytes / 5 * 4 } else { cache_bytes * self.multiple }
     }
@@ -119,7 +121,7 @@ impl Case {
         self.data_bytes(cache_bytes) / (self.row_bytes + 8)
     }
 
-    /// Rows with the same data have the same text.
+    /// A name of the data, which is the same for all rows that use the same data.
     pub(super) fn data(self) -> String {
         match self.kind {
             Kind::TpcB | Kind::TpcC => format!("{}-{}x", self.title(), self.multiple),
@@ -141,7 +143,7 @@ impl Case {
             }
             Kind::Ycsb(mix) => Box::new(Ycsb::new(mix, rows, row_bytes, self.is_zipf)),
             Kind::TpcB => {
-                // Of the rows nearly all are accounts, of 104 bytes.
+                // Nearly all rows are accounts, of 104 bytes.
                 let branches = (self.data_bytes(cache_bytes) / 104 / 1000).max(1) as u32;
                 Box::new(TpcB { branches, accounts_of_a_branch: 1000 })
             }
@@ -152,7 +154,8 @@ impl Case {
         })
     }
 
-    /// Bytes of keys and values that a transaction changes, on the average of its mix; `None` where that depends on more.
+    /// Bytes of keys and values that a transaction changes, on the average of its mix; `None` if this depends
+    /// on more.
     pub(super) fn user_bytes(self) -> Option<f64> {
         let row = (self.row_bytes + 8) as f64;
         match self.kind {

@@ -1,4 +1,4 @@
-//! The process that one store runs in.
+//! The process in which one store runs.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -22,10 +22,10 @@ use crate::workload::{Workload, run};
 
 pub(super) const STORE: &str = "duralite";
 
-/// What a child did, by name.
+/// The measurements of a child, by name.
 pub(super) type Found = BTreeMap<String, f64>;
 
-/// What a child is told.
+/// The orders of a child.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
     pub(super) store: String,
@@ -51,7 +51,7 @@ impl Task {
         Ok(Self { store, case, is_load, cache_bytes, seconds, dir: PathBuf::from(next()?) })
     }
 
-    /// Runs in a process of its own, in a group if there can be one.
+    /// Runs the task in a process of its own, in a control group if possible.
     pub(super) fn run(&self, has_groups: bool) -> Result<Found> {
         forget(&self.dir)?;
         let group = has_groups.then(|| Group::new(self.cache_bytes + SHARE_BYTES)).transpose()?;
@@ -101,7 +101,8 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Takes the files of a directory out of the system's cache, where nobody would count them.
+/// Drops the files of a directory from the system's cache, in which they would not be counted as memory of
+/// the store.
 fn forget(dir: &Path) -> Result<()> {
     for path in files(dir)? {
         let file = File::open(path)?;
@@ -117,7 +118,7 @@ fn space_bytes(dir: &Path) -> Result<u64> {
     files(dir)?.iter().map(|path| Ok(fs::metadata(path)?.blocks() * 512)).sum()
 }
 
-/// What this process has had the devices do.
+/// Bytes that devices have read and written for this process.
 fn device_bytes() -> Result<(f64, f64)> {
     let text = fs::read_to_string("/proc/self/io")?;
     let field = |name: &str| -> Result<f64> {
@@ -142,7 +143,7 @@ fn open(task: &Task, workload: &dyn Workload) -> Result<Box<dyn Db>> {
     crate::peers::open(&task.store, &task.dir, &task.dir, workload.schema(), memory)
 }
 
-/// The child: waits until it is in its group, works, and says what it did.
+/// The child's main function: waits until it is in its group, runs the task, and reports what it measured.
 pub(crate) fn child(text: &str) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut line = String::new();
@@ -170,7 +171,7 @@ pub(crate) fn child(text: &str) -> Result<()> {
     if !task.is_load && matches!(task.case.kind, Kind::TpcB | Kind::TpcC) {
         workload.check(&mut *db.session()?)?;
     }
-    // What it has put off until it is closed counts.
+    // Work that the store has deferred until it is closed counts, too.
     drop(db);
     found.insert("seconds".to_owned(), begun.elapsed().as_secs_f64());
     found.insert("read_bytes".to_owned(), read);

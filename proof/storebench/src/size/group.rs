@@ -1,18 +1,18 @@
-//! A control group below this process's own, with a limit of memory, for one child.
+//! A control group below this process's own, with a memory limit, for one child.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The group; removed with this.
+/// The group; removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Group {
     dir: PathBuf,
     is_v2: bool,
 }
 
-/// This process's group that memory is counted in, and whether it is of version 2.
+/// The group in which this process's memory is counted, and whether it is of cgroup version 2.
 fn own() -> Result<(PathBuf, bool)> {
     let groups = fs::read_to_string("/proc/self/cgroup")?;
     let mounts = fs::read_to_string("/proc/mounts")?;
@@ -39,7 +39,7 @@ fn own() -> Result<(PathBuf, bool)> {
 }
 
 impl Group {
-    /// A group for so many bytes, without swap.
+    /// A group with this limit in bytes, without swap.
     pub(super) fn new(bytes: u64) -> Result<Self> {
         let (own, is_v2) = own()?;
         let dir = own.join(format!("storebench-{}", std::process::id()));
@@ -50,12 +50,12 @@ impl Group {
         Ok(it)
     }
 
-    /// Moves a process there that has not begun yet.
+    /// Moves a process that has not begun its work into the group.
     pub(super) fn take(&self, process: u32) -> Result<()> {
         Ok(fs::write(self.dir.join("cgroup.procs"), process.to_string())?)
     }
 
-    /// The most that was in use at a time, the system's cache of its files with it.
+    /// The most memory in use at a time, including the system's cache of the process's files.
     pub(super) fn most_bytes(&self) -> Option<u64> {
         let name = if self.is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
         fs::read_to_string(self.dir.join(name)).ok()?.trim().parse().ok()
@@ -64,7 +64,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // It is empty when its process is gone, which may take a moment.
+        // The group is empty once its process is gone, which may take a moment.
         for _ in 0..50 {
             if fs::remove_dir(&self.dir).is_ok() || !Path::new(&self.dir).exists() {
                 return;
@@ -74,7 +74,7 @@ impl Drop for Group {
     }
 }
 
-/// Why there can be none; `None` if there can.
+/// Why no group can be made; `None` if one can.
 pub(super) fn why_not() -> Option<String> {
     Group::new(1 << 30).err().map(|error| format!("{error:#}"))
 }

@@ -1,4 +1,4 @@
-//! What the disk does by itself: reads of a page anywhere, by one thread and by many, and writes in order.
+//! Measures the disk itself: random reads of a page by one thread and by many, and sequential writes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ const FILE_BYTES: u64 = 256 << 20;
 const PAGE_BYTES: u64 = 8192;
 const TIME: Duration = Duration::from_millis(700);
 
-/// Rates of a disk, past the system's cache.
+/// Rates of a disk, without the system's cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Disk {
     pub(super) reads_of_one: f64,
@@ -23,7 +23,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Reads of a page in a second, with so many threads.
+    /// Page reads in a second, with this many threads.
     pub(super) fn reads(&self, threads: u64) -> f64 {
         if threads > 1 { self.reads_of_16 } else { self.reads_of_one }
     }
@@ -51,7 +51,7 @@ fn reads(path: &Path, threads: u64) -> Result<f64> {
     Ok(count.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// Measures a file of its own in the directory.
+/// Measures the disk with a file in this directory.
 pub(super) fn probe(dir: &Path) -> Result<Disk> {
     let path = dir.join("probe");
     let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;

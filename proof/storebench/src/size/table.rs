@@ -33,10 +33,10 @@ const COLUMNS: [&str; 16] = [
     "failed",
 ];
 
-/// Seconds of a turn that scans, at most.
+/// The most seconds of a turn that scans.
 const LONGEST_SCANNING: f64 = 5.0;
 
-/// What one store came to in a row, by its turns.
+/// The result of one store in a row, by its turns.
 #[derive(Debug, Default)]
 struct Score {
     turns: Vec<Found>,
@@ -58,7 +58,7 @@ impl Score {
 }
 
 fn stores(sizes: &Sizes) -> Result<Vec<String>> {
-    // Turso keeps its log in memory; it is in the other tables.
+    // Turso keeps its log in memory, so it is only in the other tables.
     let built = PEERS.iter().filter(|(name, is_built)| *is_built && *name != "turso");
     let all: Vec<String> =
         std::iter::once(STORE).chain(built.map(|(name, _)| *name)).map(str::to_owned).collect();
@@ -90,7 +90,7 @@ fn chosen(sizes: &Sizes) -> Result<Vec<Case>> {
     Ok(found)
 }
 
-/// A store's directory with some data, loaded once for all rows that use them.
+/// A store's directory with some data, loaded once for all rows that use these data.
 struct Loaded {
     dir: tempfile::TempDir,
     load: Result<Found>,
@@ -107,7 +107,7 @@ impl Rig<'_> {
     fn task(&self, store: &str, case: Case, dir: &Path, is_load: bool) -> Task {
         let Sizes { cache_bytes, seconds, turns, .. } = *self.sizes;
         let turn = seconds / f64::from(turns);
-        // A few scans say as much as many.
+        // A few scans are as informative as many.
         let seconds = if case.kind == Kind::Scan { turn.min(LONGEST_SCANNING) } else { turn };
         Task { store: store.to_owned(), dir: dir.to_owned(), case, is_load, cache_bytes, seconds }
     }
@@ -119,7 +119,7 @@ impl Rig<'_> {
         Ok(Loaded { dir, load })
     }
 
-    /// One row by all stores.
+    /// Measures one row with all stores.
     fn row(&mut self, case: Case, stores: &[String]) -> Result<BTreeMap<String, Score>> {
         for store in stores {
             if !self.loaded.contains_key(store) {
@@ -134,7 +134,7 @@ impl Rig<'_> {
                     continue;
                 }
                 let found = if case.is_load() {
-                    // The first load is the one that the other rows go on with.
+                    // The other rows use the data of the first load.
                     if turn > 0 { self.load(store, case)?.load } else { self.loaded_again(store)? }
                 } else {
                     let loaded = self.loaded.get(store).context("nothing is loaded")?;
@@ -161,7 +161,7 @@ impl Rig<'_> {
     }
 }
 
-/// Turns what was found into figures for each second, by the kind of row.
+/// Converts what was measured into rates per second, depending on the kind of row.
 fn finish(case: Case, cache_bytes: u64, score: &mut Score) {
     for found in &mut score.turns {
         let rows = case.data_bytes(cache_bytes) as f64 / (case.row_bytes + 8) as f64;
@@ -193,7 +193,7 @@ fn cells(case: Case, sizes: &Sizes, disk: Disk, store: &str, score: &Score, ours
     let lowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
     let highest = rates.iter().copied().fold(0.0, f64::max);
     let (written, read) = (score.sum("written_bytes") / commits, score.sum("read_bytes") / commits);
-    // What the disk alone would allow: its bytes in order, and its pages anywhere.
+    // The rate that the disk alone would allow: its sequential bytes and its random pages.
     let bound = |of: f64, by: f64| if by > 0.0 { of / by } else { f64::INFINITY };
     let byte_bound = bound(disk.write_bytes, written);
     let page = if case.kind == Kind::Scan { f64::INFINITY } else { 8192.0 };
@@ -220,7 +220,7 @@ fn cells(case: Case, sizes: &Sizes, disk: Disk, store: &str, score: &Score, ours
     cells
 }
 
-/// Measures the rows that were chosen.
+/// Measures the chosen rows.
 pub(crate) fn measure(plan: &Plan) -> Result<Table> {
     let sizes = &plan.sizes;
     let (stores, cases) = (stores(sizes)?, chosen(sizes)?);
@@ -231,7 +231,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Table> {
     let mut data = String::new();
     for case in cases {
         if case.data() != data {
-            // One set of data is on the disk at a time.
+            // The disk holds one set of data at a time.
             rig.loaded.clear();
             data = case.data();
         }
@@ -271,7 +271,7 @@ fn note(sizes: &Sizes, disk: Disk, why_not: Option<String>) -> String {
     )
 }
 
-/// Commit and date.
+/// The commit and the date.
 fn stamp() -> String {
     let said = |program: &str, arguments: &[&str]| {
         let output = std::process::Command::new(program).args(arguments).output().ok()?;

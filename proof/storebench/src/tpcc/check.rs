@@ -1,5 +1,5 @@
-//! The twelve consistency conditions (clause 3.3.2). The eleventh is of the first rows alone; later it says that the
-//! orders that are not new are those with a carrier.
+//! The twelve consistency conditions (clause 3.3.2). Condition 11 applies to the initial rows only. Here it
+//! is checked as: the orders that are not new are those with a carrier.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,18 +15,18 @@ use crate::row::{field, part};
 type Place = [u32; 2];
 type Person = [u32; 3];
 
-/// What the conditions are about.
+/// The sums and rows that the conditions compare.
 #[derive(Default)]
 struct Facts {
     warehouses: BTreeMap<u32, i64>,
-    /// The next order, and what was paid.
+    /// The next order number, and the sum of payments.
     districts: BTreeMap<Place, (i64, i64)>,
-    /// Balance, and what was paid.
+    /// The balance, and the sum of payments.
     customers: BTreeMap<Person, (i64, i64)>,
-    /// Of orders: customer, carrier, lines.
+    /// The customer, carrier and number of lines of each order.
     orders: BTreeMap<Person, (u32, i64, i64)>,
     new_orders: BTreeSet<Person>,
-    /// Of each order: lines, those delivered, and what these cost.
+    /// For each order: its lines, how many of them are delivered, and the amount of these.
     lines: BTreeMap<Person, (i64, i64, i64)>,
     paid_at: BTreeMap<Place, i64>,
     paid_by: BTreeMap<Person, i64>,
@@ -34,7 +34,7 @@ struct Facts {
 
 type Each<'a> = dyn FnMut(&[u8], &[u8]) -> Done<()> + 'a;
 
-/// Shows all rows of a table.
+/// Calls `each` with all rows of a table.
 fn all(tx: &mut dyn Tx, table: usize, each: &mut Each<'_>) -> Done<()> {
     let mut failure = None;
     tx.scan(table, &[], &[0xff; 33], false, &mut |key, row| {

@@ -1,4 +1,4 @@
-//! The rows to begin with (clause 4.3.3), as many of them as the scale says.
+//! The initial rows (clause 4.3.3), in the number that the scale gives.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use super::scale::{
 use crate::kv::{Db, Loader};
 use crate::row::{key, row};
 
-/// A payment that every customer begins with.
+/// The first payment of every customer, in cents.
 const FIRST_PAYMENT: i64 = 1000;
 
 pub(super) fn load(scale: &TpcC, db: &dyn Db) -> Result<()> {

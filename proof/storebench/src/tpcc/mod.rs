@@ -1,6 +1,7 @@
-//! TPC-C: all five transactions in the specified mix, without think time; the tables scaled down together.
+//! TPC-C: all five transactions in the specified mix, without think time. The tables are scaled down
+//! together.
 //!
-//! Names are the numbers that the specification makes syllables of, and amounts are in cents.
+//! Names are the numbers from which the specification makes syllables, and amounts are in cents.
 
 mod check;
 mod load;

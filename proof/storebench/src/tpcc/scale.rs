@@ -27,7 +27,7 @@ pub(super) mod customer {
     pub(crate) const DELIVERIES: usize = 3;
     pub(crate) const DISCOUNT: usize = 4;
     pub(crate) const HAS_BAD_CREDIT: usize = 5;
-    /// What a payment of somebody with bad credit is noted in.
+    /// Notes the payments of a customer with bad credit.
     pub(crate) const DATA: usize = 6;
 }
 pub(super) mod order {
@@ -49,7 +49,7 @@ pub(super) mod stock {
 
 pub(super) const DISTRICTS_OF_A_WAREHOUSE: u32 = 10;
 
-/// The scale: the specification has 3,000 customers of a district and 100,000 items.
+/// The scale. The specification has 3,000 customers of a district and 100,000 items.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TpcC {
     pub(crate) warehouses: u32,
@@ -57,12 +57,13 @@ pub(crate) struct TpcC {
     pub(crate) items: u32,
 }
 
-/// The largest power of two up to `most`, less one.
+/// One less than the largest power of two up to `most`.
 fn mask(most: u32) -> u32 {
     (1 << most.max(1).ilog2()) - 1
 }
 
-/// Of `low..=high`, some more often than others (clause 2.1.6), with the constant of a run left at 0.
+/// A number of `low..=high` in a non-uniform distribution (clause 2.1.6), with the constant of a run left at
+/// 0.
 fn uneven(rng: &mut fastrand::Rng, mask: u32, low: u32, high: u32) -> u32 {
     (rng.u32(0..=mask) | rng.u32(low..=high)) % (high - low + 1) + low
 }
@@ -77,7 +78,7 @@ impl TpcC {
         uneven(rng, mask(self.items / 12), 1, self.items)
     }
 
-    /// So many names there are: three customers of each.
+    /// The number of names. Three customers have the same name.
     pub(super) fn names(&self) -> u32 {
         (self.customers_of_a_district / 3).max(1)
     }

@@ -10,7 +10,7 @@ use super::scale::{
 use crate::kv::{Done, Fail, Tx};
 use crate::row::{field, key, part, present, row, set};
 
-/// A row whose fields are added to.
+/// Adds to fields of a row, and returns the new row.
 fn add(tx: &mut dyn Tx, table: usize, at: &[u8], changes: &[(usize, i64)]) -> Done<Vec<u8>> {
     let mut found = present(tx.get_for_update(table, at)?, "a row of TPC-C")?;
     for (place, change) in changes {
@@ -24,7 +24,7 @@ fn add(tx: &mut dyn Tx, table: usize, at: &[u8], changes: &[(usize, i64)]) -> Do
 pub(super) struct NewOrder {
     at: [u32; 2],
     customer: u32,
-    /// Where from, which, how many; in an order in which nobody waits for each other.
+    /// Warehouse, item and quantity of each line. They are sorted, so that transactions cannot deadlock.
     items: Vec<(u32, u32, i64)>,
 }
 
@@ -39,7 +39,7 @@ impl NewOrder {
             })
             .collect();
         items.sort_unstable();
-        // One of a hundred asks for what is not there, last of all.
+        // One of a hundred orders asks for an item that does not exist, as its last line.
         if rng.u8(0..100) == 0 {
             items[count - 1].1 = scale.items + 1;
         }
@@ -68,7 +68,7 @@ impl NewOrder {
         Ok(())
     }
 
-    /// Takes from a stock, which is filled up when there is little left.
+    /// Takes from a stock, and refills it when little is left.
     fn take(&self, tx: &mut dyn Tx, from: u32, item: u32, count: i64) -> Done<()> {
         let at = key(&[from, item]);
         let mut found = present(tx.get_for_update(STOCK, &at)?, "a stock")?;
@@ -84,25 +84,25 @@ impl NewOrder {
     }
 }
 
-/// Another warehouse.
+/// Another warehouse than `home`.
 fn other(home: u32, scale: &TpcC, rng: &mut fastrand::Rng) -> u32 {
     let drawn = rng.u32(1..scale.warehouses.max(2));
     if drawn >= home { drawn + 1 } else { drawn }.min(scale.warehouses)
 }
 
-/// Which customer: by number, or by a name that several have.
+/// How a customer is given: by number, or by a name that several customers have.
 enum Who {
     Number(u32),
     Name(u32),
 }
 
 impl Who {
-    /// Six of ten are named.
+    /// Six of ten customers are given by name.
     fn draw(scale: &TpcC, rng: &mut fastrand::Rng) -> Self {
         if rng.u8(0..10) < 6 { Self::Name(scale.name_number(rng)) } else { Self::Number(scale.customer(rng)) }
     }
 
-    /// Of those of a name the one in the middle, ordered by first name.
+    /// The customer in the middle of those with this name, ordered by first name.
     fn find(&self, tx: &mut dyn Tx, [home, of]: [u32; 2]) -> Done<u32> {
         let name = match self {
             Self::Number(number) => return Ok(*number),
@@ -121,7 +121,7 @@ impl Who {
 
 pub(super) struct Payment {
     at: [u32; 2],
-    /// Where the customer lives.
+    /// The warehouse and district of the customer.
     lives: [u32; 2],
     who: Who,
     amount: i64,
@@ -131,7 +131,7 @@ pub(super) struct Payment {
 impl Payment {
     pub(super) fn draw(scale: &TpcC, home: u32, id: (u32, u64), rng: &mut fastrand::Rng) -> Self {
         let at = [home, rng.u32(1..=DISTRICTS_OF_A_WAREHOUSE)];
-        // 15 of 100 pay elsewhere.
+        // 15 of 100 customers pay at a remote warehouse.
         let lives = if scale.warehouses > 1 && rng.u8(0..100) < 15 {
             [other(home, scale, rng), rng.u32(1..=DISTRICTS_OF_A_WAREHOUSE)]
         } else {
@@ -200,7 +200,7 @@ pub(super) fn deliver(tx: &mut dyn Tx, home: u32, carrier: i64) -> Done<()> {
         })?;
         let Some(id) = oldest else { continue };
         let at = key(&[home, of, id]);
-        // Where scans lock nothing somebody else may have been faster.
+        // If scans take no locks, another thread may have delivered the order meanwhile.
         if tx.get_for_update(NEW_ORDERS, &at)?.is_none() {
             return Err(Fail::Retry);
         }
@@ -224,7 +224,7 @@ pub(super) fn deliver(tx: &mut dyn Tx, home: u32, carrier: i64) -> Done<()> {
     Ok(())
 }
 
-/// How many of the items of the last twenty orders are nearly sold out.
+/// Counts the items of the last twenty orders that are nearly sold out.
 pub(super) fn stock_level(tx: &mut dyn Tx, home: u32, of: u32, least: i64) -> Done<()> {
     let found = present(tx.get(DISTRICTS, &key(&[home, of]))?, "a district")?;
     let next = field(&found, district::NEXT_ORDER)? as u32;

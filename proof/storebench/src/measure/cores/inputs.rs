@@ -1,4 +1,4 @@
-//! What a workload with a scheme costs, measured, as the model wants it.
+//! The measured costs of a workload under a scheme, as inputs of the model.
 
 use std::collections::HashMap;
 
@@ -15,29 +15,30 @@ use crate::nv::NvDb;
 use crate::trace::{Kind, Trace, Traced, keys, trace};
 use crate::workload::{Run, Workload, median, run};
 
-/// Bytes of a page, and of a block of a log in a file.
+/// Bytes of a page and of a block of a log file.
 const PAGE_BYTES: u64 = 8192;
-/// Lines are added to by so many bytes.
+/// Bytes of a line to which a delay is added.
 const LINE_BYTES: f64 = 64.0;
-/// Threads whose transactions are recorded, and how many of each.
+/// The number of threads whose transactions are recorded, and the transactions of each.
 const TRACED: (u64, usize) = (16, 200);
-/// Uses of the line that objects are numbered from, for each object: its number is read, taken, and told again.
+/// How often the line of the next object number is used for each object: to read the number, to take it, and
+/// to publish it.
 pub(super) const NUMBER_USES: f64 = 3.0;
 
-/// What a run came to, for each transaction that was committed, in nanoseconds and pieces.
+/// The costs of a run for each committed transaction, in nanoseconds or pieces.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
     pub(super) per_second: f64,
-    /// Of the threads that run transactions, and of those in the background.
+    /// Processor time of the threads that run transactions, and of background threads.
     pub(super) cpu: f64,
     pub(super) background: f64,
     pub(super) objects: f64,
     pub(super) bytes: f64,
     pub(super) pages: f64,
     pub(super) lock_waits: f64,
-    /// Writes of the log's medium.
+    /// Writes to the log's medium.
     pub(super) writes: f64,
-    /// Cores that other processes used meanwhile.
+    /// Cores that other processes used during the run.
     pub(super) foreign: f64,
 }
 
@@ -46,7 +47,7 @@ fn machine_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
     let ticks: Vec<f64> = fields.filter_map(|field| field.parse().ok()).collect();
-    // All but idle, and waiting for a disk; guests are in others.
+    // Everything except idle time and waiting for a disk. Guest time is contained in other fields.
     ticks
         .iter()
         .take(8)
@@ -57,7 +58,7 @@ fn machine_seconds() -> f64 {
         / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// Runs it, and says what it cost.
+/// Runs the workload and measures its costs.
 pub(super) fn cost(db: &NvDb, workload: &dyn Workload, threads: u64, plan: &Plan) -> Result<Cost> {
     let (begin, machine) = (db.store.metrics(), machine_seconds());
     let (own, main) = (cpu_ns(ClockId::ProcessCPUTime), cpu_ns(ClockId::ThreadCPUTime));
@@ -81,7 +82,8 @@ pub(super) fn cost(db: &NvDb, workload: &dyn Workload, threads: u64, plan: &Plan
     })
 }
 
-/// The middle of several; of processor time the least, since whatever disturbs makes it more.
+/// The medians of several runs. Of processor times it takes the minimum, since any disturbance makes them
+/// longer.
 pub(super) fn middle(costs: &[Cost]) -> Cost {
     let all = |field: fn(&Cost) -> f64| costs.iter().map(field).collect::<Vec<_>>();
     let of = |field: fn(&Cost) -> f64| median(&all(field));
@@ -102,24 +104,25 @@ pub(super) fn middle(costs: &[Cost]) -> Cost {
 /// A row by its table and its key.
 type Key = (usize, Vec<u8>);
 
-/// Where rows are.
+/// The places of rows: rows and pages by number.
 #[derive(Default)]
 struct Places {
-    /// Of each row its number, if it was there before, and its page.
+    /// For each row its number, if the row existed before, and its page.
     of: HashMap<Key, (Option<usize>, usize)>,
     rows: usize,
     pages: usize,
 }
 
-/// Transactions of a workload as they were recorded.
+/// The recorded transactions of a workload.
 pub(super) struct Recorded {
     traces: Vec<Vec<Trace>>,
     places: Places,
-    /// What a change took, as it was recorded, longer than a read; and a commit.
+    /// The recorded cost of a commit, and how much longer a change took than a read.
     pieces: LogPieces,
 }
 
-/// Numbers rows, and pages by the order of keys. What was put into a table that was empty is in a page of its thread's own.
+/// Numbers the rows, and the pages in the order of the keys. Rows put into a table that was empty are in a
+/// page of their thread's own.
 fn places(tables: &[Vec<Vec<u8>>], rows_of_a_page: u64, traces: &[Vec<Trace>]) -> Places {
     let (mut places, mut pages) = (Places::default(), HashMap::new());
     for (thread, traces) in traces.iter().enumerate() {
@@ -153,17 +156,18 @@ impl Recorded {
         Ok(Self { traces, places, pieces })
     }
 
-    /// The transactions of each thread, of which each change latches its page for so long and which take so much in the
-    /// mean.
+    /// The transactions of each thread. Each change latches its page for the time `change`, and a transaction
+    /// takes the time `mean` on average.
     fn scripts(&self, change: f64, mean: f64, clock: f64) -> Vec<Vec<Script>> {
         let typical = self.typical(clock);
-        // Whatever is far longer than usual was disturbed.
+        // An operation that took far longer than usual was disturbed.
         let of = |op: &Traced| {
             self.rest(op.kind, (op.ns - clock).min(typical[&(op.table, op.kind as usize)] * 3.0))
         };
         let changes = |trace: &Trace| trace.ops.iter().filter(|op| op.kind == Kind::Change).count() as f64;
         let work = |trace: &Trace| trace.ops.iter().map(of).sum::<f64>() + self.end(trace);
-        // Threads draw the same transactions, though not as many of each: together they take what was measured.
+        // The simulated threads draw the same transactions, but not equally often. On average these must take
+        // what was measured.
         let all = self.traces.iter().flatten();
         let count = all.clone().count() as f64;
         let latched: f64 = all.clone().map(|trace| changes(trace) * change).sum();
@@ -184,13 +188,13 @@ impl Recorded {
         self.traces.iter().map(|traces| traces.iter().map(script).collect()).collect()
     }
 
-    /// What of an operation is no change of the page.
+    /// The part of an operation's time that is not the change of the page.
     fn rest(&self, kind: Kind, ns: f64) -> f64 {
         if kind == Kind::Change { (ns - self.pieces.change).max(ns / 4.0) } else { ns }
     }
 
-    /// The end of a transaction without waiting for its objects: what it took besides its operations, but not if it was
-    /// disturbed.
+    /// The end of a transaction without the wait for its objects: the time that it took besides its
+    /// operations, limited in case it was disturbed.
     fn end(&self, trace: &Trace) -> f64 {
         let ops: f64 = trace.ops.iter().map(|op| op.ns).sum();
         let is_change = trace.ops.iter().any(|op| op.kind == Kind::Change);
@@ -207,7 +211,7 @@ impl Recorded {
         times.into_iter().map(|(of, times)| (of, median(&times))).collect()
     }
 
-    /// Of all transactions, the share that change something.
+    /// The share of transactions that change something.
     pub(super) fn changing(&self) -> f64 {
         let all = self.traces.iter().flatten();
         let changes = |trace: &&Trace| trace.ops.iter().any(|op| op.kind == Kind::Change);
@@ -216,7 +220,7 @@ impl Recorded {
     }
 }
 
-/// What a file costs that is slower than memory.
+/// The added costs of a log file that is slower than memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Added {
     /// For each line, and for each call, in nanoseconds.
@@ -224,7 +228,7 @@ pub(super) struct Added {
     pub(super) call_ns: u32,
 }
 
-/// All that a model is made of.
+/// All inputs of a model.
 pub(super) struct Inputs<'a> {
     pub(super) scheme: Scheme,
     pub(super) added: Added,
@@ -245,7 +249,7 @@ impl Inputs<'_> {
         self.alone.bytes / self.alone.objects.max(0.01)
     }
 
-    /// What the scheme's log costs.
+    /// The costs of the scheme's log.
     pub(super) fn costs(&self) -> LogCosts {
         let (few, many) = (self.pieces.force[0], self.pieces.force[1]);
         let bytes = self.object_bytes();
@@ -272,7 +276,8 @@ impl Inputs<'_> {
         } else if self.scheme != Scheme::FlushOnInsert {
             let [first, all] = self.pieces.objects;
             let each = ((many - few) / (all - first)).max(0.0);
-            // Of those that were measured; lines are as many as bytes.
+            // Scales the measured cost by the bytes of an object. The number of lines is proportional to the
+            // bytes.
             let measured = self.pieces.bytes[1] / self.pieces.objects[1];
             costs.force_object = ns(each * bytes / measured);
             costs.force = ns((few - each * first).max(0.0));
@@ -280,7 +285,7 @@ impl Inputs<'_> {
         costs
     }
 
-    /// What waiting for its own objects costs a transaction that is alone.
+    /// How long a transaction that runs alone waits for its own objects.
     fn force_alone(&self, costs: &LogCosts) -> f64 {
         let changing = self.recorded.changing().max(0.01);
         let objects = self.alone.objects / changing;

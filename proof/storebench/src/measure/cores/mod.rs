@@ -1,5 +1,5 @@
-//! The schemes on more cores than there are: what is measured, what the model makes of it, and how far it is off where
-//! both can be had.
+//! The schemes on more cores than this machine has: what is measured, what the model makes of it, and how far
+//! it is off where both are possible.
 
 mod inputs;
 mod pieces;
@@ -20,20 +20,21 @@ use crate::model::stations::{Machine, ns};
 use crate::nv::{NvDb, Setup};
 use crate::workload::{Workload, run};
 
-/// Threads of the rows that are measured and modelled.
+/// The numbers of threads that are both measured and modelled.
 const CHECKED: [u64; 3] = [1, 2, 16];
-/// What is added for each line and for each call of a file, in nanoseconds; and whether it is measured with more than one
-/// thread.
+/// The costs added for each line and for each call of a file, in nanoseconds; and whether the row is also
+/// measured with more than one thread.
 const ADDED: [(Added, bool); 4] = [
     (Added { line_ns: 0, call_ns: 0 }, true),
     (Added { line_ns: 60, call_ns: 0 }, false),
     (Added { line_ns: 420, call_ns: 0 }, true),
     (Added { line_ns: 0, call_ns: 5000 }, false),
 ];
-/// Linux lets a thread run for so long while others are ready, in nanoseconds; and a mutex spins for so long.
+/// How long Linux lets a thread run while others are ready, and how long a thread spins for a mutex, in
+/// nanoseconds.
 const SLICE_NS: f64 = 3e6;
 const SPIN_NS: f64 = 1500.0;
-/// Rounds a median is taken of, if no fewer are wanted: there are many rows.
+/// The most rounds of which a median is taken, because there are many rows.
 const ROUNDS: usize = 3;
 
 /// All four tables.
@@ -72,7 +73,7 @@ fn sheet(plan: &Plan, workload: &dyn Workload, parts: &Parts) -> Result<Sheet> {
     let mut rows = Vec::new();
     for (added, is_checked) in ADDED {
         for setup in &setups {
-            // Only files are called.
+            // Only log files have calls.
             if added.call_ns == 0 || is_file(setup.options.scheme) {
                 rows.push(bench.row(setup, added, is_checked, &mut cleaning)?);
             }
@@ -81,7 +82,7 @@ fn sheet(plan: &Plan, workload: &dyn Workload, parts: &Parts) -> Result<Sheet> {
     Ok(Sheet { workload: workload.name(), contention, changing: bench.recorded.changing(), rows })
 }
 
-/// Measures what two threads cost each other: in stores of their own, and in one.
+/// Measures how much two threads slow each other down: in a store each, and in one store.
 fn contention(plan: &Plan, workload: &dyn Workload, stores: [&NvDb; 2], parts: &Parts) -> Result<Contention> {
     let (mut alone, mut beside, mut both) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.rounds.min(ROUNDS) * 2 {
@@ -99,7 +100,7 @@ fn contention(plan: &Plan, workload: &dyn Workload, stores: [&NvDb; 2], parts: &
     let (alone, both) = (middle(&alone), middle(&both));
     let beside = (beside.into_iter().fold(f64::INFINITY, f64::min) / alone.cpu).max(1.0);
     let more = (both.cpu / alone.cpu - beside).max(0.0);
-    // Each of two cores finds a line at the other every second time.
+    // Each of two cores finds a line at the other core every second time.
     let uses = alone.objects * inputs::NUMBER_USES;
     let lines = uses * parts.transfer / 2.0 / alone.cpu;
     Ok(Contention { beside, sharing: (more - lines).max(0.0), lines: (more / lines.max(1e-9)).min(1.0) })
@@ -115,7 +116,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// `cleaning` is the background work of the last scheme whose log has none.
+    /// `cleaning` is the background work of the last scheme whose log has no background work of its own.
     fn row(&self, setup: &Setup, added: Added, is_checked: bool, cleaning: &mut f64) -> Result<Row> {
         let scheme = setup.options.scheme;
         let mut setup = setup.clone();
@@ -137,7 +138,7 @@ impl Bench<'_> {
         let inputs = Inputs { scheme, added, alone, pieces, recorded, parts, block_bytes };
         let mut model = inputs.model();
         match scheme {
-            // What their daemon does is simulated.
+            // The work of the daemon of these schemes is simulated.
             Scheme::FlushOnCommit | Scheme::Distributed => model.costs.background = ns(*cleaning),
             _ => *cleaning = alone.background,
         }

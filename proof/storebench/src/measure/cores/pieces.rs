@@ -1,4 +1,4 @@
-//! What single things cost, measured where nobody is in the way.
+//! The costs of single operations, measured without disturbance.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -13,45 +13,47 @@ use crate::nv::NvDb;
 use crate::row::{key, row};
 use crate::workload::median;
 
-/// Nanoseconds of processor time that this process, or this thread, has used.
+/// Processor time that this process or this thread has used, in nanoseconds.
 pub(super) fn cpu_ns(clock: ClockId) -> f64 {
     let time = clock_gettime(clock);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// What the machine's parts cost, in nanoseconds.
+/// The costs of the machine's parts, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Parts {
-    /// A mutex that nobody else wants, taken and given back.
+    /// Taking and releasing a mutex that no other thread wants.
     pub(super) mutex: f64,
-    /// Processor time of waking a thread that sleeps, and of being woken.
+    /// Processor time to wake a sleeping thread, and to be woken.
     pub(super) switch: f64,
-    /// From one thread to the other, while both cores have nothing else to do, less that time.
+    /// The time from one thread's wake-up call until the other thread runs, while both cores are otherwise
+    /// idle, without that processor time.
     pub(super) idle_wake: f64,
-    /// An atomic increment of a line that no other core has, and of one that two cores increment all the time.
+    /// An atomic increment of a line that no other core has, and of one that two cores keep incrementing.
     pub(super) alone: f64,
     pub(super) contended: f64,
-    /// A line that two cores change in turns, from one to the other.
+    /// The transfer of a line between two cores that change it in turns.
     pub(super) transfer: f64,
     /// Reading the clock.
     pub(super) clock: f64,
 }
 
-/// So many times each is done, and the least taken: whatever else the machine does makes it longer.
+/// How often each operation is measured. The minimum counts, since any other load of the machine makes it
+/// longer.
 const ROUNDS: usize = 50;
 
 fn least(mut once: impl FnMut() -> f64) -> f64 {
     (0..ROUNDS).fold(f64::INFINITY, |least, _| once().min(least))
 }
 
-/// How long one of so many calls takes.
+/// The time of a call, averaged over this many calls.
 fn per_call(calls: u32, mut call: impl FnMut()) -> f64 {
     let begun = Instant::now();
     (0..calls).for_each(|_| call());
     begun.elapsed().as_nanos() as f64 / f64::from(calls)
 }
 
-/// How long one of so many calls takes while another thread makes the same ones.
+/// The time of a call, averaged over this many calls, while another thread makes the same calls.
 fn contended(calls: u32, call: impl Fn() + Sync) -> f64 {
     let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -61,7 +63,7 @@ fn contended(calls: u32, call: impl Fn() + Sync) -> f64 {
                 call();
             }
         });
-        // Without giving this core away: each has one then.
+        // This thread does not yield, so that each thread has a core of its own.
         while !begun.load(Ordering::SeqCst) {
             std::hint::spin_loop();
         }
@@ -71,7 +73,7 @@ fn contended(calls: u32, call: impl Fn() + Sync) -> f64 {
     })
 }
 
-/// How long a word takes from one core to the other, changed by both in turns.
+/// The time that a word takes from one core to the other, if both change it in turns.
 fn transfer(turns: u32) -> f64 {
     let word = AtomicU64::new(0);
     let take = |from: u64| {
@@ -79,7 +81,7 @@ fn transfer(turns: u32) -> f64 {
         while word.load(Ordering::Acquire) != from {
             std::hint::spin_loop();
             tries += 1;
-            // The other one has lost its core.
+            // The other thread has probably lost its core.
             if tries.is_multiple_of(1 << 12) {
                 std::thread::yield_now();
             }
@@ -88,7 +90,7 @@ fn transfer(turns: u32) -> f64 {
     };
     std::thread::scope(|scope| {
         scope.spawn(|| (0..=u64::from(turns)).for_each(|turn| take(turn * 2 + 1)));
-        // Until the other one runs.
+        // Wait until the other thread runs.
         take(0);
         let mut turn = 0;
         per_call(turns, || {
@@ -98,7 +100,8 @@ fn transfer(turns: u32) -> f64 {
     })
 }
 
-/// Two threads wake each other so often: processor time and the rest of the time, for each time.
+/// Two threads wake each other this often. Returns the processor time and the remaining time for each
+/// wake-up.
 fn switches(turns: u64) -> (f64, f64) {
     let (turn, changed) = (Mutex::new(0_u64), Condvar::new());
     let (turn, changed) = (&turn, &changed);
@@ -123,7 +126,7 @@ fn switches(turns: u64) -> (f64, f64) {
     (each, (begun.elapsed().as_nanos() as f64 / all - each).max(0.0))
 }
 
-/// Measures them.
+/// Measures all parts.
 pub(super) fn parts() -> Parts {
     let (lock, word) = (Mutex::new(0_u64), AtomicU64::new(0));
     let add = || {
@@ -137,14 +140,14 @@ pub(super) fn parts() -> Parts {
         switch: least(|| switches(200).0),
         idle_wake: least(|| switches(200).1),
         alone: least(|| per_call(5000, add)),
-        // The least would be of a moment at which the other one did not run.
+        // The minimum would be from a moment at which the other thread did not run.
         contended: median(&[(); ROUNDS].map(|()| contended(5000, add))),
         transfer: least(|| transfer(500)),
         clock: least(|| per_call(5000, read_clock)),
     }
 }
 
-/// Sealing an object of so many bytes and copying it into the central buffer.
+/// The time to seal an object of this many bytes and to copy it into the central buffer.
 pub(super) fn seal(bytes: f64) -> f64 {
     let mut object = Object::build(ObjectKind::Commit, 1, 0, &vec![7; bytes as usize], &[]);
     let mut buffer: Vec<u8> = Vec::with_capacity(1 << 20);
@@ -159,14 +162,14 @@ pub(super) fn seal(bytes: f64) -> f64 {
     })
 }
 
-/// What a scheme's log costs, in nanoseconds.
+/// The costs of a scheme's log, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LogPieces {
-    /// What changing a row takes longer than reading it for that.
+    /// How much longer it takes to change a row than to read it for a change.
     pub(super) change: f64,
-    /// Waiting for a commit with so many objects before it to be durable.
+    /// The wait until a commit is durable, after few and after many changes.
     pub(super) force: [f64; 2],
-    /// Objects and their bytes in each of the two.
+    /// The objects, and their bytes, of each of the two commits.
     pub(super) objects: [f64; 2],
     pub(super) bytes: [f64; 2],
 }
@@ -174,7 +177,7 @@ pub(super) struct LogPieces {
 /// Changes before a commit.
 const FEW_AND_MANY: [u32; 2] = [1, 40];
 
-/// Measures a log by transactions of one thread on rows of its own.
+/// Measures a log with transactions of one thread on rows of its own.
 pub(super) fn log_pieces(db: &NvDb, scheme: Scheme) -> Result<LogPieces> {
     let table = db.store.table("pieces")?;
     let mut pieces = LogPieces::default();
@@ -206,7 +209,7 @@ pub(super) fn log_pieces(db: &NvDb, scheme: Scheme) -> Result<LogPieces> {
     }
     pieces.change = (median(&times[1]) - median(&times[0])).max(0.0);
     if scheme == Scheme::FlushOnInsert {
-        // It has been done when the object was put in.
+        // The objects were made durable when they were put into the log.
         pieces.force[1] = pieces.force[0];
     }
     Ok(pieces)

@@ -1,4 +1,4 @@
-//! What is measured and modelled of a workload.
+//! What is measured and modelled for a workload.
 
 use duralite_store::Scheme;
 
@@ -11,18 +11,19 @@ pub(super) const CORES: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// Transactions of a simulation.
 pub(super) const COMMITS: u64 = 3000;
 
-/// What cores do to each other.
+/// How cores slow each other down.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contention {
     /// How many times as long a transaction takes while the other core runs another store.
     pub(super) beside: f64,
-    /// And how much more, of the time it takes alone, if it is the same store; what lines take that are named is left out.
+    /// How much more it takes if both run the same store, as a share of its time alone. The modelled cache
+    /// lines are not included.
     pub(super) sharing: f64,
-    /// Of what those lines would take, the part that was seen.
+    /// The observed share of the time that the modelled cache lines would take.
     pub(super) lines: f64,
 }
 
-/// A scheme with what is added: measured, and as a model.
+/// A scheme with added costs, measured and as a model.
 pub(super) struct Row {
     pub(super) scheme: Scheme,
     pub(super) added: Added,
@@ -35,7 +36,7 @@ pub(super) struct Row {
     pub(super) modelled: Vec<Outcome>,
 }
 
-/// A workload with all that was measured of it.
+/// A workload with all its measurements.
 pub(super) struct Sheet {
     pub(super) workload: &'static str,
     pub(super) contention: Contention,
