@@ -1,4 +1,5 @@
-//! A VFS above Duralite's, as encryption or tracing is: its files have a head of their own, and pass every call on.
+//! A VFS above Duralite's, like one that encrypts or traces. Its files have a header of their own, and it
+//! passes every call on.
 #![allow(unsafe_code)] // a VFS
 
 use std::ffi::{c_char, c_int, c_void};
@@ -13,7 +14,7 @@ use rusqlite::ffi::{
 /// The name of the VFS in URIs.
 pub const ABOVE: &str = "above";
 
-/// The file of the VFS below comes behind it.
+/// The file of the VFS below follows in memory.
 #[repr(C)]
 struct Head {
     methods: *const sqlite3_io_methods,
@@ -23,7 +24,7 @@ fn below(file: *mut sqlite3_file) -> *mut sqlite3_file {
     file.wrapping_byte_add(size_of::<Head>())
 }
 
-/// A function for each method, which passes it on.
+/// Defines a function for each method, which passes the call on.
 macro_rules! pass_on {
     ($($method:ident($($arg:ident: $type:ty),*) $(-> $result:ty, $missing:expr)?;)*) => {
         $(#[allow(non_snake_case)] // SQLite's name
@@ -63,7 +64,7 @@ pass_on! {
     xUnfetch(at: sqlite3_int64, page: *mut c_void) -> c_int, SQLITE_ERROR;
 }
 
-/// By the version of the file below: SQLite looks at the number before it calls.
+/// A table for each version of the file below. SQLite looks at the version before it calls a method.
 static METHODS: [sqlite3_io_methods; 4] = [methods(0), methods(1), methods(2), methods(3)];
 
 unsafe extern "C" fn open(
@@ -73,7 +74,7 @@ unsafe extern "C" fn open(
     flags: c_int,
     out: *mut c_int,
 ) -> c_int {
-    // SAFETY: SQLite gives room for the head and the file below; the VFS below stays registered.
+    // SAFETY: SQLite allocates space for the header and the file below; the VFS below stays registered.
     unsafe {
         (*file.cast::<Head>()).methods = ptr::null();
         let vfs = sqlite3_vfs_find(c"duralite".as_ptr());
@@ -85,12 +86,13 @@ unsafe extern "C" fn open(
     }
 }
 
-/// Registers the VFS [`ABOVE`], and Duralite's below it. Doing it again changes nothing.
+/// Registers the VFS [`ABOVE`], and Duralite's below it. Further calls change nothing.
 pub fn register_above() {
     static ONCE: Once = Once::new();
     crate::register();
     ONCE.call_once(|| {
-        // SAFETY: a copy of a registered VFS, which is never freed; what is not about files is that one's own.
+        // SAFETY: a copy of a registered VFS, which is never freed. Methods that do not work on files are
+        // those of the original.
         unsafe {
             let mut vfs = *sqlite3_vfs_find(c"duralite".as_ptr());
             vfs.szOsFile += size_of::<Head>() as c_int;

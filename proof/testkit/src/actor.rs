@@ -14,13 +14,13 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Starts an actor with a role and its arguments, without any setting from outside.
+    /// Starts an actor with a role and its arguments, without any settings from this process's environment.
     #[must_use]
     pub fn start(arguments: &[&str]) -> Self {
         Self::start_with(arguments, &[])
     }
 
-    /// As [`Actor::start`], with environment variables.
+    /// As [`Actor::start`], with these environment variables.
     #[must_use]
     pub fn start_with(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         Self::spawn(Command::new(program()), arguments, environment)
@@ -37,7 +37,8 @@ impl Actor {
         let mut child = loop {
             match command.spawn() {
                 Ok(child) => break child,
-                // It has just been copied, and a child that another test forks has it open until it runs its own.
+                // The program has just been copied, and a child that another test has forked keeps the copy
+                // open until it runs its own program.
                 Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
                 Err(error) => panic!("{error}"),
             }
@@ -46,14 +47,14 @@ impl Actor {
         Self { child, stdin, stdout: BufReader::new(stdout) }
     }
 
-    /// An actor with a connection that runs what it is told.
+    /// Starts an actor with a connection that runs the statements it is given.
     #[must_use]
     pub fn sql(uri: &str) -> Self {
         Self::start(&["sql", uri])
     }
 
-    /// As [`Actor::sql`], with every system call that names a file written to `calls` by `strace`; `None`, with a note,
-    /// where there is no such program.
+    /// As [`Actor::sql`], with every system call that names a file written to `calls` by `strace`. Returns
+    /// `None`, with a note, if `strace` is missing.
     #[must_use]
     pub fn traced(uri: &str, calls: &Path) -> Option<Self> {
         if Command::new("strace").arg("-V").output().is_err() {
@@ -65,7 +66,7 @@ impl Actor {
         Some(Self::spawn(command, &["sql", uri], &[]))
     }
 
-    /// As [`Actor::start`], as another user, for whom the program is copied into `dir`.
+    /// As [`Actor::start`], as another user. The program is copied into `dir` for that user.
     #[must_use]
     pub fn start_as(user: u32, dir: &Path, arguments: &[&str]) -> Self {
         let copy = dir.join("duralite-actor");
@@ -84,7 +85,7 @@ impl Actor {
         self.line()
     }
 
-    /// As [`Actor::run`]; `None` when the actor has ended meanwhile.
+    /// As [`Actor::run`]. Returns `None` if the actor has ended meanwhile.
     pub fn run_or_end(&mut self, sql: &str) -> Option<String> {
         writeln!(self.stdin.as_mut().unwrap(), "{sql}").ok()?;
         let mut line = String::new();
@@ -92,18 +93,18 @@ impl Actor {
         line.strip_suffix('\n').map(str::to_owned)
     }
 
-    /// Lets it run one statement; what comes of it is its next line.
+    /// Sends a statement to the actor. The result is its next line.
     pub fn tell(&mut self, sql: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{}", sql.replace('\n', " ")).unwrap();
     }
 
-    /// Its number.
+    /// The actor's process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until it has stopped itself.
+    /// Waits until the actor has stopped itself.
     pub fn until_stopped(&self) {
         let stat = format!("/proc/{}/stat", self.child.id());
         let is_stopped = || std::fs::read_to_string(&stat).unwrap().contains(") T ");
@@ -112,7 +113,7 @@ impl Actor {
         }
     }
 
-    /// Lets it go on after it has stopped itself.
+    /// Lets the actor continue after it has stopped itself.
     pub fn go_on(&self) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
@@ -125,16 +126,16 @@ impl Actor {
         line.trim_end_matches('\n').to_owned()
     }
 
-    /// Kills it with SIGKILL and waits until it is gone.
+    /// Kills the actor with SIGKILL and waits until it has ended.
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Lets it end by itself.
+    /// Closes the actor's input and waits until it has ended by itself.
     ///
     /// # Panics
-    /// When it fails.
+    /// If the actor fails.
     pub fn finish(mut self) {
         drop(self.stdin.take());
         let status = self.child.wait().unwrap();
@@ -144,13 +145,13 @@ impl Actor {
 
 impl Drop for Actor {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The actor may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The program, which cargo builds beside the directory of the test programs.
+/// The path of the program, which cargo builds one directory above the test programs.
 fn program() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test.parent().unwrap().with_file_name("duralite-actor");

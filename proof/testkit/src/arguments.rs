@@ -1,4 +1,4 @@
-//! The plans of rigs as texts: `name=value` with spaces between.
+//! The plans of test rigs as text: `name=value` pairs with spaces between.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,10 +9,10 @@ use crate::Engine;
 pub struct Arguments<'a>(Vec<(&'a str, &'a str)>);
 
 impl<'a> Arguments<'a> {
-    /// Takes them apart.
+    /// Parses the arguments.
     ///
     /// # Errors
-    /// Which one is not `name=value`.
+    /// Names the argument that is not `name=value`.
     pub fn new(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let pair = |argument: &'a str| {
             argument.split_once('=').ok_or_else(|| format!("{argument} is not name=value"))
@@ -20,16 +20,16 @@ impl<'a> Arguments<'a> {
         arguments.into_iter().map(pair).collect::<Result<_, _>>().map(Self)
     }
 
-    /// The value that is given for this name first.
+    /// The first value that is given for this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'a str> {
         self.0.iter().find(|(given, _)| *given == name).map(|(_, value)| *value)
     }
 
-    /// Hands each to `set`.
+    /// Passes each argument to `set`.
     ///
     /// # Errors
-    /// That of `set`, behind the argument.
+    /// The error of `set`, after the argument.
     pub fn each<Failure: fmt::Display>(
         &self,
         mut set: impl FnMut(&str, &str) -> Result<(), Failure>,
@@ -43,7 +43,7 @@ impl<'a> Arguments<'a> {
 /// One of the product's engines, by its name.
 ///
 /// # Errors
-/// Which there are, and `others` that may be named in place of one.
+/// Lists the engines, and `others`, which the caller accepts instead of an engine.
 pub fn engine_named(name: &str, others: &[&str]) -> Result<Engine, String> {
     let known = Engine::all();
     let names: Vec<&str> = known.iter().map(|engine| engine.name()).chain(others.iter().copied()).collect();
@@ -51,12 +51,12 @@ pub fn engine_named(name: &str, others: &[&str]) -> Result<Engine, String> {
     found.copied().ok_or_else(|| format!("engine={name}: choose {}", names.join(" or ")))
 }
 
-/// When a rig's writer acknowledges a transaction.
+/// When the writer of a test rig acknowledges a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acknowledge {
-    /// When `COMMIT` has returned.
+    /// After `COMMIT` has returned.
     AfterCommit,
-    /// Before `COMMIT`, which is wrong: to prove that a loss is found.
+    /// Before `COMMIT`, which is wrong. It shows that the rig notices a loss.
     BeforeCommit,
 }
 

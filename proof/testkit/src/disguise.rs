@@ -1,8 +1,8 @@
-//! Memory of a log that another engine's magic number stands in.
+//! Memory of a log whose magic number appears as that of another engine.
 
 use duralite_medium::{Counters, FileNvm, Guarantee, Latency, MediumError, Nvm};
 
-/// A log whose first bytes read as these.
+/// A log whose first bytes read as `magic`.
 #[derive(Debug)]
 pub struct Disguised {
     nvm: FileNvm,

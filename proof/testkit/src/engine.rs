@@ -1,4 +1,4 @@
-//! Which engine is tested.
+//! Selects the engine that is tested.
 
 use std::fmt;
 use std::path::Path;
@@ -9,10 +9,11 @@ use duralite_journal::{Descriptor, engines, nvwal, ppl, scratchpad, waldio};
 
 use crate::{side_engine, vec_engine};
 
-/// The variable that says which engine is tested: the registry's first if it is not set.
+/// The environment variable that names the tested engine. If it is not set, the first engine of the registry
+/// is tested.
 const ENGINE_VARIABLE: &str = "TESTKIT_ENGINE";
 
-/// Adds the engines of the tests to the registry. Doing it again changes nothing.
+/// Adds the tests' own engines to the registry. Further calls change nothing.
 pub(crate) fn register() {
     static ONCE: Once = Once::new();
     static ENGINES: [&Descriptor; 4] = {
@@ -22,7 +23,7 @@ pub(crate) fn register() {
     ONCE.call_once(|| engines::add(&ENGINES).unwrap());
 }
 
-/// An engine under test: on emulated NVRAM if it needs memory.
+/// An engine under test. If it needs memory, it runs on emulated NVRAM.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Engine(&'static Descriptor);
 
@@ -43,14 +44,14 @@ impl Engine {
         engines::ENGINES.iter().copied().map(Self).collect()
     }
 
-    /// The engines that keep rollback journals: the product's, and those of the tests.
+    /// All engines that keep rollback journals, the product's and the tests' own.
     #[must_use]
     pub fn keeping_rollback_journals() -> Vec<Self> {
         register();
         engines::all().filter(|engine| engine.rollback_journals).map(Self).collect()
     }
 
-    /// The engine of this name: one of the product's, or of the tests'.
+    /// The engine with this name: one of the product's or of the tests' own.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         register();
@@ -66,25 +67,25 @@ impl Engine {
         }
     }
 
-    /// Whether it keeps rollback journals.
+    /// Whether the engine keeps rollback journals.
     #[must_use]
     pub fn keeps_rollback_journals(self) -> bool {
         self.0.rollback_journals
     }
 
-    /// As the registry has it.
+    /// The engine's descriptor in the registry.
     #[must_use]
     pub fn descriptor(self) -> &'static Descriptor {
         self.0
     }
 
-    /// Its name in settings.
+    /// The engine's name in settings.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.0.name
     }
 
-    /// Whether its logs are in memory that is mapped.
+    /// Whether the engine's logs are in mapped memory.
     #[must_use]
     pub fn is_in_memory(self) -> bool {
         matches!(self.0.needs.first(), Some(Medium::LogMemory | Medium::Scratchpad))

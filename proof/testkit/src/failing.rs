@@ -1,4 +1,4 @@
-//! Writes of the guard that fail, below SQLite's own VFS.
+//! Makes writes of the guard fail, below SQLite's own VFS.
 #![allow(unsafe_code)] // replaces functions that SQLite calls
 
 use std::cell::Cell;
@@ -10,17 +10,18 @@ use rusqlite::ffi;
 
 use crate::fixture::{GUARD, VERSIONS};
 
-/// What the guard is put on and lifted in: a database's header alone, first without it. SQLite writes whole pages; of
-/// the first one the header may go by itself, with the guard on.
+/// The size of a write that raises or lifts the guard: the database's header alone. In both cases the first
+/// such write has no guard in it, and that one is refused. SQLite writes whole pages; the header of the first
+/// page may be written by itself, too, but with the guard in it.
 const HEADER_BYTES: usize = 100;
 
 /// The smallest page.
 const PAGE_BYTES: usize = 512;
 
 thread_local! {
-    /// Writes refused so far, while they are refused.
+    /// How many headers without the guard were refused so far; `None` while none is refused.
     static REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
-    /// The same for writes of pages.
+    /// How many writes of pages were refused so far; `None` while none is refused.
     static PAGES_REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
@@ -33,7 +34,7 @@ unsafe extern "C" {
 }
 
 /// # Safety
-/// There are so many bytes at `data`.
+/// There are `bytes` bytes at `data`.
 unsafe fn is_refused(data: *const c_void, bytes: usize) -> bool {
     if let Some(refused) = PAGES_REFUSED.get().filter(|_| bytes >= PAGE_BYTES) {
         PAGES_REFUSED.set(Some(refused + 1));
@@ -48,22 +49,23 @@ unsafe fn is_refused(data: *const c_void, bytes: usize) -> bool {
     refused.inspect(|refused| REFUSED.set(Some(refused + 1))).is_some()
 }
 
-/// Writes nothing, as on a full disk, where a header is to be refused.
+/// Writes nothing, as on a full disk, if the write is to be refused.
 unsafe extern "C" fn write_unless_refused(file: c_int, data: *const c_void, bytes: usize) -> isize {
     // SAFETY: SQLite's own arguments.
     unsafe { if is_refused(data, bytes) { 0 } else { write(file, data, bytes) } }
 }
 
-/// The same at a place.
+/// As `write_unless_refused`, at an offset.
 unsafe extern "C" fn place_unless_refused(file: c_int, data: *const c_void, bytes: usize, at: i64) -> isize {
     // SAFETY: SQLite's own arguments.
     unsafe { if is_refused(data, bytes) { 0 } else { pwrite64(file, data, bytes, at) } }
 }
 
-/// Runs something while there is no space for pages of a database: this thread's SQLite can write none to a file.
+/// Runs `body` while there is no space for pages of a database: this thread's SQLite can write no page to any
+/// file.
 ///
 /// # Panics
-/// When nobody tried.
+/// If no page was to be written.
 pub fn without_space_for_pages<T>(body: impl FnOnce() -> T) -> T {
     replace_writes_once();
     PAGES_REFUSED.set(Some(0));
@@ -72,10 +74,10 @@ pub fn without_space_for_pages<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs something while there is no space for the guard: this thread can neither raise nor lift it.
+/// Runs `body` while there is no space for the guard: this thread can neither raise nor lift it.
 ///
 /// # Panics
-/// When nobody tried.
+/// If the guard was not to be written.
 pub fn with_stuck_guard<T>(body: impl FnOnce() -> T) -> T {
     replace_writes_once();
     REFUSED.set(Some(0));
@@ -89,7 +91,7 @@ fn replace_writes_once() {
     ONCE.call_once(replace_writes);
 }
 
-/// SQLite has been built to use one of three.
+/// SQLite is built to use one of these three functions.
 fn replace_writes() {
     // SAFETY: the functions have the signatures of the calls that they stand for (`off_t` has 64 bits),
     // and SQLite's default VFS stays registered.

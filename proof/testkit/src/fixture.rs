@@ -14,13 +14,13 @@ use crate::{Engine, SideFile, sql};
 
 /// The bytes of a database's header that hold the guard.
 pub const VERSIONS: std::ops::Range<usize> = 18..20;
-/// What stands there while a log holds the newest commits.
+/// Their content while a log holds the newest commits.
 pub const GUARD: [u8; 2] = [2, 0xd7];
 
-/// What stands there while a log has the rollback journal.
+/// Their content while a log holds the rollback journal.
 pub const ROLLBACK_GUARD: [u8; 2] = [1, 0xd8];
 
-/// Databases and logs of one test, deleted with it.
+/// Databases and logs of one test, deleted when this is dropped.
 pub struct Fixture {
     dir: TempDir,
     log_dir: TempDir,
@@ -34,14 +34,14 @@ impl Default for Fixture {
 }
 
 impl Fixture {
-    /// An empty place on the engine under test.
+    /// An empty fixture for the engine under test.
     #[must_use]
     pub fn new() -> Self {
         Self::on(Engine::under_test())
     }
 
-    /// An empty place: databases in the temporary directory; the log directory of an engine that works in memory in
-    /// shared memory, if there is any.
+    /// An empty fixture. Databases are in the temporary directory. The logs of an engine that works in memory
+    /// are in shared memory, if the machine has it.
     #[must_use]
     pub fn on(engine: Engine) -> Self {
         let temporary = std::env::temp_dir();
@@ -57,7 +57,7 @@ impl Fixture {
         self.engine
     }
 
-    /// A file in the directory.
+    /// The path of a file in the databases' directory.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
@@ -69,13 +69,14 @@ impl Fixture {
         self.log_dir.path()
     }
 
-    /// A URI of a database on the engine, its log in the log directory; `settings` are more parameters.
+    /// The URI of a database on the engine, with its log in the log directory. `settings` are more
+    /// parameters.
     #[must_use]
     pub fn uri(&self, name: &str, settings: &str) -> String {
         self.uri_with_log_dir(name, self.log_dir(), settings)
     }
 
-    /// As [`Place::uri`], with another log directory.
+    /// As [`Fixture::uri`], with another log directory.
     #[must_use]
     pub fn uri_with_log_dir(&self, name: &str, log_dir: &Path, settings: &str) -> String {
         let and = if settings.is_empty() { "" } else { "&" };
@@ -92,7 +93,7 @@ impl Fixture {
         self.open_with(name, "")
     }
 
-    /// As [`Place::open`], with more URI parameters.
+    /// As [`Fixture::open`], with more URI parameters.
     #[must_use]
     pub fn open_with(&self, name: &str, settings: &str) -> Connection {
         let conn = sql::connect(&self.uri(name, settings)).unwrap();
@@ -100,7 +101,8 @@ impl Fixture {
         conn
     }
 
-    /// The logs in the log directory, without the memory that their users share, and what homes keep beside them.
+    /// The logs in the log directory. Shared memory, regions and files that homes keep beside logs are left
+    /// out.
     #[must_use]
     pub fn logs(&self) -> Vec<PathBuf> {
         let mut logs: Vec<_> = std::fs::read_dir(self.log_dir())
@@ -121,14 +123,14 @@ impl Fixture {
         logs[0].clone()
     }
 
-    /// Whether the guard is on, as the bytes on disk say.
+    /// Whether the guard is on, according to the bytes on disk.
     #[must_use]
     pub fn is_guarded(&self, name: &str) -> bool {
         let bytes = std::fs::read(self.path(name)).unwrap();
         bytes.get(VERSIONS) == Some(&GUARD) || bytes.get(VERSIONS) == Some(&ROLLBACK_GUARD)
     }
 
-    /// Every file of a database and of the log directory, to find out whether anything changed.
+    /// The content of all files in both directories, to find out whether anything has changed.
     #[must_use]
     pub fn snapshot(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = snapshot(self.dir.path());
@@ -145,7 +147,7 @@ impl Fixture {
     }
 }
 
-/// The content of every file in a directory, but for shared memory, which is no data.
+/// The content of every file in a directory, except shared memory, which is no data.
 #[must_use]
 pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
@@ -155,13 +157,13 @@ pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         .collect()
 }
 
-/// Whether a file is memory that processes share, of SQLite's or of a log's.
+/// Whether a file is shared memory, of SQLite or of a log.
 fn is_shared_memory(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().ends_with(b"-shm")
 }
 
-/// What the system's `sqlite3` shell answers, output and errors together; `None`, with a note,
-/// where there is none.
+/// The answer of the system's `sqlite3` shell, output and errors together. Returns `None`, with a note, if
+/// there is no such shell.
 #[must_use]
 pub fn stock_shell(path: &Path, sql: &str) -> Option<String> {
     let mut shell = Command::new("sqlite3");

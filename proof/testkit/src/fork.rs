@@ -1,4 +1,4 @@
-//! Children made by `fork`, which inherit what their parent has open.
+//! Children made by `fork`, which inherit everything that their parent has open.
 #![allow(unsafe_code)] // forks, and ends a child without what `exit` runs
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ pub enum Ended {
 }
 
 impl Ended {
-    /// What a status says.
+    /// How a child with this status has ended.
     #[must_use]
     pub fn of(status: WaitStatus) -> Self {
         match (status.exit_status(), status.terminating_signal()) {
@@ -32,13 +32,13 @@ impl Ended {
     }
 }
 
-/// Forks. The child runs `body` and ends, without anything of its parent's being dropped.
+/// Forks. The child runs `body` and ends without dropping anything of its parent.
 ///
 /// # Panics
-/// When there can be no child.
+/// If the fork fails.
 pub fn fork(body: impl FnOnce() -> bool) -> Forked {
-    // SAFETY: the child goes on with this thread alone. What it calls beyond C's own functions is SQLite and
-    // Duralite, which is what the tests are about.
+    // SAFETY: the child continues with this thread alone. Apart from C's own functions it calls SQLite and
+    // Duralite, and whether these work after a fork is what the tests check.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "no fork: {}", std::io::Error::last_os_error());
     let Some(child) = Pid::from_raw(pid) else {
@@ -50,18 +50,18 @@ pub fn fork(body: impl FnOnce() -> bool) -> Forked {
 }
 
 impl Forked {
-    /// Kills it with SIGKILL; it may have ended.
+    /// Kills the child with SIGKILL; it may have ended already.
     pub fn kill(&self) {
         let _ = kill_process(self.0, Signal::KILL);
     }
 
-    /// How it ended, if it has.
+    /// How the child has ended, or `None` if it still runs.
     #[must_use]
     pub fn try_wait(&self) -> Option<Ended> {
         waitpid(Some(self.0), WaitOptions::NOHANG).unwrap().map(|(_, status)| Ended::of(status))
     }
 
-    /// Waits for its end.
+    /// Waits until the child has ended.
     #[must_use]
     pub fn wait(&self) -> Ended {
         let (_, status) = waitpid(Some(self.0), WaitOptions::empty()).unwrap().unwrap();

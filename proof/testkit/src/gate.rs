@@ -1,4 +1,4 @@
-//! A gate before the writes of groups, which holds up every process until it is opened.
+//! A gate before the writes of groups. While it is closed, every process that writes a group waits.
 
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
@@ -12,18 +12,18 @@ use duralite_journal::directory::{FileStep, Hook, Hooked, hook};
 use duralite_medium::MediumError;
 use duralite_medium::block::{Block, Durability};
 
-/// A gate. It is kept in a directory, through which processes share it.
+/// A gate. Its state is in a directory, so that processes can share it.
 #[derive(Clone, Debug)]
 pub struct Gate(PathBuf);
 
 impl Gate {
-    /// The gate that is kept in this directory. A new one is open.
+    /// The gate with its state in this directory. A new gate is open.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self(dir.to_path_buf())
     }
 
-    /// The directory.
+    /// The directory with the gate's state.
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.0
@@ -35,26 +35,26 @@ impl Gate {
         hook(logs, Arc::new(self.clone()))
     }
 
-    /// From now on no group is written.
+    /// Closes the gate: no group is written from now on.
     pub fn close(&self) {
         let _ = std::fs::remove_file(self.file("reached"));
         std::fs::write(self.file("closed"), "").unwrap();
     }
 
-    /// Lets through what waits, and all that follows.
+    /// Opens the gate: waiting writers and all later ones continue.
     pub fn open(&self) {
         std::fs::remove_file(self.file("closed")).unwrap();
     }
 
-    /// Where groups were written, or are about to be, since the gate was closed: byte offsets in the log. The
-    /// same group may be written more than once, by leaders that take over from each other.
+    /// The places where groups were written, or are about to be, since the gate was closed: byte offsets in
+    /// the log. A group may be written more than once, by leaders that take over from each other.
     #[must_use]
     pub fn places(&self) -> BTreeSet<u64> {
         let text = std::fs::read_to_string(self.file("reached")).unwrap_or_default();
         text.lines().map(|line| line.parse().unwrap()).collect()
     }
 
-    /// Waits until somebody is held up.
+    /// Waits until a writer waits at the gate.
     pub fn until_reached(&self) {
         while self.places().is_empty() {
             std::thread::sleep(Duration::from_millis(1));
@@ -67,7 +67,7 @@ impl Gate {
 
     fn pass(&self, at: u64) {
         let reached = self.file("reached");
-        // One write of one line: those of several processes do not mix.
+        // Each line is one write, so lines of several processes do not mix.
         let mut reached = OpenOptions::new().append(true).create(true).open(reached).unwrap();
         reached.write_all(format!("{at}\n").as_bytes()).unwrap();
         while self.file("closed").exists() {

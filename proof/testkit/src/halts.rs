@@ -1,4 +1,4 @@
-//! Processes that stop themselves before a lock of their choice.
+//! Processes that stop themselves before a chosen lock.
 #![allow(unsafe_code)] // replaces a function that SQLite calls
 
 use std::ffi::{c_int, c_void};
@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rusqlite::ffi;
 use rustix::process::{Signal, getpid, kill_process};
 
-/// Locks until the one before which this process stops; 0 for none.
+/// How many locks are left until the process stops, counting that one; 0 for never.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
-/// A lock is about to be taken or given back.
+/// Called before a lock is taken or released.
 fn lock() {
     let left = LEFT.load(Ordering::SeqCst);
     if left == 0 {
@@ -27,7 +27,8 @@ fn lock() {
     }
 }
 
-/// Prints `halted` and stops this process before SQLite's own VFS takes or gives back the `number`-th lock of a file from now on.
+/// Prints `halted` and stops this process before SQLite's own VFS takes or releases the `number`-th file lock
+/// from now on.
 pub fn halt_before_lock(number: u64) {
     static ONCE: Once = Once::new();
     ONCE.call_once(replace_call);
@@ -45,8 +46,9 @@ unsafe extern "C" fn lock_and_fcntl(file: c_int, command: c_int, argument: *mut 
 type Fcntl = unsafe extern "C" fn(c_int, c_int, *mut c_void) -> c_int;
 
 fn replace_call() {
-    // SAFETY: SQLite calls it with two or three arguments, which Linux hands over in the same registers whether the function takes any
-    // number of them or not; a third one that is not given is handed on and not looked at. SQLite's default VFS stays registered.
+    // SAFETY: SQLite calls it with two or three arguments. Linux passes them in the same registers, whether
+    // or not the function is variadic. If the third one is missing, its register is passed on and ignored.
+    // SQLite's default VFS stays registered.
     unsafe {
         let vfs = ffi::sqlite3_vfs_find(ptr::null());
         let call = std::mem::transmute::<Fcntl, unsafe extern "C" fn()>(lock_and_fcntl);

@@ -1,18 +1,18 @@
-//! Numbered transactions whose effects can be checked to be a prefix.
+//! Numbered transactions. From the content it can be checked that they were made up to some number.
 
 use rusqlite::{Connection, Result, params};
 
 use crate::sql;
 
-/// Every so often a transaction is larger than the writer's cache.
+/// One of this many transactions is larger than the writer's cache.
 const LARGE_EVERY: i64 = 50;
 const LARGE_ROWS: i64 = 60;
 
-/// Transaction `n` appends row `n`, and brings a counter and an older row along.
+/// Transaction `n` inserts row `n`, and updates a counter and an older row.
 pub struct Ledger(());
 
 impl Ledger {
-    /// Makes the tables if they are not there.
+    /// Makes the tables if they do not exist.
     ///
     /// # Errors
     /// What SQLite says.
@@ -47,7 +47,7 @@ impl Ledger {
         conn.execute_batch("COMMIT")
     }
 
-    /// Asserts that the content is that of transactions 1 to some number, and returns it.
+    /// Asserts that the content is that of transactions 1 to some number, and returns that number.
     #[must_use]
     #[track_caller]
     pub fn verify(&self, conn: &Connection) -> i64 {

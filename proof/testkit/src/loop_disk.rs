@@ -1,4 +1,4 @@
-//! A file system on a loop device, and what the kernel counted there.
+//! A file system on a loop device, and the kernel's counts for that device.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,13 +7,13 @@ use tempfile::TempDir;
 
 use crate::skip;
 
-/// A mounted ext4, gone when dropped.
+/// A mounted ext4 file system, unmounted when dropped.
 pub struct LoopDisk {
     dir: TempDir,
     device: String,
 }
 
-/// What a device has done.
+/// The operations that a device has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceCounts {
     /// Write requests with content.
@@ -34,10 +34,10 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
 }
 
 impl LoopDisk {
-    /// Makes one of this size; `None`, with a note, where that is not allowed.
+    /// Makes a disk of this size. Returns `None`, with a note, if this user may not do so.
     ///
     /// # Panics
-    /// When it should have been possible and `DURALITE_REQUIRE_RIGS` is set.
+    /// If it fails for root and `DURALITE_REQUIRE_RIGS` is set.
     #[must_use]
     pub fn new(mebibytes: u64) -> Option<Self> {
         match Self::make(mebibytes) {
@@ -57,7 +57,7 @@ impl LoopDisk {
         let file = std::fs::File::create(&image).map_err(|error| error.to_string())?;
         file.set_len(mebibytes << 20).map_err(|error| error.to_string())?;
         let path = |path: &Path| path.display().to_string();
-        // Everything at once: nothing is left to be initialised while something is counted.
+        // Initialise everything now, so that no initialisation is counted later.
         let eager = "lazy_itable_init=0,lazy_journal_init=0";
         run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", eager, &path(&image)])?;
         let device = run("losetup", &["--find", "--show", &path(&image)])?;
@@ -66,27 +66,28 @@ impl LoopDisk {
         Ok(disk)
     }
 
-    /// Where it is mounted.
+    /// The directory where the disk is mounted.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("mount")
     }
 
-    /// What the device has done so far.
+    /// The operations that the device has done so far.
     ///
     /// # Panics
-    /// When the kernel does not say.
+    /// If the kernel does not report them.
     #[must_use]
     pub fn counts(&self) -> DeviceCounts {
         let name = self.device.trim_start_matches("/dev/");
         let text = std::fs::read_to_string(format!("/sys/block/{name}/stat")).unwrap();
         let numbers: Vec<u64> = text.split_whitespace().map(|word| word.parse().unwrap()).collect();
-        // A flush counts as a write of no bytes too.
+        // The kernel also counts a flush as a write of no bytes.
         let (writes, flushes) = (numbers[4] - numbers[15], numbers[15]);
         DeviceCounts { writes, written_bytes: numbers[6] * 512, flushes }
     }
 
-    /// Writes out whatever is waiting on this disk, so that counts begin at nothing; not on those of other tests, which count too.
+    /// Writes out everything that waits for this disk, so that later counts do not include it. It syncs only
+    /// this file system, because other tests count on theirs.
     pub fn settle(&self) {
         let settled = std::fs::File::open(self.path()).and_then(|mount| Ok(rustix::fs::syncfs(&mount)?));
         assert!(settled.is_ok(), "{settled:?}");

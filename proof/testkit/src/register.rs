@@ -1,10 +1,11 @@
-//! Registration with the SQLite that is linked into this process.
+//! Registers Duralite with the SQLite that is linked into this process.
 
 use std::sync::Once;
 
 use crate::engine;
 
-/// Registers the VFS `duralite`, not as the default, and the engines of the tests. Doing it again changes nothing.
+/// Registers the VFS `duralite`, not as the default, and the tests' own engines. Further calls change
+/// nothing.
 pub fn register() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

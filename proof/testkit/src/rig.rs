@@ -1,11 +1,11 @@
-//! Rigs that not every machine can run.
+//! Test rigs that not every machine can run.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Whether a rig that this machine could run must not be skipped.
+/// Whether a rig that this machine can run must not be skipped.
 #[must_use]
 pub fn require_rigs() -> bool {
     std::env::var_os("DURALITE_REQUIRE_RIGS").is_some_and(|value| value == "1")
@@ -14,7 +14,7 @@ pub fn require_rigs() -> bool {
 /// Says that a rig is skipped, and why.
 ///
 /// # Panics
-/// When this user could run it, and `DURALITE_REQUIRE_RIGS` is set.
+/// If this user is root, who could run the rig, and `DURALITE_REQUIRE_RIGS` is set.
 pub fn skip(what: &str, why: &str) {
     eprintln!("skipped: {what}: {why}");
     let root = rustix::process::geteuid().is_root();
@@ -27,10 +27,10 @@ pub struct TinyDirectory {
 }
 
 impl TinyDirectory {
-    /// Mounts a tmpfs of this size; `None`, with a note, where that is not allowed.
+    /// Mounts a tmpfs of this size. Returns `None`, with a note, if this user may not do so.
     ///
     /// # Panics
-    /// When it should have been possible and `DURALITE_REQUIRE_RIGS` is set.
+    /// If it fails for root and `DURALITE_REQUIRE_RIGS` is set.
     #[must_use]
     pub fn new(kibibytes: u32) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
@@ -64,21 +64,22 @@ impl TinyDirectory {
 
 impl Drop for TinyDirectory {
     fn drop(&mut self) {
-        // A lazy one, in case a failed test still has a file open there.
+        // A lazy unmount, in case a failed test still has a file open there.
         let _ = Command::new("umount").arg("-l").arg(self.path()).output();
     }
 }
 
-/// An overlay of two directories in memory, gone when dropped.
+/// An overlay of two directories in memory, unmounted when dropped.
 pub struct Overlay {
     memory: TinyDirectory,
 }
 
 impl Overlay {
-    /// Mounts one with these options besides (`""` for none); `None`, with a note, where that is not allowed.
+    /// Mounts an overlay with these additional options (`""` for none). Returns `None`, with a note, if this
+    /// user may not do so.
     ///
     /// # Panics
-    /// When it should have been possible and `DURALITE_REQUIRE_RIGS` is set.
+    /// If it fails for root and `DURALITE_REQUIRE_RIGS` is set.
     #[must_use]
     pub fn new(options: &str) -> Option<Self> {
         let memory = TinyDirectory::new(16 << 10)?;
@@ -103,7 +104,7 @@ impl Overlay {
         None
     }
 
-    /// The directory of both.
+    /// The merged directory.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.memory.path().join("merged")
@@ -112,7 +113,7 @@ impl Overlay {
 
 impl Drop for Overlay {
     fn drop(&mut self) {
-        // As above; the memory goes after it.
+        // Lazy, as above. The memory is unmounted after this.
         let _ = Command::new("umount").arg("-l").arg(self.path()).output();
     }
 }

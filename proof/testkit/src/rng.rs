@@ -1,4 +1,4 @@
-//! Randomness that a seed reproduces.
+//! Random numbers that a seed reproduces.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -7,14 +7,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 pub struct Rng(u64);
 
 impl Rng {
-    /// A source for a seed.
+    /// A generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        // Small seeds would begin with small numbers.
+        // Mixes the seed, because small seeds would begin with small numbers.
         Self((seed ^ 0x9e37_79b9_7f4a_7c15).max(1))
     }
 
-    /// Any number.
+    /// A random number.
     pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
@@ -27,7 +27,7 @@ impl Rng {
         self.draw() % bound
     }
 
-    /// True once in `one_in` times.
+    /// True once in `one_in` times on average.
     pub fn chance(&mut self, one_in: u64) -> bool {
         self.below(one_in) == 0
     }
@@ -38,8 +38,8 @@ impl Rng {
     }
 }
 
-/// Runs `case` for the seeds from 1 on, or only for the one in `DURALITE_SEED`; a failure names
-/// its seed.
+/// Runs `case` with the seeds 1 to `count`, or only with the seed in `DURALITE_SEED`. A failure names its
+/// seed.
 pub fn for_seeds(count: u64, case: impl Fn(u64)) {
     if let Ok(seed) = std::env::var("DURALITE_SEED") {
         return case(seed.parse().unwrap());

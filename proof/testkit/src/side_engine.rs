@@ -1,11 +1,11 @@
-//! Engines for tests that are `nvwal` with more beside the log:
+//! Engines for tests. They are `nvwal` with more files beside the log:
 //!
-//! - `side` has a home: every page that goes home is kept there, the header too, until it is drained. So the database
-//!   file under SQLite is as old as the guard.
+//! - `side` has a home that keeps every page written home, including the header, until it is drained. So the
+//!   database file under SQLite is as old as the guard.
 //! - `undo` keeps rollback journals.
 //! - `sideundo` does both.
 //!
-//! Their logs are those of `nvwal`, under magic numbers of their own.
+//! Their logs are those of `nvwal`, with magic numbers of their own.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -33,7 +33,7 @@ use crate::undo_file::UndoFile;
 
 const MAGIC_BYTES: usize = 8;
 
-/// One of the engines.
+/// One of these engines.
 #[derive(Clone, Copy)]
 struct Kind {
     name: &'static str,
@@ -74,7 +74,7 @@ const fn descriptor<const KIND: usize>() -> Descriptor {
     }
 }
 
-/// Makes a log of `nvwal`, under this magic number.
+/// Makes a log of `nvwal` with this magic number.
 pub(crate) fn format(new: &NewLog<'_>, magic: [u8; MAGIC_BYTES]) -> Result<(), JournalError> {
     (nvwal::DESCRIPTOR.format)(new)?;
     let nvm = map(&new.file, new.options, false)?;
@@ -121,7 +121,8 @@ fn open(
     Ok(log)
 }
 
-/// The first bytes of a log, as `nvwal` has them, if they are those of this engine.
+/// The first bytes of a log. If they begin with this engine's magic number, it is replaced by that of
+/// `nvwal`.
 pub(crate) fn as_nvwal(bytes: &[u8], magic: [u8; MAGIC_BYTES]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     if bytes.starts_with(&magic) {
@@ -152,7 +153,7 @@ fn map(log: &OpenFile<'_>, options: &EngineOptions, read_only: bool) -> Result<A
     let nvm = FileNvm::map(file, log.path, &options)
         .map_err(|source| JournalError::Medium { path: log.path.to_path_buf(), source })?;
     let nvm = Arc::new(Disguised::new(nvm, nvwal::DESCRIPTOR.magic));
-    // What is only looked at is not hooked, as with the product's engines.
+    // A log that is only read is not hooked, as with the product's engines.
     let hooked = if read_only { Ok(nvm as Arc<dyn Nvm>) } else { hooked_nvm(log.path, nvm) };
     hooked.map_err(|source| JournalError::Medium { path: log.path.to_path_buf(), source })
 }
@@ -162,7 +163,7 @@ pub(crate) struct MoreThanNvwal {
     name: &'static str,
     pub(crate) log: Nvwal,
     pub(crate) home: Option<Arc<dyn Home>>,
-    /// Pages beside the log.
+    /// The pages that the home keeps beside the log.
     side: Option<Arc<SideFile>>,
     undo: Option<Arc<UndoFile>>,
 }

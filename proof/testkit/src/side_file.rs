@@ -1,5 +1,5 @@
-//! A home that keeps every page from the database file until it is drained, the header too if it is to: whoever passes
-//! it by reads what is old.
+//! A home that keeps every page out of the database file until it is drained; the header too, if it is told
+//! to. A program that bypasses the home reads old content.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result};
@@ -12,14 +12,14 @@ use duralite_logfmt::guard::HEADER_BYTES;
 
 use crate::steps::step;
 
-/// What is held and what is not is told by the sector. Pages and their starts are multiples of it.
+/// The unit in which pages are held. Pages and their offsets are multiples of it.
 const SECTOR: u64 = 512;
 
-/// How the names of its files end.
+/// The endings of the names of its files.
 const NAMES: [&str; 2] = ["-pages", "-held"];
 
-/// Written pages are in a file beside, at the places they have in the database, and each of their sectors has a byte in
-/// another one that says so. Both are shared by all processes, as a database file is.
+/// Written pages are in one file, at their offsets in the database. A second file has a byte for each sector,
+/// which says whether the sector is held. All processes share both files, like a database file.
 pub struct SideFile {
     pages: PathBuf,
     held: PathBuf,
@@ -27,7 +27,7 @@ pub struct SideFile {
 }
 
 impl SideFile {
-    /// Beside the file at `path`, a log's for instance. Nothing is there until a page is written.
+    /// A home in files beside `path`, which may be a log. The files are made when the first page is written.
     #[must_use]
     pub fn beside(path: &Path, holds_header: bool) -> Self {
         let [pages, held] = NAMES.map(|end| {
@@ -38,13 +38,13 @@ impl SideFile {
         Self { pages, held, holds_header }
     }
 
-    /// Whether a file is one of a home's, as its name says.
+    /// Whether a file belongs to such a home, by its name.
     #[must_use]
     pub fn is_one(path: &Path) -> bool {
         NAMES.iter().any(|end| path.as_os_str().as_encoded_bytes().ends_with(end.as_bytes()))
     }
 
-    /// Makes the files anew, for every user.
+    /// Makes both files anew, writable by every user.
     ///
     /// # Errors
     /// `Io`.
@@ -53,7 +53,7 @@ impl SideFile {
         make(&self.pages).and_then(|()| make(&self.held)).map_err(self.failed())
     }
 
-    /// Lets go of everything, which is in the database file. Durable on return.
+    /// Releases everything, after it has been written to the database file. Durable on return.
     ///
     /// # Errors
     /// `Io`.
@@ -61,7 +61,7 @@ impl SideFile {
         self.cut(0).and_then(|()| self.sync_both()).map_err(self.failed())
     }
 
-    /// Whether nothing is held.
+    /// Whether no page is held.
     ///
     /// # Errors
     /// `Io`.
@@ -214,7 +214,7 @@ mod tests {
             let home = || Some(Arc::new(SideFile::beside(&path, holds_header)) as Arc<dyn Home>);
             let homed = Homed::new(&file, home());
             let mut first = [2; 1024];
-            // Where the page size and the guard are nothing is new.
+            // The page size and the guard are not changed in the new header.
             first[16..21].fill(1);
             homed.write(&first, 0).unwrap();
             for offset in [1024, 3072] {
@@ -231,7 +231,7 @@ mod tests {
                 in_file[..100].copy_from_slice(&first[..100]);
             }
             assert_eq!(std::fs::read(&path).unwrap(), in_file);
-            // Another process has another home over the same files.
+            // Another process has its own home object over the same files.
             let again = Homed::new(&file, home());
             let mut seen = [9; 5000];
             assert_eq!((again.size().unwrap(), again.read(&mut seen, 0).unwrap()), (4096, 4096));

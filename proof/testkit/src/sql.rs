@@ -1,4 +1,4 @@
-//! Connections, and what they answer.
+//! Connections, and the results of statements.
 
 use std::path::Path;
 
@@ -7,20 +7,20 @@ use rusqlite::{Connection, Error, OpenFlags};
 
 use crate::register;
 
-/// What one statement came to.
+/// The result of a statement.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
     /// Its rows.
     Rows(Vec<Vec<Value>>),
-    /// The extended result code, and the text.
+    /// The extended result code and the message.
     Error(i32, String),
 }
 
 impl Outcome {
-    /// The outcome, or the error that SQLite told.
+    /// The rows, or SQLite's error.
     ///
     /// # Panics
-    /// On an error that is not SQLite's.
+    /// If the error is not one of SQLite's.
     #[must_use]
     pub fn of(result: Result<Vec<Vec<Value>>, Error>) -> Self {
         match result {
@@ -40,7 +40,7 @@ pub fn code(error: &Error) -> i32 {
     }
 }
 
-/// Opens a URI. Nobody is waited for.
+/// Opens a URI. The connection does not wait for locks.
 ///
 /// # Errors
 /// What SQLite says.
@@ -78,7 +78,7 @@ pub fn one<T: FromSql>(conn: &Connection, sql: &str) -> T {
     conn.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
-/// Schema and content, in an order of its own.
+/// Schema and content of the database, in a fixed order.
 #[must_use]
 pub fn dump(conn: &Connection) -> Vec<(String, Vec<Vec<Value>>)> {
     let schema = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name";

@@ -1,4 +1,4 @@
-//! Processes that kill themselves at a step of their choice.
+//! Processes that kill themselves at a chosen step.
 #![allow(unsafe_code)] // replaces functions that SQLite calls
 
 use std::ffi::{c_char, c_int, c_void};
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::ffi;
 
-/// Steps until the end; 0 for never.
+/// How many steps are left until the process dies, counting that one; 0 for never.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
-/// Something is about to be done to a file: the process is killed if this is its step.
+/// Called before something is done to a file. Kills the process if this is its step.
 pub(crate) fn step() {
     let left = LEFT.load(Ordering::Relaxed);
     if left == 0 {
@@ -23,8 +23,9 @@ pub(crate) fn step() {
     }
 }
 
-/// Kills this process at its `number`-th step from now on: a write, a cut or a deletion by SQLite's own VFS, or
-/// something that an engine of the tests does to its files. Returns how many steps were left of the last such call.
+/// Kills this process at its `number`-th step from now on. A step is a write, a truncation or a deletion by
+/// SQLite's own VFS, or an operation of a test engine on its files. Returns how many steps the previous call
+/// had left.
 pub fn die_at_step(number: u64) -> u64 {
     static ONCE: Once = Once::new();
     ONCE.call_once(replace_calls);
@@ -67,7 +68,7 @@ type PlacedWrite = unsafe extern "C" fn(c_int, *const c_void, usize, i64) -> isi
 type Cut = unsafe extern "C" fn(c_int, i64) -> c_int;
 type Unlink = unsafe extern "C" fn(*const c_char) -> c_int;
 
-/// SQLite has been built to use one of three for writes.
+/// SQLite is built to use one of three functions for writes.
 fn replace_calls() {
     // SAFETY: the functions have the signatures of the calls that they stand for (`off_t` has 64 bits),
     // and SQLite's default VFS stays registered.

@@ -1,5 +1,5 @@
-//! What a thread does in the last of its destructors, behind those of Rust's thread-local values.
-#![allow(unsafe_code)] // a destructor of C's
+//! Runs code in the last destructors of a thread, after those of Rust's thread-local values.
+#![allow(unsafe_code)] // a destructor called by C
 
 use std::ffi::c_void;
 
@@ -11,14 +11,14 @@ unsafe extern "C" fn run(body: *mut c_void) {
     body();
 }
 
-/// Runs something on this thread when it ends, behind the destructors of Rust's thread-local values.
+/// Runs `body` on this thread when it ends, after the destructors of Rust's thread-local values.
 ///
 /// # Panics
-/// When the system has no key left.
+/// If the system has no key left.
 pub fn when_thread_ends(body: impl FnOnce() + 'static) {
     let body: Box<Body> = Box::new(Box::new(body));
     let mut key = 0;
-    // SAFETY: a new key, whose value is what its destructor takes.
+    // SAFETY: a new key, whose value has the type that its destructor expects.
     let code = unsafe {
         assert_eq!(libc::pthread_key_create(&raw mut key, Some(run)), 0);
         libc::pthread_setspecific(key, Box::into_raw(body).cast())

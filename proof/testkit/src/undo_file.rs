@@ -10,23 +10,23 @@ use duralite_journal::rollback::RollbackJournal;
 
 use crate::steps::step;
 
-/// How its name ends.
+/// The ending of the file's name.
 const NAME: &str = "-undo";
 
-/// The file is there while there is a journal, and is shared by all processes.
+/// The file exists while there is a journal. All processes share it.
 pub struct UndoFile {
     path: PathBuf,
 }
 
 impl UndoFile {
-    /// Beside the log at `path`.
+    /// The journal beside the log at `path`.
     pub fn beside(path: &Path) -> Self {
         let mut name = path.as_os_str().to_owned();
         name.push(NAME);
         Self { path: name.into() }
     }
 
-    /// Whether a file is one, as its name says.
+    /// Whether a file is such a journal, by its name.
     pub fn is_one(path: &Path) -> bool {
         path.as_os_str().as_encoded_bytes().ends_with(NAME.as_bytes())
     }
@@ -59,14 +59,15 @@ impl RollbackJournal for UndoFile {
 
     fn read(&self, buf: &mut [u8], offset: u64) -> std::result::Result<usize, JournalError> {
         let file = match File::open(&self.path) {
-            // Whoever looks whether a journal is hot holds nothing that keeps its writer from ending it meanwhile.
+            // A process that checks whether a journal is hot holds no lock that keeps the writer from
+            // deleting the journal meanwhile.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
             file => file,
         };
         let read = file.and_then(|file| {
             let left = file.metadata()?.len().saturating_sub(offset);
             let wanted = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
-            // It may be cut meanwhile.
+            // The file may be truncated meanwhile.
             file.read_at(&mut buf[..wanted], offset)
         });
         read.map_err(|error| JournalError::io("read", &self.path, &error))
@@ -82,7 +83,7 @@ impl RollbackJournal for UndoFile {
         self.with("cut", |file| file.set_len(file.metadata()?.len().min(bytes)))
     }
 
-    /// Processes die, and the machine does not.
+    /// Writes nothing: in these tests processes die, but the machine does not.
     fn sync(&self) -> std::result::Result<(), JournalError> {
         step();
         Ok(())

@@ -1,8 +1,8 @@
-//! An engine for tests that keeps frames in a `Vec`: what the seam between the product and an engine asks for,
-//! and no more.
+//! An engine for tests that keeps frames in a `Vec`. It has what the interface between the product and an
+//! engine requires, and no more.
 //!
-//! A log's file says only whose it is. Its frames are in the memory of the process that made it, by the log's id:
-//! another process is refused, and nothing survives this one.
+//! The file of a log only says which database the log belongs to. Its frames are in the memory of the process
+//! that made it, found by the log's id. Another process is refused, and nothing survives this process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::FileExt;
@@ -24,7 +24,7 @@ use duralite_medium::Guarantee;
 use duralite_medium::process::PerProcess;
 
 const MAGIC: [u8; 8] = *b"DURALVEC";
-/// Magic number, id, inode, birth time and page size; the path stands after them.
+/// Magic number, id, inode, birth time and page size. The path follows them.
 const FIXED_BYTES: usize = 44;
 
 pub static DESCRIPTOR: Descriptor = Descriptor {
@@ -47,11 +47,11 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     flush_interval: |_| None,
 };
 
-/// What has been committed to a log.
+/// The content that has been committed to a log.
 #[derive(Default)]
 struct Store {
     generation: u64,
-    /// Transactions of the generations before.
+    /// The number of transactions of earlier generations.
     position: u64,
     header: Option<WalHeader>,
     retired: bool,
@@ -87,7 +87,7 @@ fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
     Ok(())
 }
 
-/// What a log says about itself, from its first bytes.
+/// Decodes the head of a log from its first bytes.
 fn inspect(file: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
     let Some((fixed, path)) = bytes.split_at_checked(FIXED_BYTES) else {
         let source = FormatError::Short { what: "the log file" };
@@ -158,12 +158,12 @@ const WALK: Walk = |file, database, visit| {
     Ok(WalkSummary { generation, transactions, frames, retired, mismatch })
 };
 
-/// A log as this process has attached it.
+/// A log that this process has attached.
 struct VecLog {
     id: LogId,
     page_bytes: u32,
     store: Shared,
-    /// As the store had it when the log was refreshed last.
+    /// The store's generation when the log was last refreshed.
     generation: u64,
     header: Option<WalHeader>,
     staged: BTreeMap<u32, (u32, Vec<u8>)>,
@@ -198,7 +198,7 @@ impl LogFile for VecLog {
         self.page_bytes
     }
 
-    /// The weakest that there is: it is weaker still.
+    /// The weakest guarantee that exists. The engine's own guarantee is weaker still.
     fn guarantee(&self) -> Guarantee {
         Guarantee::ProcessCrash
     }

@@ -1,5 +1,6 @@
-//! A parent that commits before each of its children and behind it. The children inherit its connection, also in
-//! the middle of a transaction of which a part is in the log, and open their own.
+//! A parent that commits before and after it forks each of its children. Every second fork is in the middle
+//! of a transaction of which a part is in the log. The children inherit the parent's connection, and open
+//! their own.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use duralite_testkit::{Ended, connect, fork, integrity, one};
 use rusqlite::Connection;
 
-/// More than the parent's cache holds.
+/// More rows than the parent's cache holds.
 const ROWS: i64 = 60;
 
 fn open(uri: &str) -> Connection {
@@ -22,7 +23,7 @@ fn insert(conn: &Connection, rows: i64) {
     }
 }
 
-/// Returns how many rows it has inserted.
+/// Returns how many rows the child has inserted.
 fn child(uri: &str, conn: &mut Option<Connection>, inherited: &str, done: &mut impl Write) -> i64 {
     match inherited {
         "used" => {

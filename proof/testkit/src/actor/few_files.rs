@@ -1,9 +1,9 @@
-//! Opens a database with fewer and fewer file descriptors left, and says each time what came of it.
+//! Opens a database with a growing number of free file descriptors, and prints the result of each try.
 
 use duralite_testkit::{code, connect, run as run_sql};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// More than an open takes.
+/// More descriptors than an open needs.
 const MOST: u64 = 60;
 
 fn run_with(left: u64, uri: &str, sql: &str) -> String {
@@ -25,7 +25,7 @@ fn run_with(left: u64, uri: &str, sql: &str) -> String {
     }
 }
 
-/// A line for each number of descriptors, from 0 on; the last says `ok`.
+/// Prints a line for each number of descriptors, from 0 on; the last one is `ok`.
 pub fn run(uri: &str, sql: &str) {
     for left in 0..MOST {
         let line = run_with(left, uri, sql);

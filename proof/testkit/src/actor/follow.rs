@@ -7,8 +7,8 @@ use duralite_journal::media::MediaSet;
 use duralite_journal::{EngineOptions, Follower, LogDirectory};
 use duralite_testkit::Engine;
 
-/// Pins the log from where it begins, prints `pinned`, and answers each line with the position after the
-/// newest transaction.
+/// Pins the log at its beginning and prints `pinned`. Then answers each line of input with the position after
+/// the newest transaction.
 pub fn run(engine: &str, dir: &str, database: &str) {
     let engine = Engine::named(engine).unwrap().descriptor();
     let logs = LogDirectory::at(engine, Path::new(dir), &MediaSet::default());

@@ -1,5 +1,5 @@
-//! Runs statements, and stops itself before a lock of which the number is given. `.close` closes the connection; whatever comes then
-//! opens another one.
+//! Runs statements, and stops itself before the lock with the given number. `.close` closes the connection;
+//! the next statement opens another one.
 
 use std::io::{BufRead, Write};
 

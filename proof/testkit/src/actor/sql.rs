@@ -1,4 +1,4 @@
-//! Runs the statements that come in, one a line, and prints each outcome as a line.
+//! Runs the statements from its input, one in a line, and prints each result as a line.
 
 use std::io::{BufRead, Write};
 
@@ -10,7 +10,8 @@ pub fn serve(uri: &str) {
     serve_or(uri, |_| false);
 }
 
-/// As [`serve`], without what `takes` takes for itself; that is answered by an empty line.
+/// As [`serve`], except for lines that `takes` accepts and handles itself; these are answered with an empty
+/// line.
 pub fn serve_or(uri: &str, takes: impl Fn(&str) -> bool) {
     let conn = connect(uri);
     let mut out = std::io::stdout();
@@ -27,7 +28,7 @@ pub fn serve_or(uri: &str, takes: impl Fn(&str) -> bool) {
     }
 }
 
-/// The rows of a statement in one line, or what SQLite says.
+/// The rows of a statement in one line, or SQLite's error.
 pub fn answer(conn: &Connection, statement: &str) -> Result<String, String> {
     let rows = run(conn, statement).map_err(|error| error.to_string())?;
     Ok(rows.iter().map(|row| text(row)).collect::<Vec<_>>().join(" "))
@@ -38,7 +39,7 @@ fn text(row: &[Value]) -> String {
         Value::Null => "NULL".to_owned(),
         Value::Integer(number) => number.to_string(),
         Value::Real(number) => number.to_string(),
-        // One line an answer.
+        // Each answer must be one line.
         Value::Text(text) => text.replace('\n', ";"),
         Value::Blob(bytes) => format!("{} bytes", bytes.len()),
     });

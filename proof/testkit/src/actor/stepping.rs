@@ -1,4 +1,4 @@
-//! Runs statements, and is killed at a step that it is told: `die N`.
+//! Runs statements, and kills itself at the step that `die N` gives.
 
 use duralite_testkit::die_at_step;
 

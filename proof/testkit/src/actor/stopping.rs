@@ -1,4 +1,4 @@
-//! Runs statements, and stops itself in the middle of a write to the log when it has been told to.
+//! Runs statements. After `.stop` it stops itself in the middle of the next write to the log.
 
 use std::io;
 use std::path::Path;

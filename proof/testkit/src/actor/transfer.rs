@@ -1,4 +1,4 @@
-//! Moves money between accounts, or watches that the sum stays.
+//! Moves money between accounts, or checks that the sum does not change.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use duralite_testkit::{Rng, connect, one, run};
 use rusqlite::Connection;
 
 fn patient(uri: &str) -> Connection {
-    // Whoever opens while another process puts the guard on or off may be told to come again.
+    // An open may fail while another process raises or lifts the guard, and must then be tried again.
     for _ in 0..100 {
         if let Ok(conn) = connect(uri) {
             conn.busy_timeout(Duration::from_secs(30)).unwrap();
@@ -38,7 +38,7 @@ pub fn transfer(uri: &str, seed: u64, count: u64) {
     println!("done");
 }
 
-/// Checks the sum until the file `stop` is there; prints how many states of the history it saw.
+/// Checks the sum until the file `stop` exists. Prints how many states of the history it has seen.
 pub fn audit(uri: &str, total: i64, stop: &str) {
     let conn = patient(uri);
     println!("ready");

@@ -1,4 +1,4 @@
-//! Commits one row after another, and writes down each that was acknowledged.
+//! Commits one row after another, and records each acknowledged row in a file.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -15,14 +15,14 @@ fn open(uri: &str) -> Connection {
     conn
 }
 
-/// Goes on until it is killed. Closes and opens the database after every `reopen_every` rows,
-/// unless that is 0.
+/// Runs until it is killed. Closes and opens the database after every `reopen_every` rows, unless that is 0.
 pub fn run(uri: &str, acknowledgements: &str, reopen_every: i64) {
     let mut acknowledged = OpenOptions::new().append(true).create(true).open(acknowledgements).unwrap();
     let mut conn = open(uri);
     let ledger = Ledger::prepare(&conn).unwrap();
     let mut row = ledger.verify(&conn);
-    // What this process has seen must stay, acknowledged to the one before or not.
+    // The rows that this process has found must stay, whether or not they were acknowledged to the process
+    // before.
     acknowledged.write_all(&row.to_le_bytes()).unwrap();
     println!("ready");
     std::io::stdout().flush().unwrap();
