@@ -1,17 +1,18 @@
-//! The documents: no link leads nowhere, every page is in the table of contents, and the front page stays short.
+//! Checks the documents: every link has a target, every page is in the table of contents, and the front page
+//! stays short.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Most lines of the front page.
+/// The most lines of the front page.
 const FRONT_PAGE: usize = 100;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The files below these directories whose names end so.
+/// The files below these directories that have one of these extensions.
 fn files_below(directories: &[&str], extensions: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut directories: Vec<_> = directories.iter().map(|name| root().join(name)).collect();
@@ -31,7 +32,7 @@ fn files_below(directories: &[&str], extensions: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// The documents that are kept: those beside the front page, all below `docs`, and those beside the code.
+/// The documents to check: those beside the front page, all below `docs`, and those beside the code.
 fn documents() -> Vec<PathBuf> {
     let beside = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<_> =
@@ -56,7 +57,7 @@ fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// What a heading is called in a link: its words in small letters, with hyphens between.
+/// The anchor of a heading: its words in lower case, with hyphens between.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
@@ -69,7 +70,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Where the links of a document to other documents, or into itself, lead: as it says, to which file, to which heading.
+/// The targets of a document's links to other documents or into itself: the link's text, the file and the
+/// heading.
 fn targets(document: &Path) -> Vec<(String, PathBuf, String)> {
     let text = std::fs::read_to_string(document).unwrap();
     let local = links(&text).into_iter().filter(|link| !link.contains("://"));
@@ -108,7 +110,7 @@ fn every_page_is_in_the_table_of_contents() {
     assert_eq!(pages.collect::<BTreeSet<_>>(), listed);
 }
 
-/// What is not below `docs` is not on the site.
+/// Only pages below `docs` are on the site.
 #[test]
 fn pages_link_to_pages_only() {
     let docs = root().join("docs");
@@ -122,19 +124,19 @@ fn pages_link_to_pages_only() {
     assert!(outside.is_empty(), "{outside:#?}");
 }
 
-/// The texts of all files in Rust and Python that tests are in.
+/// The text of all Rust and Python files that may have tests.
 fn sources() -> String {
     let files = files_below(&["crates", "proof", "python"], &["rs", "py"]);
     files.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
 }
 
-/// Whether a name is in a text, and not only as the beginning of a longer one.
+/// Whether a text has a name, not only as the beginning of a longer name.
 fn has_word(text: &str, word: &str) -> bool {
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).any(|(at, _)| !text[at + word.len()..].starts_with(is_name))
 }
 
-/// The page on invariants: no number twice, and the code and the tests that it names are there.
+/// The page on invariants must have no number twice, and the code and tests that it names must exist.
 #[test]
 fn the_page_on_invariants_is_true() {
     let page = std::fs::read_to_string(root().join("docs/invariants.md")).unwrap();
@@ -157,8 +159,8 @@ fn the_page_on_invariants_is_true() {
     }
 }
 
-/// The page on compatibility: files that it names exist, no directory of golden files is left out, and the version
-/// that is written is that of the format's document.
+/// The page on compatibility: the files that it names must exist, it must name every directory of golden
+/// files, and its version of the written format must be that of the format's document.
 #[test]
 fn the_page_on_compatibility_is_true() {
     let docs = root().join("docs");

@@ -1,4 +1,4 @@
-//! Following the log of a database that other processes write through SQLite (invariant 16).
+//! Follows the log of a database that other processes write through SQLite (invariant 16).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use duralite_journal::{EngineOptions, ErrorKind, Follower, LogDirectory, engines
 use duralite_testkit::{Actor, Fixture, Rng, VERSIONS, for_seeds, one, stock};
 
 const NAME: &str = "followed.db";
-/// Where the header names the log.
+/// The bytes of the header that name the log.
 const LOG_ID: std::ops::Range<usize> = 72..92;
 
 fn logs(fixture: &Fixture) -> LogDirectory {
@@ -28,7 +28,7 @@ fn follower_process(fixture: &Fixture) -> Actor {
     actor
 }
 
-/// A process with a connection that checkpoints by itself every so many pages.
+/// A process with a connection that makes a checkpoint whenever the log has this many pages.
 fn connection(fixture: &Fixture, settings: &str, checkpoint_pages: u32) -> Actor {
     let mut actor = Actor::sql(&fixture.uri(NAME, settings));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -41,7 +41,7 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
-/// The database, as it is rebuilt from what a follower is given.
+/// The database, rebuilt from what a follower reads.
 struct Rebuilt {
     bytes: Vec<u8>,
     position: u64,
@@ -50,7 +50,7 @@ struct Rebuilt {
 }
 
 impl Rebuilt {
-    /// A copy of the database file, to be brought to a state by everything in the log.
+    /// A copy of the database file, which becomes consistent once everything in the log is applied to it.
     fn copy(fixture: &Fixture, follower: &mut Follower) -> Self {
         let position = follower.oldest().unwrap();
         assert!(follower.pin(position).unwrap());
@@ -60,7 +60,7 @@ impl Rebuilt {
         Self { bytes, position, transactions: 0, newest_ms: 0 }
     }
 
-    /// Lays the next transaction over it, if there is one.
+    /// Applies the next transaction, if there is one.
     fn take(&mut self, follower: &mut Follower) -> bool {
         let Some(transaction) = follower.read_since(self.position).unwrap() else { return false };
         let page_bytes = follower.page_bytes() as usize;
@@ -80,7 +80,7 @@ impl Rebuilt {
     }
 }
 
-/// Statements of a busy application.
+/// A random statement of a busy application.
 fn statement(rng: &mut Rng) -> String {
     let (id, length) = (rng.below(400), rng.below(3000));
     match rng.below(40) {
@@ -94,13 +94,13 @@ fn statement(rng: &mut Rng) -> String {
     }
 }
 
-/// A process that writes, replaced now and then by another one.
+/// Writes by a process that is replaced by another one now and then.
 fn write(fixture: &Fixture, seed: u64, statements: u64) {
     let mut rng = Rng::new(seed);
     let mut actor = connection(fixture, "", 30);
     for count in 1..=statements {
         if count % 150 == 0 {
-            // The new one is there before the old one goes, or is killed.
+            // The new process connects before the old one ends or is killed.
             let next = connection(fixture, "", 30);
             let old = std::mem::replace(&mut actor, next);
             if rng.chance(2) { old.kill() } else { old.finish() }
@@ -111,8 +111,8 @@ fn write(fixture: &Fixture, seed: u64, statements: u64) {
     actor.finish();
 }
 
-/// Follows until everything has been seen that was there when `done` was set. Returns how many generations
-/// were.
+/// Follows until it has seen everything that was there when `done` was set. Returns how many generations it
+/// has seen.
 fn follow_until(done: &AtomicBool, follower: &mut Follower, rebuilt: &mut Rebuilt) -> u64 {
     let (mut oldest, mut generations) = (follower.oldest().unwrap(), 0);
     loop {
@@ -133,7 +133,7 @@ fn follow_until(done: &AtomicBool, follower: &mut Follower, rebuilt: &mut Rebuil
     }
 }
 
-/// Two processes write while this one follows.
+/// Two processes write the log while this one follows it.
 fn a_busy_log(seed: u64, statements: u64) {
     let fixture = Fixture::new();
     let mut first = Actor::sql(&fixture.uri(NAME, ""));
@@ -150,7 +150,7 @@ fn a_busy_log(seed: u64, statements: u64) {
         let fixture = &fixture;
         let writers = [seed, seed + 1000].map(|seed| scope.spawn(move || write(fixture, seed, statements)));
         let results = writers.map(|writer| writer.join());
-        // What comes last is acknowledged before anybody stops.
+        // The last transaction is acknowledged before the follower stops.
         let last = first.run("INSERT INTO t(payload) VALUES('the last')");
         done.store(true, Ordering::SeqCst);
         let generations = following.join().unwrap();
@@ -184,7 +184,7 @@ fn inv16_a_pin_goes_with_its_process() {
     writer.run("PRAGMA busy_timeout=0");
     let follower = follower_process(&fixture);
     writer.run("INSERT INTO t VALUES(1)");
-    // Everything goes home, but the log stays.
+    // All pages are written home, but the log stays.
     assert!(writer.run("PRAGMA wal_checkpoint(TRUNCATE)").starts_with("1|"));
     assert!(writer.run("PRAGMA wal_checkpoint(RESTART)").starts_with("1|"));
     assert_eq!(writer.run("INSERT INTO t VALUES(2)"), "");
@@ -204,7 +204,7 @@ fn inv16_a_followed_log_stays_when_the_last_connection_closes() {
     assert!(fixture.is_guarded(NAME) && fixture.logs().len() == 1);
     follower.tell("newest");
     assert_eq!(follower.line(), "1");
-    // The next one goes on with the same log.
+    // The next process continues with the same log.
     let mut writer = connection(&fixture, "", 0);
     assert_eq!(writer.run("INSERT INTO t VALUES(1)"), "");
     follower.tell("newest");
@@ -246,7 +246,7 @@ fn inv16_what_was_committed_before_a_crash_is_given_after_it() {
         writer.run(&format!("INSERT INTO t VALUES({number})"));
     }
     writer.kill();
-    // Nobody has the log: it is recovered by who follows it.
+    // No process has the log attached, so the follower recovers it.
     let mut follower = follow(&fixture);
     while rebuilt.take(&mut follower) {}
     assert_eq!(rebuilt.position, 21);

@@ -1,11 +1,11 @@
-//! Connections across `fork` (invariant 14), and the wal-index that is the log's (invariant 15).
+//! Connections across `fork` (invariant 14), and the wal-index that belongs to the log (invariant 15).
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use duralite_testkit::{Actor, Engine, Fixture, integrity, one, run};
 
 const INHERITED: [&str; 5] = ["ignored", "used", "closed-first", "closed-last", "rolled-back"];
 
-/// The parent and its children are a process with one thread; memory that is freed there is overwritten.
+/// The parent and its children are processes with one thread each, in which freed memory is overwritten.
 fn family(engine: Engine) {
     for inherited in INHERITED {
         let fixture = Fixture::on(engine);
@@ -32,7 +32,8 @@ fn inv14_children_commit_beside_their_parent_on_ppl() {
     family(Engine::PPL);
 }
 
-/// The last that closes is a child, whose parent has an older connection; the log stays for the next one.
+/// The last connection to close belongs to a child whose parent has an older connection. The log stays for
+/// the next opening.
 #[test]
 fn inv14_a_child_that_closes_last_keeps_the_log() {
     for inherited in INHERITED {
@@ -54,7 +55,8 @@ fn inv14_children_commit_beside_their_parent_with_a_home_in_memory() {
     family(Engine::SCRATCHPAD);
 }
 
-/// Two names, and another one while both are open: every process sees what the other one has committed.
+/// One database by two names, and by another one while it is open: every process must see what the others
+/// have committed.
 #[test]
 fn inv15_names_of_one_database_share_one_index() {
     for engine in Engine::all() {
@@ -76,7 +78,7 @@ fn inv15_names_of_one_database_share_one_index() {
         assert_eq!(fixture.logs().len(), 1);
         other.finish();
         one_name.close().unwrap();
-        // As with stock SQLite: a database whose name is gone is not checkpointed by its last close.
+        // As with stock SQLite, the last close does not checkpoint a database whose name has been removed.
         fixture.open("two.db").close().unwrap();
         fixture.assert_plain("two.db");
         assert!(fixture.logs().is_empty(), "{:?}", fixture.logs());

@@ -1,5 +1,6 @@
-//! The Dockerfile agrees with the tree: what it copies is there or is built by it, it builds and brings what `make demo` does, and
-//! it sees all that git keeps. That the image can be built and runs is not tested here.
+//! Checks that the Dockerfile agrees with the tree: what it copies exists or is built by it, it builds and
+//! installs what `make demo` needs, and it sees everything that git keeps. Whether the image can be built and
+//! runs is not tested here.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +14,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The instructions of the stages of a Dockerfile, each in one line.
+/// The instructions of each stage of a Dockerfile, each in one line.
 fn stages(dockerfile: &str) -> Vec<Vec<String>> {
     let text = dockerfile.replace("\\\n", " ");
     let mut stages: Vec<Vec<String>> = Vec::new();
@@ -27,13 +28,13 @@ fn stages(dockerfile: &str) -> Vec<Vec<String>> {
     stages
 }
 
-/// What an instruction names: the words behind it that are no options.
+/// The operands of the instructions that begin so: the words after it that are no options.
 fn operands<'a>(instructions: &'a [String], beginning: &str) -> Vec<Vec<&'a str>> {
     let of = |rest: &'a str| rest.split(' ').filter(|word| !word.starts_with('-')).collect();
     instructions.iter().filter_map(|line| line.strip_prefix(beginning)).map(of).collect()
 }
 
-/// The packages in `cargo build ... -p ONE -p TWO`, wherever it stands.
+/// The packages in `cargo build ... -p ONE -p TWO`, anywhere in a text.
 fn cargo_packages(text: &str) -> BTreeSet<&str> {
     let builds = text.split("cargo build").skip(1).filter_map(|rest| rest.split(['\n', '&']).next());
     builds
@@ -42,7 +43,7 @@ fn cargo_packages(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// What `cargo build` leaves for each package of the workspace, as its manifest says.
+/// The files that `cargo build` makes for each package of the workspace, according to its manifest.
 fn artifacts() -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::new();
     for entry in ["crates", "proof"].iter().flat_map(|dir| std::fs::read_dir(root().join(dir)).unwrap()) {
@@ -73,7 +74,7 @@ fn debian_packages(setup: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut found = BTreeMap::new();
     for line in setup.lines() {
         let Some((word, need)) = line.trim().split_once(") need ") else { continue };
-        // `need WHAT 'PACKAGES' CHECK`: quotes are there around several words only.
+        // `need WHAT 'PACKAGES' CHECK`: only several words are in quotes.
         let mut rest = need;
         let mut words = Vec::new();
         while words.len() < 2 {
@@ -150,7 +151,7 @@ fn the_image_builds_and_brings_what_the_demonstration_needs() {
         .split(' ')
         .filter(|word| !word.starts_with('-'))
         .collect();
-    // What only compiles and links is in the image that builds.
+    // Packages that are only needed to compile and link are in the image that builds.
     for word in needs_of(&setup, "demo").into_iter().filter(|word| !["cc", "sqlite-headers"].contains(word)) {
         for package in &known[word] {
             assert!(installed.contains(package), "make demo needs {package}");

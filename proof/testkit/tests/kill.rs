@@ -1,4 +1,4 @@
-//! Processes that are killed at any moment: every acknowledged transaction survives (invariant 7).
+//! Kills processes at any moment: every acknowledged transaction must survive (invariant 7).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fs;
@@ -8,14 +8,14 @@ use std::time::Duration;
 use duralite_testkit::{Actor, Fixture, Ledger, Rng, integrity, run};
 use rusqlite::Connection;
 
-/// Kills of one database, one after the other.
+/// Kills of writers of one database, one after the other.
 const CHAIN: u64 = 25;
 
 /// How the writer of a chain works.
 struct Plan {
     settings: &'static str,
     page_bytes: u32,
-    /// Rows between closing and opening again; 0 for never.
+    /// How many rows a writer commits before it closes and opens again; 0 for never.
     reopen_every: u32,
     /// Whether this process stays connected while the writer dies.
     survivor: bool,
@@ -27,7 +27,7 @@ fn acknowledged(path: &Path) -> i64 {
     bytes[..whole].rchunks(8).next().map_or(0, |last| i64::from_le_bytes(last.try_into().unwrap()))
 }
 
-/// Starts a writer and kills it: now and then while it is still opening the database.
+/// Starts a writer and kills it, now and then while it is still opening the database.
 fn kill_one(uri: &str, acknowledgements: &Path, plan: &Plan, rng: &mut Rng) {
     let every = plan.reopen_every.to_string();
     let mut writer = Actor::start(&["write", uri, acknowledgements.to_str().unwrap(), &every]);
@@ -46,7 +46,7 @@ fn open(fixture: &Fixture, plan: &Plan) -> Connection {
     conn
 }
 
-/// Every acknowledged transaction is there, and at most one more.
+/// Checks that every acknowledged transaction is there, and at most one more.
 fn check(conn: &Connection, acknowledged: i64) -> i64 {
     let rows = Ledger::prepare(conn).unwrap().verify(conn);
     assert!(
@@ -73,11 +73,11 @@ fn chain(seed: u64, plan: &Plan) {
         if let Some(conn) = &survivor {
             conn.busy_timeout(Duration::from_secs(10)).unwrap();
             let rows = check(conn, known);
-            // It writes itself, over whatever the dead writer left half done.
+            // The surviving process writes, too, over whatever the dead writer has left half done.
             Ledger::prepare(conn).unwrap().append(conn, rows + 1).unwrap();
             fs::write(&acknowledgements, (rows + 1).to_le_bytes()).unwrap();
         } else if rng.chance(3) {
-            // Nobody looks: the next writer does, after a recovery of its own.
+            // No process looks here: the next writer does, after its own recovery.
             continue;
         } else {
             let conn = open(&fixture, plan);

@@ -1,5 +1,5 @@
-//! Limits that the source keeps: lengths of files and functions, no dependency that nothing uses, and format
-//! documents that say what the code does.
+//! Limits that the source must keep: the lengths of files and functions, no unused dependency, and format
+//! documents that agree with the code.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod limits;

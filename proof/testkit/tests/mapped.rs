@@ -24,7 +24,7 @@ fn fixture() -> Fixture {
     Fixture::on(Engine::SCRATCHPAD)
 }
 
-/// Takes note of the memory of homes.
+/// Collects the memory of homes.
 #[derive(Default)]
 struct Watch(Mutex<Vec<Arc<dyn Nvm>>>);
 
@@ -39,10 +39,11 @@ impl Hook for Watch {
     }
 }
 
-/// Locks that this process has of a file, as the kernel tells them: to ask in any other way would give them back.
+/// The locks that this process has on a file, according to the kernel's list. Any other way to ask would
+/// release them.
 ///
-/// The kernel goes through the locks of all processes, a part at a time: as others come and go, one may be passed over or told
-/// twice. In most readings it is not.
+/// The kernel lists the locks of all processes, a part at a time. If other locks come and go meanwhile, it
+/// may miss one or list it twice. Most readings are right, so this returns the median.
 fn locks(path: &Path) -> usize {
     let mut readings = [(); 15].map(|()| locks_in_one_reading(path));
     readings.sort_unstable();
@@ -60,7 +61,7 @@ fn locks_in_one_reading(path: &Path) -> usize {
         .count()
 }
 
-/// Descriptors that this process has of a file.
+/// The descriptors that this process has open on a file.
 fn descriptors(path: &Path) -> usize {
     let all = fs::read_dir("/proc/self/fd").unwrap();
     all.filter(|entry| fs::read_link(entry.as_ref().unwrap().path()).is_ok_and(|to| to == path)).count()
@@ -75,7 +76,7 @@ fn fill(conn: &Connection, rows: usize) {
     .unwrap();
 }
 
-/// What SQLite says of the database's size.
+/// The database's size according to SQLite.
 fn bytes_of(conn: &Connection) -> u64 {
     let bytes = one::<i64>(conn, "PRAGMA page_count") * one::<i64>(conn, "PRAGMA page_size");
     u64::try_from(bytes).unwrap()
@@ -127,7 +128,7 @@ fn inv18_locks_of_the_process_stay_whatever_connection_goes_first() {
     }
 }
 
-/// A connection that is not ours has a lock when the descriptor of the mapping could go.
+/// Another connection, not one of Duralite, has a lock when the mapping's descriptor could be closed.
 #[test]
 fn inv18_locks_of_other_connections_stay_when_the_mapping_has_gone() {
     let fixture = fixture();
@@ -157,7 +158,7 @@ fn inv19_a_file_that_an_outsider_cuts_ends_in_an_error() {
     run(&conn, "PRAGMA cache_size=5").unwrap();
     fill(&conn, 500);
     checkpoint(&conn);
-    // By another process: this one's locks would go with the file that it closes.
+    // Another process must cut the file: closing it would release this process's locks.
     let cut = Command::new("truncate").args(["-s", "8192"]).arg(&path).status();
     if !cut.is_ok_and(|status| status.success()) {
         return skip("no file is cut", "there is no truncate");
@@ -167,7 +168,7 @@ fn inv19_a_file_that_an_outsider_cuts_ends_in_an_error() {
     let refused = run(&conn, "CREATE TABLE more(a)").unwrap_err();
     assert_eq!(code(&refused) & 0xff, ffi::SQLITE_IOERR, "nothing more is acknowledged: {refused}");
     drop(conn);
-    // As for stock SQLite, what is left is not a sound database; it is looked at anew.
+    // As with stock SQLite, the rest is not a sound database. A new connection reads it again.
     let conn = connect(&fixture.uri(NAME, "")).unwrap();
     let found = run(&conn, "SELECT sum(length(b)) FROM t");
     assert!(found.is_err());
@@ -217,7 +218,7 @@ fn others_follow_when_the_file_is_cut_and_grows_again() {
         assert!(size() < largest / 4);
         assert_eq!(size(), bytes_of(&conn), "the file has the size of the database");
         assert_eq!(other.run("SELECT sum(length(b)) FROM t"), "10000");
-        // Now the other process makes it long again.
+        // Now the other process makes the file long again.
         let sql = "INSERT INTO t(b) SELECT randomblob(1000) FROM t a, t b, t c WHERE c.a <= 3";
         assert_eq!(other.run(sql), "");
         assert!(other.run("PRAGMA wal_checkpoint(TRUNCATE)").starts_with('0'), "round {round}");
@@ -229,7 +230,7 @@ fn others_follow_when_the_file_is_cut_and_grows_again() {
     integrity(&stock(&fixture.path(NAME)));
 }
 
-/// Nothing but frames is in the log: the original keeps them.
+/// The log contains only frames, so the original keeps them.
 #[test]
 fn a_copy_takes_a_log_over_and_leaves_it_as_it_was() {
     let fixture = fixture();
@@ -252,7 +253,7 @@ fn a_copy_takes_a_log_over_and_leaves_it_as_it_was() {
     integrity(&conn);
 }
 
-/// Chunks are those of the VFS below, whose file is not grown by way of it.
+/// The chunk size belongs to the VFS below, and this VFS does not grow the file through it.
 #[test]
 fn chunks_do_not_make_the_file_longer_than_the_database() {
     let fixture = fixture();
@@ -304,7 +305,7 @@ fn every_way_to_make_pages_durable_serves() {
     }
 }
 
-/// Bytes of address space that this process has of a file.
+/// Bytes of address space in which this process has mapped a file.
 fn addresses(path: &Path) -> u64 {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     let of_file = maps.lines().filter(|line| line.ends_with(path.to_str().unwrap()));
@@ -333,7 +334,7 @@ fn many_databases_leave_a_process_its_addresses() {
         let taken = addresses(path);
         assert!(taken > 0 && taken <= 64 << 20, "{taken} bytes for {}", path.display());
     }
-    // What any program may ask for.
+    // An allocation that any program may make.
     let mut memory = Vec::<u8>::new();
     memory.try_reserve_exact(1 << 30).unwrap();
 }
@@ -345,7 +346,7 @@ fn a_database_outgrows_its_addresses_while_others_read() {
     let fixture = fixture();
     let patient = || {
         let conn = fixture.open(NAME);
-        // Neither is told that it is busy while the other one starts or checkpoints.
+        // Neither connection gets a busy error while the other one starts or makes a checkpoint.
         conn.busy_timeout(Duration::from_secs(60)).unwrap();
         conn
     };
@@ -371,7 +372,7 @@ fn a_database_outgrows_its_addresses_while_others_read() {
         });
         for _ in 0..STEPS {
             fill(&writer, ROWS as usize);
-            // With a reader that is in the way the rest is written by the next one.
+            // If a reader is in the way, the next checkpoint writes the rest.
             let _busy = one::<i64>(&writer, "PRAGMA wal_checkpoint(PASSIVE)");
         }
         drop(stop);

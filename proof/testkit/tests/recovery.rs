@@ -1,11 +1,12 @@
-//! What the first connection after a crash does, and what SQLite finds after it.
+//! What the first connection after a crash does, and what SQLite finds after that.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::fs;
 
 use duralite_testkit::{Actor, Engine, Fixture, connect, integrity, one, run};
 
-/// A database whose writer was killed with so many commits in the log, and the sum of what it has written.
+/// A database whose writer was killed with some commits in the log. Returns the sum of what the writer has
+/// written.
 fn crashed(fixture: &Fixture) -> i64 {
     let mut writer = Actor::sql(&fixture.uri("r.db", ""));
     for sql in
@@ -16,7 +17,7 @@ fn crashed(fixture: &Fixture) -> i64 {
     for n in 1..=300 {
         writer.run(&format!("INSERT INTO t VALUES({n}, printf('%0200d', {n}))"));
     }
-    // Rows change once more, and the database is shorter than it was.
+    // Rows change once more, and the database becomes shorter.
     writer.run("UPDATE t SET b = printf('%0200d', a + 1) WHERE a % 3 = 0");
     writer.run("DELETE FROM t WHERE a > 200");
     writer.run("VACUUM");
@@ -26,7 +27,7 @@ fn crashed(fixture: &Fixture) -> i64 {
 
 const SUM: &str = "SELECT sum(CAST(b AS INTEGER)) FROM t";
 
-/// Whether this engine has nothing before the database file.
+/// Whether this engine has no home between SQLite and the database file.
 fn is_plain(fixture: &Fixture) -> bool {
     [Engine::WALDIO, Engine::NVWAL].contains(&fixture.engine())
 }

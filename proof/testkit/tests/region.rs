@@ -1,4 +1,5 @@
-//! The region that the logs of `scratchpad` share: who has what of it when logs are moved, deleted and replaced.
+//! The region that the logs of `scratchpad` share: which log owns which pages when logs are moved, deleted
+//! and replaced.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fs;
@@ -11,7 +12,7 @@ use duralite_journal::scratchpad::{RegionUse, is_region_name, reclaim};
 use duralite_testkit::{Actor, Engine, Fixture, code, connect, integrity, one, run};
 use rusqlite::{Connection, ffi};
 
-/// Pages of such a region are soon used up.
+/// The pages of a region of this size are soon used up.
 const SMALL: &str = "scratchpad_bytes=256k";
 
 fn fixture() -> Fixture {
@@ -22,7 +23,7 @@ fn open(fixture: &Fixture, name: &str) -> Connection {
     connect(&fixture.uri(name, SMALL)).unwrap()
 }
 
-/// A process with `name` open in WAL mode, which has committed `rows` rows of a kilobyte.
+/// A process that has `name` open in WAL mode, and has committed `rows` rows of a kilobyte.
 fn writer(fixture: &Fixture, name: &str, rows: u32) -> Actor {
     let mut actor = Actor::sql(&fixture.uri(name, SMALL));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -34,12 +35,12 @@ fn writer(fixture: &Fixture, name: &str, rows: u32) -> Actor {
     actor
 }
 
-/// Commits until the region has no room left; how often that was possible.
+/// Inserts until the region has no space left. Returns how many insertions succeeded.
 fn fill(conn: &Connection) -> u32 {
     for sql in ["PRAGMA journal_mode=WAL", "PRAGMA wal_autocheckpoint=0", "CREATE TABLE IF NOT EXISTS f(b)"] {
         run(conn, sql).unwrap();
     }
-    // In one transaction, so that no checkpoint makes room.
+    // In one transaction, so that no checkpoint frees space.
     run(conn, "PRAGMA cache_size=1").unwrap();
     run(conn, "BEGIN").unwrap();
     for count in 0.. {
@@ -66,7 +67,7 @@ fn region_file(fixture: &Fixture) -> Option<PathBuf> {
     entries.map(|entry| entry.unwrap().path()).find(|path| is_region_name(path))
 }
 
-/// Moves a database and its log elsewhere, as people do who do not know of regions.
+/// Moves a database and its log elsewhere, like a user who does not know about regions.
 fn move_away(fixture: &Fixture, name: &str) -> Fixture {
     let other = self::fixture();
     fs::rename(fixture.path(name), other.path(name)).unwrap();
@@ -104,7 +105,7 @@ fn inv25_a_log_whose_pages_were_discarded_is_an_error_and_not_empty() {
     let fixture = fixture();
     writer(&fixture, "moved.db", 5).kill();
     let other = move_away(&fixture, "moved.db");
-    // Somebody uses the region still.
+    // Another database still uses the region.
     let keeper = open(&fixture, "keeper.db");
     run(&keeper, "PRAGMA journal_mode=WAL").unwrap();
     run(&keeper, "CREATE TABLE t(a)").unwrap();
@@ -127,7 +128,7 @@ fn what_a_deleted_log_has_had_is_given_back_by_name() {
     let before = fill(&open(&fixture, "full.db"));
     let given = reclaim(fixture.log_dir(), true).unwrap();
     assert!(given[0].missing_bytes > 0 && given[0].used_bytes == 0, "{given:?}");
-    // Nobody uses it, and no log is in it.
+    // No process uses the region, and it holds no log's pages.
     assert_eq!(region_file(&fixture), None);
     let after = fill(&open(&fixture, "full.db"));
     assert!(after > before, "{after} after {before}");
@@ -161,7 +162,7 @@ fn the_region_of_an_empty_log_that_was_moved_stays() {
     assert_eq!(actor.run("PRAGMA wal_checkpoint(TRUNCATE)"), "0|0|0");
     actor.kill();
     let other = move_away(&fixture, "moved.db");
-    // Whoever closes another database last finds a region in which nothing is.
+    // The last close of another database finds a region without used pages.
     let conn = open(&fixture, "other.db");
     run(&conn, "PRAGMA journal_mode=WAL").unwrap();
     run(&conn, "CREATE TABLE t(a)").unwrap();
@@ -172,7 +173,7 @@ fn the_region_of_an_empty_log_that_was_moved_stays() {
     assert_eq!(region_file(&fixture), None, "it had no log any more");
 }
 
-/// A copy of a log beside it is nothing of its own: what it is found to hold is the original's.
+/// A copy of a log beside it owns nothing: the pages that it refers to are the original's.
 #[test]
 fn a_copy_of_a_log_that_is_collected_gives_nothing_back() {
     let fixture = fixture();
@@ -227,7 +228,7 @@ fn the_last_user_of_a_region_may_leave_while_a_log_is_made_in_it() {
     assert_eq!(region_file(&fixture), None);
 }
 
-/// What processes of a log have left that were killed, a rollback journal may have as well.
+/// Space that killed processes of a log have left is also available to a rollback journal.
 #[test]
 fn inv24_a_rollback_journal_finds_the_room_that_the_dead_have_left() {
     let fixture = fixture();
@@ -240,13 +241,13 @@ fn inv24_a_rollback_journal_finds_the_room_that_the_dead_have_left() {
         assert_eq!(actor.run("BEGIN"), "");
         assert_eq!(actor.run("UPDATE t SET b = randomblob(150000)"), "");
         actor.kill();
-        // It is rolled back, and its pages are its slot's no more than anybody's.
+        // The transaction is rolled back, and its pages no longer belong to its process slot.
         assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t WHERE b = zeroblob(150000)"), 1, "{round}");
         run(&conn, "UPDATE t SET a = a + 1").unwrap();
     }
 }
 
-/// A journal that PERSIST has zeroed goes with its log.
+/// The space of a journal that PERSIST has zeroed is freed with its log.
 #[test]
 fn a_persisted_journal_leaves_nothing_in_the_region() {
     let fixture = fixture();
@@ -269,7 +270,7 @@ fn a_persisted_journal_leaves_nothing_in_the_region() {
     }
 }
 
-/// What other logs have of the region no checkpoint of this one gives back.
+/// No checkpoint of this log frees the pages that other logs have in the region.
 #[test]
 fn inv10_a_log_does_not_start_over_because_of_what_others_have() {
     let fixture = fixture();
@@ -291,7 +292,7 @@ fn inv10_a_log_does_not_start_over_because_of_what_others_have() {
     assert_eq!(other.run("SELECT count(*) FROM t"), "40");
 }
 
-/// Who has found no room and is idle since holds none of it either.
+/// A connection that found no space and is idle since must not hold any space.
 #[test]
 fn a_transaction_that_was_rolled_back_leaves_its_room_to_others() {
     let fixture = fixture();

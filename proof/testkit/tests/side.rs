@@ -1,4 +1,5 @@
-//! A database whose pages a home keeps from its file, the header too, under real SQLite.
+//! A database with a home that keeps all pages out of the database file, including the header, under real
+//! SQLite.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fs;
@@ -23,7 +24,8 @@ fn header_on_disk(fixture: &Fixture, name: &str) -> Vec<u8> {
     header
 }
 
-/// A database that a killed process left, with nothing in the log and everything held.
+/// A database that a killed process has left, with nothing in the log and all pages held by the home. Returns
+/// the header on disk.
 fn held(fixture: &Fixture) -> Vec<u8> {
     let mut actor = Actor::sql(&fixture.uri(NAME, ""));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -56,14 +58,14 @@ fn inv01_the_header_in_the_file_is_as_old_as_the_guard_until_it_is_lifted() {
     let before = held(&fixture);
     assert_eq!(header_on_disk(&fixture, NAME), before, "the header went past the home");
     check(&fixture, NAME);
-    // The last connection has drained it: the file by itself is the database.
+    // The last connection has drained the home, so the file by itself is the database.
     fixture.assert_plain(NAME);
     assert!(fixture.logs().is_empty());
     let conn = stock(&fixture.path(NAME));
     assert_eq!(one::<i64>(&conn, "PRAGMA user_version"), 7);
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
     drop(conn);
-    // With the next guard nothing shows of what was held under the last.
+    // Under the next guard, pages that were held before do not appear again.
     let conn = fixture.open(NAME);
     run(&conn, "UPDATE t SET a = 9").unwrap();
     assert_eq!(one::<i64>(&conn, "SELECT sum(length(b)) FROM t"), 20000);
@@ -108,12 +110,12 @@ fn a_copy_of_database_and_log_has_what_is_held() {
     copy_all(from.log_dir(), to.log_dir());
     check(&to, NAME);
     to.assert_plain(NAME);
-    // The original has everything still.
+    // The original still has everything.
     check(&from, NAME);
     from.assert_plain(NAME);
 }
 
-/// It could not be kept for its own database: draining a home may use up what it holds.
+/// The original could not keep the log: draining a home may use up the pages that it holds.
 #[test]
 fn a_copy_does_not_take_over_a_log_whose_home_holds_pages() {
     let fixture = fixture();
@@ -134,14 +136,14 @@ fn a_log_whose_home_holds_pages_is_not_thrown_away_as_empty() {
     let fixture = fixture();
     held(&fixture);
     let log = fixture.log();
-    // Somebody puts an old database in the place of the one that names it.
+    // An old database is put in the place of the one that names the log.
     let kept = fs::read(fixture.path(NAME)).unwrap();
     let mut plain = kept.clone();
     guard::unmask(0, &mut plain);
     fs::write(fixture.path(NAME), plain).unwrap();
     drop(fixture.open(NAME));
     assert_eq!(fixture.logs(), [log]);
-    // And takes it away again.
+    // And it is removed again.
     fs::write(fixture.path(NAME), kept).unwrap();
     check(&fixture, NAME);
 }

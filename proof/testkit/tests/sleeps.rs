@@ -1,6 +1,6 @@
-//! Who waits for WRITE waits in the queue for it, and never by one of SQLite's own sleeps.
+//! A connection that waits for WRITE waits in the queue for it, never in one of SQLite's own sleeps.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
-#![allow(unsafe_code)] // puts a function in the place of one of the base VFS's
+#![allow(unsafe_code)] // replaces a function of the base VFS
 
 use std::ffi::c_int;
 use std::sync::Barrier;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use duralite_testkit::Fixture;
 use rusqlite::ffi;
 
-/// SQLite's busy handler sleeps for a millisecond and more. Sleeps of its readers, who try again, are shorter.
+/// SQLite's busy handler sleeps for a millisecond or more. A reader that tries again sleeps for less.
 const BUSY_MICROSECONDS: c_int = 1000;
 const THREADS: usize = 4;
 const COMMITS: usize = 3000;
@@ -25,7 +25,7 @@ unsafe extern "C" fn counting(_: *mut ffi::sqlite3_vfs, microseconds: c_int) -> 
     microseconds
 }
 
-/// A snapshot that is older than WRITE is refused by SQLite itself, after it has got the lock.
+/// SQLite itself refuses a snapshot that is older than WRITE, after it has got the lock.
 #[test]
 fn a_snapshot_that_is_old_by_the_time_of_write_waits_in_the_queue() {
     // SAFETY: before anything else uses SQLite in this process, which has this test only.

@@ -1,8 +1,10 @@
-//! The files of a crate depend on each other one way: no file uses something of one that uses, by whatever detour,
-//! something of it. No more do its folders: a module below the root, with all that is in it. A circle is named with the way around it.
+//! The files of a crate must depend on each other in one direction: no file may use something of a file that
+//! uses it, directly or indirectly. The same must hold for folders: the modules below the root, with
+//! everything in them. A cycle is reported with its path.
 //!
-//! What counts is what a file names outside its tests: `use` and paths in code, with names that a module only passes
-//! on (`use child::Name`) followed to where they are from. `mod child;` alone is no use of the child.
+//! A dependency is whatever a file names outside its tests: `use` and paths in code. Names that a module only
+//! re-exports (`use child::Name`) are followed to where they are defined. `mod child;` alone does not count
+//! as a use of the child.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -21,7 +23,7 @@ enum Token {
 
 use Token::{Name, Other};
 
-/// The tokens of a source without comments, and with nothing where texts and characters are.
+/// The tokens of a source without comments, string literals and character literals.
 fn tokens(source: &str) -> Vec<Token> {
     let text: Vec<char> = source.chars().collect();
     let mut found = Vec::new();
@@ -59,7 +61,7 @@ fn tokens(source: &str) -> Vec<Token> {
     found
 }
 
-/// Behind the next `what`.
+/// The position after the next `what`.
 fn end_of(text: &[char], at: usize, what: &str) -> usize {
     let what: Vec<char> = what.chars().collect();
     let found = text[at..].windows(what.len()).position(|window| window == what);
@@ -74,7 +76,7 @@ fn end_of_text(text: &[char], quote: usize) -> usize {
     at + 1
 }
 
-/// A lifetime ends where its quote does.
+/// The end of a character literal. For a lifetime it is the position after the quote.
 fn end_of_character(text: &[char], quote: usize) -> usize {
     match text.get(quote + 1) {
         Some('\\') => end_of(text, quote + 3, "'"),
@@ -83,7 +85,7 @@ fn end_of_character(text: &[char], quote: usize) -> usize {
     }
 }
 
-/// The end of a raw text whose `#` or quote is at `at`.
+/// The end of a raw string literal whose `#` or quote is at `at`.
 fn raw_text(text: &[char], at: usize) -> Option<usize> {
     let marks = text[at..].iter().take_while(|c| **c == '#').count();
     (text.get(at + marks) == Some(&'"'))
@@ -110,7 +112,7 @@ fn is_name(token: Option<&Token>, name: &str) -> bool {
     matches!(token, Some(Name(found)) if found == name)
 }
 
-/// Leaves out what is there for tests only.
+/// Removes items that are only for tests.
 fn without_tests(tokens: &[Token]) -> Vec<Token> {
     let mut kept = Vec::new();
     let mut at = 0;
@@ -129,7 +131,7 @@ fn without_tests(tokens: &[Token]) -> Vec<Token> {
     kept
 }
 
-/// The end of the item that begins at `at`, maybe with more attributes.
+/// The end of the item that begins at `at`, which may have more attributes.
 fn end_of_item(tokens: &[Token], mut at: usize) -> usize {
     while let Some(token) = tokens.get(at) {
         match token {
@@ -142,14 +144,14 @@ fn end_of_item(tokens: &[Token], mut at: usize) -> usize {
     at
 }
 
-/// A name that a `use` brings in, and the path that it stands for.
+/// A name that a `use` imports, and the path that it stands for.
 struct Import {
     name: String,
     path: Vec<String>,
     is_public: bool,
 }
 
-/// What one file says about others.
+/// What one file says about other files.
 #[derive(Default)]
 struct File {
     children: Vec<String>,
@@ -182,14 +184,14 @@ fn read(tokens: &[Token]) -> File {
                 file.paths.push(path);
             }
         } else {
-            // What begins with `::` is another crate's.
+            // A path that begins with `::` belongs to another crate.
             at += if tokens[at] == Token::Path { 2 } else { 1 };
         }
     }
     file
 }
 
-/// Adds what one branch of a `use` brings in.
+/// Adds the names that one branch of a `use` imports.
 fn tree(tokens: &[Token], before: &[String], is_public: bool, imports: &mut Vec<Import>) {
     let mut path = before.to_vec();
     let mut at = 0;
@@ -218,7 +220,7 @@ fn tree(tokens: &[Token], before: &[String], is_public: bool, imports: &mut Vec<
     }
 }
 
-/// The parts between commas that are in no deeper braces.
+/// The parts between commas, ignoring commas in nested braces.
 fn branches(tokens: &[Token]) -> Vec<&[Token]> {
     let mut parts = Vec::new();
     let (mut begin, mut at) = (0, 0);
@@ -242,7 +244,7 @@ fn branches(tokens: &[Token]) -> Vec<&[Token]> {
 struct Modules(BTreeMap<Module, File>);
 
 impl Modules {
-    /// Those that lead from a crate's root.
+    /// The modules that can be reached from a crate's root.
     fn of(root: &Path) -> Self {
         let mut modules = BTreeMap::new();
         let dir = root.parent().map(Path::to_path_buf).unwrap_or_default();
@@ -254,7 +256,7 @@ impl Modules {
                 let of_child = [module.clone(), vec![child.clone()]].concat();
                 let below = dir.join(child);
                 let beside = [dir.join(format!("{child}.rs")), below.join("mod.rs")];
-                // One in braces in this file, or under `#[path]`, is not there.
+                // A module in braces in this file, or under `#[path]`, has no such file.
                 if let Some(path) = beside.into_iter().find(|path| path.is_file()) {
                     found.push((of_child, path, below));
                 }
@@ -264,7 +266,7 @@ impl Modules {
         Self(modules)
     }
 
-    /// From the crate's root; `None` for a path that leads out of the crate.
+    /// The path from the crate's root; `None` for a path that leads out of the crate.
     fn absolute(&self, from: &Module, path: &[String]) -> Option<Vec<String>> {
         let child = [from.as_slice(), &path[..1]].concat();
         match path[0].as_str() {
@@ -279,7 +281,7 @@ impl Modules {
         }
     }
 
-    /// The module that has what a path from the root leads to.
+    /// The module that owns what a path from the root names.
     fn owner(&self, path: &[String], depth: u32) -> Module {
         let len = (0..=path.len()).rev().find(|len| self.0.contains_key(&path[..*len])).unwrap_or(0);
         let (module, rest) = (path[..len].to_vec(), &path[len..]);
@@ -307,7 +309,7 @@ impl Modules {
     }
 }
 
-/// The shortest way from a module back to it.
+/// The shortest path from a module back to itself.
 fn way_back(uses: &BTreeMap<Module, BTreeSet<Module>>, start: &Module) -> Option<Vec<Module>> {
     let mut ways = VecDeque::from([vec![start.clone()]]);
     let mut seen = BTreeSet::new();
@@ -325,35 +327,36 @@ fn way_back(uses: &BTreeMap<Module, BTreeSet<Module>>, start: &Module) -> Option
     None
 }
 
-/// How the modules below the root use each other, each with all that is in it.
+/// How the modules below the root use each other, each with everything in it.
 fn uses_of_folders(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module, BTreeSet<Module>> {
     let folder = |module: &Module| module.iter().take(1).cloned().collect::<Module>();
     let mut found: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
     for (module, used) in uses {
         let from = folder(module);
-        // The root passes names on, and holds what all use.
+        // The root is left out: it re-exports names, and has what all modules use.
         let others = used.iter().map(folder).filter(|other| !other.is_empty() && *other != from);
         found.entry(from.clone()).or_default().extend(others);
     }
     found
 }
 
-/// Crates with folders that are in a circle still.
+/// Crates whose folders still have cycles.
 const WITH_CIRCLES_OF_FOLDERS: [&str; 2] = ["crates/sqlite-vfs", "proof/storebench"];
 
-/// The circles of files of the crate with this root, or of folders if there is none, as [`circles_among`] has them.
+/// The cycles among the files of the crate with this root. If there are none and `of_folders` is set, those
+/// among its folders. The result is that of [`circles_among`].
 fn circles(root: &Path, of_folders: bool) -> (usize, BTreeSet<String>) {
     let uses = Modules::of(root).uses();
     let in_files = circles_among(&uses);
     if in_files.0 > 0 || !of_folders { in_files } else { circles_among(&uses_of_folders(&uses)) }
 }
 
-/// How many modules are in circles, and the ways around them.
+/// How many modules are in cycles, and the paths of these cycles.
 fn circles_among(uses: &BTreeMap<Module, BTreeSet<Module>>) -> (usize, BTreeSet<String>) {
     let named = |module: &Module| if module.is_empty() { "the root".to_owned() } else { module.join("::") };
     let ways: Vec<_> = uses.keys().filter_map(|module| way_back(uses, module)).collect();
     let texts = ways.iter().map(|way| {
-        // One circle is told once, from its first module on.
+        // Each cycle is reported once, from its first module on.
         let around = &way[..way.len() - 1];
         let first = (0..around.len()).min_by_key(|at| &around[*at]).unwrap_or(0);
         let mut names: Vec<_> =
@@ -403,7 +406,7 @@ fn the_files_of_a_crate_depend_on_each_other_one_way() {
     assert!(wrong.is_empty(), "circles:\n{}", wrong.join("\n"));
 }
 
-/// Writes a crate of these files; what circles it has.
+/// Writes a crate with these files, and returns its cycles.
 fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     for (path, source) in files {
@@ -436,7 +439,7 @@ fn circles_are_found_however_they_are_written() {
     assert_eq!(folders, ["a -> b -> a"]);
 }
 
-/// Whoever looks for an engine asks the registry: nothing else depends on which ones there are.
+/// Code that needs an engine asks the registry. No other code depends on which engines exist.
 #[test]
 fn the_registry_alone_names_the_engines() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/journal/src/lib.rs");
@@ -453,7 +456,7 @@ fn the_registry_alone_names_the_engines() {
 fn what_is_no_use_makes_no_circle() {
     let found = circles_of(&[
         ("lib.rs", "mod a; mod b; mod c; use b::B; pub use a::A; fn f(_: B, _: c::C) {}"),
-        // Passed on by the root, which has none of it.
+        // Re-exported by the root, which does not define it.
         ("a.rs", "use super::B; pub struct A; impl<'c> A { fn g(&'c self) {} }"),
         (
             "b.rs",

@@ -1,4 +1,4 @@
-//! An engine that a program adds to the registry serves databases like the product's own.
+//! An engine that a program adds to the registry serves databases like the product's own engines.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use duralite_journal::directory;

@@ -1,5 +1,5 @@
-//! Stock SQLite gets its turn at each moment at which a process of Duralite has given up a lock, or is about to take one
-//! (invariants 1, 2, 7).
+//! Lets stock SQLite run at each moment at which a process of Duralite has released a lock, or is about to
+//! take one (invariants 1, 2, 7).
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod place;
@@ -9,17 +9,18 @@ use std::time::{Duration, Instant};
 
 use place::{Place, at_every_lock, insert};
 
-/// Whose answer it is.
+/// Which process gave an answer.
 const STOCK: bool = true;
 const OURS: bool = false;
 
-/// SQLite goes on with outdated pages of its cache where a connection leaves WAL mode.
+/// Where a connection leaves WAL mode, SQLite may use outdated pages of its cache.
 const FORGET: &str = "PRAGMA shrink_memory";
 const LEAVE: &str = "PRAGMA journal_mode=DELETE";
-/// Changes more than a small cache holds, so that the database is changed before the commit.
+/// Changes more pages than a small cache holds, so that the database file changes before the commit.
 const CHANGE_ALL: &str = "UPDATE pair SET a = a + 1";
 
-/// Stock SQLite leaves WAL mode while Duralite opens the WAL, and has a transaction open when that goes on.
+/// Stock SQLite leaves WAL mode while Duralite opens the WAL, and has a transaction open when Duralite
+/// continues.
 #[test]
 fn inv02_stock_sqlite_leaves_wal_mode_while_a_log_is_opened() {
     at_every_lock("", 4, |place, ours| {
@@ -51,10 +52,12 @@ fn inv02_stock_sqlite_leaves_wal_mode_while_a_log_is_opened() {
     });
 }
 
-/// Stock SQLite leaves WAL mode, returns to it, and dies before the rollback journal of its return is gone.
+/// Stock SQLite leaves WAL mode, returns to it, and dies before it has deleted the rollback journal of its
+/// return.
 #[test]
 fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
-    // Its writes are the journal's header, its page in three parts, its count, and the page of the database.
+    // Its writes are the journal's header, a page of the journal in three parts, the journal's page count,
+    // and the page of the database.
     const BEFORE_DELETION: u32 = 7;
     let deaths = Cell::new(0);
     at_every_lock("", 4, |place, ours| {
@@ -84,8 +87,8 @@ fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
     assert!(deaths.get() > 0, "no journal was left");
 }
 
-/// A killed program has left an ordinary `-wal`, which Duralite has checkpointed, with `locking_mode=EXCLUSIVE`; stock SQLite
-/// opens the database while that happens.
+/// A killed program has left an ordinary `-wal`. Duralite checkpoints it with `locking_mode=EXCLUSIVE`, and
+/// stock SQLite opens the database meanwhile.
 #[test]
 fn inv02_stock_sqlite_comes_while_an_exclusive_connection_opens_a_log() {
     at_every_lock("", 4, |place, ours| {
@@ -105,7 +108,8 @@ fn inv02_stock_sqlite_comes_while_an_exclusive_connection_opens_a_log() {
         }
         for _ in 0..2 {
             place.insert(&mut stock, STOCK);
-            // This may checkpoint what stock SQLite has just written, and what follows take the `-wal` for one that nobody needs.
+            // This may checkpoint what stock SQLite has just written. A later statement may then take the
+            // `-wal` for one that no process needs.
             place.insert_by(ours);
             let n = place.next();
             let begun = stock.run("BEGIN IMMEDIATE") + &stock.run(&insert(n));
@@ -137,11 +141,12 @@ fn inv13_stock_sqlite_writes_while_a_reader_opens_the_database() {
             stock.run("PRAGMA locking_mode=EXCLUSIVE");
             stock.run(FORGET);
             let left = stock.run(LEAVE);
-            // Half of the pairs once more, so that a reader who sees what is in the file sees half a transaction.
+            // Changes half of the pairs once more, so that a reader of the database file alone would see half
+            // a transaction.
             let steps = ["BEGIN IMMEDIATE", CHANGE_ALL, "UPDATE pair SET a = a + 1 WHERE id <= 20"];
             changed = (left == "delete").then(|| steps.map(|step| stock.run(step)).concat());
             if changed.is_none() {
-                // Somebody is in the way of who would stay connected.
+                // Another process keeps this connection from staying connected.
                 stock = place.stock();
             }
         });
@@ -170,10 +175,10 @@ fn inv13_stock_sqlite_writes_while_a_reader_opens_the_database() {
     });
 }
 
-/// A program that stays connected keeps a log from being made: a reader does without, soon.
+/// A program that stays connected keeps a log from being made. A reader must soon do without one.
 #[test]
 fn inv13_a_reader_does_not_wait_for_a_program_that_stays_connected() {
-    // What a process waits by itself is a quarter of a second.
+    // A process waits a quarter of a second by itself.
     const LONG: Duration = Duration::from_secs(10);
     let mut place = Place::new(4);
     let mut stock = place.stock();

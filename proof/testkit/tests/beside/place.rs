@@ -1,15 +1,15 @@
-//! A process of Duralite that is stopped before one lock after the other, what a process of stock SQLite does meanwhile, and what
-//! must be there in the end.
+//! Stops a process of Duralite before each of its locks in turn, lets a process of stock SQLite work
+//! meanwhile, and checks the final content.
 
 use std::collections::BTreeSet;
 
 use duralite_testkit::{Actor, Fixture, VERSIONS};
 
 const NAME: &str = "t.db";
-/// Enough for a few times all that an opening that has to wait does again and again.
+/// A few times the locks that an opening takes which waits and tries again.
 const LOCKS: u64 = 48;
 
-/// One database, what has been acknowledged, and what was wrong.
+/// A database, its acknowledged rows, and what was found wrong.
 pub struct Place {
     fixture: Fixture,
     acknowledged: BTreeSet<i64>,
@@ -18,7 +18,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// A database in WAL mode that nobody has open. `rows` begin the table.
+    /// A database in WAL mode that no process has open. The table begins with `rows` rows.
     pub fn new(rows: i64) -> Self {
         let place =
             Self { fixture: Fixture::new(), acknowledged: BTreeSet::new(), next: 1, wrong: Vec::new() };
@@ -34,7 +34,7 @@ impl Place {
         place
     }
 
-    /// What the database file says of its journal mode: 2 is WAL.
+    /// The database file's journal mode bytes: 2 is WAL.
     pub fn versions(&self) -> Vec<u8> {
         std::fs::read(self.fixture.path(NAME)).unwrap()[VERSIONS].to_vec()
     }
@@ -53,12 +53,12 @@ impl Place {
         Actor::sql(&self.fixture.uri(NAME, "mode=ro"))
     }
 
-    /// One that is told at which step to die.
+    /// A process of stock SQLite that can be told at which step to die.
     pub fn mortal(&self) -> Actor {
         Actor::start(&["stepping", &self.stock_uri()])
     }
 
-    /// Inserts a row, which is acknowledged if there is no error. Returns what the process has said.
+    /// Inserts a row, which counts as acknowledged if there is no error. Returns the process's answer.
     pub fn insert(&mut self, who: &mut Actor, stock: bool) -> String {
         let n = self.next();
         let answer = who.run(&insert(n));
@@ -66,14 +66,14 @@ impl Place {
         answer
     }
 
-    /// The same by the process of Duralite that may have been stopped.
+    /// Inserts a row by the process of Duralite that may have been stopped.
     pub fn insert_by(&mut self, ours: &mut Halting) {
         let n = self.next();
         let answer = ours.run(&insert(n), || {});
         self.answered(n, &answer, false);
     }
 
-    /// What a reader of Duralite says to how many values all rows of the pairs have.
+    /// Checks a reader's answer to how many different values the rows of the pairs have: there must be one.
     pub fn sees_one_state(&mut self, answer: &str) {
         self.may_say(answer, false);
         if !answer.starts_with("error: ") && answer != "1" {
@@ -86,7 +86,7 @@ impl Place {
         self.next
     }
 
-    /// What became of the insertion of a row.
+    /// Records the answer to the insertion of row `n`.
     pub fn answered(&mut self, n: i64, answer: &str, stock: bool) {
         if answer.is_empty() {
             self.acknowledged.insert(n);
@@ -95,12 +95,12 @@ impl Place {
         }
     }
 
-    /// An error has to be one that somebody in the way explains; stock SQLite may meet the guard too.
+    /// Checks that an error is explained by a lock of another process. Stock SQLite may also meet the guard.
     pub fn may_say(&mut self, answer: &str, stock: bool) {
         let guard = ["file is not a database", "attempt to write a readonly database"];
         let excused = !answer.starts_with("error: ")
             || answer.contains("is locked")
-            // A process that is stopped has the lock under which SQLite recovers the wal-index.
+            // A stopped process may hold the lock under which SQLite recovers the wal-index.
             || answer.contains("locking protocol")
             || (stock && guard.iter().any(|text| answer.contains(text)));
         if !excused {
@@ -109,7 +109,7 @@ impl Place {
         }
     }
 
-    /// Checks a reader's answer to `SELECT n FROM t`: every row that was acknowledged is there.
+    /// Checks a reader's answer to `SELECT n FROM t`: every acknowledged row must be there.
     pub fn has_all(&mut self, answer: &str, who: &str) {
         let found: BTreeSet<i64> = answer.split_whitespace().filter_map(|row| row.parse().ok()).collect();
         let lost: Vec<_> = self.acknowledged.difference(&found).collect();
@@ -118,7 +118,7 @@ impl Place {
         }
     }
 
-    /// When all have closed: once more by Duralite, and then by stock SQLite.
+    /// Checks the rows after all have closed: by Duralite, and then by stock SQLite.
     fn audit(&mut self) {
         for (who, uri) in [
             ("Duralite, in the end,", self.fixture.uri(NAME, "")),
@@ -144,14 +144,14 @@ pub fn insert(n: i64) -> String {
     format!("INSERT INTO t VALUES({n}, randomblob(100))")
 }
 
-/// A process of Duralite that stops once.
+/// A process of Duralite that stops itself once.
 pub struct Halting {
     actor: Actor,
     halted: bool,
 }
 
 impl Halting {
-    /// Runs a statement. If the process stops meanwhile, `meanwhile` is done before it goes on.
+    /// Runs a statement. If the process stops meanwhile, calls `meanwhile` before the process continues.
     pub fn run(&mut self, statement: &str, meanwhile: impl FnOnce()) -> String {
         self.actor.tell(statement);
         let line = self.actor.line();
@@ -166,12 +166,12 @@ impl Halting {
     }
 }
 
-/// Does `case` with a process of Duralite that is stopped before its first lock, then with one that is stopped before its second, and
-/// so on. The case closes all that it opens. The control comes first, in which that process is one of stock SQLite too. Fails with
-/// all that was wrong.
+/// Runs `case` with a process of Duralite that is stopped before its first lock, then with one that is
+/// stopped before its second lock, and so on. The case must close everything that it opens. A control runs
+/// first, in which that process is also one of stock SQLite.
 ///
 /// # Panics
-/// When something was wrong.
+/// With everything that was wrong, if anything was.
 pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut Halting)) {
     for control in [true, false] {
         let what = if control { "the control, " } else { "" };
@@ -181,7 +181,7 @@ pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut
     }
 }
 
-/// How many locks there were, and what was wrong.
+/// Returns how many locks there were, and what was wrong.
 fn at_each_lock(
     parameters: &str,
     rows: i64,

@@ -1,4 +1,4 @@
-//! `sqlite3_file_control`, and what VFSs above and below do with it.
+//! `sqlite3_file_control`, and how VFSs above and below use it.
 #![allow(unsafe_code)] // calls SQLite's C interface
 
 use std::ffi::c_int;
@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use duralite_testkit::{Actor, Engine, Fixture, one, run, stock};
 use rusqlite::{Connection, ffi};
 
-/// Calls a file control of the main database with a number, and returns what it then is.
+/// Calls a file control of the main database with a number, and returns the number's new value.
 fn control(conn: &Connection, op: c_int, number: c_int) -> c_int {
     let mut number = number;
     // SAFETY: an open connection; the controls used here take an int.
@@ -28,7 +28,7 @@ fn readers_in_other_processes_are_told_of() {
     assert_eq!(reader.run("BEGIN"), "");
     assert_eq!(reader.run("SELECT count(*) FROM t"), "0");
     assert_eq!(external(&conn), 1);
-    // Its own transaction is none of another process.
+    // Its own transaction does not count as that of another process.
     run(&conn, "BEGIN").unwrap();
     assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), 0);
     assert_eq!(reader.run("COMMIT"), "");
@@ -42,7 +42,7 @@ fn inv01_a_vfs_above_may_fill_reserved_bytes_on_the_way_home() {
     const RESERVED: usize = 8;
     let fixture = Fixture::new();
     if fixture.engine() == Engine::PPL {
-        // It refuses such a database: see `an_engine_that_writes_pages_by_itself_refuses_reserved_bytes`.
+        // `ppl` refuses such a database: see `an_engine_that_writes_pages_by_itself_refuses_reserved_bytes`.
         return;
     }
     let conn = stock(&fixture.path("c.db"));
@@ -56,19 +56,20 @@ fn inv01_a_vfs_above_may_fill_reserved_bytes_on_the_way_home() {
     let conn = fixture.open("c.db");
     run(&conn, "INSERT INTO t VALUES(1)").unwrap();
     assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(PASSIVE)"), 0);
-    // As a VFS does that keeps checksums there.
+    // Writes there like a VFS that keeps checksums in the reserved bytes.
     let file = std::fs::OpenOptions::new().write(true).open(fixture.path("c.db")).unwrap();
     for page in 1..=2 {
         file.write_all_at(b"checksum", page * 4096 - RESERVED as u64).unwrap();
     }
-    // Kept open: closing it would give SQLite's locks back.
+    // The file is kept open, because closing it would release SQLite's locks.
     conn.close().unwrap();
     drop(file);
     fixture.assert_plain("c.db");
     assert_eq!(one::<i64>(&stock(&fixture.path("c.db")), "SELECT sum(a) FROM t"), 1);
 }
 
-/// A VFS above this one fills the reserved bytes as SQLite writes pages home (`cksumvfs` does): nothing may go home past it.
+/// A VFS above Duralite's, such as `cksumvfs`, fills the reserved bytes when SQLite writes pages home. So no
+/// page may be written home without that VFS.
 #[test]
 fn pages_with_reserved_bytes_go_home_by_sqlite_only() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {
@@ -100,12 +101,13 @@ fn pages_with_reserved_bytes_go_home_by_sqlite_only() {
     }
 }
 
-/// The same of an ordinary `-wal` that stock SQLite has left: it is served as it is, until SQLite closes it through that VFS.
+/// The same for an ordinary `-wal` that stock SQLite has left: it is served as it is until SQLite closes it
+/// through that VFS.
 #[test]
 fn an_ordinary_wal_with_reserved_bytes_goes_home_by_its_users_only() {
     let fixture = Fixture::new();
     if fixture.engine() == Engine::PPL {
-        // It refuses such a database: see `an_engine_that_writes_pages_by_itself_refuses_reserved_bytes`.
+        // `ppl` refuses such a database: see `an_engine_that_writes_pages_by_itself_refuses_reserved_bytes`.
         return;
     }
     let path = fixture.path("c.db");

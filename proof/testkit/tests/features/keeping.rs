@@ -1,4 +1,4 @@
-//! `on_close=keep`: guard and log stay at the last close, for the next opening.
+//! `on_close=keep`: the last close leaves guard and log in place for the next opening.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -15,7 +15,7 @@ fn can_stay(engine: &Engine) -> bool {
     engine.descriptor().settings.iter().any(|setting| setting.name == "on_close")
 }
 
-/// On the engine under test, if its log can stay.
+/// A fixture for the engine under test if its log can stay, otherwise for `ppl`.
 fn place() -> Fixture {
     Fixture::on(Some(Engine::under_test()).filter(can_stay).unwrap_or(Engine::PPL))
 }
@@ -24,7 +24,7 @@ fn number(conn: &Connection, name: &str) -> u64 {
     status_of(conn)[name].parse().unwrap()
 }
 
-/// Guard and log are there, and nobody has the database open.
+/// Asserts that guard and log are there, and that no process has the database open.
 fn assert_kept(fixture: &Fixture, name: &str) {
     assert!(fixture.is_guarded(name), "the guard was lifted");
     assert_eq!(fixture.logs().len(), 1, "{:?}", fixture.logs());
@@ -32,7 +32,7 @@ fn assert_kept(fixture: &Fixture, name: &str) {
     assert_eq!(code(&error), ffi::SQLITE_NOTADB);
 }
 
-/// A database that was closed with its log kept: its rows.
+/// Makes a database that was closed with its log kept. Returns its rows.
 fn kept(fixture: &Fixture, name: &str) -> Vec<Vec<rusqlite::types::Value>> {
     let conn = fixture.open_with(name, KEEP);
     fill(&conn, 300);
@@ -91,7 +91,8 @@ fn a_log_that_is_kept_goes_on_and_stays_short() {
     }
 }
 
-/// Opens a kept database of so many rows, reads, and commits: the flushes of each.
+/// Opens a kept database of this many rows, reads and commits. Returns the flushes of the opening and of the
+/// commit.
 fn flushes(fixture: &Fixture, rows: u32) -> [u64; 2] {
     let conn = fixture.open_with("k.db", KEEP);
     assert_eq!(one::<u32>(&conn, "SELECT count(*) FROM t"), rows);
@@ -104,7 +105,7 @@ fn flushes(fixture: &Fixture, rows: u32) -> [u64; 2] {
     [opening, commit]
 }
 
-/// The memory that the users of the only log share.
+/// The shared memory of the only log.
 fn shared_memory(fixture: &Fixture) -> PathBuf {
     let files = fs::read_dir(fixture.log_dir()).unwrap().map(|entry| entry.unwrap().path());
     let mut memory = files.filter(|path| path.as_os_str().as_encoded_bytes().ends_with(b"-shm"));
@@ -116,7 +117,7 @@ fn inv07_what_the_last_process_left_counts_as_durable_only_where_its_memory_tell
     const BOOT: u64 = 72;
     let fixture = Fixture::on(Engine::WALDIO);
     kept(&fixture, "k.db");
-    // The log gets as long as it may be kept, and is put home.
+    // Fills the log until it is longer than a kept log may be, and is written home.
     let mut rows = 300;
     while flushes(&fixture, rows) == [0, 1] {
         rows += 1;
@@ -127,21 +128,21 @@ fn inv07_what_the_last_process_left_counts_as_durable_only_where_its_memory_tell
     let older = files.clone().map(|path| fs::read(path).unwrap());
     assert_eq!(flushes(&fixture, rows + 2), [0, 1]);
 
-    // After a power loss the memory is gone.
+    // After a power loss the shared memory is gone.
     fs::remove_file(shared_memory(&fixture)).unwrap();
     assert_eq!(flushes(&fixture, rows + 3), [1, 1]);
     assert_eq!(flushes(&fixture, rows + 4), [0, 1]);
-    // Or it is of another start of the system.
+    // The shared memory may also be from an earlier boot of the system.
     let memory = fs::File::options().write(true).open(shared_memory(&fixture)).unwrap();
     memory.write_all_at(&[7; 8], BOOT).unwrap();
     assert_eq!(flushes(&fixture, rows + 5), [1, 1]);
     assert_eq!(flushes(&fixture, rows + 6), [0, 1]);
-    // A process has died that had just made the log longer.
+    // A process has died just after it made the log longer.
     let log = fs::File::options().write(true).open(fixture.log()).unwrap();
     log.set_len(log.metadata().unwrap().len() + 65_536).unwrap();
     assert_eq!(flushes(&fixture, rows + 7), [1, 1]);
     assert_eq!(flushes(&fixture, rows + 8), [0, 1]);
-    // Files of a backup are written back, which the memory does not know.
+    // The files are restored from a backup, which the shared memory does not know.
     for (path, bytes) in files.iter().zip(older) {
         fs::write(path, bytes).unwrap();
     }
@@ -235,7 +236,7 @@ fn inv07_a_process_that_is_killed_after_a_kept_close_loses_nothing() {
     kept(&fixture, "k.db");
     let uri = fixture.uri("k.db", KEEP);
     for round in 1..=5 {
-        // Opened again after it was kept, and killed with a commit that nobody has checkpointed.
+        // Opened again after it was kept, and killed with a commit that was not checkpointed.
         let mut actor = Actor::sql(&uri);
         assert_eq!(actor.run("INSERT INTO t(b) VALUES('x')"), "");
         actor.kill();
@@ -290,7 +291,7 @@ fn a_reader_of_a_kept_database_leaves_it_kept() {
     assert_eq!(content(&reader), rows);
     reader.close().unwrap();
     assert_kept(&fixture, "k.db");
-    // One that does not say so puts it home, as what a crash has left.
+    // A connection without this setting writes the log home, like a log that a crash has left.
     let reader = connect(&fixture.uri("k.db", "mode=ro")).unwrap();
     assert_eq!(content(&reader), rows);
     reader.close().unwrap();
@@ -318,11 +319,11 @@ fn the_background_thread_is_done_when_a_kept_database_is_closed() {
 fn the_background_thread_goes_by_what_is_in_force() {
     let fixture = place();
     let conn = fixture.open_with("b.db", "on_close=keep&background_checkpoint=1");
-    // The thread has WRITE for a moment.
+    // The background thread holds WRITE for a moment.
     conn.busy_timeout(std::time::Duration::from_secs(20)).unwrap();
     run(&conn, "PRAGMA wal_autocheckpoint=0").unwrap();
     fill(&conn, 10);
-    // Its connections would be refused if they asked for what was given at first.
+    // The thread's own connections would be refused if they asked for the original setting.
     assert_eq!(one::<String>(&conn, "PRAGMA duralite_on_close=drain"), "drain");
     let restarts = number(&conn, "log_restarts");
     let start = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! What SQLite offers, on Duralite.
+//! SQLite's features, on Duralite.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod controls;

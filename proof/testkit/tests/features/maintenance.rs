@@ -58,7 +58,7 @@ fn every_page_size() {
         drop((conn, second));
         fixture.assert_plain("p.db");
         assert_eq!(content(&stock(&fixture.path("p.db"))), before, "pages of {bytes} bytes");
-        // Another page size comes with VACUUM outside WAL mode, and back.
+        // VACUUM outside WAL mode changes the page size, and changes it back.
         let conn = fixture.open("p.db");
         let other = if bytes == 4096 { 1024 } else { 4096 };
         conn.execute_batch(&format!(
@@ -143,7 +143,7 @@ fn mapped_reads_never_show_the_guard() {
     fill(&conn, 2000);
     let before = content(&conn);
     run(&conn, "PRAGMA wal_checkpoint(TRUNCATE)").unwrap();
-    // Its pages come from the mapping, as nothing is in the log.
+    // The log is empty, so the reader's pages come from the mapping.
     let reader = fixture.open("m.db");
     run(&reader, "PRAGMA mmap_size=268435456").unwrap();
     assert_eq!(content(&reader), before);
@@ -178,7 +178,7 @@ fn journal_modes_come_and_go() {
         assert!(is_active(&conn) && fixture.is_guarded("j.db"));
         assert_eq!(content(&conn), before);
     }
-    // Not while somebody else is connected.
+    // The mode cannot change while another connection is open.
     let other = fixture.open("j.db");
     assert_eq!(content(&other), before);
     assert!(run(&conn, "PRAGMA journal_mode=delete").is_err());

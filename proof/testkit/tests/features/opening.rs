@@ -1,4 +1,4 @@
-//! Ways of opening: read-only, plain names, settings from the environment.
+//! Ways of opening a database: read-only, with plain names, and with settings from the environment.
 
 use duralite_testkit::{Actor, Engine, Fixture, code, connect, one, run, stock};
 use rusqlite::{OpenFlags, ffi};
@@ -16,7 +16,7 @@ fn read_only_opens_of_a_live_database() {
     run(&conn, "DELETE FROM t WHERE a > 10").unwrap();
     assert_eq!(content(&reader).len(), 10);
     drop(conn);
-    // What the last one to write left is there, whoever closes last.
+    // The rows of the last writer are there, whichever connection closes last.
     assert_eq!(content(&reader).len(), 10);
     drop(reader);
     drop(fixture.open("r.db"));
@@ -33,7 +33,7 @@ fn read_only_opens_of_a_database_at_rest() {
     let reader = connect(&fixture.uri("r.db", "mode=ro")).unwrap();
     assert_eq!(content(&reader).len(), 50);
     assert!(is_active(&reader));
-    // It is in no writer's way.
+    // The reader does not block a writer.
     let writer = fixture.open("r.db");
     run(&writer, "DELETE FROM t WHERE a > 10").unwrap();
     assert_eq!(content(&reader).len(), 10);
@@ -80,7 +80,7 @@ fn plain_names_take_their_settings_from_the_environment() {
     assert!(actor.run("PRAGMA duralite").contains("state\tactive"));
     assert_eq!(actor.run("PRAGMA duralite_sync"), "eager");
     assert!(fixture.is_guarded("plain.db"));
-    // The URI wins.
+    // The URI overrides the environment.
     let other = fixture.path("other.db");
     let attach = format!("ATTACH 'file:{}?journal=off' AS other", other.display());
     assert_eq!(actor.run(&attach), "");
@@ -135,7 +135,7 @@ fn inv13_a_log_has_the_mode_of_its_database() {
     }
 }
 
-/// Flushes of a process that opens a database, whose log is beside it, runs a statement, and closes it.
+/// The flushes of a process that opens a database with its log beside it, runs a statement, and closes it.
 fn flushes(settings: &str, statement: &str) -> Option<usize> {
     let fixture = Fixture::on(Engine::WALDIO);
     let path = fixture.path("f.db");
@@ -155,7 +155,8 @@ fn flushes(settings: &str, statement: &str) -> Option<usize> {
 fn a_process_that_reads_flushes_once_and_one_that_commits_seven_times() {
     let (select, insert) = ("SELECT a FROM t", "INSERT INTO t VALUES(2)");
     let Some(reading) = flushes("", select) else { return };
-    // That of the guard's end; and those of log, names and guard, the commit, the pages, the log's end.
+    // A reader flushes only when the guard is lifted. A writer flushes the log, the names, the guard, the
+    // commit, the pages, the guard's end and the log's end.
     assert_eq!((reading, flushes("", insert)), (1, Some(7)));
     // The log is kept from the first commit on.
     assert_eq!(flushes("on_close=keep", select), Some(1));

@@ -16,8 +16,8 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// A closed database with ten rows that everybody may read; `None`, with a note, where this user cannot become
-/// another one.
+/// A closed database with ten rows that every user may read. Returns `None`, with a note, if this user cannot
+/// become another user.
 fn place() -> Option<Fixture> {
     if !rustix::process::geteuid().is_root() {
         skip("users who may only read", "only root can become another user");
@@ -42,7 +42,7 @@ fn insert(conn: &Connection, count: u32) {
     run(conn, &format!("{rows} INSERT INTO t(b) SELECT randomblob(100) FROM n")).unwrap();
 }
 
-/// Changes every page, commits by commit.
+/// Changes every page, one commit after another.
 fn churn(conn: &Connection) {
     for turn in 0..5 {
         run(conn, &format!("UPDATE t SET b = randomblob(200 + {turn}), a = a + 1000")).unwrap();
@@ -107,7 +107,8 @@ fn inv13_a_snapshot_of_who_may_only_read_is_stable_and_holds_checkpoints_off() {
     insert(&conn, 200);
     let mut reader = reader(&fixture);
     for mark in 0..2 {
-        // The second time it reads the database alone: the log is all home.
+        // In the second round the reader reads the database file alone, because the log has been written
+        // home.
         assert!(mark == 0 || checkpoint(&conn) == 0);
         assert_eq!(reader.run("BEGIN"), "");
         let first = reader.run(SUM);
@@ -132,7 +133,7 @@ fn inv13_who_may_only_read_reads_what_a_crash_left_and_then_what_others_make_of_
     writer(&fixture).kill();
     let (mut early, mut idle) = (reader(&fixture), reader(&fixture));
     assert_eq!((early.run(COUNT), idle.run(COUNT)), ("11".into(), "11".into()));
-    // Nobody is there: it has made an index of its own.
+    // No other process is connected, so the reader has made an index of its own.
     assert_eq!(early.run("BEGIN"), "");
     let first = early.run(SUM);
     let conn = fixture.open("r.db");
@@ -150,7 +151,8 @@ fn inv13_who_may_only_read_reads_what_a_crash_left_and_then_what_others_make_of_
     end(&fixture, vec![early, idle]);
 }
 
-/// It holds nobody up who opens the database, and so the log may start over below it: then it is told.
+/// The reader blocks no connection that opens the database. So the log may start over while the reader reads,
+/// and the reader must then get an error.
 #[test]
 fn inv13_a_snapshot_of_what_a_crash_left_is_whole_or_refused() {
     const ZEROS: &str = "SELECT count(*), sum(length(b)), sum(b = zeroblob(100)) FROM t";
@@ -192,7 +194,7 @@ fn inv13_a_writer_that_comes_and_dies_between_two_transactions_is_not_overlooked
     let mut live = writer(&fixture);
     assert_eq!(reader.run(COUNT), "17");
     live.kill();
-    // It has the others' index mapped by now, of which nobody has a slot.
+    // By now the reader has mapped the others' index, in which no process has a slot.
     for count in 17..22 {
         assert_eq!(reader.run(COUNT), count.to_string());
         writer(&fixture).kill();
@@ -284,7 +286,7 @@ fn a_log_on_a_read_only_file_system_is_read() {
     fixture.assert_plain("r.db");
 }
 
-/// Two who may only read watch the sum, while writers move money and checkpoints of all kinds run.
+/// Two users who may only read check the sum, while writers move money and checkpoints of all kinds run.
 #[test]
 fn inv13_who_may_only_read_never_sees_half_of_a_state() {
     let Some(fixture) = place() else { return };
@@ -311,14 +313,14 @@ fn inv13_who_may_only_read_never_sees_half_of_a_state() {
             (0..2).map(|n| Actor::start(&["transfer", &uri, &(2 * round + n).to_string(), "400"])).collect();
         for turn in 0..200 {
             let kind = ["PASSIVE", "PASSIVE", "FULL", "RESTART", "TRUNCATE"][turn % 5];
-            // Busy or not: others write and read.
+            // Busy or not: other processes write and read.
             drop(run(&conn, &format!("PRAGMA wal_checkpoint({kind})")));
         }
         for mut writer in writers {
             assert_eq!(writer.line(), "done");
             writer.finish();
         }
-        // Nobody has a slot for a moment.
+        // For a moment no process has a slot.
         conn.close().unwrap();
         conn = fixture.open("r.db");
     }
@@ -332,7 +334,7 @@ fn inv13_who_may_only_read_never_sees_half_of_a_state() {
     end(&fixture, Vec::new());
 }
 
-/// As with stock SQLite: what cannot be checkpointed into the database can be read.
+/// As with stock SQLite: a WAL that cannot be checkpointed into the database can be read.
 #[test]
 fn an_ordinary_wal_that_may_only_be_read_is_read() {
     for end in ["-wal", "-shm"] {
@@ -342,7 +344,7 @@ fn an_ordinary_wal_that_may_only_be_read_is_read() {
         run(&conn, "PRAGMA journal_mode=WAL").unwrap();
         run(&conn, "CREATE TABLE t(a)").unwrap();
         run(&conn, "INSERT INTO t VALUES(6), (7)").unwrap();
-        // As a crash leaves them.
+        // Leaves the files as a crash would.
         let copy = |name: &str| {
             for part in ["", "-wal", "-shm"] {
                 let path = fixture.path(&format!("{name}{part}"));

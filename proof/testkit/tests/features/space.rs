@@ -1,4 +1,4 @@
-//! Space that the log gives back, as SQLite's own does.
+//! Space that the log frees, like SQLite's own log.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -9,7 +9,7 @@ use crate::{content, fill, status_of};
 
 const ROOMY: &str = "PRAGMA wal_autocheckpoint=0";
 
-/// Bytes that the file takes of the disk, or of the region that logs share.
+/// Bytes that the log takes of the disk, or of the region that logs share.
 fn space(fixture: &Fixture, conn: &Connection) -> u64 {
     if Engine::under_test() == Engine::SCRATCHPAD {
         return status_of(conn)["region_bytes_used"].parse().unwrap();
@@ -24,7 +24,8 @@ fn grow(conn: &Connection) {
     }
 }
 
-/// The logs of `ppl` keep the room that their sectors had: it is a part of the memory that was set aside for them.
+/// Whether logs shrink. Those of `ppl` keep the space of their sectors, which is a part of the memory that
+/// was reserved for them.
 fn shrinks() -> bool {
     Engine::under_test() != Engine::PPL
 }
@@ -57,7 +58,7 @@ fn a_truncating_checkpoint_gives_the_space_of_the_log_back() {
 
 #[test]
 fn journal_size_limit_is_kept_when_the_log_starts_over() {
-    // Given before the log is there, and while it is in use.
+    // The limit is set before the log exists, and while the log is in use.
     for first in [true, false] {
         let fixture = Fixture::new();
         let conn = fixture.open("s.db");
@@ -81,15 +82,15 @@ fn journal_size_limit_is_kept_when_the_log_starts_over() {
         grow(&conn);
         run(&conn, "PRAGMA wal_checkpoint(RESTART)").unwrap();
         run(&conn, "UPDATE t SET b = 'y' WHERE a = 9").unwrap();
-        // What is no file of its own goes back whatever the limit is.
+        // The space of a log that is no file of its own is freed regardless of the limit.
         let keeps = Engine::under_test() != Engine::SCRATCHPAD;
         assert!(!shrinks() || !keeps || space(&fixture, &conn) > kept);
         assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
     }
 }
 
-/// The wal-index grows by a region of 4096 frames at a time. Where there is no room for the next one, the commit that
-/// needs it has failed, and stays so.
+/// The wal-index grows by a region of 4096 frames at a time. If there is no space for the next region, the
+/// commit that needs it fails, and does not appear later.
 #[test]
 fn inv10_a_commit_without_room_in_the_wal_index_has_failed() {
     let Some(log_dir) = TinyDirectory::new(64 << 10) else { return };
@@ -133,7 +134,7 @@ fn limited(fixture: &Fixture, checkpoint: u32) -> Connection {
     conn
 }
 
-/// One row of so many bytes more.
+/// Inserts one more row of this many bytes.
 fn insert(conn: &Connection, bytes: u64) -> Result<(), i32> {
     run(conn, &format!("INSERT INTO t(b) VALUES(randomblob({bytes}))"))
         .map(drop)
@@ -144,7 +145,7 @@ fn rows(conn: &Connection) -> u64 {
     one::<i64>(conn, "SELECT count(*) FROM t WHERE length(b) > 0").unsigned_abs()
 }
 
-/// Whether anybody checkpoints for the application or not.
+/// With and without automatic checkpoints of the application.
 #[test]
 fn inv10_a_log_with_a_limit_never_fills_up_where_nobody_reads() {
     for checkpoint in [0, 1000] {
@@ -163,7 +164,8 @@ fn inv10_a_log_with_a_limit_never_fills_up_where_nobody_reads() {
     }
 }
 
-/// They come faster than the log can start over beside them: who finds it nearly full begins again once it has.
+/// The writers commit faster than the log can start over. A writer that finds the log nearly full begins
+/// again once it has started over.
 #[test]
 fn inv10_many_writers_share_a_small_log() {
     const WRITERS: u64 = 16;
@@ -218,7 +220,8 @@ fn inv10_a_reader_that_stays_makes_a_log_full_and_nothing_is_lost() {
     fixture.assert_plain("l.db");
 }
 
-/// It may be refused for what the log held before. Then the next one has the log to itself.
+/// The transaction may be refused because of what the log already holds. Then the next try has the log to
+/// itself.
 #[test]
 fn inv10_a_transaction_that_is_larger_than_what_is_left_finds_room_when_it_is_tried_again() {
     let fixture = Fixture::new();
@@ -234,7 +237,7 @@ fn inv10_a_transaction_that_is_larger_than_what_is_left_finds_room_when_it_is_tr
     assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
 }
 
-/// No other connection can checkpoint then: it is left to SQLite's own, by frames.
+/// No other connection can make a checkpoint then, so SQLite's own checkpoints, by frames, must do it.
 #[test]
 fn inv10_in_exclusive_locking_mode_sqlite_checkpoints() {
     let fixture = Fixture::new();

@@ -87,7 +87,8 @@ fn settings_are_read_and_changed() {
     }
 }
 
-/// Guarantee, and why it is no better, of a database with a log of blocks in these directories.
+/// The guarantee, and the reason why it is no better, of a database with a log of blocks in these
+/// directories.
 fn guarantee_in(databases: &Path, logs: &Path) -> (String, Option<String>) {
     let (database, logs) = (databases.join("g.db"), logs.display());
     let conn = connect(&format!("file:{}?vfs=duralite&journal=waldio&log_dir={logs}", database.display()));
@@ -110,7 +111,7 @@ fn a_mount_on_which_a_sync_does_nothing_is_not_taken_for_safe() {
     let ordinary = plain.path();
     assert_eq!(guarantee_in(&ordinary, &disk), ("power-loss".to_owned(), None));
     assert_eq!(guarantee_in(&disk, &ordinary), ("power-loss".to_owned(), None));
-    // The next one may have the number and the device of this one.
+    // The next file may get the inode number and the device of this one.
     drop(plain);
     let Some(overlay) = Overlay::new("volatile") else { return };
     let volatile = overlay.path();

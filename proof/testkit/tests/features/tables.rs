@@ -1,4 +1,4 @@
-//! The tables `duralite` and `duralite_log`, and `duralite_json()`.
+//! The tables `duralite` and `duralite_log`, and the function `duralite_json()`.
 
 use duralite_testkit::{
     ABOVE, Engine, Fixture, Outcome, code, connect, integrity, one, register_above, run, stock,
@@ -8,7 +8,7 @@ use rusqlite::types::Value;
 
 use crate::{fill, is_active, status_of};
 
-/// The table, as the pragma writes it, without what a moment changes.
+/// The table in the format of the pragma, without values that change from moment to moment.
 fn lines_of(conn: &Connection, from: &str) -> String {
     let sql = format!("SELECT group_concat(name || char(9) || value, char(10)) FROM {from} WHERE {STEADY}");
     one(conn, &sql)
@@ -27,7 +27,7 @@ fn error_of(conn: &Connection, sql: &str) -> String {
     }
 }
 
-/// A transaction in the log, as a row has it.
+/// A transaction in the log, as a row of `duralite_log`.
 #[derive(Debug, PartialEq)]
 struct Logged {
     position: i64,
@@ -65,7 +65,7 @@ fn the_table_and_the_pragma_say_the_same() {
     let fixture = Fixture::new();
     let conn = fixture.open("s.db");
     fill(&conn, 10);
-    // A statement that reads a table is a reader, which is counted; the pragma is none.
+    // A statement that reads a table counts as a reader; the pragma does not.
     conn.execute_batch("BEGIN; SELECT count(*) FROM t").unwrap();
     let text: String = one(&conn, "PRAGMA duralite");
     let steady = |line: &&str| !line.starts_with("oldest_reader_ms");
@@ -170,7 +170,7 @@ fn the_log_has_a_row_for_each_transaction() {
         assert_eq!(last.pages.matches(',').count() as i64, last.frames.1 - last.frames.0, "{engine:?}");
         let times = "SELECT min(time_ms) > 1.6e12 AND max(time_ms) <= (julianday('now') - 2440587.5) * 86400000 + 1000 FROM duralite_log";
         assert!(one::<bool>(&conn, times), "{engine:?}");
-        // `ppl` keeps what changes a page, not frames.
+        // `ppl` stores changes of pages instead of frames.
         match engine.name() {
             "ppl" => assert!(rows.iter().all(|row| row.bytes.is_none())),
             _ => assert!(
@@ -213,7 +213,8 @@ fn a_vfs_above_is_in_nobodys_way() {
     fixture.assert_plain("a.db");
 }
 
-/// Neither a transaction that is open nor one that was rolled back is there, and a statement sees one moment.
+/// The table has neither an open transaction nor one that was rolled back. A statement sees the log at one
+/// moment.
 #[test]
 fn a_statement_shows_the_log_as_it_was_when_it_began() {
     let fixture = Fixture::new();
@@ -236,7 +237,7 @@ fn a_statement_shows_the_log_as_it_was_when_it_began() {
     }
     assert_eq!(seen, before.len());
     drop(rows);
-    // A connection in a transaction of an older moment sees the log as it is by now.
+    // A connection in an older snapshot sees the current log.
     conn.execute_batch("BEGIN; SELECT count(*) FROM t").unwrap();
     run(&other, "DELETE FROM t WHERE a = 5").unwrap();
     assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t WHERE a = 5"), 1);
@@ -309,7 +310,7 @@ fn the_tables_are_read_only_and_not_for_views() {
     }
     let error = error_of(&conn, "CREATE VIRTUAL TABLE x USING duralite");
     assert!(error.contains("no such module"), "{error}");
-    // A table of the application's own comes first.
+    // A table of the application takes precedence.
     conn.execute_batch("CREATE TABLE duralite(a); INSERT INTO duralite VALUES('mine')").unwrap();
     assert_eq!(one::<String>(&conn, "SELECT a FROM duralite"), "mine");
 }

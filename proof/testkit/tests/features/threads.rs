@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use duralite_testkit::{Fixture, one, run, stock, when_thread_ends};
 
-/// As with a connection in a value of a thread's own in C or C++.
+/// As with a connection in a thread-local value in C or C++.
 #[test]
 fn a_connection_is_used_and_closed_in_the_last_destructors_of_its_thread() {
     let fixture = Fixture::new();

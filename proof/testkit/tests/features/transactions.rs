@@ -81,14 +81,14 @@ fn writers_exclude_each_other() {
     assert_eq!(content(&second).len(), 9);
 }
 
-/// Statements on two connections, of which the first wants the database for itself.
+/// Statements on two connections, of which the first takes the database for itself.
 const EXCLUSIVE: &[(usize, &str)] = &[
     (0, "PRAGMA locking_mode=EXCLUSIVE"),
     (0, "PRAGMA journal_mode=WAL"),
     (0, "CREATE TABLE t(a)"),
     (0, "INSERT INTO t VALUES(1), (2), (3)"),
     (1, "SELECT * FROM t"),
-    // What was entered exclusively has no shared memory: the way back is to leave WAL mode.
+    // A log that was opened in exclusive mode has no shared memory. The way back is to leave WAL mode.
     (0, "PRAGMA locking_mode=NORMAL"),
     (0, "SELECT * FROM t"),
     (1, "SELECT * FROM t"),
@@ -97,7 +97,8 @@ const EXCLUSIVE: &[(usize, &str)] = &[
     (0, "SELECT * FROM t"),
     (0, "PRAGMA journal_mode=WAL"),
     (1, "DELETE FROM t WHERE a = 1"),
-    // Entered in normal mode, it can be had for a while, but not beside another connection.
+    // If the log was opened in normal mode, a connection can take exclusive mode for a while, but not beside
+    // another connection.
     (0, "PRAGMA locking_mode=EXCLUSIVE"),
     (0, "SELECT * FROM t"),
     (0, "INSERT INTO t VALUES(4)"),
@@ -109,7 +110,7 @@ const EXCLUSIVE: &[(usize, &str)] = &[
     (0, "SELECT * FROM t"),
 ];
 
-/// The same, entered in normal mode while nobody else is connected.
+/// The same, opened in normal mode while no other connection exists.
 const FOR_A_WHILE: &[(usize, &str)] = &[
     (0, "PRAGMA journal_mode=WAL"),
     (0, "CREATE TABLE t(a)"),

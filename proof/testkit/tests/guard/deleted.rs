@@ -1,4 +1,4 @@
-//! A log that somebody deletes while it is in use.
+//! A log that is deleted while it is in use.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,14 +10,15 @@ use rusqlite::{Connection, ffi};
 
 use crate::read_elsewhere;
 
-/// Far longer than between two looks.
+/// Far longer than the time between two checks.
 const NOTICED_WITHIN: Duration = Duration::from_secs(30);
 
 fn delete(log: &Path) {
     std::fs::remove_file(log).unwrap();
 }
 
-/// Has rows 1, 2, 3, and so on inserted until that is refused; how many were acknowledged.
+/// Inserts rows 1, 2, 3 and so on until an insertion is refused. Returns how many were acknowledged, and the
+/// refusal.
 #[track_caller]
 fn insert_until_refused(mut insert: impl FnMut(i64) -> Option<String>) -> (i64, String) {
     let start = Instant::now();
@@ -59,10 +60,10 @@ fn inv09_nothing_more_is_committed_to_a_log_that_was_deleted() {
     delete(&fixture.log());
     let (rows, refusal) = insert_until_refused(|row| insert_here(&conn, row));
     assert_says_so(&refusal);
-    // The other process is told by the first.
+    // The first process has told the other one.
     assert_says_so(&insert_there(&mut other, -1).unwrap());
     assert_says_so(&insert_here(&conn, -1).unwrap());
-    // Readers go on, new ones of this process too.
+    // Readers go on, including new ones of this process.
     assert_eq!(one::<i64>(&conn, "SELECT max(a) FROM t"), rows);
     assert_eq!(other.run("SELECT count(*) FROM t"), (rows + 1).to_string());
     let third = duralite_testkit::connect(&fixture.uri("d.db", "")).unwrap();
@@ -72,14 +73,15 @@ fn inv09_nothing_more_is_committed_to_a_log_that_was_deleted() {
     conn.close().unwrap();
     fixture.assert_plain("d.db");
     assert_eq!(one::<i64>(&stock(&fixture.path("d.db")), "SELECT count(*) FROM t"), rows + 1);
-    // With a new log all is as ever.
+    // With a new log everything works as before.
     let conn = fixture.open("d.db");
     run(&conn, "INSERT INTO t VALUES(-2)").unwrap();
     conn.close().unwrap();
     fixture.assert_plain("d.db");
 }
 
-/// Pages of `ppl` and of a home that holds pages are in the log until that is closed.
+/// Whether checkpointed pages are in the database file. With `ppl`, and with a home that holds pages, they
+/// are in the log until it is closed.
 fn goes_home_at_once() -> bool {
     !["ppl", "side", "sideundo"].contains(&Engine::under_test().name())
 }
@@ -132,7 +134,7 @@ fn inv01_a_log_that_was_deleted_before_its_first_commit_is_not_made_durable() {
     fixture.assert_plain("p.db");
 }
 
-/// As with SQLite's own files: who deletes a database with all of its files wants none of it.
+/// As with SQLite's own files: a user who deletes a database with all of its files wants none of it.
 #[test]
 fn a_log_that_was_deleted_with_its_database_disturbs_nobody() {
     let fixture = Fixture::new();
@@ -176,7 +178,7 @@ fn inv26_no_transaction_begins_whose_rollback_journal_would_be_in_a_deleted_log(
     }
 }
 
-/// Two segments over one log would be two indexes of it.
+/// Two segments for one log would be two indexes of it.
 #[test]
 fn inv15_who_does_not_find_the_shared_memory_of_a_log_in_use_is_refused() {
     let fixture = Fixture::new();
@@ -214,7 +216,8 @@ fn inv07_a_deleted_log_can_be_copied_from_the_process_that_has_it() {
     delete(&log);
     let found = find_deleted(id).unwrap().unwrap();
     assert_eq!((found.process, found.path.parent()), (writer.pid(), log.parent()));
-    // Under such a name others would open it, beside the process that has the other one.
+    // Under the log's own name other processes would open the copy, while this process still has the deleted
+    // log.
     found.copy(&log, &db, None).unwrap_err();
     assert!(!log.exists());
     let copy = fixture.log_dir().join("salvaged");

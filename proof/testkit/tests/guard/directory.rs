@@ -1,4 +1,4 @@
-//! Pools that are missing, read-only or full, and logs at their limit.
+//! Log directories that are missing, read-only or full, and logs at their limit.
 
 use std::fs;
 
@@ -43,7 +43,7 @@ fn a_missing_log_directory_fails_the_open() {
     assert_eq!(code(&refused(&fixture.uri_with_log_dir("p.db", &nowhere, ""))), ffi::SQLITE_CANTOPEN);
     let error = refused(&fixture.uri_with_log_dir("new.db", &nowhere, ""));
     assert_eq!(code(&error), ffi::SQLITE_CANTOPEN);
-    // No DAX file system.
+    // The directory is not on a DAX file system.
     let uri = format!(
         "file:{}?vfs=duralite&nvram={}",
         fixture.path("new.db").display(),
@@ -68,7 +68,7 @@ fn inv03_a_wrong_log_directory_does_not_open_a_guarded_database() {
 fn a_journal_that_cannot_be_looked_at_fails_the_open_before_there_is_a_log() {
     let fixture = Fixture::new();
     plain(&fixture, "p.db");
-    // It leads to itself: for SQLite there is none, and opening it is an error.
+    // The link leads to itself. SQLite takes this as no journal, and opening it fails.
     let journal = fixture.path("p.db-journal");
     std::os::unix::fs::symlink(&journal, &journal).unwrap();
     assert_eq!(code(&refused(&fixture.uri("p.db", ""))), ffi::SQLITE_IOERR_DELETE);
@@ -114,7 +114,7 @@ fn inv10_a_log_directory_that_runs_full_fails_the_write_and_loses_nothing() {
     let fixture = Fixture::new();
     let uri = fixture.uri_with_log_dir("f.db", log_dir.path(), "");
     fill_up(&uri);
-    // The next to come finds everything too.
+    // The next process finds everything, too.
     assert!(read_elsewhere(&uri).parse::<i64>().unwrap() > 0);
 }
 
@@ -125,7 +125,7 @@ fn inv10_a_log_at_its_limit_fails_the_write_and_loses_nothing() {
     fixture.assert_plain("f.db");
 }
 
-/// Writes while a reader keeps the log from being recycled, until it is full.
+/// Writes until the log is full, while a reader keeps it from being recycled.
 fn fill_up(uri: &str) {
     let conn = connect(uri).unwrap();
     run(&conn, "PRAGMA journal_mode=WAL").unwrap();
@@ -153,7 +153,7 @@ fn fill_up(uri: &str) {
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), committed);
     assert_eq!(reader.run("SELECT count(*) FROM t"), "0");
     integrity(&conn);
-    // Once the reader is gone the log is recycled, and writing goes on.
+    // Once the reader has ended, the log is recycled, and writing continues.
     assert_eq!(reader.run("COMMIT"), "");
     reader.finish();
     assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(TRUNCATE)"), 0);
@@ -163,11 +163,11 @@ fn fill_up(uri: &str) {
     conn.close().unwrap();
 }
 
-/// A directory that is copied as its database is closed: the log has ended, and has its name still.
+/// A directory that is copied while its database is closed: the log has ended, but still has its name.
 #[test]
 fn a_copy_of_a_log_that_has_ended_goes_with_the_next_log() {
     let fixture = Fixture::new();
-    // Whose pages of the region those of a copy would be cannot be told: the copy stays (docs/limits.md).
+    // It cannot be told which pages of the region belong to the copy, so the copy stays (docs/limits.md).
     if fixture.engine().name() == "scratchpad" {
         return;
     }

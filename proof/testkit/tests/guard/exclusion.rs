@@ -1,4 +1,4 @@
-//! The guard goes on only when no program without Duralite is connected (invariant 2).
+//! The guard is raised only when no program without Duralite is connected (invariant 2).
 
 use duralite_testkit::{Fixture, code, connect, one, run, stock};
 use rusqlite::ffi;
@@ -16,7 +16,7 @@ fn inv02_busy_while_a_stock_connection_is_open_in_wal_mode() {
     assert_eq!(one::<i64>(&theirs, "SELECT sum(a) FROM t"), 6);
     run(&theirs, "INSERT INTO t VALUES(7)").unwrap();
     theirs.close().unwrap();
-    // The same connection gets it now.
+    // Now the same connection gets the log.
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 13);
     assert!(fixture.is_guarded("s.db"));
 }
@@ -36,7 +36,7 @@ fn inv02_busy_also_when_the_stock_connection_has_nothing_in_its_wal() {
     run(&theirs, "INSERT INTO t VALUES(1)").unwrap();
 }
 
-/// Leaves a database as a killed process would: the committed rows are in the `-wal` only.
+/// Leaves a database like a killed process: the committed rows are only in the `-wal`.
 fn leave_wal(fixture: &Fixture) {
     let theirs = stock(&fixture.path("live.db"));
     theirs.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a); INSERT INTO t VALUES(1), (2)").unwrap();
@@ -63,7 +63,7 @@ fn a_wal_that_a_stock_program_left_is_taken_over() {
     takes_the_wal_over(&fixture, connect(&fixture.uri("left.db", "")).unwrap());
 }
 
-/// By the first statement of an exclusive connection too, without a busy handler.
+/// The first statement of an exclusive connection takes the WAL over, too, without a busy handler.
 #[test]
 fn inv44_a_wal_that_a_stock_program_left_is_taken_over_in_exclusive_locking_mode() {
     let fixture = Fixture::new();
@@ -74,7 +74,7 @@ fn inv44_a_wal_that_a_stock_program_left_is_taken_over_in_exclusive_locking_mode
     takes_the_wal_over(&fixture, conn);
 }
 
-/// Leaves a database and its rollback journal as a process would that was killed in a large transaction.
+/// Leaves a database and its rollback journal like a process that was killed in a large transaction.
 fn leave_journal(fixture: &Fixture) {
     let theirs = stock(&fixture.path("live.db"));
     theirs
@@ -99,7 +99,7 @@ fn a_hot_rollback_journal_is_rolled_back_first() {
     fixture.assert_plain("hot.db");
 }
 
-/// SQLite plays it back also where the database says that it is in WAL mode, which a log is made for.
+/// SQLite also plays the journal back if the database says that it is in WAL mode, for which a log is made.
 #[test]
 fn inv44_a_hot_journal_beside_a_database_in_wal_mode_is_rolled_back_first() {
     let fixture = Fixture::new();
@@ -117,7 +117,8 @@ fn inv44_a_hot_journal_beside_a_database_in_wal_mode_is_rolled_back_first() {
     assert_eq!(one::<i64>(&stock(&fixture.path("hot.db")), "SELECT sum(a) FROM t"), 6);
 }
 
-/// A power loss may leave both: the journal of the transaction that set WAL mode, and what was committed after it.
+/// A power loss may leave both: the journal of the transaction that set WAL mode, and what was committed
+/// after it.
 #[test]
 fn inv44_a_hot_journal_beside_a_wal_keeps_nobody_from_opening_the_database() {
     let fixture = Fixture::new();
@@ -131,7 +132,7 @@ fn inv44_a_hot_journal_beside_a_wal_keeps_nobody_from_opening_the_database() {
         std::fs::copy(fixture.path(&format!("live.db{suffix}")), fixture.path(&format!("both.db{suffix}")))
             .unwrap();
     }
-    // A journal without pages: what it rolls back to is the size that the database has.
+    // A journal without pages. It rolls the database back to the size that it already has.
     let mut journal = vec![0; 512];
     journal[..8].copy_from_slice(&[0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7]);
     let pages = std::fs::metadata(fixture.path("both.db")).unwrap().len() / 4096;

@@ -1,4 +1,4 @@
-//! A database that is live, and one that has been closed.
+//! A database in use, and a database that has been closed.
 
 use duralite_testkit::{
     Actor, Engine, Fixture, code, connect, integrity, one, run, stock, stock_shell, with_stuck_guard,
@@ -87,7 +87,7 @@ fn inv07_a_killed_process_leaves_the_guard_and_everything_is_there() {
 
 #[test]
 fn inv01_a_reader_elsewhere_keeps_guard_and_log() {
-    // A reader elsewhere keeps the closing connection from being the last.
+    // A reader in another process keeps the closing connection from being the last one.
     let fixture = Fixture::new();
     let conn = fixture.open("r.db");
     run(&conn, "CREATE TABLE t(a)").unwrap();
@@ -103,7 +103,7 @@ fn inv01_a_reader_elsewhere_keeps_guard_and_log() {
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 5);
 }
 
-/// SQLite finds the WAL still there then, and commits the new mode through it.
+/// SQLite then finds the WAL still there, and commits the new mode through it.
 #[test]
 fn inv01_a_mode_that_changed_while_the_guard_was_stuck_lets_the_last_close_lift_it() {
     for pages_follow in [false, true] {
@@ -125,12 +125,13 @@ fn inv01_a_mode_that_changed_while_the_guard_was_stuck_lets_the_last_close_lift_
         assert!(fixture.logs().is_empty());
         let conn = stock(&fixture.path("m.db"));
         assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), sum);
-        // What SQLite answered holds.
+        // The mode that SQLite answered is in effect.
         assert_eq!(one::<String>(&conn, "PRAGMA journal_mode"), "delete");
     }
 }
 
-/// SQLite keeps EXCLUSIVE then, and does not say that the mode is about to change; its cache is from before another connection's commit.
+/// SQLite then keeps EXCLUSIVE, and does not say that the mode is about to change. Its cache is from before
+/// another connection's commit.
 #[test]
 fn inv46_leaving_wal_mode_in_exclusive_locking_mode_loses_no_commit() {
     for (engine, settings) in
@@ -155,7 +156,7 @@ fn inv46_leaving_wal_mode_in_exclusive_locking_mode_loses_no_commit() {
     }
 }
 
-/// It has closed the WAL, cannot open a journal, and finds later that the mode is what it was.
+/// The connection has closed the WAL, cannot open a journal, and later finds that the mode has not changed.
 #[test]
 fn inv46_who_could_not_leave_wal_mode_keeps_nobody_out() {
     for engine in [Engine::NVWAL, Engine::WALDIO, Engine::PPL] {
@@ -177,7 +178,7 @@ fn inv46_who_could_not_leave_wal_mode_keeps_nobody_out() {
     }
 }
 
-/// SQLite closes the WAL, cannot checkpoint it, and goes on with it under the same lock.
+/// SQLite closes the WAL, cannot checkpoint it, and continues with it under the same lock.
 #[test]
 fn inv09_a_connection_in_exclusive_locking_mode_that_could_not_leave_wal_mode_goes_on() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {
@@ -215,7 +216,7 @@ fn inv01_a_guard_that_was_stuck_at_the_last_close_is_lifted_by_the_next() {
     assert_eq!(one::<i64>(&stock(&fixture.path("m.db")), "SELECT sum(a) FROM t"), 14);
 }
 
-/// It was refused EXCLUSIVE, and so has never opened the WAL of the log that it found.
+/// The connection was refused EXCLUSIVE, so it has never opened the WAL of the log that it found.
 #[test]
 fn inv01_who_was_refused_the_database_to_itself_lifts_the_guard_as_the_last() {
     let fixture = Fixture::new();

@@ -1,4 +1,4 @@
-//! Truncated, zeroed, bit-flipped logs and logs of another version.
+//! Logs that are truncated, zeroed, have flipped bits or are of another version.
 
 use std::fs;
 use std::path::Path;
@@ -8,13 +8,13 @@ use rusqlite::ffi;
 
 use crate::{abandoned, read_elsewhere, refused};
 
-/// Damages the log of an abandoned database, and expects an error that changes nothing, here and
-/// after which the undamaged log works as before.
+/// Damages the log of an abandoned database, and expects an error that changes nothing. After that the
+/// undamaged log must work as before.
 fn expect_refusal(what: &str, damage: impl FnOnce(&Path, &mut Vec<u8>)) {
     expect_refusal_on(Engine::under_test(), what, damage);
 }
 
-/// The same on an engine; returns the reason that is told.
+/// As `expect_refusal`, on this engine. Returns the reported reason.
 fn expect_refusal_on(engine: Engine, what: &str, damage: impl FnOnce(&Path, &mut Vec<u8>)) -> String {
     let fixture = Fixture::on(engine);
     abandoned(&fixture, "d.db");
@@ -38,7 +38,7 @@ fn expect_refusal_on(engine: Engine, what: &str, damage: impl FnOnce(&Path, &mut
 fn inv12_truncated_logs_are_refused() {
     for length in [0, 1, 100, 1152, 1348, 4095, 4096, 8192] {
         if length >= 4096 && Engine::under_test() == Engine::SCRATCHPAD {
-            // That is all of the file.
+            // The whole file has no more bytes.
             continue;
         }
         expect_refusal(&format!("cut to {length}"), |_, bytes| bytes.truncate(length));
@@ -52,7 +52,7 @@ fn inv12_zeroed_logs_are_refused() {
     expect_refusal("zeroed superblock", |_, bytes| bytes[..4096].fill(0));
     expect_refusal("zeroed head", |_, bytes| bytes[..1096].fill(0));
     let slots = match Engine::under_test() {
-        // Its slots are empty while nothing is merged.
+        // The slots of `ppl` are empty while no page is merged.
         engine if engine == Engine::PPL => return,
         engine if engine.is_in_memory() => 1216..1344,
         _ => 4096..12288,
@@ -88,7 +88,7 @@ fn inv12_the_log_of_another_database_under_this_name_is_refused() {
 
 #[test]
 fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
-    // The first block follows the table of states; what is committed begins behind its header.
+    // The first block follows the table of states; committed frames begin after its header.
     let fixture = Fixture::on(Engine::NVWAL);
     abandoned(&fixture, "d.db");
     let log = fs::read(fixture.log()).unwrap();
@@ -102,8 +102,8 @@ fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
     );
     for at in places {
         let bit = rng.below(8);
-        // Bytes between records are no content: a flip there may go unnoticed, but then nothing
-        // may be lost either.
+        // Bytes between records are no content. A flip there may go unnoticed, but then nothing may be lost
+        // either.
         if at > first_block && log[at] == 0 {
             tolerate_or_refuse(at, bit);
         } else {
@@ -114,7 +114,7 @@ fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
     }
 }
 
-/// Either an error or everything.
+/// Expects either an error or all rows.
 fn tolerate_or_refuse(at: usize, bit: u64) {
     let fixture = Fixture::on(Engine::NVWAL);
     abandoned(&fixture, "d.db");
@@ -164,12 +164,13 @@ fn inv03_a_first_page_that_a_checkpoint_has_torn_comes_from_the_log() {
         let fixture = Fixture::new();
         abandoned(&fixture, "d.db");
         let mut bytes = fs::read(fixture.path("d.db")).unwrap();
-        // Its size is what a checkpoint had made it.
+        // The database keeps the size that a checkpoint has given it.
         bytes[from..to].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 7 + 3) as u8);
         let good = fs::read(fixture.path("d.db")).unwrap();
         fs::write(fixture.path("d.db"), &bytes).unwrap();
         if Engine::under_test() == Engine::PPL && from < 100 {
-            // A merge leaves nothing like this: the page is in a slot of the log then. So it is damage, and told.
+            // A merge leaves nothing like this, because the page is then in a slot of the log. So this is
+            // damage, and is reported.
             assert_eq!(code(&refused(&fixture.uri("d.db", ""))), ffi::SQLITE_CANTOPEN);
             fs::write(fixture.path("d.db"), &good).unwrap();
         }

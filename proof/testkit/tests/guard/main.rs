@@ -1,5 +1,5 @@
-//! The guard on the database and the identity of its log (invariants 1 to 3), and what bad input
-//! comes to: a clear error, nothing changed, nothing lost.
+//! The guard on the database and the identity of its log (invariants 1 to 3). Bad input must lead to a clear
+//! error, and nothing may be changed or lost.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod deleted;
@@ -14,7 +14,7 @@ mod refusals;
 use duralite_testkit::{Actor, Fixture, run};
 use rusqlite::Error;
 
-/// A database that a killed process left: guarded, rows 1 to 3 in the log only.
+/// A database that a killed process has left: guarded, with rows 1 to 3 only in the log.
 fn abandoned(fixture: &Fixture, name: &str) {
     let mut actor = Actor::sql(&fixture.uri(name, ""));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -24,12 +24,12 @@ fn abandoned(fixture: &Fixture, name: &str) {
     assert!(fixture.is_guarded(name));
 }
 
-/// What a new process says when it opens the database and reads it.
+/// The answer of a new process that opens the database and reads it.
 fn read_elsewhere(uri: &str) -> String {
     Actor::start_with(&["sql", uri], &[("DURALITE_LOG", "stderr")]).run("SELECT sum(a) FROM t")
 }
 
-/// The error of opening and reading the database here.
+/// The error when this process opens the database and reads it.
 fn refused(uri: &str) -> Error {
     match duralite_testkit::connect(uri).and_then(|conn| run(&conn, "SELECT * FROM t")) {
         Ok(rows) => panic!("not refused: {rows:?}"),

@@ -31,7 +31,7 @@ fn made(fixture: &Fixture, name: &str) {
     stock(&fixture.path(name)).execute_batch(sql).unwrap();
 }
 
-/// The same as a reader leaves it who was killed, or on whom the power failed.
+/// The same database, as left by a reader that was killed, or by a power failure while it read.
 fn read_and_killed(fixture: &Fixture, name: &str) {
     made(fixture, name);
     let mut actor = Actor::sql(&fixture.uri(name, ""));
@@ -61,7 +61,8 @@ fn inv01_the_guard_is_provisional_until_something_is_committed() {
         assert_eq!(is_provisional(&fixture, "p.db"), Some(true));
         let error = run(&stock(&fixture.path("p.db")), "SELECT * FROM t").unwrap_err();
         assert_eq!(code(&error), ffi::SQLITE_NOTADB);
-        // Others share what has been made, in this process and elsewhere, and the first that commits puts the guard on for good.
+        // Other connections share the new log, in this process and elsewhere. The first one that commits
+        // makes the guard permanent.
         let other = fixture.open("p.db");
         let mut third = Actor::sql(&fixture.uri("p.db", ""));
         assert_eq!(third.run("SELECT sum(a) FROM t"), "6");
@@ -96,7 +97,8 @@ fn remove_memory(fixture: &Fixture) {
     }
 }
 
-/// Only a power loss can have torn it: another log takes EXCLUSIVE, which whoever opens beside is in the way of.
+/// Only a power loss can have torn the log. Making another log needs EXCLUSIVE, which a connection that opens
+/// at the same time blocks.
 #[test]
 fn a_log_goes_on_that_no_power_loss_can_have_torn() {
     for engine in [Engine::WALDIO, Engine::NVWAL, Engine::PPL] {
@@ -136,8 +138,8 @@ fn inv01_whatever_a_power_loss_leaves_of_a_log_without_commits_is_nothing() {
             ("without its second sector", &|log| zero(log, 512, 512)),
             ("without its slots", &|log| zero(log, 4096, 8192)),
         ];
-        // A log in memory has all of its lines written back before it has a name, or where it is emulated, nothing: a part of it is damage,
-        // and is kept.
+        // A log in memory has all of its lines written back before it has a name; emulated memory has none of
+        // them written back. So a log with only a part of them is damaged, and is kept.
         let few = [0, 1, 2, 5];
         let possible = |at: &usize| engine == Engine::WALDIO || few.contains(at);
         for (_, (what, damage)) in damages.into_iter().enumerate().filter(|(at, _)| possible(at)) {
@@ -158,7 +160,8 @@ fn inv01_whatever_a_power_loss_leaves_of_a_log_without_commits_is_nothing() {
     }
 }
 
-/// A reader that does not find a log in use, or not with its settings, must not read beside it.
+/// A reader that does not find a log in use, or does not find it with its own settings, must not read without
+/// it.
 #[test]
 fn inv03_a_reader_that_cannot_have_a_provisional_log_is_refused() {
     for engine in [Engine::WALDIO, Engine::NVWAL] {
@@ -179,7 +182,7 @@ fn inv03_a_reader_that_cannot_have_a_provisional_log_is_refused() {
     }
 }
 
-/// What is called like a log and is none of ours stays.
+/// A file that has the name of a log but is none of Duralite's stays.
 #[test]
 fn inv03_a_file_of_somebody_else_s_that_is_called_like_a_log_is_not_deleted() {
     for content in [b"notes".to_vec(), [&[0; 16384], b"something".as_slice()].concat()] {
@@ -194,7 +197,8 @@ fn inv03_a_file_of_somebody_else_s_that_is_called_like_a_log_is_not_deleted() {
     }
 }
 
-/// A deleted journal's name comes back with a power loss: what SQLite plays back is from before there was a log.
+/// A power loss may bring back the name of a deleted journal. SQLite then plays back what is from before the
+/// log existed.
 #[test]
 fn inv01_a_rollback_journal_is_played_back_over_a_provisional_guard() {
     let fixture = Fixture::new();
@@ -209,7 +213,7 @@ fn inv01_a_rollback_journal_is_played_back_over_a_provisional_guard() {
         .unwrap();
     std::fs::copy(&live, &hot).unwrap();
     std::fs::copy(fixture.path("live.db-journal"), fixture.path("hot.db-journal")).unwrap();
-    // In WAL mode, and opened.
+    // Puts the database into WAL mode, with a provisional guard.
     let mut bytes = header(&hot);
     bytes[18..20].fill(2);
     mask_provisionally(JournalKind::Wal, &mut bytes, LogId([7; 16]));
@@ -222,7 +226,7 @@ fn inv01_a_rollback_journal_is_played_back_over_a_provisional_guard() {
     assert_eq!(one::<i64>(&stock(&hot), "SELECT sum(a) FROM t"), 7);
 }
 
-/// The same where the log is there still: SQLite opens no WAL of it once the guard is gone.
+/// The same if the log still exists: SQLite opens no WAL of this log once the guard has been rolled back.
 #[test]
 fn inv01_a_log_whose_guard_was_rolled_back_gets_no_commits() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {
@@ -246,7 +250,7 @@ fn inv01_a_log_whose_guard_was_rolled_back_gets_no_commits() {
         assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 3);
         assert_eq!(one::<String>(&conn, "PRAGMA journal_mode"), "delete");
         run(&conn, "INSERT INTO t VALUES(4)").unwrap();
-        // Whoever comes now sees it: the database is an ordinary one.
+        // A connection that is opened now sees the row: the database is an ordinary one.
         assert_eq!(one::<i64>(&stock(&hot), "SELECT sum(a) FROM t"), 7);
         let mut other = Actor::sql(&fixture.uri("hot.db", ""));
         assert_eq!(other.run("SELECT sum(a) FROM t"), "7");

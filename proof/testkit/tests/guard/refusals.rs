@@ -1,4 +1,4 @@
-//! What is said of paths that are not there, and of files that cannot be opened just now.
+//! The errors for paths that do not exist, and for files that cannot be opened at the moment.
 
 use duralite_testkit::{Actor, Engine, Fixture, code, connect, run};
 use rusqlite::ffi;
@@ -34,8 +34,8 @@ fn a_path_that_is_not_there_is_named_and_no_medium_advised() {
     }
 }
 
-/// A process that has no file descriptors left is told so, and nothing else: what cannot be opened is not missing, not replaced, and
-/// not to be discarded.
+/// A process without free file descriptors must get this error and no other. A file that cannot be opened
+/// must not count as missing, and must be neither replaced nor discarded.
 #[test]
 fn inv03_who_is_out_of_file_descriptors_is_told_so() {
     for engine in Engine::all() {

@@ -8,19 +8,19 @@ use super::{files, root};
 
 const FORMATS: &str = "crates/logfmt/src";
 
-/// The constants of a format by name: those of the files named after it, and those that no format's
-/// file has.
+/// The constants of a format by name: those of the files named after the format, and those of files that
+/// belong to no other format.
 pub fn in_code(format: &str, others: &[&str]) -> BTreeMap<String, String> {
     let all = files(&[FORMATS], &["rs"]);
     let (own, rest): (Vec<_>, Vec<_>) = all.iter().partition(|file| file.path.contains(format));
     let shared = rest.iter().filter(|file| !others.iter().any(|other| file.path.contains(other)));
-    // Its own come last, and count.
+    // The format's own constants come last and win.
     let texts: Vec<&str> =
         shared.copied().chain(own.iter().copied()).map(|file| file.text.as_str()).collect();
     evaluate(&texts)
 }
 
-/// Every constant whose value is a number or a text, also of others.
+/// Every constant whose value is a number or a text, including values that refer to other constants.
 pub fn evaluate(texts: &[&str]) -> BTreeMap<String, String> {
     let mut expressions: BTreeMap<String, Expr> = BTreeMap::new();
     for text in texts {
@@ -94,7 +94,8 @@ pub fn in_document(name: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A value as it is compared: a number in decimals, whether it was written as one, as `0x…` or as `2^n`.
+/// A value in the form in which values are compared. A number is in decimals, whether it was written in
+/// decimals, as `0x…` or as `2^n`.
 pub fn normal(value: &str) -> String {
     let value = value.trim_matches('`');
     let number = if let Some(digits) = value.strip_prefix("0x") {

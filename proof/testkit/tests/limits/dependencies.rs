@@ -1,8 +1,8 @@
-//! Dependencies, and whether the sources name them.
+//! Checks whether the sources use the dependencies.
 
 use super::{files, root};
 
-/// `crate: dependency` of each that no source of its crate names.
+/// `crate: dependency` for each dependency that no source of its crate names.
 pub fn unused() -> Vec<String> {
     let mut crates = vec!["fuzz".to_owned()];
     for group in ["crates", "proof"] {
@@ -26,10 +26,11 @@ pub fn unused() -> Vec<String> {
     found
 }
 
-/// Named here for one of its features alone: `syn` uses it.
+/// These are dependencies only because of one of their features; `syn` uses them.
 const FOR_A_FEATURE: [&str; 1] = ["proc-macro2"];
 
-/// Those of a manifest: what the product needs must be named there, what tests need anywhere.
+/// The unused dependencies of a manifest. The product's sources must name its dependencies; any source may
+/// name those of tests.
 pub fn unused_in(manifest: &str, product: &[&str], tests: &[&str]) -> Vec<String> {
     let mut section = "";
     let mut found = Vec::new();

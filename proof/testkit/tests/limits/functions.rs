@@ -1,4 +1,4 @@
-//! How long functions are.
+//! The lengths of functions.
 
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
@@ -12,7 +12,7 @@ pub struct Function {
     pub lines: usize,
 }
 
-/// Every function of a file that has a body, those in modules, traits and functions too.
+/// Every function of a file that has a body, including those in modules, traits and functions.
 pub fn of(file: &File) -> Vec<Function> {
     let parsed = syn::parse_file(&file.text).unwrap_or_else(|error| panic!("{}: {error}", file.path));
     let mut found = Found(Vec::new());

@@ -1,4 +1,4 @@
-//! What the source looks like.
+//! Reads and measures the source files.
 
 pub mod constants;
 pub mod dependencies;
@@ -16,7 +16,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// The files below these directories whose names end like this.
+/// The files below these directories whose names have one of these endings.
 pub fn files(below: &[&str], ends: &[&str]) -> Vec<File> {
     let root = root();
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! The same SQL on stock SQLite and on Duralite: the same answers, errors included, and in the end
-//! the same database.
+//! Runs the same SQL on stock SQLite and on Duralite. Both must give the same answers, including errors, and
+//! must end with the same database.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod pair;
@@ -9,7 +9,8 @@ use duralite_testkit::{Engine, Fixture, Rng, dump, for_seeds, integrity, stock};
 
 use pair::Pair;
 
-/// Histories, for the engine that is tested first; those after it share most of what they go through.
+/// Histories for the engine that is tested first. The other engines share most of the code, so they run
+/// fewer.
 const SEEDS: u64 = 16;
 const SEEDS_OF_OTHERS: u64 = 8;
 
@@ -17,14 +18,14 @@ fn seeds() -> u64 {
     if Engine::under_test() == Engine::NVWAL { SEEDS } else { SEEDS_OF_OTHERS }
 }
 const STATEMENTS: u64 = 500;
-/// Settings of `ppl`: with the last ones pages are merged again and again.
+/// Settings of `ppl`. With the last ones pages are merged again and again.
 const OWN: &[&str] = &["", "&sector_bytes=12288", "&overflow_bytes=0"];
 
 fn settings(rng: &mut Rng) -> String {
     let sync = rng.pick(&["lazy", "eager", "checksum"]);
     let more = rng.pick(&["", "", "&diff=off", "&heap=system", "&cache_bytes=0", "&block_bytes=128k"]);
 
-    // Of an engine whose logs have a limit where nothing is said: what fits is the engine's affair.
+    // This engine's logs have a limit by default, and how much fits is specific to the engine.
     let own = if Engine::under_test() == Engine::PPL {
         format!("&log_limit=1g{}", rng.pick(OWN))
     } else {
@@ -46,7 +47,7 @@ fn compare_on(fixture: &Fixture, mut rng: Rng, settings: &str, mode: &str, conne
     pair.run(0, &format!("PRAGMA page_size={page_bytes}"));
     pair.run(0, &format!("PRAGMA auto_vacuum={vacuum}"));
     for connection in 0..connections {
-        // In WAL mode is a database, and with another mode a connection.
+        // A database is in WAL mode; any other journal mode is a setting of the connection.
         if connection == 0 || mode != "WAL" {
             pair.run(connection, &format!("PRAGMA journal_mode={mode}"));
         }
@@ -59,8 +60,8 @@ fn compare_on(fixture: &Fixture, mut rng: Rng, settings: &str, mode: &str, conne
     for _ in 0..STATEMENTS {
         let connection = writer.choose(connections);
         match writer.next(pair.in_transaction(connection)) {
-            // Beside an idle connection that has had its rollback journals there, a log stays when the last one closes that
-            // has its WAL open; a -wal does not.
+            // If an idle connection has had its rollback journals in a log, that log stays when the last
+            // connection that has its WAL open closes. A -wal file would not stay.
             Some(sql) if mode != "WAL" && connections > 1 && sql.starts_with("PRAGMA journal_mode") => {}
             Some(sql) => pair.run(connection, &sql),
             None => pair.reopen(connection),
@@ -78,7 +79,7 @@ fn compare_on(fixture: &Fixture, mut rng: Rng, settings: &str, mode: &str, conne
     assert!(read("ours.db") == read("theirs.db"), "the files differ");
 }
 
-/// On every engine that keeps rollback journals, in each mode that has one.
+/// The same on every engine that keeps rollback journals, in each journal mode that has one.
 #[test]
 fn the_same_answers_with_rollback_journals() {
     let engines = Engine::keeping_rollback_journals();

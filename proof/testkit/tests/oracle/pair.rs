@@ -1,4 +1,4 @@
-//! Connections that come in pairs.
+//! Pairs of connections: one to Duralite and one to stock SQLite.
 
 use std::collections::VecDeque;
 
@@ -13,13 +13,13 @@ struct Both {
     theirs: Connection,
 }
 
-/// Connections to a database on Duralite, and as many to one on stock SQLite.
+/// Connections to a database on Duralite, and equally many to a database on stock SQLite.
 pub struct Pair<'a> {
     fixture: &'a Fixture,
     settings: String,
     connections: Vec<Both>,
     latest: VecDeque<String>,
-    /// Statements that were answered with rows, or none, and not with an error.
+    /// Statements that were answered with rows, or without any, but not with an error.
     pub answered: u64,
 }
 
@@ -42,9 +42,10 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Runs a statement on both and compares what they answer.
+    /// Runs a statement on both connections of a pair and compares the answers.
     pub fn run(&mut self, connection: usize, sql: &str) {
-        // Where a home keeps SQLite from mapping the file, its cache takes other pages, and spills others into the log.
+        // If a home keeps SQLite from mapping the file, SQLite's cache holds other pages, and spills others
+        // into the log.
         let maps = Engine::under_test() != Engine::PPL || !sql.starts_with("PRAGMA mmap_size");
         let sql = if maps { sql } else { "PRAGMA mmap_size=0" };
         let both = &self.connections[connection];
@@ -71,7 +72,7 @@ impl<'a> Pair<'a> {
         !self.connections[connection].theirs.is_autocommit()
     }
 
-    /// Closes a connection, whatever it is doing, and opens another.
+    /// Closes a connection in whatever state it is, and opens another one.
     pub fn reopen(&mut self, connection: usize) {
         self.note(format!("{connection}: close and open"));
         let alone = self.connections.len() == 1;

@@ -1,10 +1,10 @@
-//! Random statements. The same seed gives the same.
+//! Random statements. The same seed gives the same statements.
 
 use duralite_testkit::Rng;
 
 pub const TABLES: u64 = 4;
 
-/// The tables that most statements are about.
+/// Creates a table that most statements use.
 pub fn create(table: u64) -> String {
     let rest = if table == 3 { ", PRIMARY KEY(a)) WITHOUT ROWID" } else { ")" };
     let kind = if table == 3 { "" } else { " PRIMARY KEY" };
@@ -13,7 +13,7 @@ pub fn create(table: u64) -> String {
 
 pub struct Writer {
     rng: Rng,
-    /// The connection that was chosen last, which is chosen again more often than not.
+    /// The connection that was chosen last. It is chosen again more often than not.
     last: usize,
 }
 
@@ -29,7 +29,7 @@ impl Writer {
         self.last
     }
 
-    /// A statement; `None` to close the connection and open another.
+    /// A statement; `None` to close the connection and open another one.
     pub fn next(&mut self, in_transaction: bool) -> Option<String> {
         Some(match self.rng.below(100) {
             0..28 => self.insert(),
@@ -134,7 +134,7 @@ impl Writer {
         }
     }
 
-    /// Mostly what can succeed.
+    /// A transaction statement, mostly one that can succeed.
     fn transaction(&mut self, within: bool) -> String {
         let within = within != self.rng.chance(30);
         let savepoint = self.rng.below(2);

@@ -1,4 +1,4 @@
-//! Changes that real SQLite makes to pages are recorded small, and come out byte for byte.
+//! Changes that real SQLite makes to pages are encoded in few bytes, and decoded byte for byte.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod pages;
@@ -12,13 +12,13 @@ use duralite_logfmt::page_change::{self, ChangeKind, Difference, Scratch};
 use pages::{Change, Pages};
 use workloads::{WORKLOADS, Workload};
 
-/// What the changes of a workload came to.
+/// The totals of a workload's changes.
 #[derive(Default)]
 struct Sum {
     changes: usize,
     bytes: usize,
     plain: usize,
-    /// By what looks closer only where cells were rearranged.
+    /// Bytes with `encode_rearranged`, which looks closer only where cells were rearranged.
     rearranged: usize,
     kinds: [usize; 4],
 }
@@ -33,7 +33,7 @@ impl Sum {
         page_change::apply(&mut page, &payload).unwrap();
         assert!(page == change.new, "{kind:?} came out different");
         diff::encode(&change.old, &change.new, &mut plain);
-        // A cell that came may be where its bytes are left from another one.
+        // A new cell may lie where its bytes are left over from another cell.
         assert!(kind == ChangeKind::Cells || payload.len() <= plain.len() + 2);
         self.rearranged += rearranged(scratch, change, &plain);
         self.changes += 1;
@@ -43,7 +43,7 @@ impl Sum {
     }
 }
 
-/// Encodes by `encode_rearranged`, and applies; returns how many bytes it takes.
+/// Encodes with `encode_rearranged`, and applies the result. Returns how many bytes it has.
 fn rearranged(scratch: &mut Scratch, change: &Change, plain: &[u8]) -> usize {
     let (mut payload, mut page) = (Vec::new(), change.old.clone());
     match page_change::encode_rearranged(scratch, &change.old, &change.new, change.header, &mut payload) {
@@ -56,7 +56,7 @@ fn rearranged(scratch: &mut Scratch, change: &Change, plain: &[u8]) -> usize {
     payload.len()
 }
 
-/// A size of pages, and how SQLite keeps them.
+/// A page size, and pragmas.
 struct Setting {
     page_bytes: usize,
     reserved: u8,
@@ -106,7 +106,7 @@ fn what_sqlite_does_to_pages_comes_out_byte_for_byte() {
     }
 }
 
-/// What a row does to one leaf; a transaction that changes more pages has split some.
+/// A row changes one leaf. A transaction that changes more pages than these has split some.
 const PAGES_WITHOUT_SPLIT: usize = 2;
 
 /// `cargo test --release -p duralite-testkit --test page_change -- --ignored --nocapture figures`
@@ -120,7 +120,7 @@ fn figures() {
         );
         for workload in &WORKLOADS {
             let all = transactions(workload, setting, 1000);
-            // The counters in the first page are not what is asked for.
+            // Leaves out the counters in the first page.
             let other_pages = |all: Vec<Vec<Change>>| {
                 all.into_iter().flatten().filter(|change| change.header == 0).collect::<Vec<_>>()
             };
@@ -146,7 +146,7 @@ fn print_row(name: &str, all: &[Change]) {
     println!("{name:18}{n:>7}{bytes:>8}{plain_bytes:>8}{encode:>8}{plain:>8}{apply:>8}   {kinds:?}");
 }
 
-/// Nanoseconds per change: encoding, encoding by `diff`, applying.
+/// Nanoseconds per change: encoding, encoding with `diff`, applying.
 fn times(scratch: &mut Scratch, all: &[Change]) -> (u128, u128, u128) {
     let mut out = Vec::with_capacity(1 << 18);
     let (mut encode, mut plain, mut apply) = (0, 0, 0);
@@ -170,7 +170,7 @@ fn times(scratch: &mut Scratch, all: &[Change]) -> (u128, u128, u128) {
 const ROUNDS: usize = 8;
 const CALLS: usize = 4;
 
-/// Nanoseconds of a call in the quickest round, so that what else the machine does counts little.
+/// Nanoseconds of a call in the fastest round, so that other load of the machine counts little.
 fn shortest(mut call: impl FnMut()) -> u128 {
     let round = |_| {
         let started = Instant::now();

@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use duralite_testkit::Rng;
 use rusqlite::{Connection, ToSql, params_from_iter};
 
-/// A page before and after a transaction. A new page was zeros.
+/// A page before and after a transaction. A new page was zeros before.
 pub struct Change {
     pub old: Vec<u8>,
     pub new: Vec<u8>,
-    /// Where the b-tree header begins.
+    /// The offset of the b-tree header.
     pub header: usize,
 }
 
-/// A database, the pages of which are compared after each transaction.
+/// A database whose pages are compared after each transaction.
 pub struct Pages {
     db: Connection,
     path: PathBuf,
@@ -24,7 +24,8 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// `pragmas` are set before the first table. Pages end with `reserved` bytes that SQLite does not use.
+    /// `pragmas` are set before the first table is made. The last `reserved` bytes of each page are not used
+    /// by SQLite.
     pub fn new(page_bytes: usize, reserved: u8, pragmas: &str, seed: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pages.db");
@@ -39,7 +40,7 @@ impl Pages {
         Self { db, path, before: Vec::new(), page_bytes, rng: Rng::new(seed), _dir: dir }
     }
 
-    /// Runs a statement, and returns what pages it changed.
+    /// Runs a statement, and returns the page changes that it made.
     pub fn run(&mut self, sql: &str, values: &[&dyn ToSql]) -> Vec<Change> {
         self.db.prepare_cached(sql).unwrap().execute(params_from_iter(values)).unwrap();
         self.changes()
@@ -65,7 +66,7 @@ impl Pages {
         found
     }
 
-    /// A text of words, not one like the other.
+    /// A text of random letters.
     pub fn text(&mut self, bytes: u64) -> String {
         let length = bytes / 2 + self.rng.below(bytes + 1);
         (0..length).map(|_| char::from(b'a' + self.rng.below(26) as u8)).collect()

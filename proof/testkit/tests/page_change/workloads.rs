@@ -1,15 +1,15 @@
-//! What is done to tables and indices, by name.
+//! Workloads on tables and indices, by name.
 
 use super::pages::{Change, Pages};
 
-/// A workload: what prepares its tables, and one transaction of it.
+/// A workload: the function that prepares its tables, and one that runs a transaction.
 pub struct Workload {
     pub name: &'static str,
     pub prepare: fn(&mut Pages),
     pub step: fn(&mut Pages, i64) -> Vec<Change>,
-    /// With pages of 4096 bytes: of 100 bytes that plain ranges take, at most how many it takes.
+    /// The most bytes of its changes, in percent of those of plain ranges, with pages of 4096 bytes.
     pub percent: usize,
-    /// The same of what looks closer only where cells were rearranged.
+    /// The same for `encode_rearranged`, which looks closer only where cells were rearranged.
     pub rearranged_percent: usize,
 }
 

@@ -1,4 +1,4 @@
-//! System calls of a transaction in rollback mode, beside those of stock SQLite.
+//! Compares the system calls of transactions in rollback mode with those of stock SQLite.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,10 +9,10 @@ use super::{MODES, NAME, make};
 
 const ROUNDS: usize = 10;
 
-/// How often each call was made on each file of the database, by what its name ends with.
+/// The number of calls of each kind on each file of the database, by the ending of the file's name.
 type Calls = BTreeMap<(String, String), usize>;
 
-/// Of `ROUNDS` transactions that read and as many that write, once everything is in its place.
+/// The calls of `ROUNDS` transactions that read and as many that write, once all files exist.
 fn calls(fixture: &Fixture, uri: &str, mode: &str) -> Option<Calls> {
     make(fixture);
     let trace = fixture.path("trace");
@@ -50,7 +50,7 @@ fn of_stock(mode: &str) -> Option<Calls> {
     calls(&fixture, &format!("file:{}", fixture.path(NAME).display()), mode)
 }
 
-/// Nobody looks for what is not there.
+/// An engine without rollback journals does not look for them.
 #[test]
 fn an_engine_without_rollback_journals_costs_no_call_more() {
     for mode in MODES {
@@ -59,19 +59,19 @@ fn an_engine_without_rollback_journals_costs_no_call_more() {
             let fixture = Fixture::on(engine);
             let ours = calls(&fixture, &fixture.uri(NAME, ""), mode).unwrap();
             let mut theirs = theirs.clone();
-            // The guard is looked at where SQLite looks for a WAL, and before page 1 is written.
+            // The guard is read where SQLite looks for a WAL, and before page 1 is written.
             *theirs.get_mut(&("pread64".to_owned(), String::new())).unwrap() += 3 * ROUNDS;
             assert_eq!(ours, theirs, "{engine:?}, {mode}");
         }
     }
 }
 
-/// The journal costs none, nor does the guard.
+/// Neither the journal nor the guard costs a call.
 #[test]
 fn a_transaction_costs_sqlites_locks_and_what_is_done_to_the_database() {
     for mode in MODES {
         let Some(theirs) = of_stock(mode) else { return };
-        // The home of the tests asks its files about everything.
+        // The home of the test engine asks its files about everything.
         for engine in
             Engine::keeping_rollback_journals().into_iter().filter(|engine| engine.name() != "sideundo")
         {

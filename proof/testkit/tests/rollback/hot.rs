@@ -1,4 +1,4 @@
-//! Processes that die at every step of a transaction, and those who come after them.
+//! Processes die at every step of a transaction, and other processes recover.
 
 use duralite_journal::media::MediaSet;
 use duralite_journal::{LogDirectory, directory, offline};
@@ -7,9 +7,9 @@ use rusqlite::Connection;
 
 use super::{NAME, each, make, open};
 
-/// More steps than a transaction has.
+/// More steps than the transaction has.
 const STEPS: u64 = 400;
-/// It changes pages, makes some, frees some, and spills some of them.
+/// The transaction changes, adds and frees pages, and spills some of them.
 const TRANSACTION: [&str; 5] = [
     "BEGIN",
     "UPDATE t SET b = zeroblob(length(b) + 6000)",
@@ -20,7 +20,8 @@ const TRANSACTION: [&str; 5] = [
 const BEFORE: i64 = 14005;
 const AFTER: i64 = 15000 + 6005 + 3 * 7000;
 
-/// Lets a process die at a step of that transaction. Whether it did, and whether the commit was acknowledged before.
+/// Lets a process die at this step of the transaction. Returns whether it died, and whether the commit was
+/// acknowledged before.
 fn die_at(fixture: &Fixture, mode: &str, step: u64) -> (bool, bool) {
     let mut actor = Actor::start(&["stepping", &fixture.uri(NAME, "")]);
     actor.run(&format!("PRAGMA journal_mode={mode}"));
@@ -45,7 +46,8 @@ fn check(found: i64, committed: bool) {
     assert!(found == AFTER || !committed && found == BEFORE, "{found} bytes, committed: {committed}");
 }
 
-/// The transaction dies at each of its steps, until one lives; then `recover` says what the database holds.
+/// Lets the transaction die at each of its steps, until it survives. After each death `recover` returns what
+/// the database holds.
 fn each_step(recover: impl Fn(&Fixture, &str, u64) -> i64) {
     each(|fixture, mode| {
         for step in 1..STEPS {
@@ -70,14 +72,15 @@ fn inv21_a_transaction_that_dies_at_any_step_is_rolled_back_by_who_comes_next() 
     each_step(|fixture, mode, _| {
         let conn = open(fixture, mode);
         let found = state(&conn);
-        // A log that the dead one had just made, and which nobody names, goes when the next one is made.
+        // A log that the dead process has just made, and that no database names, is deleted when the next log
+        // is made.
         run(&conn, "PRAGMA user_version=1").unwrap();
         conn.close().unwrap();
         found
     });
 }
 
-/// The first one whose journal is in the log comes after one whose journal SQLite has kept open.
+/// The first transaction whose journal is in the log follows one whose journal SQLite has kept open.
 #[test]
 fn inv21_in_exclusive_locking_mode_a_new_database_dies_at_any_step() {
     each(|fixture, mode| {
@@ -121,7 +124,7 @@ fn inv21_and_by_a_checkpoint_without_sqlite() {
             let id = directory::describe(&log).unwrap().id;
             offline::checkpoint(&logs, &fixture.path(NAME), id, false).unwrap();
         }
-        // Without a guard a log may be left over, which nobody names.
+        // Without a guard a log that no database names may be left.
         let conn = connect(&fixture.uri(NAME, "")).unwrap();
         run(&conn, "PRAGMA user_version=1").unwrap();
         conn.close().unwrap();
@@ -145,7 +148,7 @@ fn inv21_a_recovery_that_dies_is_repeated() {
     });
 }
 
-/// A survivor, which was idle, takes over at once.
+/// A surviving idle connection takes over at once.
 #[test]
 fn inv21_a_connection_that_was_there_rolls_back() {
     each(|fixture, mode| {
@@ -155,7 +158,7 @@ fn inv21_a_connection_that_was_there_rolls_back() {
             let survivor = open(&fixture, mode);
             assert_eq!(state(&survivor), BEFORE);
             if step.is_multiple_of(2) {
-                // Its log is the one that the guard names.
+                // The survivor's log is the one that the guard names.
                 run(&survivor, "PRAGMA user_version=3").unwrap();
             }
             let before = dump(&survivor);
@@ -176,7 +179,7 @@ fn inv21_a_connection_that_was_there_rolls_back() {
     });
 }
 
-/// Changes of the mode, with a transaction between them.
+/// Changes of the journal mode, with a transaction between them.
 #[test]
 fn inv21_a_change_of_the_mode_dies_at_any_step() {
     let changes =
@@ -208,7 +211,7 @@ fn inv21_a_change_of_the_mode_dies_at_any_step() {
     }
 }
 
-/// A user who opens the database for reading cannot roll back, and is told as by stock SQLite.
+/// A user who opens the database read-only cannot roll back, and gets the same error as from stock SQLite.
 #[test]
 fn a_reader_meets_a_hot_journal() {
     each(|fixture, mode| {

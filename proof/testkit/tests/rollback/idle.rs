@@ -1,4 +1,4 @@
-//! Connections that are there and do nothing: of programs without this library, and of ours.
+//! Idle connections: of programs without this library, and of Duralite.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ use rusqlite::ffi;
 
 use super::{NAME, each, make, open};
 
-/// An idle connection of stock SQLite holds no lock. What it has in its cache is older than what the database holds by
-/// now, and it sees no journal that is in a log.
+/// An idle connection of stock SQLite holds no lock. Its cache may be older than the database, and it does
+/// not see a journal that is in a log.
 #[test]
 fn inv22_an_idle_stock_connection_with_a_warm_cache_is_refused_under_the_guard() {
     each(|fixture, mode| {
@@ -40,7 +40,7 @@ fn inv22_an_idle_stock_connection_with_a_warm_cache_is_refused_under_the_guard()
     });
 }
 
-/// Invariant 2: whoever has the database open without this library in a transaction keeps the guard off.
+/// Invariant 2: a transaction of a program without this library keeps the guard off.
 #[test]
 fn inv02_a_stock_reader_keeps_the_guard_off() {
     each(|fixture, mode| {
@@ -63,7 +63,8 @@ fn inv02_a_stock_reader_keeps_the_guard_off() {
     });
 }
 
-/// An idle connection of ours with a warm cache goes on, whatever engine it would choose itself.
+/// An idle connection of Duralite with a warm cache continues to work, whatever engine it would choose
+/// itself.
 #[test]
 fn an_idle_connection_of_ours_with_a_warm_cache_sees_what_is_new() {
     each(|fixture, mode| {
@@ -90,8 +91,8 @@ fn an_idle_connection_of_ours_with_a_warm_cache_sees_what_is_new() {
     });
 }
 
-/// What an idle connection of ours has attached keeps nobody from anything that SQLite lets it do: here from changing the
-/// page size and the mode, which takes another log.
+/// The log that an idle connection of Duralite has attached blocks nothing that SQLite allows: here a change
+/// of the page size and of the mode, which needs another log.
 #[test]
 fn an_idle_connection_of_ours_follows_to_another_log() {
     each(|fixture, mode| {
@@ -113,7 +114,7 @@ fn an_idle_connection_of_ours_follows_to_another_log() {
             let idle = open(fixture, "WAL");
             assert_eq!(one::<i64>(&idle, "SELECT count(*) FROM t"), rows - 1);
             drop(idle);
-            // Stock SQLite 3.40 leaves WAL mode with what it had in its cache before, however old that is.
+            // When stock SQLite 3.40 leaves WAL mode, it keeps its old cache, even if that is outdated.
             assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), rows - 1);
             run(&conn, &format!("PRAGMA journal_mode={sql}")).unwrap();
             run(&conn, &format!("INSERT INTO t VALUES({rows}, 'more')")).unwrap();
@@ -123,7 +124,8 @@ fn an_idle_connection_of_ours_follows_to_another_log() {
     });
 }
 
-/// One that leaves the WAL finds the idle one no obstacle either, and whoever closes last leaves one plain file.
+/// A connection that leaves WAL mode is not blocked by the idle one either. The last close leaves one plain
+/// file.
 #[test]
 fn an_idle_connection_of_ours_keeps_nobody_from_leaving_wal_mode() {
     each(|fixture, mode| {
@@ -150,8 +152,8 @@ fn an_idle_connection_of_ours_keeps_nobody_from_leaving_wal_mode() {
     });
 }
 
-/// A journal that stays open from one transaction to the next is in another log after the first one has gone. One that a crash
-/// leaves there is hot for whoever was idle meanwhile.
+/// A journal that stays open from one transaction to the next moves to another log after the first log was
+/// deleted. If a crash leaves the journal there, it is hot for a connection that was idle meanwhile.
 #[test]
 fn inv21_an_idle_connection_finds_a_hot_journal_in_another_log() {
     each(|fixture, mode| {
@@ -174,7 +176,8 @@ fn inv21_an_idle_connection_finds_a_hot_journal_in_another_log() {
     });
 }
 
-/// Where no log can be made when a transaction spills, SQLite goes on with RESERVED, and others read.
+/// If no log can be made when a transaction spills, SQLite continues with RESERVED, and other connections can
+/// read.
 #[test]
 fn a_transaction_that_cannot_have_a_log_keeps_nobody_from_reading() {
     each(|fixture, mode| {

@@ -1,4 +1,4 @@
-//! Rollback journals that a log keeps, under real SQLite: on every engine that keeps some.
+//! Rollback journals that a log keeps, under real SQLite, on every engine that keeps them.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod calls;
@@ -12,11 +12,11 @@ mod several;
 use duralite_testkit::{Engine, Fixture, connect, one, run};
 use rusqlite::Connection;
 
-/// The journal modes that have one.
+/// The journal modes that have a rollback journal.
 const MODES: [&str; 3] = ["DELETE", "TRUNCATE", "PERSIST"];
 const NAME: &str = "r.db";
 
-/// Every engine that keeps rollback journals, in each journal mode.
+/// Runs a test on every engine that keeps rollback journals, in each journal mode.
 fn each(test: impl Fn(&Fixture, &str)) {
     for engine in Engine::keeping_rollback_journals() {
         for mode in MODES {

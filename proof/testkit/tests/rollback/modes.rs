@@ -1,4 +1,4 @@
-//! Transactions, and journal modes that change.
+//! Transactions in each journal mode, and changes of the mode.
 
 use duralite_testkit::{Engine, Fixture, Outcome, code, connect, dump, integrity, one, run, stock};
 use rusqlite::ffi;
@@ -73,7 +73,8 @@ fn the_mode_changes_in_every_direction() {
             ];
             for sql in steps {
                 let (found, expected) = (Outcome::of(run(&ours, &sql)), Outcome::of(run(&theirs, &sql)));
-                // A transaction cannot be rolled back without a journal; stock SQLite's file is as broken.
+                // Without a journal a transaction cannot be rolled back. Stock SQLite's file is damaged in
+                // the same way.
                 assert!(found == expected, "{sql}: {found:?} for {expected:?}");
             }
             ours.close().unwrap();
@@ -108,7 +109,7 @@ fn the_same_log_goes_on_in_wal_mode_and_another_connection_follows() {
     });
 }
 
-/// A WAL is of pages of one size, and so is its log; a rollback journal is not.
+/// All pages of a WAL have one size, and so have those of its log. This is not so for a rollback journal.
 #[test]
 fn vacuum_changes_the_page_size_and_the_wal_follows() {
     each(|fixture, mode| {
@@ -158,14 +159,14 @@ fn exclusive_locking_mode_comes_and_goes() {
     });
 }
 
-/// SQLite keeps the journal open that is the base's, since the database had no page yet.
+/// The database had no page yet, so SQLite keeps the journal open that the base VFS has opened.
 #[test]
 fn inv21_a_database_that_is_made_in_exclusive_locking_mode_is_served_from_its_second_transaction_on() {
     each(|fixture, mode| {
         let conn = connect(&fixture.uri(NAME, "strict=on")).unwrap();
         run(&conn, "PRAGMA locking_mode=EXCLUSIVE").unwrap();
         run(&conn, &format!("PRAGMA journal_mode={mode}")).unwrap();
-        // What is rolled back has made nothing, and the journal stays the base's.
+        // A transaction that is rolled back makes no page, so the journal stays that of the base VFS.
         run(&conn, "BEGIN").unwrap();
         run(&conn, "CREATE TABLE other(a)").unwrap();
         run(&conn, "ROLLBACK").unwrap();
@@ -192,7 +193,7 @@ fn inv21_a_database_that_is_made_in_exclusive_locking_mode_is_served_from_its_se
     });
 }
 
-/// Without EXCLUSIVE the journal would be in memory until SQLite has it.
+/// Without EXCLUSIVE the journal would be in memory until SQLite opens it.
 #[test]
 fn inv21_a_log_that_cannot_be_made_fails_the_second_transaction_in_exclusive_locking_mode() {
     for engine in Engine::keeping_rollback_journals() {
@@ -202,7 +203,7 @@ fn inv21_a_log_that_cannot_be_made_fails_the_second_transaction_in_exclusive_loc
         run(&conn, "CREATE TABLE t(a)").unwrap();
         let elsewhere = fixture.path("elsewhere");
         std::fs::rename(fixture.log_dir(), &elsewhere).unwrap_or_else(|_| {
-            // On another file system.
+            // The target is on another file system.
             std::fs::remove_dir_all(fixture.log_dir()).unwrap();
         });
         assert!(run(&conn, "INSERT INTO t VALUES(1)").is_err());
@@ -233,7 +234,7 @@ fn strict_takes_rollback_journals_that_a_log_keeps() {
     });
 }
 
-/// SQLite's cache stays what it is: nothing has gone wrong.
+/// SQLite keeps its cache: nothing has gone wrong.
 #[test]
 fn a_first_transaction_that_is_rolled_back_leaves_nothing_and_no_error() {
     each(|fixture, mode| {

@@ -1,4 +1,5 @@
-//! Rolling back without SQLite, beside SQLite itself: the same journal, whole or in part, leaves the same database.
+//! Rolls back without SQLite, and compares with SQLite: the same journal, whole or in part, must leave the
+//! same database.
 
 use std::fs;
 use std::path::Path;
@@ -95,7 +96,7 @@ fn by_sqlite(dir: &Path, database: &[u8], journal: &[u8]) -> Vec<u8> {
     fs::read(&path).unwrap()
 }
 
-/// The same without SQLite, under the guard.
+/// The database as this library leaves it without SQLite, under the guard.
 fn by_us(dir: &Path, database: &[u8], journal: &[u8]) -> Vec<u8> {
     let path = dir.join("ours.db");
     let mut guarded = database.to_vec();
@@ -122,7 +123,7 @@ fn inv21_playing_back_a_journal_in_part_is_what_sqlite_does() {
             match part {
                 0 => {}
                 1..7 => journal.truncate(rng.below(whole.len() as u64 + 1) as usize),
-                // In the first header its numbers, or anywhere.
+                // A byte of the numbers in the first header, or any byte.
                 7..10 => {
                     let at = 8 + rng.below(4.min(journal.len() as u64 - 8)) as usize;
                     journal[at] = rng.below(256) as u8;

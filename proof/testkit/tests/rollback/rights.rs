@@ -1,4 +1,4 @@
-//! A user who may only read the database, in a process of his own.
+//! A user who may only read the database, in a process of this user.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -33,7 +33,7 @@ fn inv13_who_may_only_read_reads_between_transactions_and_keeps_nothing() {
             assert_eq!(reader.run(COUNT), count.to_string());
         }
         assert!(reader.run("DELETE FROM t").starts_with("error"));
-        // He is idle, and in nobody's way: guard and log go, and another log comes.
+        // The reader is idle and blocks nothing: guard and log are removed, and another log is made.
         conn.close().unwrap();
         fixture.assert_plain(NAME);
         assert_eq!(reader.run(COUNT), "7");
@@ -45,7 +45,7 @@ fn inv13_who_may_only_read_reads_between_transactions_and_keeps_nothing() {
         writer.run("BEGIN");
         assert_eq!(writer.run("UPDATE t SET b = zeroblob(90000)"), "");
         writer.kill();
-        // A hot journal, which he cannot play back.
+        // The reader cannot play back a hot journal.
         assert!(reader.run(COUNT).starts_with("error"));
         let conn = open(fixture, mode);
         assert_eq!(one::<i64>(&conn, COUNT), 6);

@@ -1,4 +1,4 @@
-//! Transactions over several databases, and several users of one.
+//! Transactions over several databases, and several connections to one database.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use duralite_testkit::{Actor, Engine, Fixture, connect, integrity, one, run, sto
 use super::{MODES, NAME, each, make, open};
 
 const NAMES: [&str; 2] = ["a.db", "b.db"];
-/// More steps than a transaction has.
+/// More steps than the transaction has.
 const STEPS: u64 = 400;
 
 type Uri = fn(&Fixture, &str) -> String;
@@ -26,7 +26,7 @@ fn die_at(uri: Uri, fixture: &Fixture, mode: &str, step: u64) -> (bool, bool) {
     for schema in ["main", "other"] {
         assert_eq!(actor.run(&format!("PRAGMA {schema}.journal_mode={mode}")).to_uppercase(), mode);
     }
-    // From its second transaction on both have logs.
+    // From their second transaction on, both databases have logs.
     if step.is_multiple_of(2) {
         assert_eq!(actor.run("BEGIN"), "");
         assert_eq!(actor.run("UPDATE main.t SET a = a"), "");
@@ -51,8 +51,9 @@ fn super_journals(fixture: &Fixture) -> usize {
     entries.filter(|entry| is_one(entry.as_ref().unwrap().file_name().to_str().unwrap())).count()
 }
 
-/// A transaction over both dies at each of its steps; then each is opened by itself, in one order or the other, by a
-/// connection that knows nothing of the other. Returns how many super-journals are left in all.
+/// A transaction over both databases dies at each of its steps. Then each database is opened by itself, in
+/// one order or the other, by a connection that knows nothing of the other database. Returns how many
+/// super-journals are left in all.
 fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
     let (mut last, mut left) = (false, 0);
     for step in 1..STEPS {
@@ -77,7 +78,7 @@ fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
         for name in NAMES {
             fixture.assert_plain(name);
         }
-        // Both kinds of steps have come to their end.
+        // Both kinds of steps have been tried to their end.
         if !died && last {
             eprintln!("{step} steps, {left} super-journals left");
             return left;
@@ -87,13 +88,13 @@ fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
     panic!("it never lived");
 }
 
-/// Stock SQLite too leaves a super-journal that no journal names yet as a whole.
+/// Stock SQLite also leaves a super-journal that no journal names completely yet.
 #[test]
 fn inv23_a_transaction_over_two_databases_dies_in_both_or_none() {
     for mode in MODES {
         let most = die_at_each_step(theirs, Engine::NVWAL, mode);
         for engine in Engine::keeping_rollback_journals() {
-            // A home makes no difference here, and each step is a process.
+            // A home makes no difference here, and each step costs a process.
             if engine.name() == "sideundo" && mode != "DELETE" {
                 continue;
             }
@@ -161,7 +162,8 @@ fn processes_write_at_once() {
     });
 }
 
-/// A copy of a guarded database is refused without its log; a renamed database has it still; with a deleted one it goes.
+/// A copy of a guarded database is refused without its log, a renamed database keeps its log, and the log of
+/// a deleted database is deleted.
 #[test]
 fn inv03_copies_renames_and_deletions_under_the_guard() {
     each(|fixture, mode| {

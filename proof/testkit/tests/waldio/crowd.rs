@@ -1,4 +1,4 @@
-//! Many writers: nobody starves, nobody is told that the database is busy.
+//! Many writers: none starves, and none gets a busy error.
 
 use std::sync::Barrier;
 use std::thread::JoinHandle;
@@ -12,7 +12,7 @@ use crate::{insert, prepare};
 const THREADS: usize = 16;
 const PROCESSES: usize = 5;
 
-/// Commits of each of 16 threads in a second and a half.
+/// Commits of each of 16 threads in one and a half seconds.
 fn crowd(fixture: &Fixture, settings: &str) -> Vec<u64> {
     let first = fixture.open_with("c.db", settings);
     prepare(&first);
@@ -58,8 +58,9 @@ fn sixteen_writers_share_fairly_and_are_never_busy() {
     }
 }
 
-/// Commits that are sealed while a flush is held up share the next one: `start` starts each of them, on a
-/// database with one row that all have open, and `end` waits until they are acknowledged.
+/// Checks that commits which are sealed while a flush is held up share the next flush. `start` prepares the
+/// commits on a database with one row that all of them have open, `insert` runs a commit, and `end` waits
+/// until it is acknowledged.
 fn share_the_next_flush<T>(
     fixture: &Fixture,
     start: impl Fn(&Gate) -> Vec<T>,
@@ -84,7 +85,7 @@ fn share_the_next_flush<T>(
     sealed(1);
     let count = 1 + others.len();
     started.extend(others.into_iter().map(&insert));
-    // What is sealed is readable, and is not acknowledged before it is durable.
+    // A sealed commit is readable, but is not acknowledged before it is durable.
     sealed(count);
     assert_eq!(gate.places().len(), 1, "a group was written beside the one that is held up");
     gate.open();

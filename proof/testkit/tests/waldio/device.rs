@@ -1,4 +1,4 @@
-//! What reaches the device, counted by the kernel: exact, so it is tested and not measured.
+//! Counts what reaches the device. The kernel's counts are exact, so this is a test and not a measurement.
 
 use rusqlite::Connection;
 
@@ -8,8 +8,8 @@ use crate::{insert, number, prepare};
 
 const COMMITS: u64 = 100;
 
-/// Bytes of `COMMITS` inserts, once the log is preallocated, of which each was one write and one flush,
-/// and nothing else was written.
+/// Bytes of `COMMITS` inserts once the log is preallocated. Checks that each insert was one write and one
+/// flush, and that nothing else was written.
 fn bytes_of_commits(disk: &LoopDisk, name: &str, settings: &str) -> u64 {
     let conn = connect(&format!("file:{}/{name}?vfs=duralite&{settings}", disk.path().display())).unwrap();
     assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
@@ -33,7 +33,7 @@ fn bytes_of_commits(disk: &LoopDisk, name: &str, settings: &str) -> u64 {
     bytes
 }
 
-/// Makes the log longer than what follows takes, and lets it start over.
+/// Makes the log longer than the following commits need, and lets it start over.
 fn grow(conn: &Connection) {
     conn.execute_batch("CREATE TABLE grown(x); INSERT INTO grown VALUES(randomblob(1500000))").unwrap();
     run(conn, "PRAGMA wal_checkpoint(RESTART)").unwrap();
@@ -44,7 +44,7 @@ fn grow(conn: &Connection) {
 fn a_commit_is_one_write_and_one_flush_and_nothing_of_the_file_systems_journal() {
     let Some(disk) = LoopDisk::new(64) else { return };
     let delta = bytes_of_commits(&disk, "delta.db", "access=direct&device_block=512");
-    // Mostly one block each; a page that is new, or whose chain is cut, is logged whole.
+    // Mostly one block each. A new page, or a page whose chain is cut, is logged whole.
     assert!((COMMITS * 512..COMMITS * 1100).contains(&delta), "{delta}");
     let large = bytes_of_commits(&disk, "large.db", "access=direct&device_block=4096");
     assert!((COMMITS * 4096..COMMITS * 4900).contains(&large), "{large}");
@@ -76,14 +76,14 @@ fn a_transaction_of_eight_pages_is_one_write_and_one_flush() {
             let after = disk.counts();
             assert!(number(&conn, "frames") - frames >= 4);
             assert_eq!((counted().1 - writes, after.flushes - before.flushes), (1, 1), "{settings}");
-            // Where the log has grown, one write may go to two places of the device.
+            // If the log has grown, one write may go to two places of the device.
             assert!((1..=2).contains(&(after.writes - before.writes)), "{settings}");
         }
     }
 }
 
-/// What the same costs stock SQLite while its log grows: the control that says that the rig sees
-/// the file system's journal.
+/// What the same costs stock SQLite while its log grows. This control shows that the rig counts the file
+/// system's journal, too.
 #[test]
 fn stock_wal_wakes_the_file_systems_journal() {
     let Some(disk) = LoopDisk::new(64) else { return };

@@ -1,4 +1,4 @@
-//! What `waldio` promises beyond what every engine does.
+//! What `waldio` promises beyond the promises of every engine.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod crowd;

@@ -1,4 +1,4 @@
-//! A process that is stopped while it leads a group: the others go on.
+//! A process is stopped while it leads a group; the others continue.
 
 use duralite_testkit::{Actor, Engine, Fixture, integrity, one};
 use rusqlite::Connection;
@@ -10,7 +10,7 @@ fn restart(conn: &Connection) -> bool {
     one::<i64>(conn, "PRAGMA wal_checkpoint(RESTART)") == 0
 }
 
-/// A process that inserted a row and is stopped in the write of its group.
+/// A process that inserted a row and is stopped while it writes its group.
 fn stop_in_a_commit(fixture: &Fixture, settings: &str) -> Actor {
     let mut stopped =
         Actor::start(&["stopping", &fixture.uri("s.db", settings), fixture.log_dir().to_str().unwrap()]);
@@ -35,7 +35,8 @@ fn inv11_a_process_that_is_stopped_while_it_leads_holds_up_neither_readers_nor_w
             insert(&conn).unwrap();
         }
         assert_eq!(reader.run("INSERT INTO t(b) VALUES('of the reader')"), "");
-        // It may write yet: the log does not start over, but pages go home, and commits go on.
+        // The stopped process may still write. So the log does not start over, but pages are written home,
+        // and commits continue.
         assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(PASSIVE)"), 0);
         assert!(!restart(&conn));
         insert(&conn).unwrap();
@@ -92,7 +93,7 @@ fn inv11_readers_go_on_while_a_large_transaction_waits_for_a_stopped_leader() {
             reads += 1;
         }
     });
-    // Far more than there would be if each waited for as long as the large transaction does.
+    // Far more than if each read waited as long as the large transaction takes.
     assert!(reads > 10, "{reads} reads");
     stopped.go_on();
     assert_eq!(stopped.line(), "");
