@@ -1,5 +1,5 @@
-//! Every decoder by itself. What one accepts means the same after it is encoded again, what an
-//! encoder wrote comes back, and bytes that are neither are refused without a panic.
+//! Tests every decoder by itself. What a decoder accepts must mean the same after it is encoded again, what
+//! an encoder wrote must be decoded to the same, and all other bytes must be refused without a panic.
 #![no_main]
 
 #[path = "decoders/ppl.rs"]
@@ -44,7 +44,7 @@ const DECODERS: [fn(&mut Unstructured) -> Result<()>; 24] = [
 
 fuzz_target!(|data: &[u8]| {
     let Some((&which, bytes)) = data.split_first() else { return };
-    // One of them, or all with the same bytes. An input that ends too early just ends.
+    // Runs one decoder, or all of them with the same bytes. An input that is too short just ends.
     let one = DECODERS.get(usize::from(which));
     for decoder in one.map_or(&DECODERS[..], std::slice::from_ref) {
         let _ = decoder(&mut Unstructured::new(bytes));
@@ -57,7 +57,7 @@ fn log_id(input: &mut Unstructured) -> Result<LogId> {
     Ok(id)
 }
 
-/// A generation that a log can be in.
+/// A valid generation of a log.
 fn generation(input: &mut Unstructured) -> Result<u64> {
     input.int_in_range(1..=GENERATION_LIMIT - 1)
 }
@@ -66,7 +66,7 @@ fn page_size(input: &mut Unstructured) -> Result<u32> {
     Ok(512 << input.int_in_range(0..=7)?)
 }
 
-/// A page of mostly one value, as pages are, with whatever the input lays over it.
+/// A page mostly of one value, like a real page, with some of the input laid over it.
 fn page(input: &mut Unstructured, page_bytes: usize) -> Result<Vec<u8>> {
     let mut page = vec![if input.ratio(2, 3)? { 0 } else { input.arbitrary()? }; page_bytes];
     overlay(input, &mut page)?;
@@ -163,14 +163,14 @@ fn waldio_superblocks(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// Changes a byte.
+/// Changes one byte.
 fn flip(input: &mut Unstructured, bytes: &mut [u8]) -> Result<()> {
     let at = input.int_in_range(0..=bytes.len() - 1)?;
     bytes[at] ^= input.int_in_range(1..=255)?;
     Ok(())
 }
 
-/// Any bytes whose checksum is right, so that the fields behind it are looked at.
+/// Random bytes with a correct checksum, so that the fields behind it are decoded.
 fn any_superblock_bytes(input: &mut Unstructured) -> Result<()> {
     let (magic, newest) = *input.choose(&[
         (nvwal::MAGIC, nvwal::VERSION),
@@ -255,13 +255,13 @@ fn seed_of(id: LogId) -> u64 {
     u64::from_le_bytes(*id.0.first_chunk().unwrap())
 }
 
-/// Puts the hash of the bytes before `at` there.
+/// Stores the hash of the bytes before `at` at `at`.
 fn seal(bytes: &mut [u8], at: usize, seed: u64) {
     let sum = xxh3_64_with_seed(&bytes[..at], seed);
     bytes[at..at + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Marks, links, states, block headers, and words that are stored with their complement.
+/// Marks, links, states, block headers, and words stored with their complement.
 fn nvwal_words(input: &mut Unstructured) -> Result<()> {
     let (word, value): (u64, u32) = input.arbitrary()?;
     assert_eq!(nvwal::read_checked_word(nvwal::checked_word(value), ""), Ok(value));
@@ -280,7 +280,7 @@ fn nvwal_words(input: &mut Unstructured) -> Result<()> {
     if let Some(order) = nvwal::decode_mark(word, generation, sequence) {
         assert_eq!(nvwal::encode_mark(order, generation, sequence), word);
     }
-    // A log has fewer blocks than `NO_BLOCK` says.
+    // A log has fewer blocks than `NO_BLOCK`.
     let block = input.int_in_range(0..=nvwal::NO_BLOCK - 2)?;
     let link = nvwal::encode_link(generation, block);
     let grown = input.arbitrary()?;
@@ -379,7 +379,7 @@ fn waldio_transactions(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// A page of the `embedded` layout comes back byte for byte, whatever it holds.
+/// A page in the `embedded` layout is decoded byte for byte, whatever it holds.
 fn frames(input: &mut Unstructured) -> Result<()> {
     let (id, generation) = (log_id(input)?, generation(input)?);
     let (page_bytes, block_bytes) = (page_size(input)?, 512 << input.int_in_range(0..=3)?);
@@ -414,10 +414,11 @@ fn frames(input: &mut Unstructured) -> Result<()> {
     assert_eq!(decode(bytes, &mut back, generation ^ 1, offset), None);
     assert_eq!(decode(bytes, &mut back, generation, offset ^ 512), None);
     assert_eq!(decode(&bytes[..bytes.len().min(page.len()) - 1], &mut back, generation, offset), None);
-    // Any other byte of the page is another page. Behind it are the mark, and zeros without meaning.
+    // A change of any byte of the page makes another page. After the page there are the mark and zeros
+    // without meaning.
     flip(input, &mut bytes[..page.len()])?;
     assert_eq!(decode(bytes, &mut back, generation, offset), None);
-    // The mark of one page over the content of another, and whatever else the input makes of it.
+    // The mark of one page over the content of another one, and any other bytes from the input.
     overlay(input, bytes)?;
     if let Some((mark, taken)) = decode(bytes, &mut back, generation, offset) {
         assert!(mark.page_number > 0 && mark.frame > 0);
@@ -431,7 +432,7 @@ fn frames(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// Gives a page the header of a b-tree page, whose gap may or may not be where it says.
+/// Gives a page the header of a b-tree page, whose gap may or may not be where the header says.
 fn shape_b_tree(input: &mut Unstructured, page: &mut [u8]) -> Result<()> {
     let at = if input.arbitrary()? { 100 } else { 0 };
     let header_bytes = 12;
@@ -445,7 +446,7 @@ fn shape_b_tree(input: &mut Unstructured, page: &mut [u8]) -> Result<()> {
     let end = usize::from(content).min(page.len());
     if start < end && input.ratio(3, 4)? {
         page[start..end].fill(0);
-        // Something may stand at either end of it.
+        // There may be other bytes in the gap.
         if input.arbitrary()? {
             page[start + input.int_in_range(0..=end - start - 1)?] = 9;
         }
@@ -454,14 +455,14 @@ fn shape_b_tree(input: &mut Unstructured, page: &mut [u8]) -> Result<()> {
 }
 
 fn differences(input: &mut Unstructured) -> Result<()> {
-    // Of pages of every size, and of sizes that no page has.
+    // Pages of every size, and of sizes that no page has.
     let page_bytes =
         if input.ratio(7, 8)? { page_size(input)? as usize } else { input.int_in_range(1..=65536)? };
     let old = page(input, page_bytes)?;
     let mut new = old.clone();
     overlay(input, &mut new)?;
     if input.ratio(1, 8)? {
-        // As many ranges as there can be.
+        // The largest possible number of ranges.
         let step = input.int_in_range(1..=8)?;
         new.iter_mut().step_by(step).for_each(|byte| *byte = !*byte);
     }
@@ -479,7 +480,7 @@ fn differences(input: &mut Unstructured) -> Result<()> {
     let mut back = old.clone();
     assert_eq!((one, diff::apply(&mut back, one, &whole)), (1, Ok(())));
     assert!(back == new);
-    // Damaged ranges are refused, or change the page within its bounds.
+    // Damaged ranges are refused, or change the page only within its bounds.
     if !payload.is_empty() {
         flip(input, &mut payload)?;
         let _ = diff::apply(&mut back, ranges, &payload);
@@ -494,7 +495,7 @@ fn differences(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// The definition, byte by byte.
+/// The definition of the encoding, byte by byte.
 fn slow_difference(old: &[u8], new: &[u8]) -> Vec<u8> {
     let differences: Vec<usize> = (0..new.len()).filter(|&i| old[i] != new[i]).collect();
     let mut out = Vec::new();

@@ -1,5 +1,5 @@
-//! Any file where the tools expect a log or a database: it is described, walked and read, or refused,
-//! and not a byte of it changes. What follows a log of `scratchpad` is its region.
+//! Any file where the tools expect a log or a database. The tools must describe, walk and read it, or refuse
+//! it, without changing a byte. The input after a log of `scratchpad` is its region.
 #![no_main]
 
 use std::fs::{File, OpenOptions};
@@ -13,10 +13,10 @@ use duralite_logfmt::{LogId, nvwal, ppl, scratchpad, waldio};
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// How far a file is padded: beyond, it would only be slow.
+/// The most bytes to which a file is padded. A longer file would only be slow.
 const LONGEST: u64 = 4 << 20;
 
-/// A directory in memory with a file, and a region beside it where one is needed, for as long as one input takes.
+/// A directory in memory with a file, and a region beside it if one is needed, for the duration of one input.
 struct Place {
     dir: PathBuf,
     path: PathBuf,
@@ -32,7 +32,7 @@ impl Place {
         Self { dir, path, file }
     }
 
-    /// The region of a log of `scratchpad`.
+    /// Makes the region of a log of `scratchpad`.
     fn region(&self, bytes: &[u8]) -> File {
         let about = self.file.metadata().expect("a file");
         let (uid, gid, mode) = (about.uid(), about.gid(), about.mode() & 0o777);
@@ -43,7 +43,7 @@ impl Place {
     }
 }
 
-/// Whole pages.
+/// The size of the region, in whole pages.
 fn region_bytes(bytes: &[u8]) -> u64 {
     (bytes.len() as u64).next_multiple_of(scratchpad::PAGE_BYTES)
 }
@@ -89,7 +89,7 @@ fuzz_target!(|data: &[u8]| {
     if let (Ok(about), Ok(mut log)) = (about, opened) {
         assert_eq!((log.name(), log.id()), (about.engine.name, about.id));
         assert!(log.metrics().iter().any(|(name, _)| *name == "log_frames"));
-        // Whoever walks a log sees what whoever opens it sees.
+        // A walk of the log must show the same as an open log.
         if let Ok(summary) = walked {
             assert_eq!((summary.frames, summary.transactions), (log.committed(), transactions));
         }
@@ -112,7 +112,7 @@ fn assert_unchanged(file: &File, bytes: &[u8], length: u64) {
     assert!(after == bytes && file.metadata().unwrap().len() == length, "looking changed the file");
 }
 
-/// Makes the checksums of superblock, slots and guard check, so that what is behind them is reached.
+/// Corrects the checksums of superblock, slots and guard, so that the code behind them is reached.
 fn repair(bytes: &mut [u8]) {
     if bytes.starts_with(b"SQLite format 3\0") && bytes.len() >= 92 {
         let check = xxh3_64(&bytes[72..88]);
@@ -146,7 +146,7 @@ fn repair(bytes: &mut [u8]) {
     }
 }
 
-/// The same of a log of `scratchpad`, and of the pages of its region.
+/// Corrects the checksums of a log of `scratchpad`, and of its region's pages.
 fn repair_region(bytes: &mut [u8], seed: u64) {
     let word_at = |bytes: &[u8], at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap());
     let id = LogId(*bytes[16..].first_chunk().unwrap());
@@ -175,7 +175,7 @@ fn repair_region(bytes: &mut [u8], seed: u64) {
     }
 }
 
-/// The size that a log says it has.
+/// The size that a log claims to have.
 fn claimed_bytes(bytes: &[u8]) -> u64 {
     if let Ok(superblock) = nvwal::Superblock::decode(bytes) {
         let grown = u32::from_le_bytes(*bytes[nvwal::GROWN_OFFSET as usize..].first_chunk().unwrap());

@@ -1,5 +1,5 @@
-//! Any bytes as a log: recovery either refuses them or serves a stream, and the log can be used
-//! on. It never panics, reads outside the medium, or runs away.
+//! Any bytes as a log. Recovery must refuse them or serve a stream, and then the log must be usable. It must
+//! never panic, read outside the medium, or run without end.
 #![no_main]
 
 use std::path::Path;
@@ -30,7 +30,7 @@ fuzz_target!(|data: &[u8]| {
     if mode & 2 != 0 {
         repair_transactions(&mut bytes);
     }
-    // A log may claim more than there is, but the medium has a size.
+    // A log may claim to be larger than its bytes, but the medium has a limited size.
     let nvm = Arc::new(RecordingNvm::from_bytes(bytes, CAPACITY));
     let _ = nvwal::walk(nvm.clone(), Path::new("fuzz"), &NoDatabase, |_| {});
     let options = NvwalOptions { cache_bytes: 0, ..NvwalOptions::default() };
@@ -66,7 +66,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Commits one frame behind whatever was recovered.
+/// Commits one frame after the recovered ones.
 fn append_a_frame(stream: &mut WalStream<Nvwal>, committed: u32, page_bytes: usize) {
     let mut frame = [0; 24];
     frame[3] = 1;
@@ -84,8 +84,8 @@ fn append_a_frame(stream: &mut WalStream<Nvwal>, committed: u32, page_bytes: usi
     }
 }
 
-/// Makes superblock and generation slots check, so that the bytes behind them are reached, and
-/// pads the log with zeros to the size it claims, as far as the medium allows.
+/// Corrects the checksums of superblock and generation slots, so that the code behind them is reached. Pads
+/// the log with zeros to its claimed size, as far as the medium allows.
 fn repair_checksums(bytes: &mut Vec<u8>) {
     if bytes.len() < 4096 {
         return;
@@ -112,8 +112,7 @@ fn repair_checksums(bytes: &mut Vec<u8>) {
     }
 }
 
-/// Makes the marks and hashes of transactions check, so that records with any content are
-/// reached.
+/// Corrects the marks and hashes of transactions, so that records with any content are decoded.
 fn repair_transactions(bytes: &mut [u8]) {
     if bytes.len() < 4096 {
         return;

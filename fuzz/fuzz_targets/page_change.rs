@@ -1,5 +1,5 @@
-//! Changes of pages. What is encoded makes the new page of the old one, in no more than two bytes more than plain
-//! ranges; a payload of any bytes is refused or changes the page within its bounds.
+//! Changes of pages. An encoded change must turn the old page into the new one, in at most two bytes more
+//! than plain ranges need. A payload of any bytes must be refused, or change the page only within its bounds.
 #![no_main]
 
 use duralite_logfmt::diff;
@@ -7,13 +7,13 @@ use duralite_logfmt::page_change::{self, ChangeKind, Difference, Scratch};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 
-/// Types of b-tree pages, and one that is none.
+/// Types of b-tree pages, and one that is no b-tree type.
 const TYPES: [u8; 5] = [2, 5, 10, 13, 0];
-/// First bytes of payloads: each kind, cells with each bit, and none.
+/// First bytes of payloads: each kind, cells with each bit, and no valid kind.
 const KINDS: [u8; 8] = [0x01, 0x11, 0x21, 0x31, 2, 3, 4, 0];
 
 fuzz_target!(|data: &[u8]| {
-    // An input that ends too early just ends.
+    // An input that is too short just ends.
     let _ = changes(&mut Unstructured::new(data));
 });
 
@@ -21,7 +21,7 @@ fn changes(input: &mut Unstructured) -> Result<()> {
     let page_bytes = 512 << *input.choose(&[0, 0, 0, 1, 3, 7])?;
     let header = if input.ratio(1, 4)? { 100 } else { 0 };
     let mut page = tree(input, page_bytes, header)?;
-    // Payloads of operations make pages that look like SQLite's, and none else.
+    // Payloads of operations turn the page into one that looks like SQLite's.
     for _ in 0..input.int_in_range(0..=4)? {
         let before = page.clone();
         let payload = payload(input, header)?;
@@ -38,7 +38,7 @@ fn changes(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// A b-tree page whose pointers and cells are what the input says.
+/// A b-tree page whose pointers and cells are from the input.
 fn tree(input: &mut Unstructured, page_bytes: usize, header: usize) -> Result<Vec<u8>> {
     let mut page = vec![0; page_bytes];
     let kind = *input.choose(&TYPES)?;
@@ -54,7 +54,7 @@ fn tree(input: &mut Unstructured, page_bytes: usize, header: usize) -> Result<Ve
     Ok(page)
 }
 
-/// A payload that often means something.
+/// A payload that is often valid.
 fn payload(input: &mut Unstructured, header: usize) -> Result<Vec<u8>> {
     let mut payload = vec![*input.choose(&KINDS)?];
     if payload[0] & 0x0f == 1 && input.ratio(7, 8)? {
@@ -98,7 +98,7 @@ fn round_trip(old: &[u8], new: &[u8], header: usize) {
     assert_eq!(page_change::apply(&mut page, &payload), Ok(()));
     assert!(page == new);
     diff::encode(old, new, &mut plain);
-    // A cell that came may be where its bytes are left from another one.
+    // A new cell may lie where its bytes are left over from another cell.
     assert!(kind == ChangeKind::Cells || payload.len() <= plain.len() + 2);
     let mut payload = Vec::new();
     match page_change::encode_rearranged(&mut Scratch::default(), old, new, header, &mut payload) {

@@ -1,8 +1,8 @@
-//! A log of `ppl` with any bytes in it, beside any database: recovery either refuses it or serves its pages, and the log can be
-//! used on. It never panics, reads outside the medium, or runs away.
+//! A log of `ppl` with any changed bytes, beside any database. Recovery must refuse it or serve its pages,
+//! and then the log must be usable. It must never panic, read outside the medium, or run without end.
 //!
-//! A log is too long for an input to be one. An input chooses a log that the engine has written, and changes places in it
-//! that are not zeros; checksums may be put right afterwards, so that what is beyond them is reached.
+//! A log is too long to be an input. So an input chooses a log that the engine has written, and changes bytes
+//! in it that are not zeros. Checksums may be corrected afterwards, so that the code behind them is reached.
 #![no_main]
 
 use std::cell::{Cell, RefCell};
@@ -29,7 +29,7 @@ const PAGE: usize = 512;
 const ID: LogId = LogId([7; 16]);
 const CAPACITY: u64 = 1 << 20;
 
-/// A database file in memory, whose syncs may fail.
+/// A database file in memory whose syncs can be made to fail.
 #[derive(Default)]
 struct Database {
     bytes: RefCell<Vec<u8>>,
@@ -48,7 +48,7 @@ impl DatabaseFile for Database {
     fn write(&self, new: &[u8], offset: u64) -> Result<(), JournalError> {
         let mut bytes = self.bytes.borrow_mut();
         let end = offset as usize + new.len();
-        // What a log may claim of the database's size is not what there is room for.
+        // A log may claim a larger database than there is memory for.
         if end > 64 << 20 {
             return Err(JournalError::BaseVfs { op: "write", code: 13 });
         }
@@ -108,7 +108,7 @@ fn commit(log: &mut Ppl, file: &Database, page_number: u32, page: &[u8]) -> Resu
     Ok(frame)
 }
 
-/// The page numbers that a run of commits changes again and again.
+/// The page that a step changes. A run of commits changes the same few pages again and again.
 fn page_of(step: u32) -> u32 {
     [1, 2, 3, 2, 5, 2, 9][step as usize % 7]
 }
@@ -119,7 +119,7 @@ fn image_of(step: u32) -> Vec<u8> {
         .collect()
 }
 
-/// Logs with the places in them that are not zeros: one with pieces, one with images in slots.
+/// Logs, each with the offsets of its bytes that are not zeros. One of them has images in slots.
 fn logs() -> &'static [(Vec<u8>, Vec<usize>)] {
     static LOGS: OnceLock<Vec<(Vec<u8>, Vec<usize>)>> = OnceLock::new();
     LOGS.get_or_init(|| {
@@ -165,7 +165,7 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(log) = Ppl::open_read_only(nvm.clone(), Path::new("fuzz")) {
         let mut transactions = 0;
         let _ = log.walk(&file, &mut |_| transactions += 1);
-        // The number 0 may be in a record too.
+        // A record may also have the number 0.
         assert!(transactions <= log.position() + 1);
     }
     let Ok(mut log) = attach(&nvm) else { return };
@@ -189,7 +189,8 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Makes checksums right again: of superblock, of extents' headers, of the records in them and of slots, of transactions.
+/// Corrects the checksums of the superblock, of extent headers, of the records in extents, of slots and of
+/// transactions.
 fn repair(bytes: &mut [u8], mode: u8) {
     if mode & 1 != 0 {
         bytes[..8].copy_from_slice(b"DURALPPL");
@@ -230,7 +231,7 @@ fn repair(bytes: &mut [u8], mode: u8) {
     }
 }
 
-/// Those that are in one extent.
+/// Corrects the checksums of the records in one extent.
 fn repair_records(bytes: &mut [u8], geometry: &Geometry, id: LogId, extent: Extent, page_number: u32) {
     let at = geometry.extent_offset(extent) as usize;
     let (mut offset, end) = (EXTENT_HEADER_BYTES as usize, geometry.extent_bytes(extent) as usize);

@@ -1,5 +1,6 @@
-//! A log of `scratchpad` and its region with any bytes of theirs changed: recovery either refuses them or serves a stream and a
-//! rollback journal, and the log can be used on. It never panics, reads outside the media, or runs away.
+//! A log of `scratchpad` and its region with any changed bytes. Recovery must refuse them or serve a stream
+//! and a rollback journal, and then the log must be usable. It must never panic, read outside the media, or
+//! run without end.
 #![no_main]
 
 use std::path::Path;
@@ -56,7 +57,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// A log with some transactions, one of them of several pages, and a rollback journal.
+/// A log with some transactions, one of them with several pages, and a rollback journal.
 fn good() -> (Arc<RecordingNvm>, Arc<RecordingNvm>) {
     let log = Arc::new(RecordingNvm::new(0, SUPERBLOCK_BYTES));
     let region = Arc::new(RecordingNvm::new(0, REGION));
@@ -101,7 +102,7 @@ fn good() -> (Arc<RecordingNvm>, Arc<RecordingNvm>) {
     (log, region)
 }
 
-/// One change: of a byte, or of something that checks.
+/// Makes one change: of a byte, or of a structure with a correct checksum.
 fn apply(log: &RecordingNvm, region: &RecordingNvm, change: [u8; 8]) {
     let [kind, value, a, b, c, d, e, f] = change;
     let page = 1 + u32::from(a) % (PAGES - 1);

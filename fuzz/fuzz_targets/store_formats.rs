@@ -1,4 +1,5 @@
-//! What the store reads from its media: any bytes are decoded, or refused, and what is decoded is what was encoded.
+//! What the store reads from its media. Any bytes must be decoded or refused, and decoded bytes must be those
+//! that were encoded.
 #![no_main]
 
 use duralite_logfmt::store::{
@@ -35,7 +36,7 @@ fn heads(data: &[u8]) {
     }
 }
 
-/// As an object whose checksum is right.
+/// The input as an object with a correct checksum.
 fn object(data: &[u8]) {
     let mut bytes = data.to_vec();
     if bytes.len() >= 48 {
@@ -57,7 +58,7 @@ fn object(data: &[u8]) {
     }
 }
 
-/// As a page, and as changes of it.
+/// The input as a page, and as changes of a page.
 fn page(data: &[u8]) {
     let mut page = data.to_vec();
     page.resize(SMALLEST_PAGE, 0);

@@ -1,5 +1,6 @@
-//! A store with any bytes of its pages and its log changed, checksums put right or not: it is refused, or serves rows and can be
-//! used on. It never panics, reads outside the media, or runs away.
+//! A store with any changed bytes in its pages and its log, with or without corrected checksums. The store
+//! must be refused, or serve rows and be usable. It must never panic, read outside the media, or run without
+//! end.
 #![no_main]
 
 use std::sync::{Arc, OnceLock};
@@ -16,9 +17,9 @@ use libfuzzer_sys::fuzz_target;
 const PAGE: usize = 4096;
 const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::FlushOnCommit, Scheme::Distributed];
 const LOG_BYTES: u64 = 4 << 20;
-/// Rows besides, which take ten times as many pages as the smallest cache has frames.
+/// More rows, which take ten times as many pages as the smallest cache has frames.
 const BULK: u32 = 5200;
-/// A damaged map may want a large file.
+/// The most bytes of the page file. A damaged map may ask for a large file.
 const MOST_PAGES: u64 = 8 << 20;
 
 #[derive(Debug)]
@@ -62,7 +63,8 @@ impl Images {
 fuzz_target!(|data: &[u8]| {
     let Some((first, changes)) = data.split_first() else { return };
     let which = usize::from(first % 3);
-    // At ten times the smallest cache pages leave it, and go home, in recovery and in what comes after it.
+    // With data of ten times the smallest cache, pages are evicted and written home, during recovery and
+    // after it.
     let is_large = first & 64 != 0;
     let mut images = good(which, is_large).clone();
     for change in changes.chunks_exact(6) {
@@ -84,7 +86,7 @@ fn options(which: usize) -> Options {
         .page_bytes(PAGE as u32)
 }
 
-/// Rows at home and in the log, long ones, one that went, and a transaction that did not commit.
+/// Rows in the page file and in the log, long rows, a deleted row, and a transaction that did not commit.
 fn good(which: usize, is_large: bool) -> &'static Images {
     static GOOD: [OnceLock<Images>; 6] = [const { OnceLock::new() }; 6];
     GOOD[which * 2 + usize::from(is_large)].get_or_init(|| {
@@ -111,7 +113,7 @@ fn good(which: usize, is_large: bool) -> &'static Images {
         store.run(|tx| tx.delete(&table, &[7])).unwrap();
         let mut open = store.begin();
         open.put(&table, &[9], b"never committed").unwrap();
-        // All over the table: most of it has gone home before the end.
+        // Changes all over the table. Most of these pages are written home before the end.
         for first in (0..BULK).step_by(25) {
             open.put_all(&bulk, rows(first, 1, 2)).unwrap();
         }
@@ -120,7 +122,7 @@ fn good(which: usize, is_large: bool) -> &'static Images {
     })
 }
 
-/// A change: which of the pages or the log, whether the page's checksum is put right, where, and by how much.
+/// A change: in the pages or the log, with or without a corrected page checksum, at this place, by this much.
 fn apply(images: &mut Images, which: usize, change: [u8; 6]) {
     let [how, at @ .., by] = change;
     let at = u32::from_le_bytes(at) as usize;
@@ -134,7 +136,7 @@ fn apply(images: &mut Images, which: usize, change: [u8; 6]) {
         (_, 0) => &mut images.log,
         _ => &mut images.memory,
     };
-    // Most bytes are zeros: half of the changes are where some are not.
+    // Most bytes are zeros, so half of the changes are made where bytes are not zero.
     let mut at = at % bytes.len();
     if how & 2 != 0 {
         at = bytes.iter().skip(at).position(|byte| *byte != 0).map_or(at, |more| at + more);
@@ -149,7 +151,7 @@ fn apply(images: &mut Images, which: usize, change: [u8; 6]) {
     }
 }
 
-/// Puts checksums of the log's objects right.
+/// Corrects the checksums of the log's objects.
 fn repair_log(images: &mut Images, which: usize) {
     match which {
         0 => repair_batches(&mut images.log),
@@ -160,7 +162,7 @@ fn repair_log(images: &mut Images, which: usize) {
         }
         _ => {
             let Ok(head) = RingsHead::decode(&images.memory) else { return };
-            // Of the first turn.
+            // The seed of an object of the first turn.
             let seed = |at: usize| {
                 let (ring, place) = ((at as u64) / head.ring_bytes, (at as u64) % head.ring_bytes);
                 head.seed ^ place.rotate_left(20) ^ ring.rotate_left(56)
@@ -174,7 +176,7 @@ fn u32_at(bytes: &[u8], at: usize) -> usize {
     bytes.get(at..at + 4).map_or(0, |word| u32::from_le_bytes(word.try_into().unwrap()) as usize)
 }
 
-/// Seals what looks like an object: it has a number, and a length.
+/// Seals everything that looks like an object, with a number and a length.
 fn repair_objects(bytes: &mut [u8], begin: usize, seed: impl Fn(usize) -> u64) {
     let mut at = begin;
     while at + 48 <= bytes.len() {
@@ -216,7 +218,7 @@ fn repair_batches(log: &mut [u8]) {
     }
 }
 
-/// Uses everything; whatever comes is an error or none.
+/// Uses the whole store. Errors are allowed.
 fn use_all(images: &Images, which: usize) {
     let media = images.media();
     let Ok(store) = Store::open_on(media, options(which)) else { return };

@@ -1,6 +1,7 @@
-//! What SQLite does to its log, in any order, on both engines: commits, spills, savepoints, rollbacks,
-//! restarts, reads, by two processes, on media that fill up, fail, and lose power. It always reads
-//! back what a plain file would hold, and after a power loss at least what was acknowledged.
+//! Everything that SQLite does to its log, in any order, on `nvwal` and `waldio`: commits, spills,
+//! savepoints, rollbacks, restarts and reads, by two processes, on media that fill up, fail, and lose power.
+//! The stream must always read back what a plain file would hold, and after a power loss at least what was
+//! acknowledged.
 #![no_main]
 
 #[path = "stream/model.rs"]
@@ -20,11 +21,11 @@ use libfuzzer_sys::fuzz_target;
 use model::{Model, Step, Transaction, Write};
 use rig::{Rig, Stream};
 
-/// Frames after which a log is started over, and steps after which a history ends.
+/// The number of frames after which a log is started over, and of steps after which a history ends.
 const MOST_FRAMES: usize = 100;
 const MOST_STEPS: usize = 50;
 
-/// Prints what an input does, to read a failure: with `FUZZ_TRACE` set.
+/// Prints what an input does if `FUZZ_TRACE` is set, to help to read a failure.
 static TRACE: LazyLock<bool> = LazyLock::new(|| std::env::var_os("FUZZ_TRACE").is_some());
 
 macro_rules! trace {
@@ -33,7 +34,7 @@ macro_rules! trace {
 
 fuzz_target!(|data: &[u8]| {
     let mut input = Unstructured::new(data);
-    // An input that ends too early just ends.
+    // An input that is too short just ends.
     if let Ok(mut history) = History::begin(&mut input) {
         let _ = history.run(&mut input);
         history.end(&mut input);
@@ -44,19 +45,20 @@ struct History {
     rig: Rig,
     processes: [Stream; 2],
     model: Model,
-    /// The log before the transaction committed last, which a writer may replace that has not seen it.
+    /// The log before the last transaction. A writer that has not seen this transaction may replace it.
     before: Option<Model>,
-    /// What a power loss may leave: from what was acknowledged last to what was sealed last.
+    /// The logs that a power loss may leave: from the last acknowledged one to the last sealed one.
     possible: Vec<Model>,
-    /// The log has been made durable that a provisional guard names, as it is with the first header.
+    /// Whether the log that a provisional guard names has been made durable, as happens with the first
+    /// header.
     hardened: bool,
-    /// The medium was told to fail.
+    /// Whether the medium was told to fail.
     faulty: bool,
 }
 
-/// Why a history does not go on as it is.
+/// Why a history cannot continue as it is.
 enum Stop {
-    /// The power is off, or the medium failed and the log refuses to go on.
+    /// The power is off, or the medium failed and the log refuses to continue.
     Crash,
     Input,
 }
@@ -91,9 +93,9 @@ impl History {
         Ok(())
     }
 
-    /// A last power loss, after which the log can be used on.
+    /// Ends with a last power loss, after which the log must be usable.
     fn end(&mut self, input: &mut Unstructured) {
-        // Until it was a power loss, and the medium is another one.
+        // Until the last recovery followed a power loss, on a new medium.
         loop {
             if self.recover(input).is_err() {
                 return;
@@ -116,14 +118,14 @@ impl History {
         self.check_all();
     }
 
-    /// A power loss that has not happened yet leaves everything.
+    /// If no power loss has happened yet, a later one must leave everything.
     fn settle(&mut self) {
         if !self.rig.has_crashed() {
             self.possible = vec![self.model.clone()];
         }
     }
 
-    /// Failures that the medium was not told to make are bugs, except for a lack of space.
+    /// An error that the medium was not told to make is a bug. A lack of space does not come here.
     fn fails<T>(&self, error: &JournalError) -> Result<T, Stop> {
         trace!("{error}");
         assert!(self.faulty, "failed without a fault: {error}");
@@ -163,7 +165,7 @@ impl History {
         Ok(())
     }
 
-    /// A process dies, and another one comes.
+    /// A process dies, and another one takes its place.
     fn join(&mut self, which: usize) -> Result<(), Stop> {
         match self.rig.join() {
             Ok(stream) => self.processes[which] = stream,
@@ -172,7 +174,8 @@ impl History {
         Ok(())
     }
 
-    /// Every process dies, but the machine goes on. What was sealed and not waited for may be gone.
+    /// Every process dies, but the machine goes on. Sealed transactions that no process has waited for may be
+    /// gone.
     fn revive(&mut self) -> Result<(), Stop> {
         if !self.hardened {
             self.forget();
@@ -191,7 +194,7 @@ impl History {
         Ok(())
     }
 
-    /// A log whose guard is provisional is forgotten by whoever finds it alone, whatever is left of it.
+    /// A process that finds a log with a provisional guard unused replaces the log, whatever is left of it.
     fn forget(&mut self) {
         assert!(self.possible.iter().all(|model| model.frames() == 0), "a commit that was not durable");
         self.rig = self.rig.anew();
@@ -201,7 +204,7 @@ impl History {
         self.possible = vec![self.model.clone()];
     }
 
-    /// The possible log with this content.
+    /// The possible log that has this content.
     fn find(&self, found: &[u8]) -> Model {
         let index = self.possible.iter().rposition(|model| model.to_bytes() == found);
         let Some(index) = index else {
@@ -212,7 +215,7 @@ impl History {
     }
 
     fn truncate(&mut self, which: usize) -> Result<(), Stop> {
-        // A cut behind the end changes nothing.
+        // A cut past the end changes nothing.
         if let Err(error) = self.processes[which].truncate(&NoDatabase, self.model.len()) {
             return self.fails(&error);
         }
@@ -260,11 +263,13 @@ impl History {
         Ok(())
     }
 
-    /// Before the first frame. `false`: for want of space; the next transaction tries again.
+    /// Makes the log durable before the first frame. Returns `false` if there is no space; the next
+    /// transaction tries again.
     fn harden(&mut self, which: usize) -> Result<bool, Stop> {
         if !self.hardened {
             match self.processes[which].engine_mut().harden() {
-                // Before a power loss only if all of it was: the guard is provisional until the log has been made durable.
+                // Only counts if it was complete before a power loss: the guard stays provisional until the
+                // log has been made durable.
                 Ok(_) => self.hardened = !self.rig.has_crashed(),
                 Err(error) if error.kind() == ErrorKind::Full => {}
                 Err(error) => return self.fails(&error),
@@ -273,7 +278,7 @@ impl History {
         Ok(self.hardened)
     }
 
-    /// A transaction that is written in part.
+    /// Writes a part of a transaction.
     fn roll_back(&mut self, which: usize, input: &mut Unstructured) -> Result<(), Stop> {
         if self.model.is_empty() || !self.harden(which)? {
             return Ok(());
@@ -304,7 +309,8 @@ impl History {
             cut(&mut transaction, input)?;
         }
         trace!("{steps:?}, replaces {}", base.frames() < self.model.frames());
-        // Sealed somewhere among these writes: both outcomes count from the first on.
+        // The transaction is sealed during one of these writes, so from the first one on both outcomes are
+        // possible.
         self.possible.push(after.clone());
         let look = !in_pieces && input.ratio(1, 4)?;
         for (i, write) in transaction.writes.iter().enumerate() {
@@ -313,7 +319,7 @@ impl History {
                 Err(error) if error.kind() == ErrorKind::Full => {
                     self.possible.pop();
                     if base.frames() < self.model.frames() {
-                        // What it staged over frames that nobody was to see stays in their way.
+                        // The frames that it staged over a transaction that it did not see stay in its way.
                         self.join(which)?;
                     }
                     return Ok(());
@@ -321,7 +327,7 @@ impl History {
                 Err(error) => return self.fails(&error),
             }
             if look && write.is_page() && i < transaction.commit_page {
-                // SQLite reads what it spilled.
+                // SQLite reads back what it spilled.
                 let mut back = vec![0; write.bytes.len()];
                 match self.processes[which].read(&NoDatabase, write.at, &mut back) {
                     Ok(count) => assert!(count == back.len() && back == write.bytes, "a spilled page"),
@@ -364,7 +370,7 @@ impl History {
             Ok(count) => assert!(count == piece.len() && piece == expected[from..to], "{from}..{to}"),
             Err(error) => return self.fails(&error),
         }
-        // Behind the end there is what this process has spilled, or nothing.
+        // Past the end there is what this process has spilled, or nothing.
         let far = input.int_in_range(expected.len() as u64..=u64::MAX)?;
         if let Err(error) = self.processes[which].read(&NoDatabase, far, &mut [0; 9]) {
             return self.fails(&error);
@@ -372,7 +378,7 @@ impl History {
         Ok(())
     }
 
-    /// Space ends or comes back, or an operation of the device is going to fail.
+    /// Limits the space or lifts the limit, makes power fail later, or makes a device operation fail.
     fn tell_medium(&mut self, input: &mut Unstructured) -> Result<(), Stop> {
         match input.int_in_range(0..=3)? {
             0 => self.rig.limit(Some(input.int_in_range(0..=1 << 17)?)),
@@ -387,10 +393,10 @@ impl History {
         Ok(())
     }
 
-    /// A write that SQLite never makes. Whoever sees it refused attaches anew, as after any failure; and
-    /// nothing committed is touched by it.
+    /// Makes a write that SQLite never makes. The process then attaches anew, as after any failure. Nothing
+    /// committed may be changed.
     fn nonsense(&mut self, which: usize, input: &mut Unstructured) -> Result<(), Stop> {
-        // Nothing is open that the write could complete.
+        // A new process has no open transaction that the write could complete.
         self.join(which)?;
         let at = match input.int_in_range(0..=3)? {
             0 => input.int_in_range(1..=self.model.len() + 5000)?,
@@ -399,7 +405,7 @@ impl History {
             _ => input.int_in_range(1..=u64::MAX)?,
         };
         let byte = input.arbitrary()?;
-        // Less than a frame: a frame could be a transaction.
+        // Less than a frame, because a frame could be a transaction.
         let length = input.int_in_range(0..=self.rig.page_bytes() + 23)?;
         let _ = self.processes[which].write(&NoDatabase, at, &vec![byte; length]);
         let _ = self.processes[which].sync(&NoDatabase);
@@ -428,10 +434,10 @@ impl History {
         (0..self.processes.len()).for_each(|which| self.check(which));
     }
 
-    /// Goes on after a power loss: if none happened on the way, one happens now.
+    /// Continues after a power loss. If none has happened yet, one happens now.
     fn recover(&mut self, input: &mut Unstructured) -> arbitrary::Result<()> {
         if self.faulty && !self.rig.has_crashed() && input.arbitrary()? {
-            // Only the processes end. What the medium still shows it may not hold.
+            // Only the processes end. The medium may not hold what it still shows.
             if self.revive().is_ok() {
                 return Ok(());
             }
@@ -447,7 +453,7 @@ impl History {
         let found = contents(&mut processes[0]);
         self.model = self.find(&found);
         assert!(contents(&mut processes[1]) == found, "processes differ");
-        // Recovering what was recovered gives the same, whether or not the recovery's own writes have
+        // A second recovery must give the same result, whether or not the first recovery's own writes have
         // reached the medium.
         for image in [image, next.image(input)?] {
             let again = next.over(image).processes().map(|mut processes| contents(&mut processes[0]));
@@ -466,7 +472,7 @@ fn contents(stream: &mut Stream) -> Vec<u8> {
     bytes
 }
 
-/// SQLite splits writes where it syncs at a sector boundary: anywhere in a header or a page.
+/// Cuts a write in two within a header or a page, as SQLite does where it syncs at a sector boundary.
 fn cut(transaction: &mut Transaction, input: &mut Unstructured) -> arbitrary::Result<()> {
     let which = input.int_in_range(0..=transaction.writes.len() - 1)?;
     let Write { at, bytes } = transaction.writes[which].clone();

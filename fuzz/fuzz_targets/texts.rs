@@ -1,8 +1,8 @@
-//! Any text where people and the kernel write text: settings from URIs and the environment, the
-//! names of logs, and lines of the kernel's block trace.
+//! Any text where users or the kernel write text: settings from URIs and the environment, the names of logs,
+//! and lines of the kernel's block trace.
 #![no_main]
 
-// These are private to their crates, and stay so: nobody else is to parse such texts.
+// These modules are private to their crates, and stay private: no other code should parse such texts.
 #[allow(dead_code)]
 #[path = "../../proof/iotrace/src/parse.rs"]
 mod parse;
@@ -29,14 +29,14 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// What a setting shows is what sets it.
+/// The displayed value of a setting must set it to the same value.
 fn set_and_show(name: &str, value: &str) {
     let mut settings = Settings::default();
     match settings.set(name, value) {
         Ok(()) => {
             let shown = settings.value_of(name).unwrap();
             if (name, shown.as_str()) == ("background_checkpoint", "1") {
-                // One frame can be had as "01" only: "1" is a switch.
+                // A value of one frame can only be given as "01", because "1" is the switch for on.
                 return;
             }
             let mut again = Settings::default();
@@ -48,7 +48,7 @@ fn set_and_show(name: &str, value: &str) {
     }
 }
 
-/// Lines `name=value` as parameters, and `NAME=value` as the environment.
+/// Lines `name=value` as URI parameters, and `NAME=value` as the environment.
 fn resolve(text: &str) {
     let find = |wanted: &str| {
         let mut pairs = text.lines().filter_map(|line| line.split_once('='));
@@ -59,7 +59,7 @@ fn resolve(text: &str) {
         return;
     }
     let Ok(first) = Settings::resolve(find, find) else { return };
-    // The parameters for another connection give the same settings, without a conflict.
+    // The parameters for another connection must give the same settings, without a conflict.
     let given = first.parameters();
     let again = |name: &str| given.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
     let second = Settings::resolve(again, |_| None).expect("its own parameters");

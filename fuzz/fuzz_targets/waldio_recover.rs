@@ -1,5 +1,5 @@
-//! Any bytes as a log of blocks: recovery either refuses them or serves a stream, and the log can be
-//! used on. It never panics, reads outside the medium, or runs away.
+//! Any bytes as a log of blocks. Recovery must refuse them or serve a stream, and then the log must be
+//! usable. It must never panic, read outside the medium, or run without end.
 #![no_main]
 
 use std::path::Path;
@@ -22,7 +22,7 @@ const CAPACITY: usize = 1 << 20;
 fuzz_target!(|data: &[u8]| {
     let Some((&mode, bytes)) = data.split_first() else { return };
     let mut bytes = bytes.to_vec();
-    // A log is as long as its slot says at least; what is missing is zeros.
+    // A log is at least as long as its slot says. Missing bytes are zeros.
     bytes.resize(if mode & 4 != 0 { CAPACITY / 2 } else { bytes.len().next_multiple_of(4096) }, 0);
     if mode & 1 != 0 {
         repair_checksums(&mut bytes);
@@ -71,7 +71,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Makes superblock and slots check, so that the bytes behind them are reached.
+/// Corrects the checksums of superblock and slots, so that the code behind them is reached.
 fn repair_checksums(bytes: &mut [u8]) {
     if bytes.len() < 12288 {
         return;
@@ -87,7 +87,7 @@ fn repair_checksums(bytes: &mut [u8]) {
     }
 }
 
-/// Makes the hashes of groups check, so that transactions with any content are reached.
+/// Corrects the hashes of groups, so that transactions with any content are decoded.
 fn repair_groups(bytes: &mut [u8]) {
     let Ok(superblock) = Superblock::decode(bytes) else { return };
     let (id, unit) = (superblock.head.log_id, superblock.block_bytes as usize);

@@ -1,4 +1,4 @@
-//! Those of the `ppl` log.
+//! The decoders of the `ppl` log.
 
 use duralite_logfmt::ppl::{
     EXTENT_HEADER_BYTES, Extent, ExtentHeader, LAST_TRANSACTION, MERGED_AT, MOST_SLOTS, SECTORS_PER_CHUNK,
@@ -41,7 +41,7 @@ pub fn superblocks(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// The parts of a log are beside each other, and within its file.
+/// The parts of a log must not overlap, and must lie within its file.
 fn places(input: &mut Unstructured, superblock: &Superblock) -> Result<()> {
     let geometry = superblock.geometry();
     let slots_end = geometry.slot_offset(geometry.slots);
@@ -127,7 +127,7 @@ pub fn slots(input: &mut Unstructured) -> Result<()> {
     if image != before {
         assert_eq!(SlotHeader::decode(&head, id, &image), None, "a torn image");
     }
-    // Bytes 4 to 8 say nothing.
+    // Bytes 4 to 8 have no meaning.
     flip(input, &mut head[8..24])?;
     assert_eq!(SlotHeader::decode(&head, id, &before), None);
     Ok(())

@@ -1,4 +1,4 @@
-//! Those of the `scratchpad` log and its region.
+//! The decoders of the `scratchpad` log and its region.
 
 use duralite_logfmt::scratchpad::{
     CommitEntry, ENTRY_BYTES, HEADER_BYTES, JOURNAL_LIMIT, Kind, MOST_PAGES, Owner, PageHeader,
@@ -79,7 +79,7 @@ pub fn pages(input: &mut Unstructured) -> Result<()> {
     let tag = header.tag(id, page);
     assert_eq!(PageHeader::decode(&bytes, id, page), Some((header, tag)));
     flip(input, &mut bytes[8..32])?;
-    // A sum of 32 bits.
+    // The checksum has 32 bits, so a flip may go unnoticed.
     if let Some((found, tag)) = PageHeader::decode(&bytes, id, page) {
         assert_eq!(
             (found.encode(id, page)[..24].to_vec(), found.tag(id, page)),
@@ -118,7 +118,7 @@ pub fn entries(input: &mut Unstructured) -> Result<()> {
     let mut line = entry.encode(id);
     assert_eq!(CommitEntry::decode(&line, id, generation, transaction), Some(entry));
     assert_eq!(CommitEntry::decode(&line, id, generation, transaction ^ 1), None);
-    // Its mark is looked at apart.
+    // The mark is checked separately.
     line[..8].copy_from_slice(&done.to_le_bytes());
     assert_eq!(CommitEntry::decode(&line, id, generation, transaction), Some(entry));
     flip(input, &mut line[8..])?;

@@ -1,4 +1,5 @@
-//! SQLite's own: the database header under the guard, and what its write-ahead log begins with.
+//! The decoders of SQLite's own formats: the database header under the guard, and the beginning of the
+//! write-ahead log.
 
 use duralite_logfmt::LogId;
 use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind};
@@ -22,7 +23,7 @@ pub fn guards(input: &mut Unstructured) -> Result<()> {
     }
     if shape & 2 != 0 {
         let (version, raised) = if shape & 16 == 0 { (2, guard::GUARD) } else { (1, guard::ROLLBACK_GUARD) };
-        // Earlier builds raised both.
+        // Earlier builds set both bytes.
         header[18] = if shape & 64 == 0 { version } else { raised };
         header[19] = raised;
     }
@@ -48,11 +49,11 @@ pub fn guards(input: &mut Unstructured) -> Result<()> {
         } else {
             guard::mask_as(kind, 0, &mut shown, log_id);
         }
-        // The write version stays, also where an earlier build has raised it.
+        // The write version stays unchanged even if an earlier build has set it.
         assert_eq!((&shown[..18], &shown[19..]), (&header[..18], &header[19..]));
         assert!(shown[18] <= 2);
     }
-    // What SQLite can have written: one mode or the other, and zeros in the reserved bytes.
+    // What SQLite can have written: a journal mode, and zeros in the reserved bytes.
     let mut plain = header;
     guard::lift(&mut plain);
     let kind = guard::kind_of_page(0, &plain).unwrap();
@@ -67,7 +68,8 @@ pub fn guards(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// In pieces a header is masked as it is as a whole, and what is behind the header is the page's own.
+/// A header that is masked in pieces must equal one that is masked as a whole. The bytes after the header
+/// stay those of the page.
 fn pieces(
     plain: &[u8; HEADER_BYTES],
     disk: &[u8; HEADER_BYTES],
@@ -122,7 +124,7 @@ pub fn sqlite_headers(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// SQLite's checksum as its documentation words it.
+/// SQLite's checksum, as its documentation describes it.
 fn slow_checksum(big_endian: bool, start: [u32; 2], data: &[u8]) -> [u32; 2] {
     let words = data.chunks_exact(4).map(|bytes| {
         let bytes = *bytes.first_chunk().unwrap();

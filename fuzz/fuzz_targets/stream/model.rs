@@ -1,4 +1,4 @@
-//! The write-ahead log as a plain file would hold it, and how SQLite writes it.
+//! The write-ahead log as a plain file would hold it, and the writes that SQLite makes.
 
 use duralite_journal::home::NoDatabase;
 use std::fmt;
@@ -15,7 +15,7 @@ pub const PAGES: u32 = 12;
 
 type Page = Rc<Vec<u8>>;
 
-/// A log, and the database as of its end.
+/// A log, and the database at its end.
 #[derive(Clone)]
 pub struct Model {
     page_bytes: usize,
@@ -35,11 +35,11 @@ struct Frame {
 
 /// A step of a transaction.
 pub enum Step {
-    /// A frame; the last of a transaction has a size.
+    /// Appends a frame. The last frame of a transaction has the database size in pages.
     Append { page_number: u32, content: Page, db_pages: u32 },
-    /// The page of a spilled frame, counted from the transaction's first, in place.
+    /// Overwrites the page of a spilled frame in place. `frame` counts from the transaction's first frame.
     Overwrite { frame: usize, content: Page },
-    /// Back to a savepoint at which so many frames were there.
+    /// Rolls back to a savepoint, at which the transaction had this many frames.
     Undo { frames: usize },
 }
 
@@ -51,17 +51,17 @@ pub struct Write {
 }
 
 impl Write {
-    /// Whether it is not the header of a frame.
+    /// Whether the write is a page, and not the header of a frame.
     pub fn is_page(&self) -> bool {
         self.bytes.len() > FRAME_HEADER_BYTES
     }
 }
 
-/// A transaction as SQLite would write it.
+/// A transaction as a sequence of SQLite's writes.
 pub struct Transaction {
     pub writes: Vec<Write>,
-    /// The write of the commit frame's page: before it, SQLite can roll back. What comes behind
-    /// rewrites checksums.
+    /// The index of the write of the commit frame's page. Before it, SQLite can roll back. The writes after
+    /// it correct checksums.
     pub commit_page: usize,
 }
 
@@ -71,7 +71,7 @@ impl Model {
         Self { page_bytes, header: None, frames: Vec::new(), pages, restarts: 0 }
     }
 
-    /// Whether there is not even a header.
+    /// Whether the log has no header yet.
     pub fn is_empty(&self) -> bool {
         self.header.is_none()
     }
@@ -102,7 +102,7 @@ impl Model {
         bytes
     }
 
-    /// What a checkpoint asks for.
+    /// Checks the pages that a checkpoint asks for.
     pub fn check_pages(&self, stream: &mut Stream) {
         let mut page = vec![0; self.page_bytes];
         let newest = stream.engine().newest_frames();
@@ -116,7 +116,7 @@ impl Model {
         assert_eq!(logged.count(), newest.len());
     }
 
-    /// Starts the log over; what SQLite writes at its beginning.
+    /// Starts the log over. Returns what SQLite writes at its beginning.
     pub fn restart(&mut self, salt: u32) -> Vec<u8> {
         self.restarts += 1;
         let bytes = make_wal_header(self.page_bytes as u32, self.restarts, [self.restarts, salt]);
@@ -130,7 +130,7 @@ impl Model {
         self.frames.clear();
     }
 
-    /// Any transaction.
+    /// The steps of a random transaction.
     pub fn steps(&self, input: &mut Unstructured, most: usize) -> Result<Vec<Step>> {
         let mut steps = Vec::new();
         let mut pages = self.pages.clone();
@@ -161,14 +161,14 @@ impl Model {
         Ok(steps)
     }
 
-    /// How SQLite writes these steps, and the log afterwards (`sqlite3WalFrames`, `walWriteOneFrame`,
-    /// `walRewriteChecksums`, `sqlite3WalSavepointUndo` of SQLite's wal.c).
+    /// The writes that SQLite makes for these steps, and the log after them (`sqlite3WalFrames`,
+    /// `walWriteOneFrame`, `walRewriteChecksums`, `sqlite3WalSavepointUndo` of SQLite's wal.c).
     pub fn write(&self, steps: &[Step]) -> (Transaction, Self) {
         let header = self.header.expect("a log that was started");
         let mut after = self.clone();
         let first = self.frames.len();
         let mut writes = Vec::new();
-        // From here on the checksums in the frames' headers are stale.
+        // The first frame whose header has a stale checksum.
         let mut stale: Option<usize> = None;
         for step in steps {
             match step {
@@ -225,8 +225,7 @@ impl Model {
     }
 }
 
-/// Changes a page somewhat, or throughout.
-/// A change of a page in which a row comes or goes.
+/// The payload of a page change that inserts or deletes a row.
 fn row(input: &mut Unstructured, page_number: u32) -> Result<Vec<u8>> {
     let first = if page_number == 1 { 0x11 } else { 1 };
     let slot = input.int_in_range(0..=8)?;
@@ -239,6 +238,7 @@ fn row(input: &mut Unstructured, page_number: u32) -> Result<Vec<u8>> {
     Ok(payload)
 }
 
+/// Changes a page, a little or completely, and returns it.
 fn changed(input: &mut Unstructured, pages: &mut [Page], page_number: u32) -> Result<Page> {
     let page = &mut pages[page_number as usize - 1];
     let content = Rc::make_mut(page);
@@ -249,7 +249,7 @@ fn changed(input: &mut Unstructured, pages: &mut [Page], page_number: u32) -> Re
             0 => content.fill(input.arbitrary()?),
             1 => content[start..].fill(0),
             2 => {
-                // A b-tree page, of which the `embedded` layout uses the gap.
+                // A b-tree page whose gap the `embedded` layout uses.
                 let at = if page_number == 1 { 100 } else { 0 };
                 let end = (start as u16).to_be_bytes();
                 content[at..at + 7].copy_from_slice(&[13, 0, 0, 0, input.arbitrary()?, end[0], end[1]]);

@@ -1,4 +1,4 @@
-//! A log of either engine on a medium that may lose power, and the processes that use it.
+//! A log of `nvwal` or `waldio` on a medium that may lose power, and the processes that use it.
 
 use std::fmt;
 use std::path::Path;
@@ -20,7 +20,7 @@ use libfuzzer_sys::arbitrary::{self, Unstructured};
 
 pub type Stream = WalStream<Box<dyn Engine>>;
 
-/// The log and what it is on.
+/// The log and its medium.
 pub enum Rig {
     Nvwal {
         nvm: Arc<RecordingNvm>,
@@ -29,7 +29,7 @@ pub enum Rig {
     },
     Waldio {
         block: Arc<RecordingBlock>,
-        /// What the living processes share.
+        /// The memory that the living processes share.
         segment: Arc<dyn Segment>,
         superblock: waldio::Superblock,
         options: WaldioOptions,
@@ -37,7 +37,7 @@ pub enum Rig {
 }
 
 impl Rig {
-    /// An empty log of any shape.
+    /// An empty log with a random configuration.
     pub fn arbitrary(input: &mut Unstructured) -> arbitrary::Result<Self> {
         let page_bytes = *input.choose(&[512, 512, 512, 1024, 4096, 65536])?;
         let (log_id, path) = (LogId([9; 16]), b"/fuzz.db".to_vec());
@@ -66,7 +66,7 @@ impl Rig {
             layout: *input.choose(&Layout::ALL)?,
             durability: *input.choose(&[Durability::Full, Durability::Fua, Durability::Normal])?,
             group_synch: *input.choose(&[0, 0, 0, 5])?,
-            // Nothing may depend on the time.
+            // The interval is long, so that nothing depends on the time.
             group_interval: Duration::from_secs(3600),
             limit_bytes,
             cache_bytes,
@@ -93,7 +93,7 @@ impl Rig {
         Self::Waldio { block: Arc::new(block), segment: fresh(), superblock, options }
     }
 
-    /// Another log like it, as it is made where a power loss has left a provisional guard.
+    /// Another log with the same configuration, as made after a power loss has left a provisional guard.
     pub fn anew(&self) -> Self {
         match self {
             Self::Nvwal { superblock, options, .. } => Self::nvwal(superblock.clone(), options.clone()),
@@ -121,12 +121,12 @@ impl Rig {
         }
     }
 
-    /// The first process, which recovers the log, and one that joins it.
+    /// The first process, which recovers the log, and a second one, which joins it.
     pub fn processes(&self) -> Result<[Stream; 2], JournalError> {
         Ok([self.attach(true)?, self.attach(false)?])
     }
 
-    /// The same when all processes have died.
+    /// New processes after all old ones have died.
     pub fn revive(&mut self) -> Result<[Stream; 2], JournalError> {
         if let Self::Waldio { segment, .. } = self {
             *segment = fresh();
@@ -134,7 +134,7 @@ impl Rig {
         self.processes()
     }
 
-    /// Another process.
+    /// Another process that joins.
     pub fn join(&self) -> Result<Stream, JournalError> {
         self.attach(false)
     }
@@ -166,7 +166,8 @@ impl Rig {
         }
     }
 
-    /// Steps of the largest transactions: the largest pages are to outgrow what is kept in memory.
+    /// The most steps of a transaction. With the largest pages, transactions must outgrow what is kept in
+    /// memory.
     pub fn most_frames(&self) -> usize {
         if self.page_bytes() == 65536 { 24 } else { 8 }
     }
@@ -176,7 +177,7 @@ impl Rig {
         matches!(self, Self::Nvwal { options, .. } if options.sync != SyncMode::Async)
     }
 
-    /// Whether one that was waited for is.
+    /// Whether a transaction is durable once a process has waited for it.
     pub fn acknowledged_is_durable(&self) -> bool {
         match self {
             Self::Nvwal { .. } => self.sealed_is_durable(),
@@ -191,7 +192,8 @@ impl Rig {
         matches!(self, Self::Waldio { .. })
     }
 
-    /// Whether a log that starts over may be empty for a moment: where the old generation has the last block.
+    /// Whether a log that starts over may be empty for a moment: if the old generation has taken the last
+    /// block.
     pub fn may_be_emptied_first(&self) -> bool {
         matches!(self, Self::Nvwal { .. })
     }
@@ -203,7 +205,7 @@ impl Rig {
         }
     }
 
-    /// What the power loss left that has happened, or what one leaves now.
+    /// The content that the power loss has left, or, if none has happened, the content that one leaves now.
     pub fn image(&self, input: &mut Unstructured) -> arbitrary::Result<Vec<u8>> {
         let seed = input.arbitrary::<u32>()?.into();
         Ok(match self {
@@ -212,7 +214,7 @@ impl Rig {
         })
     }
 
-    /// Loses power after so many operations.
+    /// Loses power after this many operations.
     pub fn crash_after(&self, operations: u64, seed: u32) {
         match self {
             Self::Nvwal { nvm, .. } => nvm.crash_before(operations, seed.into()),
@@ -220,7 +222,7 @@ impl Rig {
         }
     }
 
-    /// Leaves room for so many bytes more, or for everything.
+    /// Allows this many more bytes, or any number.
     pub fn limit(&self, room: Option<u64>) {
         match self {
             Self::Nvwal { nvm, .. } => nvm.set_grow_limit(room.map(|room| nvm.len() + room)),
@@ -230,7 +232,7 @@ impl Rig {
         }
     }
 
-    /// Makes an operation fail, where the medium can.
+    /// Makes an operation fail, if the medium supports this. Returns whether it does.
     pub fn fail(&self, operation: BlockOp, before: u64, error: MediumError) -> bool {
         match self {
             Self::Nvwal { .. } => false,
