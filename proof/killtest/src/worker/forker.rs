@@ -1,6 +1,6 @@
 //! Forks with its connection open, also in the middle of a transaction. The child opens its own connection
-//! and commits. Whatever the child does with the inherited connection must not affect the parent (invariant
-//! 14).
+//! and commits. Whatever the child does with the inherited connection must not affect the parent
+//! (invariant 14).
 
 use std::time::Duration;
 
