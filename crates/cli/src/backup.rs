@@ -1,8 +1,8 @@
-//! `duralite backup`: one ordinary SQLite file of a database, whoever uses it.
+//! `duralite backup`: copies a database into one ordinary SQLite file, also while programs use the database.
 //!
-//! SQLite's backup API copies from a connection on Duralite's VFS, so it sees every commit, those in the log too. The copy
-//! grows under a temporary name. It gets its own once it is whole and synced, and the name is synced then: whatever ends
-//! this earlier leaves no OUT.
+//! SQLite's backup API reads through a connection on Duralite's VFS. So the copy has every commit, including those that are only in the
+//! log. The command writes the copy under a temporary name. It renames the copy to OUT once all pages are written and synced, and then
+//! syncs the directory. A backup that ends earlier leaves no OUT.
 
 use std::cmp::Ordering::{Greater, Less};
 use std::fs::Permissions;
@@ -39,15 +39,17 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// Pages that are copied between two looks at how far it is.
+/// Pages that one backup step copies. The command reports progress after each step.
 const STEP: i32 = 256;
-/// With rollback journals a writer waits for a reader: so long it may write between two steps.
+/// With rollback journals a writer waits for the backup's read lock. The backup pauses this long between two steps, so that writers get a
+/// turn.
 const TURN: Duration = Duration::from_millis(5);
-/// A copy with rollback journals begins anew when somebody has written; after so many beginnings it is made in one go.
+/// With rollback journals, SQLite starts the copy over when another connection has written. After this many starts, one step copies all
+/// pages.
 const BEGINNINGS: u32 = 4;
-/// For so long a lock of somebody else is waited for.
+/// How long the backup waits for a lock that another process holds.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The same for a first look whether programs without Duralite have it.
+/// The same for the first attempt to open, which finds out whether programs without Duralite have the database open.
 const SHORTLY: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -71,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses what is no database, and a copy that is there.
+/// Refuses a file that is not a database, and an OUT that exists.
 fn check(database: &Path, out: &Path) -> Result<()> {
     if out.symlink_metadata().is_ok() {
         bail!("{} is there already, and was not touched; name another file, or move it away", out.display());
@@ -84,8 +86,8 @@ fn check(database: &Path, out: &Path) -> Result<()> {
     }
 }
 
-/// A connection that sees every commit. While programs without Duralite have a plain database open, Duralite is refused, and
-/// nothing is in a log: then SQLite's own VFS sees them all.
+/// Opens a connection that sees every commit. While programs without Duralite have a plain database open, Duralite refuses to open it.
+/// Nothing is in a log then, and SQLite's own VFS sees every commit.
 fn open(database: &Path, settings: &Settings) -> Result<Connection> {
     settings.variables()?;
     let mut given = settings.pairs()?;
@@ -115,13 +117,13 @@ fn try_open(uri: &str, patience: Duration) -> rusqlite::Result<Connection> {
     Ok(conn)
 }
 
-/// Copies all pages; returns their number.
+/// Copies all pages and returns their number.
 fn copy(source: &Connection, to: &Path) -> Result<u64> {
     let mut copy = Connection::open_with_flags(
         duralite::uri(std::path::absolute(to)?, &[("strict", "off")]).replacen("vfs=duralite", "vfs=unix", 1),
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI,
     )?;
-    // What is not whole has no name: one sync at the end is enough.
+    // The copy has no final name until it is complete, so one sync at the end is enough.
     copy.execute_batch("PRAGMA synchronous=OFF; PRAGMA journal_mode=OFF")?;
     let mode: String = source.query_row("PRAGMA journal_mode", [], |row| row.get(0))?;
     let is_wal = mode == "wal";
@@ -129,7 +131,7 @@ fn copy(source: &Connection, to: &Path) -> Result<u64> {
     let how_far = || HowFar::of(done.load(Ordering::Relaxed), all.load(Ordering::Relaxed), "pages");
     progress::with("copying", how_far, || -> Result<()> {
         if is_wal {
-            // One snapshot for all steps. It is in no writer's way; only the log does not start over meanwhile.
+            // All steps read one snapshot. It blocks no writer; it only keeps the log from starting over.
             hold(source)?;
         }
         let backup = Backup::new(source, &mut copy)?;
@@ -163,13 +165,13 @@ fn copy(source: &Connection, to: &Path) -> Result<u64> {
     Ok(all.into_inner())
 }
 
-/// Begins a transaction that sees one snapshot.
+/// Begins a read transaction and fixes its snapshot.
 fn hold(source: &Connection) -> Result<()> {
     source.execute_batch("BEGIN")?;
     Ok(source.query_row("SELECT count(*) FROM sqlite_schema", [], |_| Ok(()))?)
 }
 
-/// Gives the copy the database's rights and its name, all of it durable.
+/// Gives the copy the permissions of the database and its final name. Data, permissions and name are durable on return.
 fn publish(temporary: NamedTempFile, database: &Path, out: &Path) -> Result<()> {
     let failed = || format!("write {}", out.display());
     let mode = database.metadata().with_context(failed)?.permissions().mode() & 0o777;
@@ -180,7 +182,7 @@ fn publish(temporary: NamedTempFile, database: &Path, out: &Path) -> Result<()> 
     Ok(directory::sync_names(out)?)
 }
 
-/// SQLite's words, with Duralite's own where it has refused something.
+/// SQLite's error text, followed by Duralite's reason if Duralite refused something.
 fn reason(error: anyhow::Error, database: &Path, out: &Path) -> anyhow::Error {
     let own = duralite::last_error().map_or_else(String::new, |own| format!(" ({own})"));
     anyhow!("copy {} into {}: {error}{own}", database.display(), out.display())

@@ -1,4 +1,4 @@
-//! `duralite checkpoint`: back to one plain SQLite file.
+//! `duralite checkpoint`: writes a log home, so that its database is one plain SQLite file again.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -19,14 +19,14 @@ use crate::locate;
 use crate::target::Target;
 use duralite_cli::progress::{self, HowFar};
 
-/// What is to become of the log.
+/// What the user asked to do with the log.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
-    /// A copy of the database may have it.
+    /// A copy of the original database may take over the log.
     pub(crate) adopt: bool,
-    /// It is given up.
+    /// The log is lost or damaged, and its commits are given up.
     pub(crate) discard_log: bool,
-    /// Nobody is asked first.
+    /// The command does not ask for consent.
     pub(crate) yes: bool,
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
             None if discard_log => return discard(target, Some(log_id), None, yes),
             None => bail!(locate::missing(target, log_id)),
         },
-        // The header does not say which log it is, but the log may say that it is this file's.
+        // The header does not name the log, but a log may name this file as its database.
         header @ (DatabaseHeader::Damaged | DatabaseHeader::NotSqlite) => match locate::find_by_owner(target)
         {
             Some(log) => log,
@@ -79,10 +79,10 @@ pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
     checkpoint(target, path, &log, adopt)
 }
 
-/// How many of the reserved bytes at the end of each page `cksumvfs` takes.
+/// The number of reserved bytes at the end of each page that `cksumvfs` uses.
 const CHECKSUM_BYTES: u8 = 8;
 
-/// Refuses a database whose pages have room for checksums that this command would not make.
+/// Refuses a database whose pages have room for the checksums of `cksumvfs`, because this command would not compute them.
 fn check_reserved(database: &Path, yes: bool) -> Result<()> {
     let mut reserved = [0];
     File::open(database)?.read_at(&mut reserved, guard::RESERVED_BYTES as u64)?;
@@ -96,7 +96,7 @@ fn check_reserved(database: &Path, yes: bool) -> Result<()> {
     Ok(())
 }
 
-/// Checkpoints a log that is named itself into the database that it was made for.
+/// Checkpoints a log that the user named directly, into the database that the log was made for.
 fn of_log(target: &Target, wanted: Wanted) -> Result<ExitCode> {
     if wanted.discard_log {
         bail!("{} is a log; --discard-log takes the database whose log is lost", target.path.display());
@@ -104,7 +104,7 @@ fn of_log(target: &Target, wanted: Wanted) -> Result<ExitCode> {
     let about = directory::describe(&target.path)?;
     let path = target.path.canonicalize()?;
     let dir = path.parent().map(Path::to_path_buf).unwrap_or_default();
-    // Where it was made for, or beside the log, should both have been moved.
+    // The database is where it was when the log was made, or beside the log if both were moved.
     let name = about.database.file_name().unwrap_or_default();
     let database = [about.database.clone(), dir.join(name)].into_iter().find(|database| database.exists());
     let Some(database) = database else {
@@ -117,7 +117,7 @@ fn of_log(target: &Target, wanted: Wanted) -> Result<ExitCode> {
 
 fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> Result<ExitCode> {
     let identity = DatabaseIdentity::of(database)?;
-    // A database that was copied with its log has it to itself.
+    // If a database was copied together with its log, no other database uses that log.
     let copied = directory::claim(log, &identity)? == Claim::Copy;
     let checkpointed = progress::with("checkpointing", HowFar::default, || {
         if copied && !adopt {
@@ -141,7 +141,7 @@ fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> 
     done(target, "checkpointed", &text)
 }
 
-/// What to do where pages could not be written home, which harms neither the log nor what it holds.
+/// The user's remedy when a page could not be written home. The failure harms neither the log nor its contents.
 fn way_out(kind: ErrorKind) -> Option<&'static str> {
     match kind {
         ErrorKind::Full => Some("Free space on the file system of the database, and checkpoint again"),

@@ -1,7 +1,7 @@
-//! `duralite checkpoint --discard-log`: giving up a log that is lost or damaged.
+//! `duralite checkpoint --discard-log`: gives up a log that is lost or damaged.
 //!
-//! Commits are lost by it, so it comes last: first the log is looked for where no setting names it; then is said what
-//! is lost, and asked; then the database file is copied, and what there is of the log; then the guard is lifted.
+//! Discarding loses commits, so the command takes these steps in order. It looks for the log in places that no setting names. It tells the
+//! user which commits are lost, and asks for consent. It copies the database file and the remains of the log. It lifts the guard.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -24,28 +24,28 @@ use rusqlite::{Connection, OpenFlags};
 use crate::locate;
 use crate::target::Target;
 
-/// Where logs are looked for that are in no usual place, besides the directories around the database.
+/// Directories to search for a log that is in none of the usual places, besides the directories around the database.
 const ROOTS: [&str; 10] =
     ["/dev/shm", "/mnt", "/media", "/srv", "/var", "/tmp", "/run", "/home", "/opt", "/root"];
-/// The search ends after so long, and so deep.
+/// Limits of the search: its duration, and how many levels of directories below each root it visits.
 const LONGEST: Duration = Duration::from_secs(5);
 const DEPTH: u32 = 4;
 
-/// What is to be given up.
+/// The log to give up.
 pub(crate) struct Lost {
-    /// The log that the database names, where its header says so.
+    /// The id of the log that the database names, if the header can be read.
     pub(crate) id: Option<LogId>,
-    /// The log, where it is there and damaged.
+    /// The log's path, if the log exists and is damaged.
     pub(crate) damaged: Option<PathBuf>,
 }
 
-/// Says what is lost, asks, keeps copies, and lifts the guard; returns what to say at the end.
+/// Tells the user what is lost, asks for consent, keeps copies, and lifts the guard. Returns the text to print at the end.
 ///
 /// # Errors
-/// When the log is found after all; without consent; `Busy` when a process has the database open.
+/// If the search finds the log; without consent; `Busy` if a process has the database open.
 pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String> {
     let database = &target.path;
-    // Before anybody is asked in vain.
+    // First, so that the user is not asked for consent in vain.
     if !offline::is_unused(database)? {
         bail!("{}: a process has the database open; close it first", database.display());
     }
@@ -75,7 +75,7 @@ pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String>
     ))
 }
 
-/// What will be gone, in words.
+/// The commits that will be lost, in words.
 fn losses(target: &Target, lost: &Lost) -> Result<String> {
     let database = &target.path;
     let mut text = format!(
@@ -99,7 +99,7 @@ fn losses(target: &Target, lost: &Lost) -> Result<String> {
     Ok(text)
 }
 
-/// What a damaged log takes along, and how to save it.
+/// The commits that are lost with a damaged log, and how to save what is whole.
 fn of_damaged(database: &Path, log: &Path) -> String {
     let (mut pages, mut newest) = (BTreeSet::new(), 0);
     let salvaged = progress::with("reading the log", HowFar::default, || {
@@ -144,10 +144,10 @@ fn of_damaged(database: &Path, log: &Path) -> String {
     text
 }
 
-/// Which tables and indexes pages belong to, as of the last checkpoint.
+/// The tables and indexes that these pages belonged to at the last checkpoint.
 fn tables(database: &Path, pages: &BTreeSet<u32>) -> Result<String> {
     let parent = database.canonicalize()?.parent().map(Path::to_path_buf).unwrap_or_default();
-    // The guard is lifted on a copy: SQLite refuses the database itself.
+    // SQLite refuses a guarded database, so the guard is lifted on a copy.
     let copy = tempfile::Builder::new().prefix(".duralite-look-").tempfile_in(parent)?;
     fs::copy(database, copy.path())?;
     offline::discard_log(copy.path())?;
@@ -167,14 +167,14 @@ fn tables(database: &Path, pages: &BTreeSet<u32>) -> Result<String> {
     Ok(format!("{} and {} pages that are new since", names.join(", "), new.len()))
 }
 
-/// When a file was written last, in UTC.
+/// When the file was last written, in UTC.
 fn when(path: &Path) -> String {
     let modified = fs::metadata(path).and_then(|meta| meta.modified()).ok();
     let since = modified.and_then(|modified| modified.duration_since(UNIX_EPOCH).ok());
     since.map_or_else(|| "an unknown time".to_owned(), |since| utc(since.as_millis() as u64))
 }
 
-/// A time in milliseconds since 1970.
+/// A time in UTC, from milliseconds since 1970.
 fn utc(time_ms: u64) -> String {
     let time = i64::try_from(time_ms).ok().and_then(DateTime::from_timestamp_millis);
     time.map_or_else(|| "an unknown time".to_owned(), |time| time.format("%Y-%m-%d %H:%M:%S UTC").to_string())
@@ -197,7 +197,7 @@ fn consent(yes: bool) -> Result<()> {
     Ok(())
 }
 
-/// What there is of the log: itself, or what is called like it in the usual places.
+/// The remains of the log: the damaged file, and files in the usual places that have the log's name.
 fn remains(target: &Target, lost: &Lost) -> Vec<PathBuf> {
     let mut found: BTreeSet<PathBuf> = lost.damaged.iter().cloned().collect();
     if let Some(name) = target.path.file_name() {
@@ -221,7 +221,7 @@ fn log_names(database: &std::ffi::OsStr, id: Option<LogId>) -> Vec<OsString> {
     with_id.into_iter().chain([plain]).collect()
 }
 
-/// Copies a file beside itself, durably, under a name that is not taken.
+/// Copies a file under an unused name in the same directory. The copy and its name are durable on return.
 fn keep(path: &Path) -> Result<PathBuf> {
     let failed = || format!("keep a copy of {}", path.display());
     for number in 1..1000 {
@@ -240,7 +240,7 @@ fn keep(path: &Path) -> Result<PathBuf> {
     bail!("{} has too many copies already", path.display())
 }
 
-/// The log of this id in a place that no setting names.
+/// Searches directories that no setting names for the log with this id.
 fn search(database: &Path, id: LogId) -> Option<PathBuf> {
     let near = database.canonicalize().ok();
     let near = near.iter().flat_map(|path| path.ancestors().skip(1).take(3));

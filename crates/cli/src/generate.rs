@@ -1,4 +1,4 @@
-//! `duralite generate`: what packages install beside the command.
+//! `duralite generate`: writes the files that packages install with the command.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Which processes have a log open: by the memory that they share, and what the kernel says of them.
+//! The processes that have a log open. Their shared memory lists them, and `/proc` says which programs they run.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 /// A process that has a log open.
 pub(crate) struct Holder {
-    /// Its number, as it sees it itself.
+    /// The process id in the process's own pid namespace.
     pid: u64,
-    /// What it runs; `None` where that is not to be seen from here, as in another container.
+    /// The program's name; `None` if `/proc` does not show it here, as for a process in another container.
     program: Option<String>,
 }
 
@@ -23,7 +23,7 @@ impl Holder {
     }
 }
 
-/// A holder's object, for people.
+/// Describes a holder for the user.
 pub(crate) fn in_words(holder: &Value) -> String {
     let pid = &holder["pid"];
     match holder["program"].as_str() {
@@ -32,22 +32,22 @@ pub(crate) fn in_words(holder: &Value) -> String {
     }
 }
 
-/// Those of a log that live; nobody when its users have gone meanwhile.
+/// The living processes that have the log open. The list is empty if they have all closed it meanwhile.
 ///
 /// # Errors
 /// As [`Watch::open`].
 pub(crate) fn of(log: &Path) -> Result<Vec<Holder>> {
     let id = directory::describe(log)?.id;
-    // The log has the mode and the owner of its database, which may be somewhere else by now.
+    // The database may have moved since, but the log has the same mode and owner.
     let Some(watch) = Watch::open(log, id, &DatabaseIdentity::of(log)?)? else { return Ok(Vec::new()) };
     let Some(glance) = watch.look()? else { return Ok(Vec::new()) };
     let living = glance.processes.iter().filter(|process| process.is_alive);
     Ok(living.map(|process| Holder { pid: process.pid, program: program(process.pid, log) }).collect())
 }
 
-/// The name of a process that has the file open. A process has its number in its own container: here another one may have it.
+/// The program of a process that has the file open. A pid is valid in its own namespace only: here another process may have the same pid.
 fn program(pid: u64, file: &Path) -> Option<String> {
-    // By its number: one that was made without a name is not called by the one that it has got.
+    // By inode, because `/proc` does not show the present name of a file that was created without one.
     let number = |meta: fs::Metadata| (meta.dev(), meta.ino());
     let file = fs::metadata(file).map(number).ok()?;
     let mut open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();

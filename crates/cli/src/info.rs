@@ -1,4 +1,4 @@
-//! `duralite info`: what people look for first stands first.
+//! `duralite info`: shows what a database or log is. The facts that users look for most come first.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use crate::holders;
 use crate::locate::{self, Place};
 use crate::target::Target;
 
-/// The figures of a log that say what is in it.
+/// The metrics of a log that describe its contents.
 const SHOWN: [&str; 15] = [
     "layout",
     "generation",
@@ -34,7 +34,7 @@ const SHOWN: [&str; 15] = [
     "slots",
 ];
 
-/// Names and values, in the order in which they are shown.
+/// Names and values, in display order.
 type Facts = Vec<(&'static str, Value)>;
 
 pub(crate) fn run(target: &Target) -> Result<ExitCode> {
@@ -125,7 +125,7 @@ fn add_log(facts: &mut Facts, path: &Path, database: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Says first that a log is damaged, and what of it can be read.
+/// Puts the damage of a log at the top, and adds how much of the log can still be read.
 fn add_damage(facts: &mut Facts, log: &Path, database: &Path, error: &JournalError) -> Result<()> {
     facts.retain(|(name, _)| *name != "state");
     let state = format!("damaged: `duralite salvage {} OUT` saves what can be read", database.display());

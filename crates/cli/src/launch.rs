@@ -1,4 +1,4 @@
-//! Starting a program with Duralite under its SQLite: the libraries, the settings, and the environment they go in.
+//! Starts a program on Duralite: finds the libraries to preload, checks the settings, and sets the program's environment.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -13,9 +13,9 @@ use crate::program;
 
 const LIBRARY: &str = "libduralite.so";
 const PRELOAD: &str = "libduralite_preload.so";
-/// Where Duralite says what it refuses.
+/// Names where Duralite reports what it refuses.
 const LOG: &str = "DURALITE_LOG";
-/// The dynamic linker's own.
+/// The dynamic linker's variable.
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
 /// What a database is opened with.
@@ -36,10 +36,10 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// By name, as a URI of a database has them.
+    /// The settings by name, as the URI of a database takes them.
     ///
     /// # Errors
-    /// What is not of the form `NAME=VALUE`.
+    /// If an entry of `--set` is not of the form `NAME=VALUE`.
     pub(crate) fn pairs(&self) -> Result<Vec<(&str, &str)>> {
         let named = [("journal", &self.journal), ("nvram", &self.nvram), ("sync", &self.sync)];
         let named = named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
@@ -49,10 +49,10 @@ impl Settings {
         named.map(Ok).chain(others).collect()
     }
 
-    /// As environment variables.
+    /// The settings as environment variables.
     ///
     /// # Errors
-    /// What is no setting, or no value of one, with what was probably meant.
+    /// If a name is no setting or a value is not valid for it; the error suggests the likely one.
     pub(crate) fn variables(&self) -> Result<Vec<(String, String)>> {
         let mut variables = Vec::new();
         for (name, value) in self.pairs()? {
@@ -63,22 +63,23 @@ impl Settings {
     }
 }
 
-/// What is wanted of the preloaded library.
+/// Instructions for the preloaded library.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Orders {
-    /// Databases that are opened get WAL mode.
+    /// The library puts each database that the program opens into WAL mode.
     pub(crate) wal: bool,
-    /// Nothing is said at the end.
+    /// The library prints no summary when the program ends.
     pub(crate) quiet: bool,
-    /// Duralite says on standard error why it refuses something: SQLite's own text is mostly "unable to open database file".
+    /// Duralite prints on standard error why it refuses a database. SQLite's own text is mostly just "unable to open database file".
     pub(crate) reasons: bool,
 }
 
-/// The command that runs a program so. The process that becomes it is meant to be this one.
+/// Builds the command that runs a program on Duralite. `DURALITE_RUN` names this process, so `duralite run` should become the program by
+/// `exec`.
 ///
 /// # Errors
-/// Where the program would be plain SQLite without a word: see [`program::check`]; a library that is missing; a
-/// wrong setting.
+/// If Duralite cannot reach the program, which would silently run plain SQLite (see [`program::check`]); if a library is missing; if a
+/// setting is wrong.
 pub(crate) fn command(name: &OsStr, settings: &Settings, orders: Orders) -> Result<Command> {
     let variables = settings.variables()?;
     let found = program::find(name)?;
@@ -101,7 +102,7 @@ pub(crate) fn command(name: &OsStr, settings: &Settings, orders: Orders) -> Resu
     Ok(command)
 }
 
-/// The library, and behind it what was to be preloaded anyway.
+/// The value of `LD_PRELOAD`: this library, followed by the libraries that the environment preloads already.
 fn preloaded(library: &Path) -> Result<OsString> {
     let text = library.to_str().filter(|text| !text.contains([' ', '\t', '\n', ':']));
     let Some(text) = text else {
@@ -115,14 +116,14 @@ fn preloaded(library: &Path) -> Result<OsString> {
     Ok(list)
 }
 
-/// One of the project's libraries: beside the one that `DURALITE_LIBRARY` names, else beside this command, or where packages
-/// put it.
+/// The path of one of the project's libraries. It is in the directory of the library that `DURALITE_LIBRARY` names; without that variable,
+/// beside this command or where packages install it.
 fn library(name: &str) -> Result<PathBuf> {
     let own = env::current_exe()?;
     let beside = own.parent().unwrap_or(Path::new("/"));
     let named = env::var_os("DURALITE_LIBRARY").map(PathBuf::from);
     let named = named.map(|named| if name == LIBRARY { named } else { named.with_file_name(name) });
-    // What is named is meant: another version in its place would be no help.
+    // The user chose this library, so no other version may take its place if it is missing.
     if let Some(named) = named.filter(|named| !named.as_os_str().is_empty()) {
         let found = named.canonicalize().ok().filter(|path| path.is_file());
         return found.with_context(|| {

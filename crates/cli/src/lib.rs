@@ -1,4 +1,4 @@
-//! What the commands of the project share.
+//! Code that the project's commands share.
 
 pub mod output;
 pub mod progress;

@@ -1,4 +1,4 @@
-//! Finding the log that a database names.
+//! Finds the log that a database names.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,18 +12,18 @@ use duralite_logfmt::guard::{DatabaseHeader, JournalKind};
 
 use crate::target::Target;
 
-/// A directory of files, as what each engine would have its logs in it.
+/// The directory, once for each engine, as a place where that engine could keep logs.
 fn directories(dir: &Path) -> impl Iterator<Item = LogDirectory> {
     engines::all().map(move |engine| directory_of(engine, dir))
 }
 
-/// The directory of a log of this engine.
+/// The directory as the place of this engine's logs.
 pub(crate) fn directory_of(engine: &'static Descriptor, dir: &Path) -> LogDirectory {
     LogDirectory::at(engine, dir, &MediaSet::default()).as_found()
 }
 
-/// The places where a log may be: the one given, the one in the environment, shared memory,
-/// and beside the database.
+/// The directories where a log may be: those that the user named, those in the environment, shared memory, and the database's own
+/// directory.
 pub(crate) fn candidates(target: &Target) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = target.log_dir.iter().chain(&target.nvram_dir).cloned().collect();
     dirs.extend(std::env::var_os("DURALITE_LOG_DIR").map(PathBuf::from));
@@ -34,7 +34,7 @@ pub(crate) fn candidates(target: &Target) -> Vec<PathBuf> {
     dirs
 }
 
-/// The log of this id, with its directory.
+/// Finds the log with this id, and the directory that it is in.
 pub(crate) fn find(target: &Target, id: LogId) -> Option<FoundLog> {
     let database = target.path.canonicalize().unwrap_or_else(|_| target.path.clone());
     candidates(target).iter().flat_map(|dir| directories(dir)).find_map(|log_dir| {
@@ -43,7 +43,7 @@ pub(crate) fn find(target: &Target, id: LogId) -> Option<FoundLog> {
     })
 }
 
-/// What is called like the log of this id, where this user may not read it.
+/// A file that has the name of the log with this id, but that this user may not read.
 pub(crate) fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
     let name = target.path.file_name()?.to_string_lossy().into_owned();
     let names = [format!("{name}-duralite-{id}"), format!("{name}-duralite")];
@@ -55,14 +55,14 @@ pub(crate) fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
     paths.into_iter().find(is_denied)
 }
 
-/// The log that was made for a database whose header does not say so.
+/// Finds the log that was made for a database whose header does not name one.
 pub(crate) fn find_by_owner(target: &Target) -> Option<FoundLog> {
     let identity = DatabaseIdentity::of(&target.path).ok()?;
     let log_dirs: Vec<_> = candidates(target).iter().flat_map(|dir| directories(dir)).collect();
     directory::made_for(&log_dirs, &identity).ok().flatten()
 }
 
-/// Whether the path itself is a log file.
+/// Whether the path is a log file.
 pub(crate) fn is_log(path: &Path) -> bool {
     directory::is_log_name(path) && directory::describe(path).is_ok()
 }
@@ -71,21 +71,21 @@ pub(crate) fn is_log(path: &Path) -> bool {
 pub(crate) enum Place {
     /// In this log.
     Log(PathBuf),
-    /// In a log that is not found; what to say.
+    /// In a log that was not found; the text tells the user so.
     Missing(String),
     /// In the database file.
     NoLog,
 }
 
-/// For so long a log is looked for again that goes or comes at that moment.
+/// A log may appear or disappear just as the command looks for it. The command repeats the search this often, with this pause.
 const TRIES: u32 = 50;
 const BETWEEN: Duration = Duration::from_millis(10);
 
-/// What a database's header says, and where its newest commits are. Programs may open and close the database meanwhile, so what
-/// would be bad news is looked at again.
+/// Reads a database's header and finds its newest commits. Programs may open or close the database meanwhile, so a missing log or a damaged
+/// header counts only when two reads in a row agree.
 ///
 /// # Errors
-/// `Io`.
+/// `Io`; also if the header keeps changing.
 pub(crate) fn place(target: &Target) -> Result<(DatabaseHeader, Place)> {
     let mut last = None;
     for _ in 0..TRIES {
@@ -107,7 +107,7 @@ pub(crate) fn place(target: &Target) -> Result<(DatabaseHeader, Place)> {
     bail!("{} is opened and closed faster than it can be looked at", target.path.display())
 }
 
-/// The log file of a target: itself, or the one that the database names.
+/// The log of a target: the target itself if it is a log, else the log that the database names.
 pub(crate) fn log_file(target: &Target) -> Result<PathBuf> {
     if is_log(&target.path) {
         return Ok(target.path.clone());
@@ -119,12 +119,12 @@ pub(crate) fn log_file(target: &Target) -> Result<PathBuf> {
     }
 }
 
-/// What to say of a database that has no log.
+/// The message for a database that has no log.
 pub(crate) fn without_log(database: &Path, header: DatabaseHeader) -> String {
     format!("{} has no log: it is {}", database.display(), describe(header))
 }
 
-/// What to say when a log is nowhere to be found.
+/// The message for a log that was not found.
 pub(crate) fn missing(target: &Target, id: LogId) -> String {
     let database = target.path.display();
     if let Ok(Some(deleted)) = directory::find_deleted(id) {

@@ -1,4 +1,4 @@
-//! `duralite enable` and `disable`: the journal mode that a database file is in.
+//! `duralite enable` and `disable`: change the journal mode of a database.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -32,25 +32,25 @@ pub(crate) struct DisableArguments {
     database: PathBuf,
 }
 
-/// What SQLite and `PRAGMA duralite` say about a database.
+/// The rows that `PRAGMA duralite` returned for a database.
 pub(crate) struct Status {
     rows: Vec<(String, String)>,
 }
 
 impl Status {
-    /// A row of `PRAGMA duralite`.
+    /// The value of a row of `PRAGMA duralite`.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.rows.iter().find(|(row, _)| row == name).map(|(_, value)| value.as_str())
     }
 
-    /// What serves the database, in one line.
+    /// Which engine serves the database, in one line.
     pub(crate) fn in_words(&self) -> String {
         let word = |name| self.get(name).unwrap_or("?");
         match self.get("guarantee") {
             Some(guarantee) => format!(
                 "engine {} ({}), guarantee {guarantee}: {}{}",
                 word("engine"),
-                // Behind it is what the medium was measured to take.
+                // The medium's measurements follow the colon; they are left out.
                 word("medium").split(": ").next().unwrap_or_default(),
                 meaning(guarantee),
                 self.get("guarantee_reason").map_or_else(String::new, |why| format!(" ({why})"))
@@ -60,7 +60,7 @@ impl Status {
     }
 }
 
-/// What a guarantee says of a commit.
+/// Explains what a guarantee promises for a commit.
 fn meaning(guarantee: &str) -> &'static str {
     match guarantee {
         "power-loss" => "a commit survives a power loss",
@@ -97,10 +97,10 @@ fn check_exists(database: &Path, hint: &str) -> Result<()> {
     Ok(())
 }
 
-/// Sets a journal mode through Duralite, and says what serves the database then.
+/// Sets the journal mode through Duralite, and returns what serves the database afterwards.
 ///
 /// # Errors
-/// What SQLite says; a mode that it did not take.
+/// SQLite's error; or the database did not change to that mode.
 pub(crate) fn set(database: &Path, mode: &str, settings: &Settings) -> Result<Status> {
     let sql = format!("PRAGMA journal_mode={mode}; SELECT count(*) FROM sqlite_schema; PRAGMA duralite;");
     let output =
@@ -127,8 +127,8 @@ pub(crate) fn set(database: &Path, mode: &str, settings: &Settings) -> Result<St
     Ok(Status { rows: rows.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() })
 }
 
-/// Why the journal mode cannot be changed by this user or on this file system, which SQLite says in words of its own; `None` where
-/// database and directory may be written.
+/// Why this user cannot change the journal mode, or why the file system does not allow it: SQLite's own text does not say this clearly.
+/// `None` if the user may write both the database and its directory.
 fn not_writable(database: &Path) -> Option<String> {
     let directory = match database.parent()? {
         nothing if nothing.as_os_str().is_empty() => Path::new("."),

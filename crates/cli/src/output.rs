@@ -1,8 +1,8 @@
-//! What a command prints, and what it ends with.
+//! The output and exit status of a command.
 
 use std::process::ExitCode;
 
-/// Prints to standard output; a closed pipe ends the program quietly, as `head` expects.
+/// Prints to standard output. If the pipe is closed, the program exits quietly with status 0, as users of `head` expect.
 ///
 /// # Errors
 /// That of the write.
@@ -22,7 +22,7 @@ pub fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
     print_text(&format!("{value:#}\n"))
 }
 
-/// The exit status of a command; an error goes to standard error.
+/// Turns a result into the exit status; prints an error to standard error.
 #[must_use]
 pub fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
     result.unwrap_or_else(|error| {

@@ -1,4 +1,4 @@
-//! Whether a library can be preloaded into a program: where it cannot, the program would be plain SQLite without a word.
+//! Checks that a library can be preloaded into a program. If it cannot, the program would silently run plain SQLite.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-/// A script's interpreter may be a script.
+/// The interpreter of a script may be a script itself; the check follows this many levels.
 const DEPTH: u32 = 4;
-/// A segment that names the dynamic linker.
+/// The program header that names the dynamic linker.
 const PT_INTERP: u32 = 3;
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 
-/// There is no such program: a shell's exit status for it is 127.
+/// The program does not exist. A shell exits with status 127 then.
 #[derive(Debug)]
 pub(crate) struct Missing(OsString);
 
@@ -29,7 +29,7 @@ impl std::fmt::Display for Missing {
 
 impl std::error::Error for Missing {}
 
-/// The program of this name: a path, or a name on `PATH`.
+/// Finds a program by its path, or by its name on `PATH`.
 ///
 /// # Errors
 /// [`Missing`].
@@ -46,10 +46,10 @@ pub(crate) fn find(name: &OsStr) -> Result<PathBuf> {
     found.ok_or_else(|| Missing(name.to_owned()).into())
 }
 
-/// Refuses a program into which nothing can be preloaded.
+/// Refuses a program that the dynamic linker would not preload a library into.
 ///
 /// # Errors
-/// Why not: it is statically linked, of another architecture, for another C library, or runs with another user's rights.
+/// The program is statically linked, of another architecture, for another C library, or runs with another user's rights.
 pub(crate) fn check(path: &Path) -> Result<()> {
     check_to(path, DEPTH)
 }
@@ -86,7 +86,7 @@ fn check_to(path: &Path, depth: u32) -> Result<()> {
     }
 }
 
-/// The linker preloads nothing into a program that gets more rights than who starts it.
+/// The dynamic linker preloads nothing into a program that has more rights than the user who starts it.
 fn check_rights(path: &Path, file: &File) -> Result<()> {
     let meta = file.metadata()?;
     let process = fs::metadata("/proc/self")?;
@@ -105,7 +105,7 @@ fn check_rights(path: &Path, file: &File) -> Result<()> {
     Ok(())
 }
 
-/// The program that a script's first line names; behind `env` the first word that is no option and no variable.
+/// The interpreter that a script's first line names. After `env`, it is the first word that is neither an option nor a variable.
 fn interpreter(line: &[u8]) -> Option<OsString> {
     let line = line.split(|byte| *byte == b'\n').next()?;
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
@@ -118,16 +118,16 @@ fn interpreter(line: &[u8]) -> Option<OsString> {
     Some(OsString::from_vec(named.to_vec()))
 }
 
-/// What counts of an ELF file's header.
+/// The parts of an ELF file's header that the check needs.
 struct Elf {
     class: u8,
     machine: u16,
-    /// Where the program headers are, of which size each, and how many.
+    /// The program headers: offset of the first, size of each, and their number.
     headers: (u64, u64, u64),
 }
 
 impl Elf {
-    /// `None` for what is no ELF file of this machine's byte order.
+    /// `None` for a file that is not ELF, or not little-endian.
     fn read(head: &[u8]) -> Option<Self> {
         if head.get(..4)? != b"\x7fELF" || head.get(5) != Some(&1) {
             return None;
@@ -141,10 +141,10 @@ impl Elf {
         Some(Self { class, machine: number(head, 18, 2)? as u16, headers })
     }
 
-    /// The dynamic linker that it names; `None` for a static program.
+    /// The dynamic linker that the program names; `None` for a static program.
     fn linker(&self, file: &File) -> Result<Option<OsString>> {
         let (at, size, count) = self.headers;
-        // Of the class that this command is of itself.
+        // The field offsets are those of this command's own ELF class, which the caller has checked.
         for nth in 0..count {
             let mut header = [0; 56];
             file.read_exact_at(&mut header, at + nth * size)?;
@@ -159,7 +159,7 @@ impl Elf {
     }
 }
 
-/// A little-endian number in a header.
+/// Reads a little-endian number from a header.
 fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
     let bytes = bytes.get(at..at + len)?;
     Some(bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))

@@ -1,4 +1,4 @@
-//! How far long work has come, for whoever looks at a terminal; elsewhere nothing is written.
+//! Shows the progress of long work on a terminal. Elsewhere it writes nothing.
 
 use std::io::IsTerminal as _;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -6,44 +6,44 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Work that is shorter says nothing.
+/// Work that ends sooner shows no progress.
 const PATIENCE: Duration = Duration::from_millis(500);
 const EVERY: Duration = Duration::from_millis(200);
 
 const BAR: &str = "{prefix} [{bar:16}] {percent:>3} % {elapsed} {wide_msg}";
 const SPINNER: &str = "{spinner} {prefix} {elapsed} {wide_msg}";
 
-/// How far work has come.
+/// The progress of some work.
 #[derive(Default)]
 pub struct HowFar {
-    /// What is done and all that there is to do, in any unit, where all is known: a bar shows it.
+    /// The work done and the total, in any unit, if the total is known. A bar shows them.
     pub part: Option<(u64, u64)>,
-    /// What is said beside it, such as `12 rows`.
+    /// Text beside the bar, such as `12 rows`.
     pub text: String,
 }
 
 impl HowFar {
-    /// Work whose end is not known.
+    /// Progress of work whose total is not known.
     #[must_use]
     pub fn counted(done: u64, unit: &str) -> Self {
         Self { part: None, text: format!("{done} {unit}") }
     }
 
-    /// Work of a known size.
+    /// Progress of work whose total is known.
     #[must_use]
     pub fn of(done: u64, all: u64, unit: &str) -> Self {
         Self { part: Some((done, all)), text: format!("{done} of {all} {unit}") }
     }
 }
 
-/// Does work, and says meanwhile on a terminal what it is, for how long it has been going on, and how far it is. The line is taken
-/// away at the end, whatever that is.
+/// Does the work. On a terminal it shows meanwhile what the work is, how long it has taken, and its progress. The line is cleared at the
+/// end, whether the work succeeds or fails.
 pub fn with<T>(what: &str, how_far: impl Fn() -> HowFar + Send, work: impl FnOnce() -> T) -> T {
     with_on(ProgressDrawTarget::stderr(), PATIENCE, what, how_far, work)
 }
 
-/// Does work that prints as it goes, with [`with`] where standard output is not that terminal: there its lines say how far it is,
-/// and another one between them would be in their way.
+/// Does work that prints lines as it proceeds. If standard output is a terminal, those lines already show the progress, and a progress line
+/// would disturb them. Otherwise this shows progress as [`with`] does.
 pub fn with_output<T>(what: &str, how_far: impl Fn() -> HowFar + Send, work: impl FnOnce() -> T) -> T {
     if std::io::stdout().is_terminal() { work() } else { with(what, how_far, work) }
 }
@@ -71,7 +71,7 @@ fn with_on<T>(
     })
 }
 
-/// Whether work has not ended after some time.
+/// Waits; returns whether the work still goes on after that time.
 fn goes_on(is_done: &Receiver<()>, wait: Duration) -> bool {
     is_done.recv_timeout(wait) == Err(RecvTimeoutError::Timeout)
 }
@@ -103,7 +103,7 @@ fn tell(
 
 fn style(template: &str) -> ProgressStyle {
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner());
-    // Signs that every terminal has. The one in the middle is where the bar has come to.
+    // Characters that every terminal has. The middle one stands at the bar's current position.
     style.progress_chars("##.").tick_chars("-\\|/ ")
 }
 
@@ -117,7 +117,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(3600);
 
-    /// What a terminal shows while work goes on, once that ends so, and what is left after it.
+    /// Runs work until the terminal's contents end with `end`. Returns these contents, and what is left on the terminal after the work.
     fn shown(end: &str, how_far: impl Fn() -> HowFar + Send) -> (String, String) {
         let term = InMemoryTerm::new(3, 80);
         let target = ProgressDrawTarget::term_like(Box::new(term.clone()));

@@ -1,4 +1,4 @@
-//! The commands that are `duralite-proof`'s: who runs a database needs no benchmarks and no rigs.
+//! The commands that `duralite-proof` and other programs provide: users who run a database need no benchmarks and no test rigs.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -16,17 +16,17 @@ pub(crate) struct Arguments {
     all: Vec<OsString>,
 }
 
-/// Becomes that command.
+/// Replaces this process with `duralite-proof` and the named command.
 pub(crate) fn run(name: &str, arguments: &Arguments) -> Result<ExitCode> {
     become_program(PROGRAM, "proof/command", &[name.into()], arguments)
 }
 
-/// Becomes a program that has one purpose.
+/// Replaces this process with a program that serves a single purpose.
 pub(crate) fn run_program(program: &str, home: &str, arguments: &Arguments) -> Result<ExitCode> {
     become_program(program, home, &[], arguments)
 }
 
-/// The one beside this program, else the one on `PATH`.
+/// Runs the program beside this one, or else the one on `PATH`.
 fn become_program(name: &str, home: &str, first: &[OsString], arguments: &Arguments) -> Result<ExitCode> {
     let beside = std::env::current_exe()?.with_file_name(name);
     let program = if beside.is_file() { beside } else { name.into() };

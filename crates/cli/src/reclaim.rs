@@ -1,4 +1,4 @@
-//! `duralite reclaim`: what the logs of `scratchpad` have of their regions, and giving back what deleted ones have had.
+//! `duralite reclaim`: shows which parts of the regions the logs of `scratchpad` hold, and frees those of deleted logs.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

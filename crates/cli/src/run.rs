@@ -1,4 +1,4 @@
-//! `duralite run` and `duralite shell`: a program with Duralite under its SQLite.
+//! `duralite run` and `duralite shell`: run a program with Duralite under its SQLite.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
@@ -10,7 +10,7 @@ use clap::Args;
 use crate::launch::{self, Orders, Settings};
 use crate::program::Missing;
 
-/// What shells end with for a program that is not there, and for one that cannot be run.
+/// The exit statuses of a shell: the program does not exist, or it cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUN: u8 = 126;
 const WRONG_USAGE: u8 = 2;
@@ -43,7 +43,7 @@ pub(crate) struct ShellArguments {
     rest: Vec<OsString>,
 }
 
-/// Becomes the program: its exit status, its signals and its terminal are its own.
+/// Replaces this process with the program, which so keeps its own exit status, signals and terminal.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some((program, rest)) = arguments.program.split_first() else {
         return Ok(ExitCode::from(WRONG_USAGE));
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     become_program(program, rest, &arguments.settings, orders)
 }
 
-/// Becomes SQLite's own shell.
+/// Replaces this process with SQLite's own shell.
 pub(crate) fn shell(arguments: &ShellArguments) -> Result<ExitCode> {
     let rest: Vec<OsString> = [&arguments.database].into_iter().chain(&arguments.rest).cloned().collect();
     let orders = Orders { wal: false, quiet: true, reasons: true };

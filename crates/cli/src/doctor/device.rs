@@ -1,4 +1,4 @@
-//! The block device of a directory, as sysfs has it.
+//! The block device that holds a directory, as sysfs describes it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-/// What is known of the device; `null` where the file system has none of its own.
+/// The properties of the block device; `null` if the file system has no block device of its own.
 pub(super) fn describe(dir: &Path) -> Value {
     let Ok(device) = fs::metadata(dir).map(|meta| meta.dev()) else { return Value::Null };
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
@@ -30,7 +30,7 @@ fn of_device(sysfs: &Path, major: u32, minor: u32) -> Value {
     })
 }
 
-/// A partition's is its disk's.
+/// A partition has no queue of its own; it shares the queue of its disk.
 fn queue(device: &Path) -> Option<PathBuf> {
     [device.join("queue"), device.parent()?.join("queue")].into_iter().find(|queue| queue.is_dir())
 }

@@ -1,4 +1,4 @@
-//! SQLite libraries and programs that use SQLite, as they are found here.
+//! The SQLite libraries on this machine, and the programs that use SQLite.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 use crate::launch::{self, Orders, Settings};
 use crate::program;
 
-/// Where libraries are, besides a directory for the architecture below these.
+/// Directories with libraries. Each may have a subdirectory for the architecture.
 const LIBRARY_DIRS: [&str; 4] = ["/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib"];
 
-/// Programs, what makes them say whether they load extensions (`1` or `0`), and the same for whether Duralite is the
-/// VFS that their databases get: `:memory:` makes the library known, a file has it in its name.
+/// Each program with two lists of arguments that make it print `1` or `0`. The first prints whether the program loads extensions. The
+/// second prints whether Duralite serves the databases that the program opens: it asks SQLite for the function `duralite_last_error`.
 const PROGRAMS: [(&str, &[&str], &[&str]); 3] = [
     (
         "sqlite3",
@@ -52,7 +52,7 @@ const PROGRAMS: [(&str, &[&str], &[&str]); 3] = [
     ),
 ];
 
-/// The shared libraries of SQLite, each once.
+/// The shared libraries of SQLite, without duplicates.
 pub(super) fn libraries() -> BTreeSet<String> {
     let below = |dir: &&str| {
         let architectures = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -68,7 +68,7 @@ pub(super) fn libraries() -> BTreeSet<String> {
     libraries.filter_map(|file| Some(file.path().canonicalize().ok()?.display().to_string())).collect()
 }
 
-/// Programs that are here: whether they load extensions, and whether `duralite run` gets into them.
+/// The installed programs: whether each loads extensions, and whether `duralite run` reaches it.
 pub(super) fn programs() -> Value {
     let found = PROGRAMS.iter().filter_map(|(name, loads, served)| {
         let path = program::find(OsStr::new(name)).ok()?;

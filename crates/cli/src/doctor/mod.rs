@@ -1,7 +1,7 @@
-//! `duralite doctor`: what this machine, and a directory on it, can give, and which settings to take.
+//! `duralite doctor`: shows what this machine and a directory on it offer, and which settings to use.
 //!
-//! How durable writes are fastest is the project's own probe, and what serves a database is asked of a database that is
-//! made in the directory for a moment: nothing is decided here that is decided elsewhere.
+//! The command decides nothing on its own. The project's probe says which way of durable writes is fastest. A database that the command
+//! creates in the directory for a moment says which engine serves it.
 
 mod device;
 mod hosts;
@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use crate::launch::Settings;
 use crate::mode;
 
-/// That of the names in a section, in characters.
+/// The width of the column of names, in characters.
 const WIDTH: usize = 36;
 
 #[derive(Args)]
@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             dir.display()
         );
     }
-    // In the order in which people read them: what to do stands last, where a terminal shows it.
+    // In reading order: the advice comes last, where a terminal shows it.
     let facts = [
         ("directory", json!(dir.display().to_string())),
         ("file_system", file_system(&dir)),
@@ -65,7 +65,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The name in a line of its own, and its values below it.
+/// Writes the name on its own line, and the values below it.
 fn section(text: &mut String, name: &str, value: &Value) {
     text.push_str(&format!("\n{name}\n"));
     match value {
@@ -74,7 +74,7 @@ fn section(text: &mut String, name: &str, value: &Value) {
     }
 }
 
-/// A line for each value, with the names that lead to it before it.
+/// Writes one line for each value. The names on the path to the value precede it.
 fn lines(text: &mut String, name: &str, value: &Value) {
     let mut line = |value: String| {
         text.push_str(&match name {
@@ -108,7 +108,8 @@ fn file_system(dir: &Path) -> Value {
     }
 }
 
-/// Medians of now, without ways that do not work here; and what Duralite does, which it may have measured hours ago.
+/// Median latencies measured now, only of the methods that work here; and the method that Duralite uses, whose measurement may be hours
+/// old.
 fn durable_writes(dir: &Path) -> Value {
     let mut facts = writes::measure(dir);
     facts.insert("verdict".to_owned(), json!(probe(dir).reason));
@@ -125,7 +126,7 @@ fn memory(dir: &Path) -> Value {
     })
 }
 
-/// The settings to take, and what serves a database with them.
+/// The settings to use, and the engine that serves a database with these settings.
 fn advice(dir: &Path) -> Value {
     let (settings, options, why) = if is_dax(dir) {
         let nvram = dir.display().to_string();
@@ -155,7 +156,7 @@ fn advice(dir: &Path) -> Value {
     }
 }
 
-/// What serves a database that is made in the directory for a moment.
+/// Creates a database in the directory for a moment, and says which engine serves it.
 fn serves(dir: &Path, settings: &Settings) -> Result<String> {
     let dir = tempfile::Builder::new().prefix(".duralite-doctor-").tempdir_in(dir)?;
     let status = mode::set(&dir.path().join("doctor.db"), "wal", settings)?;

@@ -1,7 +1,7 @@
-//! How long durable writes take here and now: of blocks that are allocated, as in a log, and such that make a file longer, as each
-//! commit of stock SQLite to a new log does.
+//! Measures the latency of durable writes in a directory. Overwrites go to allocated blocks, as in Duralite's logs. Appends make a file
+//! longer, as a commit of stock SQLite to a new log does.
 //!
-//! All ways take turns: what else the device is doing meanwhile slows down all of them, so that their medians compare.
+//! The methods take turns. Other load on the device slows down all of them alike, so their medians can be compared.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,33 +12,33 @@ use std::time::Instant;
 use rustix::fs::OFlags;
 use serde_json::{Map, Value, json};
 
-/// Writes of each way; the median counts.
+/// Writes per method; the result is their median.
 const ROUNDS: usize = 11;
-/// Of the file that is overwritten.
+/// Size of the file that the overwriting methods use.
 const FILE_BYTES: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 
-/// What makes a write durable.
+/// The call that makes a write durable.
 type Sync = fn(&File) -> io::Result<()>;
 
-/// A way to write durably.
+/// A method of writing durably.
 struct Way {
     name: &'static str,
     file: File,
     bytes: usize,
-    /// `None` where each write is synced by itself.
+    /// `None` if the file's open flags make each write durable by itself.
     sync: Option<Sync>,
-    /// Where the next write goes: a file that is overwritten begins again at its end.
+    /// Offset of the next write. An overwriting method returns to the start at the end of the file.
     at: u64,
     is_append: bool,
     times: Vec<u64>,
 }
 
-/// Medians in microseconds by way; without those that do not work here.
+/// The median latency of each method in microseconds, without the methods that do not work here.
 pub(super) fn measure(dir: &Path) -> Map<String, Value> {
     let mut ways = ways(dir);
     let memory = vec![1_u8; 2 * BLOCK];
-    // Direct writes are of memory at a block's boundary.
+    // Direct I/O requires that the memory is aligned to the block size.
     let skip = memory.as_ptr().align_offset(BLOCK).min(BLOCK);
     let block = &memory[skip..skip + BLOCK];
     for _ in 0..ROUNDS {
@@ -68,7 +68,7 @@ fn ways(dir: &Path) -> Vec<Way> {
     all.into_iter().filter_map(open).collect()
 }
 
-/// A file without a name, with all of its blocks written where it is to be overwritten.
+/// A file that is deleted as soon as it is open. If it is to be overwritten, all of its blocks are written first.
 fn scratch(dir: &Path, flags: OFlags, is_append: bool) -> io::Result<File> {
     let named = tempfile::Builder::new().prefix(".duralite-doctor-").tempfile_in(dir)?;
     if !is_append {

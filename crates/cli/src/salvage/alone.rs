@@ -1,4 +1,4 @@
-//! Where nothing of a log can be read the database file is all that there is.
+//! Salvage when nothing of the log can be read: only the database file is left.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,10 +12,10 @@ use serde_json::json;
 use super::check::check;
 use duralite_cli::progress::{self, HowFar};
 
-/// The exit status that says so.
+/// The exit status for this case.
 const NOTHING_READ: u8 = 3;
 
-/// Writes the database file as it is, without the guard.
+/// Copies the database file without its guard.
 pub(super) fn save(
     (database, log): (&Path, &Path),
     out: &Path,
@@ -27,7 +27,7 @@ pub(super) fn save(
     let written =
         progress::with("writing", HowFar::default, || salvage::write_file_alone(&file_alone, (&file, out)));
     if written.is_err() {
-        // It was made just now, and holds nothing whole.
+        // This command has just created the file, and nothing in it is complete.
         drop(std::fs::remove_file(out));
     }
     let db_pages = written?;

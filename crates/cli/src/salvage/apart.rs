@@ -1,4 +1,4 @@
-//! The transactions behind the damage, each in a file of its own, and a list of them.
+//! Writes each transaction after the damage into a file of its own, and lists these transactions.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use duralite_journal::salvage::{LaterTransaction, Salvaged};
 
 use super::report::in_utc;
 
-/// The directory of the later transactions; it is made for the first of them.
+/// The directory of the later transactions. The first of them creates it.
 pub(super) struct Apart {
     dir: PathBuf,
     list: Option<File>,
@@ -19,10 +19,10 @@ pub(super) struct Apart {
 }
 
 impl Apart {
-    /// Beside the database that is written.
+    /// The directory's name is that of the new database, with `-later` appended.
     ///
     /// # Errors
-    /// There is something of its name already.
+    /// If a file or directory of that name exists.
     pub(super) fn beside(out: &Path) -> Result<Self> {
         let mut dir = out.as_os_str().to_owned();
         dir.push("-later");
@@ -81,7 +81,7 @@ impl Apart {
         Ok(())
     }
 
-    /// Makes the list durable; where it is, if there is one, and what it says.
+    /// Makes the list durable. Returns the directory, if there is one, and the text of the list.
     pub(super) fn finish(self, salvaged: &Salvaged) -> Result<(Option<PathBuf>, String)> {
         let Some(list) = self.list else { return Ok((None, String::new())) };
         list.sync_all()?;

@@ -1,4 +1,4 @@
-//! What SQLite says of a database that was written.
+//! Asks SQLite to check the database that the salvage wrote.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -11,7 +11,7 @@ use duralite_logfmt::guard::{DatabaseHeader, HEADER_BYTES, inspect};
 use crate::program;
 use crate::run::SHELL;
 
-/// What SQLite's own check says of a database; `None` where there is no shell to ask.
+/// The result of SQLite's `integrity_check`; `None` if SQLite's shell is not installed.
 pub(super) fn check(out: &Path) -> Result<Option<String>> {
     let mut header = [0; HEADER_BYTES];
     let is_database = File::open(out).and_then(|mut file| file.read_exact(&mut header));
@@ -19,7 +19,7 @@ pub(super) fn check(out: &Path) -> Result<Option<String>> {
         return Ok(Some("it is no SQLite database".to_owned()));
     }
     let Ok(shell) = program::find(SHELL.as_ref()) else { return Ok(None) };
-    // Else a database in WAL mode would get files beside it.
+    // As a URI, so that SQLite creates no files beside a database in WAL mode.
     let name = uri_of(&std::path::absolute(out)?);
     let output = Command::new(shell)
         .args(["-batch", "-init", "/dev/null"])

@@ -1,4 +1,4 @@
-//! `duralite salvage`: what a damaged log holds, into a new database; nothing is changed in place.
+//! `duralite salvage`: saves the contents of a damaged log into a new database. It changes nothing in place.
 
 mod alone;
 mod apart;
@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let file = salvage::create(out)?;
     let saved = save(&from, (&file, out), apart);
     if saved.is_err() {
-        // It was made just now, and holds nothing whole.
+        // This command has just created the file, and nothing in it is complete.
         drop(std::fs::remove_file(out));
     }
     match saved.with_context(|| from.what_stays()) {
@@ -67,7 +67,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
 }
 
-/// The error if it says that nothing of a log can be read because that is damaged, and else fails with it.
+/// Returns the error if it means that the log is too damaged to be read at all. Fails with any other error.
 fn nothing_is_read(error: anyhow::Error) -> Result<JournalError> {
     let is_so = |error: &JournalError| match error {
         JournalError::Format { .. } => !error.is_other_version(),
@@ -121,7 +121,7 @@ fn save(from: &Source, (file, out): (&File, &Path), mut apart: Apart) -> Result<
     })
 }
 
-/// What the rollback journal in the log came to: how many pages, or why not.
+/// The result of rolling back with the rollback journal in the log: the number of pages restored, or the error.
 type Journal = Result<usize, JournalError>;
 
 fn write(

@@ -1,4 +1,4 @@
-//! What was saved, and what is missing.
+//! Reports what was saved, and what is missing.
 
 use std::path::PathBuf;
 
@@ -13,28 +13,28 @@ pub(super) struct Report {
     pub(super) database: PathBuf,
     pub(super) log: PathBuf,
     pub(super) engine: &'static str,
-    /// The process that has a log open that was deleted, and where that was copied to.
+    /// For a deleted log: the process that has it open, and the path of the copy of the log.
     pub(super) copied: Option<(u32, PathBuf)>,
     pub(super) out: PathBuf,
     pub(super) salvaged: Salvaged,
     pub(super) contents: Contents,
     pub(super) written: Written,
-    /// How many pages the rollback journal in the log gave back, or why it did not.
+    /// The number of pages that the rollback journal in the log restored, or why it restored none.
     pub(super) journal: Result<usize, JournalError>,
-    /// `None` where there was no shell to ask.
+    /// `None` if SQLite's shell was not there to check.
     pub(super) integrity: Option<String>,
     /// The directory of later transactions.
     pub(super) apart: Option<PathBuf>,
     pub(super) listed: String,
 }
 
-/// A time in UTC.
+/// A time in UTC, from milliseconds since 1970.
 pub(super) fn in_utc(time_ms: u64) -> String {
     let time = i64::try_from(time_ms).ok().and_then(DateTime::from_timestamp_millis);
     time.map_or_else(|| "?".to_owned(), |time| time.to_rfc3339_opts(SecondsFormat::Millis, true))
 }
 
-/// The first of many numbers.
+/// The first few page numbers, and how many more follow.
 fn listed(pages: &[u32]) -> String {
     const SHOWN: usize = 20;
     let first: Vec<String> = pages.iter().take(SHOWN).map(u32::to_string).collect();

@@ -1,4 +1,4 @@
-//! What is saved, and from where: a log that is where the database says, or one that was deleted and that a process has open.
+//! The source of a salvage: a log where the database says it is, or a deleted log that a process still has open.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,43 +15,43 @@ use crate::locate::{self, Place};
 use crate::target::Target;
 use duralite_cli::progress::{self, HowFar};
 
-/// A database and its log, as they are read.
+/// The database and log to read.
 pub(super) struct Source {
-    /// The database that is saved.
+    /// The database to save.
     pub(super) database: PathBuf,
-    /// Where its log is, or was.
+    /// The path of its log; for a deleted log, the path that it had.
     pub(super) log: PathBuf,
     pub(super) id: LogId,
     pub(super) engine: &'static Descriptor,
     pub(super) copied: Option<Copied>,
 }
 
-/// A log that was deleted, and its database, both as of one moment.
+/// A copy of a deleted log, and a copy of its database as of the same moment.
 pub(super) struct Copied {
     deleted: DeletedLog,
-    /// The log. It stays: nothing else may be left of it soon.
+    /// The copy of the log. It is kept, because soon nothing else of the log may be left.
     pub(super) log: PathBuf,
-    /// The database file, which the process goes on to put pages into. It goes with this.
+    /// The copy of the database file; the process goes on writing pages to the original. This copy is temporary.
     database: NamedTempFile,
 }
 
 impl Copied {
-    /// The process that the log is of.
+    /// The process that has the deleted log open.
     pub(super) fn process(&self) -> u32 {
         self.deleted.process
     }
 }
 
-/// Where a log is.
+/// Where the log was found.
 pub(super) enum Found {
-    /// Where it should be.
+    /// At a path.
     Log(PathBuf),
-    /// In a process that has it open.
+    /// Deleted, but open in a process.
     Deleted(DeletedLog),
 }
 
 impl Source {
-    /// What is to be saved to `out`. Copies a log that was deleted beside that.
+    /// Prepares the source for a salvage into `out`. Copies a deleted log to a file beside `out`.
     pub(super) fn of(target: &Target, out: &Path, found: &Found) -> Result<Self> {
         match found {
             Found::Log(log) => Self::in_place(target, log.clone()),
@@ -62,7 +62,7 @@ impl Source {
     fn in_place(target: &Target, log: PathBuf) -> Result<Self> {
         let about = directory::describe(&log)?;
         let database = if log == target.path {
-            // Where it was made for, or beside the log, should both have been moved.
+            // The database is where it was when the log was made, or beside the log if both were moved.
             let beside = log.parent().map(|dir| dir.join(about.database.file_name().unwrap_or_default()));
             let places = [Some(about.database.clone()), beside];
             let found = places.into_iter().flatten().find(|database| database.exists());
@@ -91,17 +91,17 @@ impl Source {
         Ok(Self { database: database.to_path_buf(), log, id, engine: about.engine, copied })
     }
 
-    /// The log that is read.
+    /// The log file to read: the copy, if the log was deleted.
     pub(super) fn log_file(&self) -> &Path {
         self.copied.as_ref().map_or(&self.log, |copied| &copied.log)
     }
 
-    /// The database file that is read.
+    /// The database file to read: the copy, if the log was deleted.
     pub(super) fn database_file(&self) -> &Path {
         self.copied.as_ref().map_or(&self.database, |copied| copied.database.path())
     }
 
-    /// What to say when it could not be saved.
+    /// The message if the salvage fails: it names the copy of the log, if there is one.
     pub(super) fn what_stays(&self) -> String {
         match self.copied.as_ref().filter(|copied| copied.log.exists()) {
             Some(Copied { log, .. }) => {
@@ -111,7 +111,8 @@ impl Source {
         }
     }
 
-    /// Refuses what was read of a region beside the copy of a log that has started over since: that gives pages of it to others.
+    /// Fails if the log has changed since it was copied. A log that starts over returns pages of its region, and other logs may have
+    /// overwritten what was read from these pages.
     pub(super) fn check_unchanged(&self) -> Result<()> {
         let Some(copied) = self.copied.as_ref() else { return Ok(()) };
         if self.engine.needs.contains(&Medium::Scratchpad) && !copied.deleted.is_as_in(&copied.log)? {
@@ -122,7 +123,7 @@ impl Source {
     }
 }
 
-/// Finds the log that a database names.
+/// Finds the log to salvage.
 pub(super) fn find(target: &Target) -> Result<Found> {
     if locate::is_log(&target.path) {
         return Ok(Found::Log(target.path.clone()));
