@@ -1,4 +1,4 @@
-//! `duralite verify`: would this log recover?
+//! `duralite verify`: checks whether a log would recover.
 
 use std::cell::RefCell;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let walked = AtomicU64::new(0);
     let how_far = || HowFar::counted(walked.load(Ordering::Relaxed), "transactions");
     let found = RefCell::new((&mut transactions, &mut text));
-    // Nothing is printed before all is read: where others write the log, it may have to be read again.
+    // Nothing is printed until the whole log is read: while other processes write the log, it may have to be read again.
     let result = progress::with("verifying", how_far, || {
         let mut begin = || {
             let (transactions, text) = &mut *found.borrow_mut();
@@ -46,7 +46,7 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     print_text(&text)?;
     let in_use = match &result {
         Ok(looked) => looked.in_use,
-        // While others change it nothing is known, which is no verdict.
+        // While other processes change the log, it cannot be judged.
         Err(error) if error.kind() == ErrorKind::Busy => bail!("{error}"),
         Err(_) => false,
     };
@@ -93,7 +93,7 @@ fn verdict(result: &Result<Looked<WalkSummary>, JournalError>, database: &Path) 
 
 fn as_text(transaction: &WalkedTransaction, frames: bool) -> String {
     let bytes: u64 = transaction.records.iter().map(|record| u64::from(record.record_bytes)).sum();
-    // Beside its users a log's places are not told.
+    // The offset is 0 while other processes use the log.
     let at = |offset| if offset == 0 { String::new() } else { format!(" at {offset}") };
     let mut text = format!(
         "transaction {}{}: frames {}..={}, {} pages in the database, {} bytes in {} records, {}\n",

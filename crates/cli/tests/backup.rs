@@ -1,4 +1,4 @@
-//! `duralite backup`, of databases that programs write, that a crash has left, and that nobody uses.
+//! `duralite backup` of databases that programs write to, that a crash has left, and that no process uses.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use duralite_testkit::{Actor, Engine, Fixture, one, stock};
 
-/// What the command says, and whether it succeeds. Settings are those of the fixture.
+/// Runs the command with the fixture's settings. Returns whether it succeeds, and its output.
 fn backup(fixture: &Fixture, out: &Path) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_duralite"));
     command.arg("backup");
@@ -19,7 +19,7 @@ fn backup(fixture: &Fixture, out: &Path) -> (bool, String) {
     (output.status.success(), String::from_utf8(text).unwrap())
 }
 
-/// One ordinary file that stock SQLite reads, with the header that the database shows.
+/// Asserts that the copy is one ordinary file that stock SQLite reads, with the same format versions as the database.
 fn assert_ordinary(out: &Path, versions: [u8; 2]) {
     let bytes = std::fs::read(out).unwrap();
     assert_eq!(bytes[18..20], versions);
@@ -33,7 +33,7 @@ fn temporary_files(dir: &Path) -> usize {
     names.filter(|name| name.to_string_lossy().contains("duralite-backup")).count()
 }
 
-/// Each transaction adds a row to both tables: a backup that is of one moment has as many in each, with everything that was
+/// Each transaction adds a row to both tables. So a backup of one moment has equally many rows in both, and includes every commit that was
 /// acknowledged before.
 #[test]
 fn a_backup_beside_a_writer_is_of_one_moment_and_has_every_acknowledged_commit() {
@@ -91,7 +91,7 @@ fn a_backup_of_what_a_crash_has_left_has_every_commit_and_replaces_nothing() {
     }
 }
 
-/// The guard is off: in rollback mode, in WAL mode, and while a program without Duralite has the database open.
+/// The database has no guard: in rollback mode, in WAL mode, and while a program without Duralite has it open.
 #[test]
 fn a_backup_of_a_plain_database_has_its_mode() {
     for (mode, versions) in [("delete", [1, 1]), ("wal", [2, 2])] {

@@ -1,4 +1,4 @@
-//! `duralite checkpoint`, on databases that killed and living processes left.
+//! `duralite checkpoint` of databases that killed processes left, or that living processes use.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use duralite_testkit::{Actor, Engine, Fixture, one, stock};
 
-/// What the command says, and whether it succeeds.
+/// Runs the command. Returns whether it succeeds, and its output.
 fn checkpoint(arguments: &[&str], path: &Path) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_duralite"));
     command.arg("checkpoint").args(arguments).arg(path);
@@ -33,7 +33,7 @@ fn assert_home(fixture: &Fixture) {
 fn inv01_a_log_is_not_discarded_while_somebody_uses_the_database() {
     let fixture = Fixture::new();
     let mut actor = writer(&fixture);
-    // The log is where the command does not look for it.
+    // The log is in a directory where the command does not look.
     let (done, said) = checkpoint(&["--discard-log"], &fixture.path("c.db"));
     assert!(!done && said.contains("has the database open"), "{said}");
     assert!(fixture.is_guarded("c.db"));
@@ -51,7 +51,7 @@ fn a_log_is_put_home_by_its_own_name() {
     assert_home(&fixture);
 }
 
-/// A reader was there when the power failed: there was a guard, and a log that was not durable.
+/// The power failed while a reader was connected: the database had a guard, and its log was not yet durable.
 #[test]
 fn inv01_a_database_without_commits_needs_no_log_to_be_plain_again() {
     let left = |log: &Path, len: Option<u64>| match len {
@@ -110,7 +110,7 @@ fn a_log_that_adopting_would_empty_stays_its_own_databases() {
     assert_home(&fixture);
 }
 
-/// Nobody has died: the last close has left the log.
+/// No process has died: the last close kept the log.
 #[test]
 fn a_kept_database_of_ppl_is_told_verified_and_put_home() {
     let fixture = Fixture::on(Engine::PPL);
@@ -121,7 +121,7 @@ fn a_kept_database_of_ppl_is_told_verified_and_put_home() {
     tools_serve(&fixture);
 }
 
-/// What a killed process left is told, checked with the database file, and put home.
+/// The commands describe what a killed process left, verify it against the database file, and put it home.
 #[test]
 fn a_killed_database_of_ppl_is_told_verified_and_put_home() {
     let fixture = Fixture::on(Engine::PPL);
@@ -129,7 +129,7 @@ fn a_killed_database_of_ppl_is_told_verified_and_put_home() {
     tools_serve(&fixture);
 }
 
-/// Looks at it and puts it home with each command.
+/// Runs each command that describes, verifies or puts home the log.
 fn tools_serve(fixture: &Fixture) {
     let run = |arguments: &[&str]| {
         let mut tool = Command::new(env!("CARGO_BIN_EXE_duralite"));
@@ -139,7 +139,7 @@ fn tools_serve(fixture: &Fixture) {
         assert!(output.status.success(), "{arguments:?}: {said}");
         said
     };
-    // Of two pages: the schema's and the table's.
+    // Two pages have changed: the schema's and the table's.
     let told = run(&["info", "--json"]);
     let facts: serde_json::Value = serde_json::from_str(&told).unwrap();
     assert_eq!(facts["engine"], "ppl", "{told}");
@@ -200,7 +200,7 @@ fn what_a_lost_log_takes_along_is_said_and_agreed_to_first() {
     fixture.assert_plain("c.db");
 }
 
-/// Damages a transaction in the middle of a log; what is said of it before it is given up.
+/// Damages a transaction in the middle of a log. Returns what the command says before it gives up the log.
 fn given_up(engine: Engine) -> String {
     let fixture = Fixture::on(engine);
     let mut actor = writer(&fixture);
@@ -213,7 +213,7 @@ fn given_up(engine: Engine) -> String {
     let logs = fixture.log_dir().to_str().unwrap().to_owned();
     let (done, said) = checkpoint(&["--discard-log", "--yes", "--log-dir", &logs], &path);
     assert!(!done && said.contains("the log is not lost"), "{said}");
-    // Not of the newest transaction, which alone a crash may have torn.
+    // The newest transaction would not do: a crash may have torn it, so recovery would drop it without calling the log damaged.
     let walked = Command::new(env!("CARGO_BIN_EXE_duralite"))
         .args(["verify", "--json", "--frames", "--log-dir", &logs])
         .arg(&path)
@@ -244,7 +244,7 @@ fn given_up(engine: Engine) -> String {
 fn a_damaged_log_is_given_up_with_what_is_lost_and_kept() {
     for engine in Engine::all() {
         let said = given_up(engine);
-        // That of `ppl` counts all transactions since it was made, and keeps a log for each page.
+        // The log of `ppl` counts all transactions since it was made, and keeps a chain of records for each page.
         let counts = if engine == Engine::PPL {
             [" 4 are whole before the damage (log damaged", "an unknown number missing in it, ", "are of "]
         } else {
@@ -272,7 +272,7 @@ fn of_a_log_that_cannot_be_read_at_all_nothing_is_claimed() {
     fixture.assert_plain("c.db");
 }
 
-/// The build that wrote it reads all of it: it is neither lost nor damaged.
+/// The build that wrote the log can read all of it, so the log is neither lost nor damaged.
 #[test]
 fn a_log_of_another_version_is_refused_and_not_discarded() {
     let fixture = Fixture::new();
@@ -293,7 +293,7 @@ fn a_log_of_another_version_is_refused_and_not_discarded() {
     assert!(fixture.snapshot() == before);
 }
 
-/// `cksumvfs` keeps its checksums there, and is not in this command.
+/// `cksumvfs` keeps its checksums in the reserved bytes, and this command would not compute them.
 #[test]
 fn pages_with_room_for_checksums_are_put_home_on_demand_only() {
     let fixture = Fixture::new();

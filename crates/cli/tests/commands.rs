@@ -9,7 +9,7 @@ use std::process::Stdio;
 use place::{COMMAND, PYTHON, Place};
 use serde_json::Value;
 
-/// While a program has it open, plain SQLite refuses it and the shell does not.
+/// While a program has the database open through Duralite, plain SQLite refuses it, but the shell opens it.
 #[test]
 fn the_shell_opens_a_live_database() {
     let place = Place::new();
@@ -137,21 +137,21 @@ fn every_command_has_an_example_in_its_help() {
         let help = place.duralite(&[command, "--help"]).out;
         assert!(help.contains(&format!(":\n  duralite {command} ")), "{command}: {help}");
     }
-    // The measurements' own program has its own help.
+    // `store bench` is left out: it belongs to another program, with its own help.
     for command in ["info", "verify", "dump", "load", "backup", "salvage", "restore"] {
         let help = place.duralite(&["store", command, "--help"]).out;
         assert!(help.contains(&format!(":\n  duralite store {command} ")), "store {command}: {help}");
     }
 }
 
-/// SQLite's own text for it is that it cannot open the file.
+/// SQLite's own text only says that it cannot open the file.
 #[test]
 fn the_shell_says_why_duralite_refuses_a_database() {
     let place = Place::new();
     place.wal_database("r.db");
     let said = place.duralite(&["shell", "--journal", "nvwal", "r.db", "SELECT 1 FROM t"]);
     assert!(said.code != 0 && said.err.contains("journal=nvwal needs NVRAM"), "{said:?}");
-    // SQLite tries again as long as the timeout lasts, and each try is refused.
+    // SQLite tries again until its busy timeout ends, and Duralite refuses each attempt.
     let program = "
 import sqlite3, subprocess, sys
 conn = sqlite3.connect('r.db', isolation_level=None)
@@ -159,7 +159,7 @@ conn.execute('SELECT * FROM t').fetchall()
 sys.exit(subprocess.run([sys.argv[1], 'shell', 'r.db', '-cmd', '.timeout 300', 'SELECT 1 FROM t']).returncode)
 ";
     let said = place.run(PYTHON, &["-c", program, COMMAND]);
-    // Once, whether or not the kernel shows the holder's lock at each of the 40 tries.
+    // Said once, whether or not the kernel shows the holder's lock at each of the 40 attempts.
     let times = said.err.matches("close it there, or open it with").count()
         + said.err.matches("close that one, or open it with").count();
     assert_eq!(times, 1, "{said:?}");

@@ -1,4 +1,4 @@
-//! Processes in namespaces of their own, as containers have them, that share a database with processes outside.
+//! Processes in namespaces of their own, like containers, that share a database with processes outside.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod place;
@@ -16,7 +16,7 @@ print(os.getpid(), flush=True)
 input()
 ";
 
-/// A program in a container, of which this test has its end by its standard input.
+/// A program in a container. The test ends it by closing its standard input.
 struct Contained(Child);
 
 impl Drop for Contained {
@@ -55,7 +55,7 @@ fn can_unshare() -> bool {
     can
 }
 
-/// Process numbers are of their namespace, so nothing may go by them: both containers have a process 1.
+/// Both containers have a process 1: pids are valid in their own namespace only, so no code may identify a process by its pid.
 #[test]
 fn containers_share_a_database_and_one_that_is_killed_loses_no_commit() {
     if !can_unshare() {
@@ -73,7 +73,7 @@ fn containers_share_a_database_and_one_that_is_killed_loses_no_commit() {
     assert_eq!(said.out.matches("process 1, of another user or another container\n").count(), 2, "{said:?}");
     let count = |place: &Place| place.duralite(&["shell", "c.db", "SELECT count(*) FROM t"]).out;
     assert_eq!(count(&place), "400\n");
-    // The container dies with its first process.
+    // The container ends with its first process.
     drop(programs.pop());
     assert_eq!(count(&place), "400\n");
     let said = place.duralite(&["backup", "c.db", "copy.db"]);

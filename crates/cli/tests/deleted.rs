@@ -28,20 +28,20 @@ fn writer(fixture: &Fixture) -> Actor {
     actor
 }
 
-/// Inserts a row; what was refused.
+/// Inserts a row; returns the error if SQLite refuses it.
 fn insert(actor: &mut Actor, row: i64) -> Option<String> {
     let answer = actor.run(&format!("INSERT INTO t VALUES({row}, '{}')", format!("{row:06}").repeat(40)));
     (!answer.is_empty()).then_some(answer)
 }
 
 struct Saved {
-    /// Deleted with it.
+    /// Owns the directory, which is deleted with this value.
     _places: tempfile::TempDir,
     out: PathBuf,
     told: Value,
 }
 
-/// Saves what the process has, which has to be all of it.
+/// Salvages the log that the process has open, and checks that nothing of it is missing.
 fn salvage(fixture: &Fixture, process: u32) -> Saved {
     let places = tempfile::tempdir().unwrap();
     let (database, out) = (fixture.path("d.db"), places.path().join("saved.db"));
@@ -56,7 +56,8 @@ fn salvage(fixture: &Fixture, process: u32) -> Saved {
     Saved { _places: places, out, told }
 }
 
-/// The rows 1 to `rows`, each as it was written, and at most as many as were begun.
+/// Asserts that the table has the rows from 1 on without a gap: at least `rows` of them, at most `begun`, and each with the contents that
+/// were written.
 #[track_caller]
 fn assert_has_rows(conn: &Connection, (rows, begun): (i64, i64), what: &str) {
     integrity(conn);
@@ -97,10 +98,10 @@ fn inv09_what_a_process_has_committed_to_a_deleted_log_is_saved() {
                 before,
                 "{what}: the database was changed"
             );
-            // Else what it commits now would be in neither.
+            // The process must not commit any more: such a commit would be neither in the copy nor in a log that can be found.
             assert!(insert(&mut actor, ROWS + 1).is_some(), "{what}: acknowledged after the copy was made");
             actor.kill();
-            // The copy is a log like any other.
+            // The copy is an ordinary log, and recovery can use it.
             std::fs::copy(saved.told["log_copy"].as_str().unwrap(), &log).unwrap();
             let conn = fixture.open("d.db");
             assert_has_rows(&conn, (ROWS, ROWS), &format!("{what}, recovered from the copy"));
@@ -108,7 +109,7 @@ fn inv09_what_a_process_has_committed_to_a_deleted_log_is_saved() {
     }
 }
 
-/// The process is told by the memory that it shares, or sees for itself that the log has no name.
+/// Either the shared memory tells the process, or the process itself notices that its log has no name.
 #[test]
 fn inv09_what_a_process_goes_on_to_commit_is_saved_or_refused() {
     for engine in Engine::all() {
@@ -144,7 +145,7 @@ fn inv09_what_a_process_goes_on_to_commit_is_saved_or_refused() {
             assert!(!refusal.is_empty(), "{what}");
             let rows = (acknowledged.into_inner(), begun.into_inner());
             assert_has_rows(&stock(&saved.out), rows, &what);
-            // It is in the database, too, as soon as the process has closed it.
+            // The rows are also in the database file as soon as the process has closed it.
             actor.finish();
             fixture.assert_plain("d.db");
             assert_has_rows(&stock(&fixture.path("d.db")), rows, &format!("{what}, closed"));
@@ -152,7 +153,7 @@ fn inv09_what_a_process_goes_on_to_commit_is_saved_or_refused() {
     }
 }
 
-/// What is in the log is a transaction that has not ended: it is rolled back in what is saved.
+/// The log holds a transaction that has not ended. The salvage rolls it back.
 #[test]
 fn inv26_a_transaction_that_is_open_in_a_deleted_log_is_not_in_what_is_saved() {
     let fixture = Fixture::on(Engine::SCRATCHPAD);
@@ -167,7 +168,7 @@ fn inv26_a_transaction_that_is_open_in_a_deleted_log_is_not_in_what_is_saved() {
     std::fs::remove_file(fixture.log()).unwrap();
     let saved = salvage(&fixture, actor.pid());
     assert_has_rows(&stock(&saved.out), (ROWS, ROWS), "a spilled transaction");
-    // Else it would be acknowledged and not in what is saved.
+    // The commit must fail: otherwise it would be acknowledged, but missing from what was saved.
     let answer = actor.run("COMMIT");
     assert!(answer.contains("I/O error"), "{answer}");
     actor.kill();

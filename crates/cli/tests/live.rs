@@ -1,4 +1,4 @@
-//! `duralite info` and `verify` beside programs that write.
+//! `duralite info` and `verify` while programs write the database.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::process::{Command, Output};
@@ -14,7 +14,7 @@ fn command(arguments: &[&str], fixture: &Fixture) -> Output {
     command.output().unwrap()
 }
 
-/// Every call is right, although the log starts over all the time and the database is closed and opened anew now and then.
+/// Every call succeeds, although the log starts over again and again, and the database is closed and opened anew now and then.
 #[test]
 fn inv12_a_healthy_log_is_never_called_damaged_beside_its_writer() {
     for engine in Engine::all() {
@@ -55,7 +55,7 @@ fn beside_a_writer(engine: Engine, arguments: &[&str]) {
     });
 }
 
-/// First what a database is, then who has it open, with the program.
+/// `info` prints the state first, then the processes that have the database open, with their programs.
 #[test]
 fn info_says_the_state_first_and_who_has_the_database_open() {
     let fixture = Fixture::on(Engine::WALDIO);

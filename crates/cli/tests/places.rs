@@ -1,4 +1,4 @@
-//! What the commands say of places that cannot be written: the operating system's words and the path first, then what to do.
+//! What the commands say when a place cannot be written: first the operating system's error and the path, then the remedy.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod place;
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use place::{COMMAND, PYTHON, Place};
 
-/// A small file system of its own.
+/// A small mounted file system.
 struct Small(PathBuf);
 
 impl Drop for Small {
@@ -23,7 +23,7 @@ fn run(program: &str, arguments: &[&str]) -> bool {
 }
 
 impl Small {
-    /// `None` where this user may not mount.
+    /// `None` if this user may not mount.
     fn mount(at: &Path) -> Option<Self> {
         fs::create_dir_all(at).unwrap();
         let can = run("mount", &["-t", "tmpfs", "-o", "size=8m", "tmpfs", at.to_str().unwrap()]);
@@ -39,7 +39,7 @@ impl Small {
         assert!(run("mount", &["-o", &format!("remount,{how}"), self.0.to_str().unwrap()]));
     }
 
-    /// A database whose log holds rows, left by a process that was killed.
+    /// Makes a database whose log holds rows, by a process that is killed.
     fn left_by_a_crash(&self, place: &Place, name: &str) {
         let program = "
 import os, sqlite3, sys
@@ -95,7 +95,7 @@ fn a_checkpoint_without_space_says_so_and_can_be_repeated() {
     let Some(small) = Small::mount(&place.path("small")) else { return };
     small.left_by_a_crash(&place, "full.db");
     let fill = place.path("small/fill");
-    // Until the file system has no page left.
+    // Fills the file system until it has no free page.
     assert!(fs::write(&fill, vec![1; 16 << 20]).is_err());
     let said = place.duralite(&["checkpoint", "small/full.db"]);
     let expected = "small/full.db: No space left on device (os error 28); nothing is lost: the log is as it was. Free space";

@@ -1,4 +1,4 @@
-//! Long work is seen on a terminal while it goes on, and nowhere else.
+//! Long work shows its progress on a terminal, and nowhere else.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::fs::File;
@@ -14,10 +14,10 @@ use rustix::termios::{Winsize, tcsetwinsize};
 const BEGIN: &[u8] = b"# duralite store dump 1\nmany\t1\tone\n";
 const END: &[u8] = b"# rows: 1\n";
 
-/// For what half of a second is usually enough for.
+/// Half a second is usually enough; a slow machine gets a minute.
 const PATIENCE: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
 
-/// A terminal: what is written there can be read at the first end, and the second one is a program's.
+/// A pseudo-terminal. The test reads at the first end what the program writes to the second.
 fn terminal() -> (File, File) {
     let first = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&first).unwrap();
@@ -28,7 +28,7 @@ fn terminal() -> (File, File) {
     (File::from(first), second)
 }
 
-/// `duralite store load STORE -`, which goes on for as long as its input does.
+/// `duralite store load STORE -`, which runs until its input ends.
 fn loading(dir: &std::path::Path, stderr: Stdio) -> (Child, ChildStdin) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_duralite"))
         .args(["store", "load", dir.to_str().unwrap(), "-"])
@@ -42,7 +42,7 @@ fn loading(dir: &std::path::Path, stderr: Stdio) -> (Child, ChildStdin) {
     (child, stdin)
 }
 
-/// Reads until a text has come.
+/// Reads until the text has appeared.
 fn read_until(terminal: &mut File, text: &str) -> String {
     let mut seen = Vec::new();
     while !String::from_utf8_lossy(&seen).contains(text) {
@@ -55,7 +55,7 @@ fn read_until(terminal: &mut File, text: &str) -> String {
     String::from_utf8(seen).unwrap()
 }
 
-/// What is left to read; a terminal without a program is an error.
+/// Reads the rest. Reading fails when no program has the terminal open any more.
 fn read_rest(terminal: &mut File) -> String {
     let (mut seen, mut bytes) = (Vec::new(), [0; 256]);
     while let Ok(count @ 1..) = terminal.read(&mut bytes) {
@@ -79,7 +79,7 @@ fn a_terminal_shows_long_work_and_forgets_it_at_its_end_or_at_an_error() {
         let output = child.wait_with_output().unwrap();
         let rest = read_rest(&mut terminal);
         assert_eq!(output.status.success(), is_whole, "{rest}");
-        // The line is cleared, and after that comes the error only.
+        // The program clears the line, and then prints only the error.
         let (_, after) = rest.rsplit_once("\x1b[2K").unwrap();
         assert!(!after.contains("loading"), "{rest:?}");
         assert_eq!(after.contains("cut off"), !is_whole, "{rest:?}");
@@ -92,7 +92,7 @@ fn a_pipe_gets_nothing_however_long_it_takes() {
     let dir = tempfile::tempdir().unwrap();
     let (child, mut stdin) = loading(&dir.path().join("store"), Stdio::piped());
     stdin.write_all(BEGIN).unwrap();
-    // On a terminal something is seen after half of a second.
+    // On a terminal, progress appears after half a second.
     std::thread::sleep(Duration::from_millis(1500));
     stdin.write_all(END).unwrap();
     drop(stdin);

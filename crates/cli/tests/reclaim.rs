@@ -1,4 +1,4 @@
-//! `duralite reclaim`, on regions that killed processes left.
+//! `duralite reclaim` of regions that killed processes left.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use duralite_testkit::{Actor, Engine, Fixture};
 
-/// What the command says, and whether it succeeds.
+/// Runs the command. Returns whether it succeeds, and its output.
 fn reclaim(fixture: &Fixture, arguments: &[&str]) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_duralite"));
     let output = command.arg("reclaim").args(arguments).arg(fixture.log_dir()).output().unwrap();

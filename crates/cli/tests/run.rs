@@ -1,4 +1,4 @@
-//! `duralite run`: programs that are not changed, beside stock SQLite.
+//! `duralite run`: unchanged programs on Duralite, compared with stock SQLite.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod place;
@@ -66,7 +66,7 @@ fn what_was_served_is_said_and_what_was_not() {
     assert_eq!((said.out.as_str(), said.err.as_str()), ("4\n", ""));
 }
 
-/// The module that the interpreter loads later, for itself, brings its SQLite along.
+/// The interpreter loads the module later, with `RTLD_LOCAL`, and the module brings SQLite along.
 #[test]
 fn pythons_module_is_served_with_all_its_connections_and_children() {
     let place = Place::new();
@@ -137,7 +137,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     );
 }
 
-/// As the shell does after an error. Stock SQLite leaves a WAL then.
+/// The program ends without closing the database, as the shell does after an error. Stock SQLite would leave a `-wal` file.
 #[test]
 fn a_program_that_closes_nothing_is_told_so() {
     let place = Place::new();
@@ -219,7 +219,7 @@ fn a_wrong_setting_starts_nothing() {
         assert!(refused.code == 2 && refused.err.contains(said), "{refused:?}");
     }
     assert!(!place.path("started").exists());
-    // One that is in the environment is refused where it is read.
+    // A wrong setting in the environment is refused when a database is opened.
     let mut command = place.command(COMMAND);
     command.env("DURALITE_DURABILTY", "full").args(["run", "--", "sqlite3", "x.db", "CREATE TABLE t(a)"]);
     let output = command.output().unwrap();
@@ -242,7 +242,7 @@ fn a_program_that_cannot_be_reached_is_not_started() {
     assert!(said.code == 126 && said.err.contains("is statically linked"), "{said:?}");
     let program = place.compile("setuid", "int main(void) { return 0; }", &[]);
     assert_eq!(place.duralite(&["run", "-q", "--", "./setuid"]).code, 0);
-    // Root can give it away; another user finds one that root has.
+    // Root can give the program to another user. Any other user finds one that belongs to root.
     if std::os::unix::fs::chown(&program, Some(65534), None).is_ok() {
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
         let said = place.duralite(&["run", "--", "./setuid"]);
@@ -268,7 +268,7 @@ fn a_library_that_is_missing_or_broken_is_said() {
     assert!(!place.path("x.db").exists());
 }
 
-/// As PHP loads its extensions: what it is linked to comes first.
+/// Loads a module as PHP loads its extensions: the module looks for symbols in its own libraries first (`RTLD_DEEPBIND`).
 const MODULE: &str = r#"
 #include <sqlite3.h>
 int run(void) {
@@ -298,7 +298,7 @@ fn a_module_that_finds_its_own_libraries_first_is_served() {
     assert!(said.code == 0 && said.err.contains(SERVED) && said.err.ends_with("commits 1\n"), "{said:?}");
 }
 
-/// In C, where a program may do more to SQLite than open databases.
+/// A C program, which can use more of SQLite's interface than opening databases.
 const ODD: &str = r#"
 #include <sqlite3.h>
 #include <stdio.h>
@@ -329,7 +329,7 @@ fn a_program_configures_shuts_down_and_opens_again() {
     assert!(said.err.contains("c.db: ") && said.err.contains(", commits 3\n"), "{said:?}");
 }
 
-/// Takes SQLite's functions from the library itself, past the linker.
+/// Takes SQLite's functions directly from the library with `dlsym`, so the preloaded library cannot intercept them.
 const PAST: &str = r#"
 #include <dlfcn.h>
 int main(void) {

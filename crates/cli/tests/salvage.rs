@@ -1,4 +1,4 @@
-//! `duralite salvage`, on logs of known transactions that are damaged in their middle.
+//! `duralite salvage` of logs with known transactions that are damaged in the middle.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::os::unix::fs::FileExt as _;
@@ -9,10 +9,10 @@ use duralite_testkit::{Actor, Engine, Fixture, stock};
 use serde_json::Value;
 
 const PAGE: usize = 4096;
-/// The first makes the table.
+/// The number of transactions. The first of them makes the table.
 const TRANSACTIONS: usize = 20;
 
-/// The statements of a transaction: some pages are in every one, and one more comes with each.
+/// The statements of a transaction. Some pages are in every transaction, and each transaction adds one more.
 fn sql(number: usize) -> String {
     if number == 1 {
         return "BEGIN; CREATE TABLE t(id INTEGER PRIMARY KEY, body); CREATE TABLE n(a); INSERT INTO n VALUES(0); COMMIT".into();
@@ -27,7 +27,7 @@ fn ran(actor: &mut Actor, number: usize) {
     }
 }
 
-/// A writer that has committed nothing yet, and leaves its log alone.
+/// A writer that has not committed anything, and that does not checkpoint its log.
 fn writer(fixture: &Fixture) -> Actor {
     let mut actor = Actor::sql(&fixture.uri("s.db", ""));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -35,7 +35,7 @@ fn writer(fixture: &Fixture) -> Actor {
     actor
 }
 
-/// What stock SQLite's database is after each transaction.
+/// The bytes of stock SQLite's database after each transaction.
 fn images(fixture: &Fixture) -> Vec<Vec<u8>> {
     let path = fixture.path("stock.db");
     let conn = stock(&path);
@@ -69,7 +69,7 @@ fn json(fixture: &Fixture, arguments: &[&str]) -> (Value, i32) {
     (serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}")), code)
 }
 
-/// Where the transactions are that a sound log has.
+/// The transactions of a sound log, with their offsets.
 fn transactions(fixture: &Fixture) -> Vec<Value> {
     let path = fixture.path("s.db");
     let (told, code) = json(fixture, &["verify", "--json", "--frames", path.to_str().unwrap()]);
@@ -77,7 +77,7 @@ fn transactions(fixture: &Fixture) -> Vec<Value> {
     told["transactions"].as_array().unwrap().clone()
 }
 
-/// The file that a log's transactions are in.
+/// The file that holds the transactions of the log.
 fn medium(fixture: &Fixture) -> PathBuf {
     if fixture.engine() != Engine::SCRATCHPAD {
         return fixture.log();
@@ -96,7 +96,7 @@ fn change(path: &Path, at: u64, len: usize, change: impl Fn(u8) -> u8) {
     file.write_all_at(&bytes, at).unwrap();
 }
 
-/// Saves what there is, and checks that nothing in place has changed.
+/// Runs the salvage, and checks that it has changed nothing in place.
 fn salvage(fixture: &Fixture, out: &Path) -> (Value, i32) {
     let before = fixture.snapshot();
     let database = fixture.path("s.db");
@@ -116,7 +116,7 @@ fn assert_same(out: &Path, wanted: &[u8], what: &str) {
     );
 }
 
-/// Checks every page of a later transaction that was saved; returns how many were.
+/// Checks every page of the later transactions that were saved. Returns how many pages are whole.
 fn check_later(dir: &Path, images: &[Vec<u8>], first: usize) -> usize {
     let list = std::fs::read_to_string(dir.join("transactions.txt")).unwrap();
     let (mut number, mut file, mut whole) = (first - 1, PathBuf::new(), 0);
@@ -138,7 +138,7 @@ fn check_later(dir: &Path, images: &[Vec<u8>], first: usize) -> usize {
     whole
 }
 
-/// Damages one transaction of many, in a way, and saves the others.
+/// Damages one of many transactions in the given way, and checks that the salvage saves the others.
 fn damaged_in_the_middle(engine: Engine, settings: &str, damage: impl Fn(&Fixture, &Value)) {
     for damaged in [2, 11, TRANSACTIONS - 1] {
         let fixture = Fixture::on(engine);
@@ -162,7 +162,7 @@ fn damaged_in_the_middle(engine: Engine, settings: &str, damage: impl Fn(&Fixtur
         let (told, code) = json(&fixture, &["info", "--json", path.to_str().unwrap()]);
         assert_eq!((code, &told["engine"]), (0, &engine.name().into()), "{what}: {told}");
         let is_damaged = told["state"].as_str().unwrap().starts_with("damaged: `duralite salvage ");
-        // It does not read the records of `ppl`, only where they are.
+        // `info` does not read the records of `ppl`; it reads only where they are.
         assert!(is_damaged || engine == Engine::PPL, "{what}: {told}");
         if is_damaged {
             assert_eq!(told["before_damage"], damaged - 1, "{what}: {told}");
@@ -210,7 +210,7 @@ fn a_flipped_byte_in_a_transaction_costs_that_transaction() {
     }
 }
 
-/// Zeros are what unused space holds: they end the log, unless something is whole behind them.
+/// Unused space holds zeros, so zeros end the log, unless something behind them is whole.
 #[test]
 fn zeros_over_the_word_that_a_transaction_begins_with_do_not_end_the_log() {
     for engine in [Engine::NVWAL, Engine::PPL] {
@@ -222,7 +222,7 @@ fn zeros_over_the_word_that_a_transaction_begins_with_do_not_end_the_log() {
     }
 }
 
-/// The same in a region: the pages that a transaction's records are in.
+/// The same in a region: zeros over the pages that hold the transaction's records.
 #[test]
 fn zeros_over_the_pages_of_a_transaction_in_a_region_do_not_end_the_log() {
     damaged_in_the_middle(Engine::SCRATCHPAD, "", |fixture, transaction| {
@@ -245,7 +245,7 @@ fn of_a_log_that_cannot_be_read_the_database_file_is_saved_and_that_is_said() {
             assert_eq!(actor.run("PRAGMA wal_checkpoint(TRUNCATE)"), "0|0|0");
             (8..=9).for_each(|number| ran(&mut actor, number));
             actor.kill();
-            // Pages of `ppl` stay in its log.
+            // The database file of `ppl` lacks pages that stay in its log.
             let home = std::fs::read(fixture.path("s.db")).unwrap();
             let log = std::fs::read(fixture.log()).unwrap();
             std::fs::write(fixture.log(), vec![0x5a; log.len().min(length)]).unwrap();
@@ -287,7 +287,7 @@ fn a_block_of_zeros_in_a_log_of_blocks_costs_the_transaction_that_was_in_it() {
     }
 }
 
-/// The database file holds what follows the damage, as the last checkpoint left it.
+/// The last checkpoint has put transactions home that follow the damage.
 #[test]
 fn where_a_checkpoint_went_beyond_the_damage_the_file_alone_may_be_what_is_whole() {
     for engine in [Engine::WALDIO, Engine::NVWAL, Engine::SCRATCHPAD] {
@@ -298,14 +298,14 @@ fn where_a_checkpoint_went_beyond_the_damage_the_file_alone_may_be_what_is_whole
         let mut reader = Actor::sql(&fixture.uri("s.db", ""));
         assert_eq!(reader.run("BEGIN"), "");
         assert_eq!(reader.run("SELECT count(*) FROM t"), "11");
-        // The log goes on, since the reader has not read from the file alone.
+        // The log does not start over, since the reader reads from it.
         ran(&mut actor, 13);
         let done = actor.run("PRAGMA wal_checkpoint(PASSIVE)");
         assert!(done.starts_with('0'), "{done}");
         (14..=TRANSACTIONS).for_each(|number| ran(&mut actor, number));
         actor.kill();
         reader.kill();
-        // Beside processes `verify` says no places.
+        // `verify` reports no offsets while processes use the log, so both must be gone.
         let found = transactions(&fixture);
         assert_eq!(found.len(), TRANSACTIONS, "{engine:?}");
         change(&medium(&fixture), at(&found[5]) + 16, 1, |byte| byte ^ 0x40);
@@ -322,7 +322,7 @@ fn where_a_checkpoint_went_beyond_the_damage_the_file_alone_may_be_what_is_whole
     }
 }
 
-/// What a dropped flush leaves: the generation's groups, and not its slot. Nothing is lost.
+/// A dropped flush leaves the groups of the generation in the log, but not the generation's slot. The salvage loses nothing.
 #[test]
 fn a_generation_without_its_slot_is_saved_whole() {
     for both in [false, true] {

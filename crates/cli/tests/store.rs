@@ -1,4 +1,4 @@
-//! `duralite store`: each command on stores as they are, on what is none, and on one that is open elsewhere.
+//! `duralite store`: each command on sound stores, on directories that are no store, and on a store that is open elsewhere.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::io::Write as _;
@@ -18,7 +18,7 @@ impl Fixture {
         self.0.path().join(name)
     }
 
-    /// A store with two tables: one row with odd bytes, and a thousand.
+    /// Makes a store with two tables: one has a single row with unusual bytes, the other a thousand rows.
     fn store(&self, name: &str, options: Options) -> PathBuf {
         let store = Store::open(self.path(name), options).unwrap();
         let (odd, many) = (store.table("odd").unwrap(), store.table("many").unwrap());
@@ -30,10 +30,10 @@ impl Fixture {
         self.path(name)
     }
 
-    /// Every page after the first space map is written over in the middle.
+    /// Overwrites the middle of every page after the first space map.
     fn damage_pages(&self, name: &str) {
         let mut bytes = std::fs::read(self.path(name)).unwrap();
-        // The double-write area has copies of the last pages written, with which they would be mended.
+        // Recovery would repair the pages with their copies in the double-write area, so the test invalidates that area.
         bytes[32_768..32_784].fill(0);
         let first = 32_768 / 8192 + 1 + 64 + 1;
         for page in bytes.chunks_exact_mut(8192).skip(first).filter(|page| page[..8] != [0; 8]) {
@@ -49,7 +49,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// Exit status, and what was said.
+/// The exit status and the output.
 fn said(output: Output) -> (i32, String) {
     let text = [output.stdout, output.stderr].concat();
     (output.status.code().unwrap(), String::from_utf8(text).unwrap())
@@ -63,7 +63,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Runs it with this on its standard input.
+/// Runs the command with this standard input.
 fn run_with(arguments: &[&str], input: &[u8]) -> (i32, String) {
     let mut child = command(arguments)
         .stdin(Stdio::piped())
@@ -71,7 +71,7 @@ fn run_with(arguments: &[&str], input: &[u8]) -> (i32, String) {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It may have ended before it has read all.
+    // The command may end before it has read all of its input.
     drop(child.stdin.take().unwrap().write_all(input));
     said(child.wait_with_output().unwrap())
 }
@@ -121,13 +121,13 @@ fn a_log_that_is_damaged_in_its_middle_is_told_of_and_salvaged() {
     for n in 0..100_u8 {
         store.run(|tx| tx.put(&table, &[n], &[n])).unwrap();
     }
-    // As a crash would leave it.
+    // Copies the files as a crash would leave them.
     std::fs::create_dir(&crashed).unwrap();
     for name in ["pages", "log"] {
         std::fs::copy(busy.join(name), crashed.join(name)).unwrap();
     }
     let mut log = std::fs::read(crashed.join("log")).unwrap();
-    // Behind the head and the slots each commit has taken a block.
+    // Each commit takes a block after the header and the slots.
     let middle = 12288 + 50 * 4096;
     assert_ne!(log[middle..middle + 4096], [0; 4096]);
     log[middle..middle + 4096].fill(0);
@@ -154,7 +154,7 @@ fn a_dump_loaded_is_the_same_store() {
     let (code, told) = run_with(&["load", text(&again)], dump.as_bytes());
     assert!(code == 0 && told == "1001 rows loaded\n", "{told}");
     assert_eq!(run(&["dump", text(&again)]), (0, dump.clone()));
-    // Twice: what is there stays, unless it is to be replaced.
+    // Loading again: existing rows stay, unless the user asks to replace them.
     let (code, told) = run_with(&["load", text(&again)], dump.as_bytes());
     assert!(code == 1 && told.contains("--replace"), "{told}");
     let (code, told) = run_with(&["load", "--replace", text(&again)], dump.as_bytes());
@@ -170,7 +170,7 @@ fn a_dump_of_a_table_goes_to_a_file() {
     let (code, told) = run(&arguments);
     assert!(code == 0 && told.starts_with("1 rows of 1 tables"), "{told}");
     assert!(std::fs::read_to_string(&file).unwrap().ends_with("# rows: 1\n"));
-    // It overwrites nothing.
+    // `dump` overwrites no file.
     assert_eq!(run(&arguments).0, 1);
     let (code, told) = run(&["dump", text(&store), "--table", "none"]);
     assert!(code == 1 && told.contains("there is no table none; there are: many, odd"), "{told}");
@@ -225,7 +225,7 @@ fn a_backup_is_restored_to_a_moment() {
         let (code, dump) = run(&["dump", text(&to_dir)]);
         assert_eq!((code, dump.contains("later")), (0, !wanted.is_empty()), "{name}");
     }
-    // Into a store that is there, of what is no backup, to what is no moment.
+    // Refused: restoring into an existing store, from a directory that is no backup, and to an invalid moment.
     assert_eq!(run(&["restore", text(&backup), place]).0, 1);
     let (code, told) = run(&["restore", place, text(&fixture.path("new"))]);
     assert!(code == 1 && told.contains("no backup"), "{told}");

@@ -1,4 +1,4 @@
-//! `duralite top`, beside processes that commit, read, are killed and close.
+//! `duralite top` while processes commit, read, are killed, and close the database.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod exposition;
@@ -17,7 +17,7 @@ use exposition::Exposition;
 use place::{COMMAND, PYTHON, Place};
 use serde_json::{Value, json};
 
-/// `duralite top` for the database of a fixture.
+/// The command `duralite top` for the fixture's database.
 fn top(fixture: &Fixture, arguments: &[&str]) -> Command {
     let mut command = Command::new(COMMAND);
     command.arg("top").args(arguments).arg("--log-dir").arg(fixture.log_dir()).arg(fixture.path("t.db"));
@@ -30,7 +30,7 @@ fn text(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The object for now.
+/// One look as a JSON object.
 fn look(fixture: &Fixture) -> Value {
     serde_json::from_str(&text(&top(fixture, &["--json", "--once"]).output().unwrap())).unwrap()
 }
@@ -48,7 +48,7 @@ fn process(fixture: &Fixture) -> Actor {
     process
 }
 
-/// One that has made the table, by a commit.
+/// A process that has created the table in a commit of its own.
 fn owner(fixture: &Fixture) -> Actor {
     let mut owner = process(fixture);
     assert_eq!(owner.run("CREATE TABLE t(a)"), "");
@@ -69,7 +69,7 @@ fn the_commits_of_all_processes_are_counted_exactly_on_every_engine() {
         let mut other = process(&fixture);
         insert(&mut one, 20);
         insert(&mut other, 7);
-        // What commits nothing counts for nothing.
+        // A transaction that is rolled back does not count.
         assert_eq!(other.run("BEGIN"), "");
         insert(&mut other, 1);
         assert_eq!(other.run("ROLLBACK"), "");
@@ -156,7 +156,7 @@ fn locks_readers_checkpoints_and_refusals_are_told() {
     assert_eq!(seen["checkpoints"], 0, "{seen:#}");
     let written = seen["home_writes"].as_u64().unwrap();
     assert!(writer.run("PRAGMA wal_checkpoint").starts_with("0|"));
-    // Two pages, and the file's size.
+    // The checkpoint writes two pages and sets the file's size.
     let seen = look(&fixture);
     assert_eq!((&seen["checkpoints"], &seen["home_writes"]), (&json!(1), &json!(written + 3)), "{seen:#}");
     assert_eq!(seen["log_frames"], seen["log_frames_home"], "{seen:#}");
@@ -167,7 +167,7 @@ fn locks_readers_checkpoints_and_refusals_are_told() {
     assert_eq!(page.value("duralite_log_frames"), page.value("duralite_log_frames_home"));
 }
 
-/// A `top` that goes on until it is dropped.
+/// A `duralite top` that runs until it is dropped.
 struct Watcher(Child, BufReader<std::process::ChildStdout>);
 
 impl Watcher {
@@ -183,7 +183,7 @@ impl Watcher {
         line
     }
 
-    /// The first object from now on of which this is true.
+    /// Reads objects until one meets the condition; returns that object.
     fn until(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
         loop {
             let object = serde_json::from_str(&self.line()).unwrap();
@@ -208,7 +208,7 @@ fn a_watcher_goes_on_while_the_database_is_closed_opened_and_replaced() {
     let mut watcher = Watcher::start(top(&fixture, &["--json", "--interval", "0.02"]));
     watcher.until(|seen| seen["commits"] == 1);
     insert(&mut first, 3);
-    // Perhaps at two looks.
+    // Two looks may have seen a part of the commits each.
     let mut recent = 0;
     while recent < 3 {
         let seen = watcher.until(|seen| seen["recent"]["commits"].as_u64() > Some(0));
@@ -294,7 +294,7 @@ fn who_may_not_read_the_log_is_told_so() {
     set_mode(&fixture.log(), 0);
     let mut command = top(&fixture, &[]);
     if rustix::process::geteuid().is_root() {
-        // Another user, who may not reach the command where it was built.
+        // The command runs as another user, who may not reach the program where it was built.
         let copy = fixture.path("duralite");
         std::fs::copy(COMMAND, &copy).unwrap();
         set_mode(copy.parent().unwrap(), 0o755);
@@ -306,7 +306,7 @@ fn who_may_not_read_the_log_is_told_so() {
     }
     let said = loop {
         match command.output() {
-            // It has just been copied, and a child that another test forks has it open until it runs its own.
+            // The copy is new, and a child that another test has forked keeps it open for writing until the child executes its own program.
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
             said => break said.unwrap(),
         }
@@ -342,7 +342,7 @@ fn each_request_is_answered_by_a_look_of_its_own() {
     insert(&mut owner, 3);
     assert_eq!(commits()["duralite_commit_latency_seconds_count"], 4.0);
     assert_eq!(get(address, "/else").0, "HTTP/1.1 404 Not Found");
-    // Who hangs up, or asks for something else, is in nobody's way.
+    // A client that hangs up, or asks for something else, does not disturb the others.
     drop(TcpStream::connect(address).unwrap());
     TcpStream::connect(address).unwrap().write_all(b"\xff\xfe\r\n\r\n").unwrap();
     owner.finish();
@@ -358,7 +358,7 @@ fn who_asks_ever_so_slowly_is_hung_up_on() {
     let address = url.trim().strip_prefix("http://").and_then(|rest| rest.strip_suffix("/metrics")).unwrap();
     let mut slow = TcpStream::connect(address).unwrap();
     let asks = std::thread::spawn(move || {
-        // A byte at a time, none of which ends the line: for a minute if nobody hangs up.
+        // The client sends a byte at a time and never ends the line; it would go on for a minute if the server did not hang up.
         (0..600)
             .take_while(|_| {
                 std::thread::sleep(std::time::Duration::from_millis(100));
@@ -370,7 +370,7 @@ fn who_asks_ever_so_slowly_is_hung_up_on() {
     assert!(asks.join().unwrap() < 600, "it was listened to all the time");
 }
 
-/// In a terminal of Python's the view is live, and q ends it.
+/// Python provides the terminal; the view is live, and q ends it.
 #[test]
 fn a_terminal_shows_the_view_until_q_is_pressed() {
     let place = Place::new();

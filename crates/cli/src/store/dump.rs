@@ -45,12 +45,12 @@ pub(super) fn run(place: &Place, tables: &[String], output: Option<&Path>) -> Re
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether nobody reads on, as when `head` has enough.
+/// Whether the reader of the pipe has closed it, as `head` does when it has enough lines.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)
 }
 
-/// The tables that are named, or all.
+/// The tables that the user named, or all tables.
 fn chosen(store: &Store, named: &[String]) -> Result<Vec<Table>> {
     let all = store.tables()?;
     if let Some(missing) = named.iter().find(|name| !all.contains(name)) {
@@ -60,7 +60,7 @@ fn chosen(store: &Store, named: &[String]) -> Result<Vec<Table>> {
     names.iter().map(|name| Ok(store.table(name)?)).collect()
 }
 
-/// Writes all rows of one moment, without a lock.
+/// Writes all rows of one snapshot, without a lock.
 fn write(store: &Store, tables: &[Table], out: &mut dyn Write, rows: &AtomicU64) -> Result<()> {
     writeln!(out, "{}", line::FIRST)?;
     let snapshot = store.snapshot();

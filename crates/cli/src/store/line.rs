@@ -1,10 +1,10 @@
-//! The lines of a dump: table, key and value with tabs between, and bytes that are no plain text as `\xNN`.
+//! The lines of a dump: table, key and value, separated by tabs. Bytes that are not plain text are written as `\xNN`.
 
 use anyhow::{Context, Result, bail};
 
-/// The first line.
+/// The first line of a dump.
 pub(super) const FIRST: &str = "# duralite store dump 1";
-/// What the last line begins with, before the number of rows.
+/// The beginning of the last line; the number of rows follows.
 pub(super) const LAST: &str = "# rows: ";
 
 fn escape(bytes: &[u8], into: &mut Vec<u8>) {
@@ -17,7 +17,7 @@ fn escape(bytes: &[u8], into: &mut Vec<u8>) {
     }
 }
 
-/// A row's line, with its end.
+/// The line of a row, with its line end.
 pub(super) fn write(table: &str, key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut line = Vec::with_capacity(table.len() + key.len() + value.len() + 8);
     escape(table.as_bytes(), &mut line);
@@ -51,7 +51,7 @@ fn unescape(field: &[u8]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Table, key and value of a line without its end.
+/// Parses a line, without its line end, into table, key and value.
 pub(super) fn read(line: &[u8]) -> Result<(String, Vec<u8>, Vec<u8>)> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b'\t').collect();
     let [table, key, value] = fields[..] else { bail!("not a table, a key and a value with tabs between") };

@@ -15,7 +15,7 @@ use super::line;
 use super::place::Place;
 use duralite_cli::progress::{self, HowFar};
 
-/// Most rows, and bytes of them, of a transaction: much less than a log takes.
+/// The most rows and bytes of one transaction: far less than a log holds.
 const ROWS: usize = 1000;
 const BYTES: usize = 1 << 20;
 
@@ -26,13 +26,13 @@ pub(super) fn run(place: &Place, input: &Path, replace: bool) -> Result<ExitCode
         (Box::new(stdin().lock()), None)
     } else {
         let file = File::open(input).with_context(|| format!("opening {}", input.display()))?;
-        // Of a pipe with a name nobody knows the length either.
+        // The length of a named pipe is unknown, as that of standard input is.
         let all = file.metadata().ok().filter(Metadata::is_file).map(|about| about.len());
         (Box::new(BufReader::new(file)), all)
     };
     let read = AtomicU64::new(0);
     let mut lines = Lines { reader, number: 0, read: &read };
-    // Before there is a store: what is no dump makes none.
+    // Checked before the store is opened, so that a file that is no dump creates no store.
     if lines.next()?.as_deref() != Some(line::FIRST.as_bytes()) {
         bail!("{} is not a dump: it does not begin with `{}`", input.display(), line::FIRST);
     }
@@ -53,11 +53,11 @@ pub(super) fn run(place: &Place, input: &Path, replace: bool) -> Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Lines with their numbers.
+/// Reads lines and counts them.
 struct Lines<'a> {
     reader: Box<dyn BufRead>,
     number: u64,
-    /// Bytes.
+    /// The number of bytes read.
     read: &'a AtomicU64,
 }
 
@@ -101,7 +101,7 @@ fn load(store: &Store, lines: &mut Lines<'_>, replace: bool, loaded: &AtomicU64)
     }
 }
 
-/// Puts rows in one transaction.
+/// Puts the rows into the store in one transaction.
 fn put(store: &Store, rows: &mut Vec<Row>, replace: bool, loaded: &AtomicU64) -> Result<()> {
     let mut found = None;
     let done = store.run(|tx| {

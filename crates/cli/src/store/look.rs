@@ -29,14 +29,15 @@ pub(super) fn info(place: &Place) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is wrong with a store, or what it has; other failures say nothing of either.
+/// Opens and verifies the store. The inner result is what verifying found: the store's contents or its damage. Any other failure is the
+/// outer error, because it says nothing about either.
 fn look(place: &Place) -> Result<Result<(Verified, u64), StoreError>> {
     let damaged = |error: Error| match error.downcast::<StoreError>() {
         Ok(error @ StoreError::Corrupt { .. }) => Ok(Err(error)),
         Ok(error) => Err(error.into()),
         Err(error) => Err(error),
     };
-    // Opening reads the log, and repeats what is in it.
+    // Opening the store reads the log and redoes what it holds.
     let store: Store = match place.open() {
         Ok(store) => store,
         Err(error) => return damaged(error),

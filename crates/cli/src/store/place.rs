@@ -1,4 +1,4 @@
-//! Which store a command is about, and how it is opened.
+//! The store that a command works on, and how the command opens it.
 
 use std::path::PathBuf;
 
@@ -28,7 +28,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The options that leave the store's log where it is.
+    /// Options that match where the store's log is.
     pub(super) fn options(&self) -> Options {
         let log = match &self.nvram_dir {
             Some(dir) => LogMedium::Nvram(dir.clone()),
@@ -42,9 +42,9 @@ impl Place {
         }
     }
 
-    /// Opens a store that is there, which recovers it.
+    /// Opens an existing store; opening recovers it.
     pub(super) fn open(&self) -> Result<Store> {
-        // Opening makes a store of a directory that is empty, or not there.
+        // Checked first, because `Store::open` creates a store in a directory that is empty or missing.
         if !self.dir.join("pages").exists() && !self.dir.join("backup").exists() {
             bail!("{} is not a store: there is no file `pages` in it", self.dir.display());
         }
@@ -56,7 +56,7 @@ impl Place {
         Ok(opened?)
     }
 
-    /// Prints names and values.
+    /// Prints names and values, as JSON or text.
     pub(super) fn print(&self, facts: &Map<String, Value>) -> Result<()> {
         if self.json {
             return print_json(&Value::Object(facts.clone()));

@@ -1,10 +1,10 @@
-//! A moment to restore to: a log object's number, or a time.
+//! Parses a moment to restore to: the number of a log object, or a time.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use duralite_store::RestoreTo;
 
-/// What `--to` says.
+/// Parses the value of `--to`.
 pub(super) fn parse(text: &str) -> Result<RestoreTo, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.parse().map(RestoreTo::Lsn).map_err(|error| error.to_string());
@@ -13,7 +13,7 @@ pub(super) fn parse(text: &str) -> Result<RestoreTo, String> {
     Ok(RestoreTo::Time(UNIX_EPOCH + since))
 }
 
-/// What has passed until a time in UTC; its fraction of a second may be left out.
+/// The time between 1970 and a time in UTC. The fraction of a second is optional.
 fn since_1970(text: &str) -> Option<Duration> {
     let (date, time) = text.strip_suffix('Z')?.split_once(['T', ' '])?;
     let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
@@ -37,7 +37,7 @@ fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
         .map(|part| part.bytes().all(|byte| byte.is_ascii_digit()).then(|| part.parse().ok())?)
         .collect::<Option<_>>()?;
     let parts: [u64; 3] = parts.try_into().ok()?;
-    // Years with more digits take long to count, and no store has been there.
+    // A year with more digits would take long to count up to, and no backup is from such a year.
     (parts[0] < 10_000).then_some(parts)
 }
 

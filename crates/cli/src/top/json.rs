@@ -1,4 +1,4 @@
-//! One look as an object of JSON. Keys that `PRAGMA duralite` has too mean the same, here of all processes together.
+//! One look as a JSON object. A key that `PRAGMA duralite` also has means the same, but counts all processes together.
 
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::reading::{Process, Reading, Recent};
 use super::source::State;
 
-/// The object, with what has happened since an earlier look.
+/// The object. If `before` is an earlier look, the object also says what has happened since.
 pub(crate) fn of(database: &Path, state: &State, before: Option<&Reading>) -> Value {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut object = match state {

@@ -1,4 +1,4 @@
-//! The page for Prometheus by HTTP, one request at a time, each answered by a look of its own.
+//! Serves the Prometheus page over HTTP, one request at a time. Each request is answered by a look of its own.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,12 +11,12 @@ use duralite_cli::output::print_text;
 use super::prometheus;
 use super::source::Source;
 
-/// Who takes longer to ask, or to read the answer, is hung up on.
+/// The server hangs up on a client that takes longer to send its request or to read the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Who asks for more than this too.
+/// The longest request in bytes; the server reads no further.
 const LONGEST_REQUEST: u64 = 16 << 10;
 
-/// Serves until the program is ended.
+/// Answers requests until the program is ended.
 pub(crate) fn serve(source: &mut Source, address: SocketAddr) -> Result<ExitCode> {
     let listener = TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
     if let Some(warning) = warning(address) {
@@ -24,20 +24,20 @@ pub(crate) fn serve(source: &mut Source, address: SocketAddr) -> Result<ExitCode
     }
     print_text(&format!("http://{}/metrics\n", listener.local_addr()?))?;
     loop {
-        // What is wrong with one connection is its own affair.
+        // A failed connection does not end the server.
         if let Ok((stream, _)) = listener.accept() {
             let _ = answer(source, stream);
         }
     }
 }
 
-/// What to say where others than this machine's processes reach the port.
+/// The warning to print when other machines may reach the port.
 fn warning(address: SocketAddr) -> Option<String> {
     let why = "is not on the loopback interface: whoever reaches it sees the figures, without a password and unencrypted";
     (!address.ip().is_loopback()).then(|| format!("{address} {why}"))
 }
 
-/// What somebody asks, as long as there is patience for all of it.
+/// A client's request, with a time limit for reading all of it.
 struct Patient<'a> {
     stream: &'a TcpStream,
     started: Instant,
@@ -76,8 +76,8 @@ fn answer(source: &mut Source, mut stream: TcpStream) -> std::io::Result<()> {
     )
 }
 
-/// The first line of a request. All of it is read: a connection that is closed with something unread is reset, and the answer
-/// lost with it.
+/// Returns the first line of a request, but reads all of it: if the server closed the connection with unread input, the kernel would reset
+/// it, and the client would lose the answer.
 fn read_request(mut request: impl BufRead) -> std::io::Result<String> {
     let (mut first, mut line) = (String::new(), String::new());
     request.read_line(&mut first)?;

@@ -1,6 +1,6 @@
-//! `duralite top`: what the processes do that have a database open.
+//! `duralite top`: shows what the processes that have a database open are doing.
 //!
-//! It looks on: the memory that they share is mapped to be read, nothing is locked, and nobody waits for it.
+//! The command only observes: it maps the memory that the processes share for reading, takes no lock, and keeps no process waiting.
 
 mod json;
 mod listen;
@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     let Arguments { target, once, interval, prometheus, listen } = arguments;
     let json = target.json;
     let mut source = Source::new(target);
-    // What is wrong with the arguments shows here: later a database may come and go.
+    // The first look reports wrong arguments. Later looks do not fail, because the database may come and go.
     let first = source.look()?;
     if let Some(address) = listen {
         return listen::serve(&mut source, address);
@@ -80,7 +80,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line of JSON at each interval, until nobody reads them.
+/// Prints a line of JSON at each interval, until the reader of the output goes away.
 fn lines(source: &mut Source, first: State, interval: Duration) -> Result<()> {
     let mut before: Option<Reading> = None;
     let mut state = first;

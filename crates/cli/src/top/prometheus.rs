@@ -1,7 +1,7 @@
 //! One look in the text format of Prometheus, version 0.0.4.
 //!
-//! Counters begin anew when the last process has closed the database, or all have died: Prometheus takes a number that has become
-//! smaller for that.
+//! Counters restart at zero after the last process has closed the database, or all have died. Prometheus takes a counter that has decreased
+//! for such a restart.
 
 use std::fmt::{Display, Write as _};
 use std::path::Path;
@@ -9,13 +9,13 @@ use std::path::Path;
 use super::reading::Reading;
 use super::source::State;
 
-/// The shortest and the longest latency that has a bucket, as powers of two of nanoseconds: 1 us to 34 s. Each of them is the limit of
-/// a bucket of the histogram, so that what is counted up to it is exact.
+/// The upper limits of the buckets, as powers of two of nanoseconds: 1 us to 34 s. Each is also the limit of a bucket of the histogram, so
+/// the cumulative counts are exact.
 const BUCKETS: std::ops::RangeInclusive<u32> = 10..=35;
 
 struct Page {
     text: String,
-    /// The labels that all have.
+    /// The labels that every sample has.
     labels: String,
 }
 
@@ -117,7 +117,7 @@ impl Page {
     }
 }
 
-/// The value of a label.
+/// Escapes the value of a label.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -1,4 +1,4 @@
-//! What one look has found, in the terms of users; and what has happened between two of them.
+//! The result of one look, in the user's terms, and the difference between two looks.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use duralite_journal::figures::{self, Counter, Histogram};
 use duralite_locks::{Held, SLOTS, WRITE};
 use duralite_logfmt::wal_index::WalIndex;
 
-/// What was found in shared memory.
+/// What one look read from shared memory.
 pub(crate) struct Seen {
     pub(crate) glance: Glance,
     pub(crate) locks: Vec<Held>,
     pub(crate) index: Option<WalIndex>,
-    /// Read marks of users who may only read the database.
+    /// The number of read marks that outside readers hold.
     pub(crate) outside: usize,
 }
 
@@ -25,19 +25,19 @@ const LOCKS: [&str; SLOTS] = ["WRITE", "CHECKPOINT", "RECOVER", "READ0", "READ1"
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub(crate) pid: u64,
-    /// Its own commits, since it has opened the database.
+    /// The process's own commits since it opened the database.
     pub(crate) commits: u64,
-    /// For how long it has had it open.
+    /// For how long the process has had the database open.
     pub(crate) age: Duration,
-    /// Names of locks; of read marks when they are shared.
+    /// The names of the locks that the process holds. Read marks are held shared.
     pub(crate) locks: Vec<&'static str>,
-    /// Whether WRITE is only kept for one of its connections.
+    /// Whether the process only reserves WRITE for one of its connections.
     pub(crate) is_reserved: bool,
-    /// For how long the oldest of its readers has read, if one does.
+    /// For how long the oldest reader in the process has been reading, if there is one.
     pub(crate) reads: Option<Duration>,
 }
 
-/// Sums that only grow, since the first process has opened the database.
+/// Counters since the first process opened the database.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) groups: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Counts {
     pub(crate) refusals: u64,
 }
 
-/// One look.
+/// What one look found.
 #[derive(Debug, Clone)]
 pub(crate) struct Reading {
     pub(crate) engine: &'static str,
@@ -56,21 +56,21 @@ pub(crate) struct Reading {
     beginning: u64,
     clock_ns: u64,
     pub(crate) processes: Vec<Process>,
-    /// Of the commits of all processes, those that are gone too.
+    /// The latencies of the commits of all processes, including processes that are gone.
     pub(crate) latencies: Histogram,
-    /// The sum of them in nanoseconds.
+    /// The sum of these latencies in nanoseconds.
     pub(crate) latency_ns: u64,
     pub(crate) counts: Counts,
-    /// As of the newest commit.
+    /// How full the log was at the newest commit.
     pub(crate) fill: Option<Fill>,
     pub(crate) index: Option<WalIndex>,
     pub(crate) readers: usize,
     pub(crate) oldest_reader: Option<Duration>,
-    /// How often writing the database has failed since all of it was written anew.
+    /// The number of failed syncs of the database file since everything in the log was last written to it again and synced.
     pub(crate) home_failures: u64,
 }
 
-/// What has happened between two looks.
+/// What happened between two looks.
 pub(crate) struct Recent {
     pub(crate) seconds: f64,
     pub(crate) commits: u64,
@@ -113,17 +113,17 @@ impl Reading {
         }
     }
 
-    /// Acknowledged commits since the first process has opened the database.
+    /// Acknowledged commits since the first process opened the database.
     pub(crate) fn commits(&self) -> u64 {
         self.latencies.count()
     }
 
-    /// The limit of the log in bytes, where it has one.
+    /// The limit of the log in bytes, if it has one.
     pub(crate) fn limit_bytes(&self) -> Option<u64> {
         self.fill.map(|fill| fill.limit_bytes).filter(|limit| *limit < u64::MAX)
     }
 
-    /// What has happened since an earlier look; `None` when that was at memory that has begun anew since.
+    /// What has happened since an earlier look; `None` if the shared memory has been created anew since then.
     pub(crate) fn since(&self, earlier: &Self) -> Option<Recent> {
         let same = (&self.log_id, self.beginning) == (&earlier.log_id, earlier.beginning);
         let elapsed = self.clock_ns.checked_sub(earlier.clock_ns).filter(|ns| same && *ns > 0)?;
@@ -145,7 +145,7 @@ impl Reading {
 }
 
 impl Counts {
-    /// Commits that shared a write, on average; `None` where the engine has no groups, or none was written.
+    /// The average number of commits that shared a write; `None` if no group has been written, as on an engine without groups.
     pub(crate) fn group_size(&self) -> Option<f64> {
         (self.groups > 0).then(|| self.grouped as f64 / self.groups as f64)
     }
@@ -177,7 +177,7 @@ fn processes(glance: &Glance, locks: &[Held]) -> Vec<Process> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A look at a log that is half full, so many seconds after the first process has come, with so many commits of 2 ms.
+    /// A look at a half-full log, `seconds` after the first process opened it, after `commits` commits of 2 ms each.
     pub(crate) fn reading(seconds: u64, commits: u64) -> Reading {
         let bucket = figures::bucket_of(2_000_000);
         let process = Process {

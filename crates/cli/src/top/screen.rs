@@ -1,4 +1,4 @@
-//! The terminal: looks again at each interval, until q, Escape or Ctrl-C.
+//! The live view on a terminal: looks again at each interval, until the user presses q, Escape or Ctrl-C.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use super::source::Source;
 use super::view::{self, View};
 
-/// Shows the view until somebody ends it. The terminal is as before then, after a panic too.
+/// Shows the view until the user ends it. The terminal is restored then, and also after a panic.
 pub(crate) fn run(source: &mut Source, interval: Duration) -> Result<()> {
     let mut terminal = ratatui::try_init().context("open the terminal")?;
     let result = show(&mut terminal, source, interval);
@@ -27,7 +27,7 @@ fn show(terminal: &mut ratatui::DefaultTerminal, source: &mut Source, interval: 
             if left.is_zero() || !event::poll(left)? {
                 break;
             }
-            // Anything else that has happened, as another size of the terminal, wants it drawn anew.
+            // Any other event, such as a new size of the terminal, only redraws the view.
             if let Event::Key(key) = event::read()?
                 && ends(key)
             {

@@ -1,4 +1,4 @@
-//! Finding what a database's processes share, again and again: logs come and go.
+//! Finds the memory that a database's processes share. Every look may find another log or none.
 
 use std::path::{Path, PathBuf};
 
@@ -14,19 +14,19 @@ use super::reading::{Reading, Seen};
 use crate::locate;
 use crate::target::Target;
 
-/// What there was at one look.
+/// What one look found.
 pub(crate) enum State {
     /// Processes use the database through Duralite.
     InUse(Box<Reading>),
-    /// Nobody does. What a program may go by, and why in words.
+    /// No process uses the database.
     Idle {
-        /// `not in use`, `plain SQLite`, `log missing` or `not readable`.
+        /// For programs: `not in use`, `plain SQLite`, `log missing` or `not readable`.
         state: &'static str,
         why: String,
     },
 }
 
-/// A database, and the memory that its processes share, if there are any.
+/// A database, and the memory that its processes share while there are any.
 pub(crate) struct Source {
     target: Target,
     watch: Option<Watch>,
@@ -37,17 +37,17 @@ impl Source {
         Self { target, watch: None }
     }
 
-    /// The database, as it was given.
+    /// The path of the database, as the user gave it.
     pub(crate) fn database(&self) -> &Path {
         &self.target.path
     }
 
-    /// Looks once more, after it has gone well: whatever is wrong now may be right again at the next look.
+    /// Looks again after a first look has succeeded. An error becomes a state, because the next look may succeed.
     pub(crate) fn look_on(&mut self) -> State {
         self.look().unwrap_or_else(|error| State::Idle { state: "not readable", why: format!("{error:#}") })
     }
 
-    /// Looks.
+    /// Looks once.
     pub(crate) fn look(&mut self) -> Result<State> {
         if let Some(watch) = &self.watch
             && let Some(reading) = read(watch)?
@@ -79,7 +79,7 @@ impl Source {
         Ok(State::Idle { state: "not in use", why })
     }
 
-    /// The database file, and what its header says.
+    /// The database file and its header.
     fn header(&self) -> Result<(PathBuf, DatabaseHeader)> {
         let path = &self.target.path;
         let database = if locate::is_log(path) { directory::describe(path)?.database } else { path.clone() };
@@ -88,7 +88,7 @@ impl Source {
     }
 }
 
-/// What is to be said of a database without a log.
+/// The state of a database without a log.
 fn plain(database: &Path, header: DatabaseHeader) -> Result<State> {
     let idle = |state, why: &str| Ok(State::Idle { state, why: why.to_owned() });
     match header {
@@ -103,10 +103,10 @@ fn plain(database: &Path, header: DatabaseHeader) -> Result<State> {
     }
 }
 
-/// What there is now; `None` when nobody uses the log by this memory any more.
+/// What shared memory says now; `None` if no process uses it any more.
 fn read(watch: &Watch) -> Result<Option<Reading>> {
     let segment = watch.segment();
-    // Before the figures: a process that comes in between is in neither list, and not in one of them only.
+    // Read before the metrics: a process that joins in between is then in neither list, rather than in one of them only.
     let locks = observe(segment, LOCKS_OFFSET);
     let Some(glance) = watch.look()? else { return Ok(None) };
     let mut index = [0; WAL_INDEX_BYTES];

@@ -12,7 +12,7 @@ use super::units;
 const PERCENTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
-/// All that there is.
+/// Everything that the look found.
 pub(crate) fn of(database: &Path, state: &State) -> String {
     let mut text = String::new();
     line(&mut text, "database", database.display());
@@ -35,20 +35,20 @@ pub(crate) fn of(database: &Path, state: &State) -> String {
 }
 
 fn line(text: &mut String, name: &str, value: impl Display) {
-    // A path may have characters that mean something to a terminal.
+    // A path may contain control characters that a terminal would obey.
     let value: String = value.to_string().chars().filter(|c| !c.is_control()).collect();
     // Writing to a string cannot fail.
     let _ = writeln!(text, "{name:<17} {value}");
 }
 
-/// The percentiles of latencies, in a line.
+/// The percentiles of the latencies, in one line.
 pub(crate) fn percentiles(latencies: &Histogram) -> String {
     let at = |(name, part)| Some(format!("{name} {}", units::time(latencies.percentile(part)?)));
     let all: Option<Vec<String>> = PERCENTILES.into_iter().map(at).collect();
     all.map_or_else(|| "no commit yet".to_owned(), |all| all.join("   "))
 }
 
-/// What there is beside commits, by name.
+/// Everything except the commits, by name.
 pub(crate) fn facts(reading: &Reading) -> Vec<(&'static str, String)> {
     let counts = &reading.counts;
     let mut facts = vec![];
@@ -75,7 +75,7 @@ pub(crate) fn facts(reading: &Reading) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// A process, in a line.
+/// A process, in one line.
 pub(crate) fn process(process: &Process) -> String {
     let locks = locks(process);
     let locks = if locks.is_empty() { String::new() } else { format!(", holds {locks}") };

@@ -1,8 +1,8 @@
-//! Numbers as people read them.
+//! Formats numbers for people.
 
 use std::time::Duration;
 
-/// A time with three digits.
+/// A time with three significant digits.
 pub(crate) fn time(ns: u64) -> String {
     let (value, unit) = match ns {
         0..1_000 => return format!("{ns} ns"),
@@ -13,7 +13,7 @@ pub(crate) fn time(ns: u64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// How long something has lasted.
+/// A duration in its two largest units.
 pub(crate) fn age(age: Duration) -> String {
     let seconds = age.as_secs();
     match seconds {
@@ -25,7 +25,7 @@ pub(crate) fn age(age: Duration) -> String {
     }
 }
 
-/// Bytes.
+/// A number of bytes with its unit.
 pub(crate) fn bytes(bytes: u64) -> String {
     let value = bytes as f64;
     match bytes {
@@ -36,7 +36,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A count, or a rate, with its thousands apart.
+/// A count or rate, with commas between the thousands.
 pub(crate) fn count(count: u64) -> String {
     let digits = count.to_string();
     let first = digits.len() % 3;
@@ -50,7 +50,7 @@ pub(crate) fn count(count: u64) -> String {
     text
 }
 
-/// Three digits, or all before the point.
+/// Three significant digits; numbers of 100 or more keep all digits before the point.
 fn digits(value: f64) -> String {
     match value {
         ..9.995 => format!("{value:.2}"),

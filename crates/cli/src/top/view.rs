@@ -1,4 +1,4 @@
-//! What is on the screen.
+//! Draws the live view.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -13,15 +13,15 @@ use super::reading::{Reading, Recent};
 use super::source::State;
 use super::{text, units};
 
-/// Rates that are kept to be drawn, one for each look.
+/// The number of rates kept for the chart, one for each look.
 const KEPT: usize = 300;
 
-/// What is shown.
+/// What the view shows.
 pub(crate) struct View {
     database: String,
     state: Option<State>,
     recent: Option<Recent>,
-    /// Commits a second at each look, newest last.
+    /// Commits per second at each look, newest last.
     rates: VecDeque<u64>,
 }
 
@@ -31,7 +31,7 @@ impl View {
         Self { database, state: None, recent: None, rates: VecDeque::new() }
     }
 
-    /// Takes in another look.
+    /// Adds another look.
     pub(crate) fn look(&mut self, state: State) {
         self.recent = match (&self.state, &state) {
             (Some(State::InUse(before)), State::InUse(now)) => now.since(before),
@@ -46,7 +46,7 @@ impl View {
     }
 }
 
-/// Draws it.
+/// Draws the view.
 pub(crate) fn draw(view: &View, frame: &mut Frame<'_>) {
     let [title, body] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(frame.area());
     let [name, help] = Layout::horizontal([Constraint::Min(0), Constraint::Length(8)]).areas(title);
@@ -98,7 +98,7 @@ fn draw_rate(view: &View, reading: &Reading, frame: &mut Frame<'_>, area: Rect) 
     frame.render_widget(Sparkline::default().data(rates).style(Style::new().fg(Color::Green)), chart);
 }
 
-/// The latencies of the last interval; of all where there was no commit in it.
+/// Draws the latencies of the last interval, or of all commits if the interval had none.
 fn draw_latencies(view: &View, reading: &Reading, frame: &mut Frame<'_>, area: Rect) {
     let recent = view.recent.as_ref().filter(|recent| recent.commits > 0);
     let (latencies, of) =
@@ -125,7 +125,7 @@ fn draw_latencies(view: &View, reading: &Reading, frame: &mut Frame<'_>, area: R
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-/// Buckets summed up to powers of two: those around the most frequent ones, at most so many.
+/// Sums buckets up to powers of two, and keeps at most `most` rows around the most frequent ones.
 fn octaves(buckets: impl Iterator<Item = (u64, u64)>, most: usize) -> Vec<(u64, u64)> {
     let mut rows: Vec<(u64, u64)> = Vec::new();
     for (limit, count) in buckets {
@@ -138,7 +138,7 @@ fn octaves(buckets: impl Iterator<Item = (u64, u64)>, most: usize) -> Vec<(u64, 
     let Some(first) = rows.iter().position(|(_, count)| *count > 0) else { return Vec::new() };
     let end = rows.iter().rposition(|(_, count)| *count > 0).map_or(rows.len(), |last| last + 1);
     let mut rows = rows[first..end].to_vec();
-    // The rarer end goes.
+    // Drops the row with fewer commits at either end.
     while rows.len() > most.max(1) {
         let is_last_rarer = rows.last().map(|row| row.1) <= rows.first().map(|row| row.1);
         rows.remove(if is_last_rarer { rows.len() - 1 } else { 0 });
@@ -189,7 +189,7 @@ mod tests {
         State::InUse(Box::new(reading(seconds, commits)))
     }
 
-    /// What a terminal of this size shows, line by line.
+    /// The lines that a terminal of this size shows.
     fn shown(view: &View, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(view, frame)).unwrap();

@@ -1,9 +1,9 @@
-//! The text format of Prometheus, version 0.0.4, read by its rules: every sample has a HELP and a TYPE before it, names and labels are
-//! well-formed, no series comes twice, and buckets of histograms are cumulative.
+//! A strict parser of the text format of Prometheus, version 0.0.4. Every sample must have a HELP and a TYPE before it, names and labels
+//! must be well-formed, no series may occur twice, and the buckets of a histogram must be cumulative.
 
 use std::collections::BTreeMap;
 
-/// The value of each series, by name and labels as they are written; the label `database` is left out.
+/// The value of each series, by its name and labels as written, without the label `database`.
 #[derive(Debug, Default)]
 pub struct Exposition {
     pub samples: BTreeMap<String, f64>,
@@ -16,7 +16,7 @@ fn is_name(name: &str) -> bool {
     name.starts_with(letter) && name.chars().all(|c| letter(c) || c.is_ascii_digit())
 }
 
-/// The labels of a sample, and what follows them.
+/// Parses the labels of a sample; returns them and the rest of the line.
 fn labels(text: &str) -> (Vec<(String, String)>, &str) {
     let Some(mut rest) = text.strip_prefix('{') else { return (Vec::new(), text) };
     let mut found = Vec::new();
@@ -46,7 +46,7 @@ fn labels(text: &str) -> (Vec<(String, String)>, &str) {
 }
 
 impl Exposition {
-    /// Reads a page about one database.
+    /// Parses a page about one database.
     pub fn read(page: &str, database: &str) -> Self {
         assert!(page.ends_with('\n'), "the last line ends");
         let mut all = Self::default();

@@ -1,4 +1,4 @@
-//! An empty directory, and programs that are run in it, with and without the command.
+//! An empty directory, and programs that run in it, with and without `duralite`.
 #![allow(dead_code)] // each test program uses a part of it
 
 use std::ffi::OsStr;
@@ -9,11 +9,11 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// Debian's, which loads `_sqlite3` as a module that is linked to the system's SQLite.
+/// Debian's Python. It loads `_sqlite3` as a module that is linked to the system's SQLite.
 pub const PYTHON: &str = "/usr/bin/python3";
 pub const COMMAND: &str = env!("CARGO_BIN_EXE_duralite");
 
-/// What a program has said, and how it ended: a signal is negative.
+/// The output of a program, and its exit code; the code is negative if a signal ended the program.
 #[derive(Debug)]
 pub struct Said {
     pub out: String,
@@ -51,7 +51,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// A program in this directory, in an environment without settings.
+    /// A program in this directory, in an environment without Duralite's settings.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         for (name, _) in std::env::vars_os() {
@@ -67,12 +67,12 @@ impl Place {
         Said::of(self.command(program).args(arguments).output().unwrap())
     }
 
-    /// `duralite` with these arguments.
+    /// Runs `duralite` with these arguments.
     pub fn duralite(&self, arguments: &[&str]) -> Said {
         self.run(COMMAND, arguments)
     }
 
-    /// The same, with standard input.
+    /// Runs `duralite` with this standard input.
     pub fn fed(&self, arguments: &[&str], input: &str) -> Said {
         let mut command = self.command(COMMAND);
         command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -81,18 +81,18 @@ impl Place {
         Said::of(child.wait_with_output().unwrap())
     }
 
-    /// What the system's own shell answers, which has to be there.
+    /// Runs SQL in the system's own shell, which must be installed.
     pub fn stock(&self, database: &str, sql: &str) -> Said {
         self.run("sqlite3", &["-batch", database, sql])
     }
 
-    /// A database in WAL mode with an empty table, made by stock SQLite.
+    /// Makes a database in WAL mode with an empty table by stock SQLite.
     pub fn wal_database(&self, name: &str) {
         let said = self.stock(name, "PRAGMA journal_mode=WAL; CREATE TABLE t(a)");
         assert_eq!((said.out.as_str(), said.code), ("wal\n", 0), "{said:?}");
     }
 
-    /// A C program, built with these arguments for the compiler.
+    /// Compiles a C program with these arguments for the compiler.
     pub fn compile(&self, name: &str, source: &str, arguments: &[&str]) -> PathBuf {
         let (path, file) = (self.path(name), self.path(&format!("{name}.c")));
         std::fs::write(&file, source).unwrap();
