@@ -5,7 +5,7 @@ use std::process::ExitCode;
 /// Prints to standard output. If the pipe is closed, the program exits quietly with status 0, as users of `head` expect.
 ///
 /// # Errors
-/// That of the write.
+/// An error of the write.
 pub fn print_text(text: &str) -> anyhow::Result<()> {
     use std::io::Write as _;
     match std::io::stdout().write_all(text.as_bytes()) {
@@ -17,7 +17,7 @@ pub fn print_text(text: &str) -> anyhow::Result<()> {
 /// Prints a value to standard output, as [`print_text`] does.
 ///
 /// # Errors
-/// That of the write.
+/// An error of the write.
 pub fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
     print_text(&format!("{value:#}\n"))
 }

@@ -1,4 +1,4 @@
-//! Many connections that commit at once: threads of one process, or processes.
+//! Many connections that commit concurrently: threads of one process, or processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-/// How long a connection waits for a lock before SQLite says that it is busy.
+/// How long a connection waits for a lock before SQLite returns `SQLITE_BUSY`.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Makes the table of a crowd.
+/// Creates the table that all connections insert into.
 pub(crate) const TABLE: &str = "CREATE TABLE t(id INTEGER PRIMARY KEY, v TEXT NOT NULL)";
-/// What a crowd does, with a [`payload`].
+/// The insert of each commit, with a [`payload`].
 pub(crate) const INSERT: &str = "INSERT INTO t(v) VALUES(?1)";
 
 /// A hundred bytes.
@@ -22,18 +22,18 @@ pub(crate) fn payload() -> String {
     "x".repeat(100)
 }
 
-/// What one connection achieved.
+/// The result of one connection.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Share {
     /// Commits.
     pub commits: u64,
-    /// The longest that one of them took.
+    /// The longest time of one commit.
     pub worst: Duration,
-    /// Answers of `SQLITE_BUSY`.
+    /// How often SQLite returned `SQLITE_BUSY`.
     pub busy: u64,
 }
 
-/// What all of them achieved.
+/// The results of all connections.
 #[derive(Debug, Clone)]
 pub struct Crowd {
     shares: Vec<Share>,
@@ -47,7 +47,7 @@ impl Crowd {
         self.shares.iter().map(|share| share.commits as f64).sum::<f64>() / self.seconds
     }
 
-    /// Commits of the slowest connection over the mean.
+    /// The commits of the slowest connection, divided by the mean of all connections.
     #[must_use]
     pub fn slowest_to_mean(&self) -> f64 {
         let mean = self.per_second() * self.seconds / self.shares.len() as f64;
@@ -60,17 +60,17 @@ impl Crowd {
         self.shares.iter().map(|share| share.worst.as_secs_f64() * 1e3).fold(0.0, f64::max)
     }
 
-    /// Answers of `SQLITE_BUSY`.
+    /// How often SQLite returned `SQLITE_BUSY`.
     #[must_use]
     pub fn busy(&self) -> u64 {
         self.shares.iter().map(|share| share.busy).sum()
     }
 }
 
-/// A connection in WAL mode that waits for locks and makes its commits durable.
+/// Opens a connection in WAL mode with a busy timeout and durable commits.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub(crate) fn open(uri: &str) -> Result<Connection> {
     crate::register()?;
     crate::with_reason(|| connect(uri))
@@ -88,10 +88,10 @@ fn connect(uri: &str) -> Result<Connection> {
     Ok(conn)
 }
 
-/// Makes an empty table, and commits a few times: the log is warm, as far as it can be.
+/// Creates an empty table, and commits often enough to warm up the log as far as possible.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub(crate) fn prepare(uri: &str) -> Result<Connection> {
     let conn = open(uri)?;
     conn.execute_batch(TABLE)?;
@@ -101,7 +101,7 @@ pub(crate) fn prepare(uri: &str) -> Result<Connection> {
     Ok(conn)
 }
 
-/// One insert per transaction until the time is over.
+/// Commits one insert per transaction until the time is over.
 fn commit_for(conn: &Connection, time: Duration) -> Result<Share> {
     let mut share = Share::default();
     let payload = payload();
@@ -121,10 +121,10 @@ fn commit_for(conn: &Connection, time: Duration) -> Result<Share> {
     Ok(share)
 }
 
-/// `count` threads with a connection each.
+/// Lets `count` threads commit, with a connection each.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn threads(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
     let keep = prepare(uri)?;
     let barrier = Barrier::new(count);
@@ -147,13 +147,13 @@ pub fn threads(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
     Ok(Crowd { shares, seconds: time.as_secs_f64() })
 }
 
-/// The program's arguments that make it a worker: [`worker`].
+/// The program's argument that makes it a worker; see [`worker`].
 pub const WORKER: &str = "bench-worker";
 
-/// `count` processes with a connection each: this very program, started as [`WORKER`].
+/// Lets `count` processes commit, with a connection each. Each is this program, started as [`WORKER`].
 ///
 /// # Errors
-/// SQLite's, or those of starting processes.
+/// An error of SQLite, or of starting a process.
 pub fn processes(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
     let keep = prepare(uri)?;
     let program = std::env::current_exe()?;
@@ -187,10 +187,10 @@ pub fn processes(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
     Ok(Crowd { shares, seconds: time.as_secs_f64() })
 }
 
-/// What a worker process does: says that it is ready, waits for a line, commits, says how it went.
+/// The work of a worker process: reports that it is ready, waits for a line, commits, and reports the result.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn worker(uri: &str, time: Duration) -> Result<()> {
     let conn = open(uri)?;
     let mut out = std::io::stdout();
@@ -203,7 +203,7 @@ pub fn worker(uri: &str, time: Duration) -> Result<()> {
     Ok(())
 }
 
-/// A fresh database's URI in `dir`: stock SQLite, or Duralite with these parameters.
+/// The URI of a fresh database in `dir`: on stock SQLite, or on Duralite with these parameters.
 #[must_use]
 pub fn fresh(dir: &Path, parameters: Option<&str>) -> String {
     for end in ["", "-wal", "-shm", "-journal"] {

@@ -1,4 +1,4 @@
-//! What each commit pays for being counted for `duralite top`.
+//! What the metrics for `duralite top` cost each commit.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -15,11 +15,11 @@ use crate::workload::median;
 const ROUNDS: usize = 15;
 const COMMITS: u32 = 20_000;
 
-/// Nanoseconds for each commit: a look at the clock where it begins to be written, and what is counted where it is
-/// acknowledged, in a segment of its own. The median of some rounds.
+/// Nanoseconds per commit: one reading of the clock when the commit begins, and the updates of the metrics when it
+/// is acknowledged. The metrics are in a segment of their own. The result is the median of several rounds.
 ///
 /// # Errors
-/// The file system's.
+/// An error of the file system.
 pub fn cost_ns(dir: &Path) -> Result<f64> {
     let path = dir.join("counting");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;

@@ -1,4 +1,4 @@
-//! What the medium's abstraction costs over the bare instructions.
+//! What the abstraction of the medium costs over the bare instructions.
 
 use std::time::Instant;
 
@@ -53,7 +53,7 @@ fn time(mut pair: impl FnMut(u64)) -> f64 {
     start.elapsed().as_nanos() as f64 / PAIRS as f64
 }
 
-/// Memory of the kind the medium maps: shared, populated.
+/// Memory like that which the medium maps: shared and populated.
 struct RawMapping {
     start: *mut u64,
     bytes: usize,

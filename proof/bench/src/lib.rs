@@ -1,7 +1,7 @@
-//! Duralite's workloads, and the measurements of the papers it builds on.
+//! Duralite's workloads, and the measurements of the papers that it builds on.
 //!
-//! Figures are medians of several rounds, taken beside what they are compared with in the same
-//! run; nothing here is a test. `duralite bench` is the front end.
+//! Results are medians of several rounds. Each is measured together with its reference in the same run.
+//! Nothing here is a test; `duralite bench` is the front end.
 
 pub mod concurrent;
 pub mod counting;
@@ -17,7 +17,7 @@ pub mod workload;
 
 use anyhow::Result;
 
-/// Makes the VFS `duralite` known to the SQLite that this crate is linked with.
+/// Registers the VFS `duralite` with the SQLite that this crate is linked to.
 ///
 /// # Errors
 /// When SQLite refuses the extension.
@@ -26,10 +26,11 @@ pub fn register() -> Result<()> {
     Ok(())
 }
 
-/// Does what uses databases; an error says why Duralite refused, which SQLite's text does not.
+/// Runs work that uses databases. To its error it adds why Duralite refused, which SQLite's own text does not
+/// say.
 ///
 /// # Errors
-/// Those of the work.
+/// The errors of `work`.
 pub fn with_reason<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     let before = duralite::last_refusal();
     work().map_err(|error| match duralite::last_error() {

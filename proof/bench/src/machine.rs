@@ -1,4 +1,4 @@
-//! The machine that figures were taken on, in words that name no host.
+//! Describes the machine of the measurements, without naming the host.
 
 use std::fs;
 

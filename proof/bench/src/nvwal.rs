@@ -8,12 +8,12 @@ use anyhow::Result;
 use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median};
 
-/// How much is run.
+/// How much a measurement runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Rounds a median is taken of.
+    /// Rounds whose median is taken.
     pub rounds: usize,
-    /// Transactions per run; the paper's 1,000.
+    /// Transactions per run; the paper has 1,000.
     pub transactions: u32,
 }
 
@@ -23,8 +23,8 @@ fn parameters(pairs: &[(&'static str, &str)]) -> Parameters {
     pairs.iter().map(|&(name, value)| (name, value.to_owned())).collect()
 }
 
-/// One run on a fresh database, which is gone when this returns; updates and deletes find the
-/// rows they need.
+/// One run on a fresh database, which is deleted afterwards. For updates and deletes, the table is filled
+/// with the rows that they change.
 pub(crate) fn fresh_run(
     dir: &Path,
     target: &Target,
@@ -43,20 +43,20 @@ pub(crate) fn fresh_run(
     session.run(operation, transactions, per_transaction)
 }
 
-/// Stock WAL with a log that has been recycled: its blocks are allocated already.
+/// Stock WAL with a recycled log, whose blocks are already allocated.
 fn warm_run(dir: &Path, operation: Operation, transactions: u32) -> Result<Run> {
     let mut session = Session::open(dir, &Target::Stock, true, false)?;
     session.fill(transactions)?;
-    // Grow the log beyond what the run will write, then let it be recycled.
+    // Grow the log beyond what the run writes, then let SQLite recycle it.
     session.grow_log(transactions + transactions / 2)?;
     session.conn()?.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))?;
     session.run(operation, transactions, 1)
 }
 
-/// Autocommit of one row, one connection: the table people look at first.
+/// Autocommit of one row by one connection: the table that readers look at first.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn headline(dir: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "headline",
@@ -118,10 +118,10 @@ pub fn headline(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Inserts with SQLite's automatic checkpoints on: what an application sees over time.
+/// Inserts with SQLite's automatic checkpoints on, as an application sees them over time.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn sustained(dir: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "sustained",
@@ -143,7 +143,7 @@ pub fn sustained(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// What one run put into NVRAM, per transaction.
+/// What one run wrote to NVRAM, per transaction.
 struct PerTransaction {
     bytes: f64,
     lines: f64,
@@ -169,7 +169,7 @@ fn count(dir: &Path, params: &Parameters, operation: Operation, n: u32, per: u32
 
 const PER_TRANSACTION: [u32; 6] = [1, 2, 4, 8, 16, 32];
 
-/// The paper's table 2: insert, delete, update; each without and with differences.
+/// The paper's table 2: insert, delete, update; each without and with differential logging.
 const PAPER_TABLE_2: [(Operation, [f64; 6], [f64; 6]); 3] = [
     (
         Operation::Insert,
@@ -188,10 +188,10 @@ const PAPER_TABLE_2: [(Operation, [f64; 6], [f64; 6]); 3] = [
     ),
 ];
 
-/// Table 2: bytes put into NVRAM per transaction.
+/// Table 2: bytes written to NVRAM per transaction.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn table2(dir: &Path, effort: Effort) -> Result<Table> {
     let columns: Vec<String> = PER_TRANSACTION.iter().map(|n| format!("{n} per transaction")).collect();
     let columns: Vec<&str> = std::iter::once("").chain(columns.iter().map(String::as_str)).collect();
@@ -219,10 +219,10 @@ pub fn table2(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Table 1: lines flushed per transaction, and fences.
+/// Table 1: cache lines flushed per transaction, and fences.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn table1(dir: &Path, effort: Effort) -> Result<Table> {
     const PAPER: [f64; 6] = [139.49, 153.32, 181.224, 236.52, 349.168, 574.464];
     let mut table = Table::new(
@@ -241,10 +241,10 @@ pub fn table1(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Figures 5 and 6: what ordering costs, lazy against eager, at 500 ns per line.
+/// Figures 5 and 6: the cost of ordering, lazy compared with eager, at 500 ns per line.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn figures_5_and_6(dir: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "figure5_6",
@@ -265,7 +265,7 @@ pub fn figures_5_and_6(dir: &Path, effort: Effort) -> Result<Table> {
         let mut medians = Vec::new();
         for sync in ["lazy", "eager"] {
             let slow = parameters(&[("sync", sync), ("nvram_write_ns", "500")]);
-            // Under strict persistency flushes and fences do nothing: what is left is the work itself.
+            // Under strict persistency, flushes and fences do nothing, so only the work itself remains.
             let bare = parameters(&[("sync", sync), ("persistency", "strict")]);
             let (mut with, mut without) = (Vec::new(), Vec::new());
             for _ in 0..effort.rounds {
@@ -313,7 +313,7 @@ const VARIANTS: [(&str, [(&str, &str); 3]); 6] = [
 /// Figure 7: throughput of the six variants over the write latency.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn figure7(dir: &Path, effort: Effort) -> Result<Table> {
     const LATENCIES: [u32; 6] = [400, 700, 1000, 1300, 1600, 1900];
     let columns: Vec<String> = LATENCIES.iter().map(|ns| format!("{ns} ns")).collect();
@@ -356,7 +356,7 @@ pub fn figure7(dir: &Path, effort: Effort) -> Result<Table> {
 /// Figure 9: the write latency at which `nvwal` is as slow as stock WAL on this disk.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn figure9(dir: &Path, effort: Effort) -> Result<Table> {
     const MICROS: [u32; 12] = [2, 3, 4, 6, 9, 14, 28, 47, 93, 183, 230, 363];
     let mut table = Table::new(
@@ -377,7 +377,7 @@ pub fn figure9(dir: &Path, effort: Effort) -> Result<Table> {
             let mut params = parameters(&VARIANTS[variant].1);
             params.push(("nvram_write_ns", (micros * 1000).to_string()));
             let mut figures = Vec::new();
-            // Long waits repeat themselves: fewer transactions and rounds say as much.
+            // With long latencies the runs vary little: fewer transactions and rounds show as much.
             let (rounds, n) = if micros > 20 { (1, n / 5) } else { (effort.rounds, n) };
             for _ in 0..rounds {
                 let target = Target::Nvwal(params.clone());

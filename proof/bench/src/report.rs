@@ -1,4 +1,4 @@
-//! Tables of figures, as Markdown, CSV and JSON.
+//! Tables of results, as Markdown, CSV and JSON.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -6,10 +6,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-/// One table or figure.
+/// The data of one table or figure.
 #[derive(Debug, Clone, Serialize)]
 pub struct Table {
-    /// File name without ending.
+    /// File name without extension.
     pub name: &'static str,
     /// Heading.
     pub title: String,
@@ -38,8 +38,8 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// As Markdown; with its picture, if it has one and the path is given that leads from the text to the directory of the
-    /// pictures.
+    /// The table as Markdown. If it has a picture and `pictures` is given, the Markdown shows the picture. `pictures` is
+    /// the path from the text to the directory of the pictures.
     #[must_use]
     pub fn markdown(&self, pictures: Option<&str>) -> String {
         let mut out = format!("## {}\n\n", self.title);
@@ -56,10 +56,10 @@ impl Table {
         out
     }
 
-    /// Writes `NAME.csv` into `dir`, and the picture beside it if the table has one.
+    /// Writes `NAME.csv` into `dir`, and beside it the picture, if the table has one.
     ///
     /// # Errors
-    /// The file system's, and a picture that no longer fits the table.
+    /// An error of the file system, or the picture's definition does not fit the table.
     pub fn write_csv(&self, dir: &Path) -> Result<()> {
         let quote = |cell: &String| format!("\"{}\"", cell.replace('"', "\"\""));
         let mut out = String::new();
@@ -75,10 +75,11 @@ impl Table {
     }
 }
 
-/// The path from a report to the directory of its CSV files and pictures: relative if that is below the report's.
+/// The path from a report to the directory of its CSV files and pictures. It is relative if that directory is below the
+/// report's.
 ///
 /// # Errors
-/// The report's directory does not exist, or that of the files cannot be made.
+/// If the report's directory does not exist, or `csv` cannot be created.
 pub fn pictures_of(report: &Path, csv: &Path) -> Result<String> {
     let parent = report.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     std::fs::create_dir_all(csv)?;
@@ -91,7 +92,7 @@ pub fn pictures_of(report: &Path, csv: &Path) -> Result<String> {
     Ok(if is_same { ".".to_owned() } else { path.to_string_lossy().into_owned() })
 }
 
-/// A number with a sensible count of digits.
+/// Formats a number with a sensible number of digits.
 #[must_use]
 pub fn number(value: f64) -> String {
     let digits = match value.abs() {

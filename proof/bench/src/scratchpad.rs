@@ -1,5 +1,5 @@
-//! What the paper on the single-level store measures (Xu et al., JCST 2016, figures 5 and 13 to 20): the log in memory that
-//! needs no flush, and how pages of the database are made durable, in both journal modes.
+//! The measurements of the paper on the single-level store (Xu et al., JCST 2016, figures 5 and 13 to 20): a log in memory
+//! that needs no flush, and how pages of the database are made durable, in both journal modes.
 
 use std::path::Path;
 
@@ -9,16 +9,16 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median};
 
-/// Added per line that is written back, and per line stored past the cache, in nanoseconds.
+/// Emulated latency per line that is written back, and per line of a non-temporal store, in nanoseconds.
 const WRITE_NS: u32 = 500;
 const STREAM_NS: u32 = 250;
-/// Rows that updates and deletes find beside those that they change.
+/// Rows in the table besides those that updates and deletes change.
 const SPARE: u32 = 10;
 
-/// A journal mode, as the paper names it and as SQLite does.
+/// A journal mode: its name in the paper and its name in SQLite.
 const MODES: [(&str, &str); 2] = [("rollback logging", "DELETE"), ("write-ahead logging", "WAL")];
 
-/// Where the log is, and how pages become durable.
+/// The log's medium, and how pages become durable.
 #[derive(Clone, Copy)]
 struct Config {
     name: &'static str,
@@ -26,16 +26,16 @@ struct Config {
     home_sync: &'static str,
 }
 
-/// The paper's baseline: the log in the same memory as the pages, flushed; pages written back.
+/// The paper's baseline: the log is in the same memory as the pages and needs flushes; pages are written back.
 const BASELINE: Config = Config { name: "baseline", scratchpad: "off", home_sync: "wb" };
 const ON_CHIP: Config = Config { name: "on-chip log", scratchpad: "emulate", home_sync: "wb" };
 const WRITE_THROUGH: Config = Config { name: "write-through", scratchpad: "off", home_sync: "wt" };
-/// By the paper's rule.
+/// The policy of the paper's rule.
 const AVERAGE: Config = Config { name: "average", scratchpad: "off", home_sync: "average" };
 const ADAPTIVE: Config = Config { name: "adaptive", scratchpad: "off", home_sync: "adaptive" };
 const BOTH: Config = Config { name: "both", scratchpad: "emulate", home_sync: "adaptive" };
 
-/// What is varied beside.
+/// The parameters of the memory.
 #[derive(Clone, Copy)]
 struct Memory {
     /// Whether pages are logged and stored whole, as in the paper.
@@ -48,7 +48,7 @@ struct Memory {
 const MEMORY: Memory =
     Memory { whole_pages: false, write_ns: WRITE_NS, stream_ns: STREAM_NS, region_bytes: 64 << 20 };
 const WHOLE: Memory = Memory { whole_pages: true, ..MEMORY };
-/// What is logged and stored of a page.
+/// The part of a page that is logged and stored.
 const FORMS: [(&str, Memory); 2] = [("whole, as in the paper", WHOLE), ("what differs", MEMORY)];
 
 fn target(config: Config, mode: &'static str, memory: Memory) -> Target {
@@ -76,7 +76,7 @@ fn run(dir: &Path, target: &Target, operation: Operation, transactions: u32) -> 
     session.run(operation, transactions, 1)
 }
 
-/// Transactions per second of each target, medians of rounds that take turns.
+/// Transactions per second of each target: medians of rounds in which the targets take turns.
 fn compare(
     dir: &Path,
     effort: Effort,
@@ -93,7 +93,7 @@ fn compare(
     Ok(figures.into_iter().map(median).collect())
 }
 
-/// Transactions of one run: the paper's 10,000 for the default effort.
+/// Transactions of one run: the paper's 10,000 with the default effort.
 fn transactions(effort: Effort) -> u32 {
     effort.transactions * 10
 }
@@ -108,7 +108,7 @@ fn how(effort: Effort) -> String {
     )
 }
 
-/// One table for each journal mode: throughput of configurations, and each beside the first.
+/// One table for each journal mode: the throughput of the configurations, and the ratio of each to the first.
 fn figures(
     dir: &Path,
     effort: Effort,
@@ -140,10 +140,10 @@ fn figures(
     Ok(tables)
 }
 
-/// Figures 13 and 14: the log on the chip against the log in the memory of the pages.
+/// Figures 13 and 14: the log on the chip, compared with the log in the same memory as the pages.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn figures_13_14(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     figures(
         dir,
@@ -157,10 +157,10 @@ pub fn figures_13_14(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     )
 }
 
-/// Figures 17 and 18: how pages and the log beside them are made durable.
+/// Figures 17 and 18: how pages, and the log in the same memory, are made durable.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn figures_17_18(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     figures(
         dir,
@@ -178,7 +178,7 @@ pub fn figures_17_18(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
 /// Figure 5: write-back without and with its flushes, and write-through.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn figure5(dir: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "scratchpad_figure5",
@@ -203,10 +203,10 @@ pub fn figure5(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Figures 19 and 20: all four.
+/// Figures 19 and 20: all four configurations.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn figures_19_20(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     figures(
         dir,
@@ -219,10 +219,10 @@ pub fn figures_19_20(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     )
 }
 
-/// Figures 15 and 16: how large the region is.
+/// Figures 15 and 16: the size of the region.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn figures_15_16(dir: &Path, effort: Effort) -> Result<Table> {
     const SIZES: [u64; 4] = [16, 32, 64, 128];
     let mut table = Table::new(
@@ -246,10 +246,10 @@ pub fn figures_15_16(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// The latency of a line, swept: the baseline, and both techniques together.
+/// Throughput over the latency of a line, for the baseline and for both techniques together.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn latencies(dir: &Path, effort: Effort) -> Result<Table> {
     const LATENCIES: [u32; 5] = [0, 100, 250, 500, 1000];
     let columns: Vec<String> = LATENCIES.iter().map(|ns| format!("{ns} ns")).collect();
@@ -274,10 +274,10 @@ pub fn latencies(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// A rollback journal in the region against stock SQLite's on the disk.
+/// A rollback journal in the region, compared with that of stock SQLite on disk.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn rollback(dir: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "scratchpad_rollback",
@@ -303,10 +303,10 @@ pub fn rollback(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Workloads whose pages differ in heat, beside the uniform one: what adapting is for.
+/// Workloads with hot pages, compared with the uniform one: the adaptive policy is made for them.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn heat(dir: &Path, effort: Effort) -> Result<Table> {
     let on_chip = |home_sync, name| Config { name, scratchpad: "emulate", home_sync };
     let configs = [
@@ -356,7 +356,7 @@ pub fn heat(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Updates per second of rows by chance, so many of ten among the first hundredth.
+/// Updates per second of random rows. In `hot_in_ten` of ten cases the row is among the first hundredth.
 fn skewed(dir: &Path, target: &Target, transactions: u32, hot_in_ten: u64) -> Result<f64> {
     const ROWS: u32 = 10_000;
     let mut session = Session::open(dir, target, false, true)?;

@@ -1,5 +1,5 @@
-//! The measurements of WALDIO (Lee et al., USENIX ATC 2015): its figures 3, 6, 8, 13, 14 and 15 and
-//! tables 1 and 2, and what group commit makes of many connections, beside stock SQLite.
+//! The measurements of WALDIO (Lee et al., USENIX ATC 2015): its figures 3, 6, 8, 13, 14 and 15 and tables 1
+//! and 2, and the effect of group commit for many connections, compared with stock SQLite.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -18,22 +18,22 @@ use crate::workload::{Operation, Run, Session, Target, median};
 
 /// How long a crowd works.
 const CROWD_TIME: Duration = Duration::from_secs(2);
-/// Bytes of the file that raw writes go round in.
+/// Size of the file that raw writes overwrite from start to end, again and again.
 const RAW_BYTES: u64 = 4 << 20;
 
 fn duralite(parameters: &[(&'static str, &str)]) -> Target {
     Target::Duralite(parameters.iter().map(|&(name, value)| (name, value.to_owned())).collect())
 }
 
-/// Through `waldio`, with these parameters besides.
+/// Through `waldio`, with these additional parameters.
 pub(crate) fn waldio(more: &[(&'static str, &str)]) -> Target {
     let mut parameters = vec![("journal", "waldio")];
     parameters.extend_from_slice(more);
     duralite(&parameters)
 }
 
-/// One autocommit run on a fresh database; updates and deletes find the rows they need. A warm run
-/// has written its log full once before.
+/// One run in autocommit mode on a fresh database. For updates and deletes, the table is filled with the rows
+/// that they change. A warm run first fills its log once.
 pub(crate) fn run(
     dir: &Path,
     target: &Target,
@@ -52,7 +52,7 @@ pub(crate) fn run(
     session.run(operation, transactions, 1)
 }
 
-/// Durable overwrites per second of a preallocated file: the most that a commit of its own can do.
+/// Durable overwrites per second of a preallocated file: the upper limit for commits that share no write.
 pub(crate) fn raw_overwrites(dir: &Path, block_bytes: u32, transactions: u32) -> Result<f64> {
     let path = dir.join("raw");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
@@ -72,10 +72,10 @@ pub(crate) fn raw_overwrites(dir: &Path, block_bytes: u32, transactions: u32) ->
     Ok(rate)
 }
 
-/// One connection against the disk's own durable write, and against stock SQLite.
+/// One connection, compared with the disk's own durable writes and with stock SQLite.
 ///
 /// # Errors
-/// SQLite's, or the file system's.
+/// An error of SQLite or of the file system.
 pub fn single(dir: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "waldio_single",
@@ -120,7 +120,7 @@ pub fn single(dir: &Path, effort: Effort) -> Result<Table> {
 /// Many connections: threads of one process, and processes.
 ///
 /// # Errors
-/// SQLite's, or those of starting processes.
+/// An error of SQLite, or of starting a process.
 pub fn crowds(dir: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "waldio_crowds",
@@ -194,7 +194,7 @@ fn modes(more: &[(&'static str, &str)]) -> Vec<(&'static str, Target, &'static s
 /// Figure 14 and table 2: operations per second by journal mode.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn figure14(dir: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "waldio_figure14",
@@ -237,7 +237,7 @@ pub fn figure14(dir: &Path, effort: Effort) -> Result<Table> {
 /// Figures 8 and 15 and table 1: what reaches the device, on a loop device with ext4.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "waldio_figure15",
@@ -269,7 +269,7 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
     ] {
         rows.push((name, target, false));
     }
-    // So many that no log with blocks of 4 KiB outgrows what is preallocated.
+    // Few enough that no log with blocks of 4 KiB outgrows its preallocated space.
     let transactions = effort.transactions.min(900);
     for (name, target, warm) in rows {
         let mut cells = vec![name.to_owned()];
@@ -282,7 +282,8 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
                     session.grow_log(transactions + transactions / 2)?;
                 }
                 session.conn()?.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))?;
-                // The first transaction of a generation begins the log.
+                // The first transaction of a generation also writes the beginning of the log, so it is not
+                // counted.
                 session.run(Operation::Insert, 1, 1)?;
             }
             disk.settle();
@@ -304,7 +305,7 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Microseconds per durable write of `bytes` at ascending places.
+/// Microseconds per durable write of `bytes` at ascending offsets.
 fn durable_write_us(
     path: &Path,
     bytes: usize,
@@ -339,10 +340,10 @@ fn durable_write_us(
     Ok(elapsed)
 }
 
-/// Figure 3: ways of writing a block, allocating and not.
+/// Figure 3: ways of writing a block, with and without allocation.
 ///
 /// # Errors
-/// The file system's.
+/// An error of the file system.
 pub fn figure3(dir: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "waldio_figure3",
@@ -373,10 +374,10 @@ pub fn figure3(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Figures 6 and 13: direct writes by size, and what aligning the log is worth.
+/// Figures 6 and 13: direct writes by size, and the benefit of aligning the log.
 ///
 /// # Errors
-/// The file system's, or SQLite's.
+/// An error of the file system or of SQLite.
 pub fn figure6_13(dir: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "waldio_figure6_13",
@@ -422,10 +423,10 @@ pub fn figure6_13(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// The 99th percentile of commit latency, with the committers' own checkpoints and with a thread's.
+/// The 99th percentile of commit latency, with checkpoints by the committers and by a background thread.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn latency(dir: &Path, effort: Effort) -> Result<Table> {
     const EVERY: u32 = 60;
     let mut table = Table::new(

@@ -1,4 +1,4 @@
-//! One connection, one table of 100-byte rows, one statement kind: what the paper's Mobibench does.
+//! One connection, one table of 100-byte rows, one kind of statement, as in the paper's Mobibench.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -36,20 +36,20 @@ impl Operation {
     }
 }
 
-/// What the database is on.
+/// Where the database is, and what serves it.
 #[derive(Debug, Clone)]
 pub enum Target {
     /// `:memory:`.
     Memory,
     /// A file on disk, stock SQLite in WAL mode.
     Stock,
-    /// The same with a rollback journal, in this journal mode.
+    /// A file on disk, stock SQLite with a rollback journal, in this journal mode.
     Rollback(&'static str),
     /// Through Duralite's `nvwal`, with these URI parameters.
     Nvwal(Vec<(&'static str, String)>),
     /// Through Duralite, with these URI parameters.
     Duralite(Vec<(&'static str, String)>),
-    /// The same in this journal mode.
+    /// Through Duralite, in this journal mode.
     DuraliteIn(&'static str, Vec<(&'static str, String)>),
 }
 
@@ -71,7 +71,7 @@ impl Target {
         }
     }
 
-    /// The database's name for SQLite.
+    /// The name or URI by which SQLite opens the database.
     fn name(&self, path: &Path) -> String {
         let (fixed, parameters) = match self {
             Self::Memory => return ":memory:".to_owned(),
@@ -95,7 +95,7 @@ pub struct Session {
     payload: u64,
 }
 
-/// How a run went.
+/// The time of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Run {
     /// Transactions.
@@ -119,12 +119,12 @@ impl Run {
 }
 
 impl Session {
-    /// Makes a fresh database in `dir`: 4 KiB pages, WAL, `synchronous=FULL`, one connection with
-    /// exclusive or normal locking. Automatic checkpoints are SQLite's default with
-    /// `checkpoints`, else off.
+    /// Makes a fresh database in `dir` with 4 KiB pages, the target's journal mode, `synchronous=FULL`, and
+    /// one connection with exclusive or normal locking. With `checkpoints`, automatic checkpoints are as
+    /// SQLite's default, otherwise they are off.
     ///
     /// # Errors
-    /// Whatever SQLite reports, or a medium or mode that is not the one asked for.
+    /// An error of SQLite, or the medium or mode is not the one asked for.
     pub fn open(dir: &Path, target: &Target, exclusive: bool, checkpoints: bool) -> Result<Self> {
         crate::register()?;
         crate::with_reason(|| Self::prepare(dir, target, exclusive, checkpoints))
@@ -160,15 +160,15 @@ impl Session {
     /// The connection.
     ///
     /// # Errors
-    /// None before the session is dropped.
+    /// None while the session is open.
     pub fn conn(&self) -> Result<&Connection> {
         self.conn.as_ref().context("the session is closed")
     }
 
-    /// Fills the table, in one transaction, so that updates and deletes find rows.
+    /// Fills the table in one transaction, so that updates and deletes find rows.
     ///
     /// # Errors
-    /// SQLite's.
+    /// An error of SQLite.
     pub fn fill(&mut self, rows: u32) -> Result<()> {
         self.conn()?.execute_batch("BEGIN")?;
         self.rows = 0;
@@ -180,15 +180,16 @@ impl Session {
         Ok(())
     }
 
-    /// Lets updates and deletes begin with the first row.
+    /// Lets updates and deletes start again at the first row.
     pub fn rewind(&mut self) {
         self.rows = 0;
     }
 
-    /// Writes that many one-page transactions, to a table of their own, without waiting for each.
+    /// Grows the log: writes `2 * pages` transactions of one page each to a separate table, without syncing
+    /// each.
     ///
     /// # Errors
-    /// SQLite's.
+    /// An error of SQLite.
     pub fn grow_log(&self, pages: u32) -> Result<()> {
         let conn = self.conn()?;
         conn.execute_batch(
@@ -206,7 +207,7 @@ impl Session {
     /// Runs `transactions` transactions of `per_transaction` operations each.
     ///
     /// # Errors
-    /// SQLite's.
+    /// An error of SQLite.
     pub fn run(&mut self, operation: Operation, transactions: u32, per_transaction: u32) -> Result<Run> {
         let sql = match operation {
             Operation::Insert => "INSERT INTO t(v) VALUES(?1)",
@@ -243,10 +244,10 @@ impl Session {
         Ok(Run { transactions, elapsed })
     }
 
-    /// Microseconds of each of that many inserts, a transaction each.
+    /// Microseconds of each of `transactions` inserts, each in its own transaction.
     ///
     /// # Errors
-    /// SQLite's.
+    /// An error of SQLite.
     pub fn latencies(&mut self, transactions: u32) -> Result<Vec<f64>> {
         let payload = self.next_payload();
         let mut statement = self.conn()?.prepare("INSERT INTO t(v) VALUES(?1)")?;
@@ -259,18 +260,18 @@ impl Session {
             .collect()
     }
 
-    /// What `PRAGMA duralite` shows.
+    /// The rows of `PRAGMA duralite`.
     ///
     /// # Errors
-    /// SQLite's.
+    /// An error of SQLite.
     pub fn status(&self) -> Result<HashMap<String, String>> {
         status(self.conn()?)
     }
 
-    /// A number out of [`Session::status`].
+    /// A number from [`Session::status`].
     ///
     /// # Errors
-    /// SQLite's, or the name is not shown.
+    /// An error of SQLite, or `PRAGMA duralite` does not show the name.
     pub fn counter(&self, name: &str) -> Result<f64> {
         let status = self.status()?;
         let value = status.get(name).with_context(|| format!("PRAGMA duralite shows no {name}"))?;
@@ -296,10 +297,10 @@ impl Drop for Session {
     }
 }
 
-/// What `PRAGMA duralite` shows on a connection, by name.
+/// The rows of `PRAGMA duralite` on a connection, by name.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn status(conn: &Connection) -> Result<HashMap<String, String>> {
     let text: String = conn.query_row("PRAGMA duralite", [], |row| row.get(0))?;
     Ok(text
@@ -309,7 +310,7 @@ pub fn status(conn: &Connection) -> Result<HashMap<String, String>> {
         .collect())
 }
 
-/// The middle of several figures.
+/// The median of several values.
 #[must_use]
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);

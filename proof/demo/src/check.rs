@@ -40,7 +40,7 @@ impl Found {
 /// Reads the whole table, and compares it with the input.
 ///
 /// # Errors
-/// Those of SQLite.
+/// An error of SQLite.
 pub(crate) fn examine(conn: &Connection, expected: &[Row]) -> Result<Found> {
     let mut statement = conn.prepare("SELECT line, code, name FROM characters ORDER BY line")?;
     let mut found = statement.query([])?;

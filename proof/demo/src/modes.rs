@@ -62,7 +62,7 @@ impl Mode {
     /// Opens a database with `synchronous=FULL`, each statement a transaction. Duralite is loaded before.
     ///
     /// # Errors
-    /// Those of SQLite.
+    /// An error of SQLite.
     pub(crate) fn open(&self, database: &Path, pool: &Path, checkpoints: bool) -> Result<Connection> {
         let vfs = match self.settings {
             None => "vfs=unix".to_owned(),
@@ -86,7 +86,7 @@ impl Mode {
 /// Opens a closed database by plain SQLite, to read it.
 ///
 /// # Errors
-/// Those of SQLite.
+/// An error of SQLite.
 pub(crate) fn open_plain(database: &Path) -> Result<Connection> {
     let uri = format!("file:{}?vfs=unix&mode=ro", escaped(database));
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
@@ -96,7 +96,7 @@ pub(crate) fn open_plain(database: &Path) -> Result<Connection> {
 /// What `PRAGMA duralite` counts; nothing on stock SQLite.
 ///
 /// # Errors
-/// Those of SQLite.
+/// An error of SQLite.
 pub(crate) fn counters(conn: &Connection) -> Result<HashMap<String, f64>> {
     let mut statement = conn.prepare("PRAGMA duralite")?;
     let text = match statement.query([])?.next()? {

@@ -1,4 +1,4 @@
-//! One connection: on the disk, against what the disk can do; in memory, against `:memory:`.
+//! One connection: on disk, compared with raw writes to the disk; in memory, compared with `:memory:`.
 
 use std::path::Path;
 
@@ -10,22 +10,23 @@ use crate::nvwal::{self, Effort};
 use crate::waldio;
 use crate::workload::{Operation, Session, Target, median};
 
-/// The block whose durable write is what a disk is known by.
+/// The block size whose durable overwrite characterises a disk.
 const BLOCK_BYTES: u32 = 4096;
-/// Runs in memory are as many times as long: a transaction there takes microseconds.
+/// Runs in memory have this many times as many transactions, because a transaction there takes only
+/// microseconds.
 const IN_MEMORY: u32 = 20;
 
-/// One connection on the disk.
+/// The results of one connection on disk.
 pub(super) struct OnDisk {
     pub(super) lines: Vec<Line>,
     /// Microseconds of a durable overwrite of 4 KiB.
     pub(super) raw_us: f64,
 }
 
-/// One thread on `waldio` against raw overwrites of the log's blocks.
+/// One thread on `waldio`, compared with raw overwrites of the same block size.
 ///
 /// # Errors
-/// SQLite's, or the file system's.
+/// An error of SQLite or of the file system.
 pub(super) fn on_disk(dir: &Path, effort: Effort) -> Result<OnDisk> {
     let target = waldio::waldio(&[]);
     let block_bytes = Session::open(dir, &target, false, false)?.counter("block_bytes")? as u32;
@@ -45,10 +46,10 @@ pub(super) fn on_disk(dir: &Path, effort: Effort) -> Result<OnDisk> {
     Ok(OnDisk { lines: vec![line], raw_us: 1e6 / raw_4k })
 }
 
-/// One thread on `nvwal` with exclusive locking against `:memory:`.
+/// One thread on `nvwal` with exclusive locking, compared with `:memory:`.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub(super) fn in_memory(dir: &Path, effort: Effort) -> Result<Vec<Line>> {
     let wanted = |operation| match operation {
         Operation::Insert | Operation::Update => "at least 0.45x",

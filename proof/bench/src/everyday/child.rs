@@ -1,11 +1,11 @@
-//! Processes of their own: this very program, started for one task.
+//! Child processes: this program, started for a single task.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// The program's argument that lets it do one task; what follows goes to [`super::work`].
+/// The program's argument for running a single task. The arguments that follow go to [`super::work`].
 pub const WORKER: &str = "bench-task";
 
 fn start(task: &str, uri: &str, numbers: &[u64], input: Stdio) -> Result<Child> {
@@ -21,20 +21,21 @@ fn figures(line: &str) -> Result<Vec<f64>> {
         .collect()
 }
 
-/// Lets a process do a task to its end, and returns what it says.
+/// Lets a process run a task to its end, and returns the numbers that it prints.
 ///
 /// # Errors
-/// Those of the task, which has told its own on standard error.
+/// If the task fails; its process has printed the reason on standard error.
 pub(super) fn ask(task: &str, uri: &str, numbers: &[u64]) -> Result<Vec<f64>> {
     let output = start(task, uri, numbers, Stdio::null())?.wait_with_output()?;
     ensure!(output.status.success(), "the process for {task} failed: {}", output.status);
     figures(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// Lets a process do a task until it says something, and kills it with SIGKILL.
+/// Lets a process run a task until it prints a line, kills it with SIGKILL, and returns the numbers in that
+/// line.
 ///
 /// # Errors
-/// Those of the task, which has told its own on standard error.
+/// If the task fails; its process has printed the reason on standard error.
 pub(super) fn kill(task: &str, uri: &str, numbers: &[u64]) -> Result<Vec<f64>> {
     let mut child = start(task, uri, numbers, Stdio::piped())?;
     let mut line = String::new();

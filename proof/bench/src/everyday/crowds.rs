@@ -1,4 +1,4 @@
-//! Many connections against few: threads of one process, and processes.
+//! Many connections compared with few: threads of one process, and processes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::workload::median;
 
 type Gather = fn(&str, usize, Duration) -> Result<Crowd>;
 
-/// What the crowds did.
+/// The results of all crowds.
 pub(super) struct Crowds {
     pub(super) lines: Vec<Line>,
-    /// Answers of `SQLITE_BUSY` in all of them.
+    /// How often SQLite returned `SQLITE_BUSY` in all crowds together.
     pub(super) busy: u64,
 }
 
-/// The middle of one crowd's rounds.
+/// The medians of one crowd over all rounds.
 struct Middle {
     per_second: f64,
     slowest_to_mean: f64,
@@ -39,10 +39,10 @@ impl Middle {
     }
 }
 
-/// Lets all crowds work in turns.
+/// Measures all crowds in turns.
 ///
 /// # Errors
-/// SQLite's, or those of starting processes.
+/// An error of SQLite, or of starting a process.
 pub(super) fn measure(dir: &Path, effort: Effort) -> Result<Crowds> {
     let contenders: [(Option<&str>, usize, Gather); 7] = [
         (Some(NVWAL), 1, concurrent::threads),

@@ -4,14 +4,14 @@ use anyhow::{Result, ensure};
 
 use crate::report::number;
 
-/// A figure, what it is measured against, and what is wanted.
+/// A measured value, its reference value, and the target.
 pub(super) struct Line([String; 6]);
 
 impl Line {
-    /// A figure and the one that it is measured against.
+    /// A measured value and its reference.
     ///
     /// # Errors
-    /// One of them is no figure: nothing was measured.
+    /// If either value is not a finite number: nothing was measured then.
     pub(super) fn beside(what: &str, figure: f64, reference: &str, its: f64, wanted: &str) -> Result<Self> {
         ensure!(figure.is_finite() && figure >= 0.0, "{what}: not measured");
         ensure!(its.is_finite() && its > 0.0, "{what}: {reference} was not measured");
@@ -19,17 +19,17 @@ impl Line {
         Ok(Self([what.into(), number(figure), reference.into(), number(its), ratio, wanted.into()]))
     }
 
-    /// A figure that stands for itself.
+    /// A measured value without a reference.
     ///
     /// # Errors
-    /// It is no figure: nothing was measured.
+    /// If the value is not a finite number: nothing was measured then.
     pub(super) fn alone(what: &str, figure: f64, wanted: &str) -> Result<Self> {
         ensure!(figure.is_finite() && figure >= 0.0, "{what}: not measured");
         let none = || "-".to_owned();
         Ok(Self([what.into(), number(figure), none(), none(), none(), wanted.into()]))
     }
 
-    /// How often something came to pass.
+    /// The number of times that something happened.
     pub(super) fn count(what: &str, count: u64, wanted: &str) -> Self {
         let none = || "-".to_owned();
         Self([what.into(), count.to_string(), none(), none(), none(), wanted.into()])

@@ -1,5 +1,6 @@
-//! Where users feel it: crowds, one connection, a process per transaction, recovery, a long run, readers
-//! beside writers, and what size does. Each figure stands beside what it is measured against in the same run.
+//! Performance as users notice it: many connections, one connection, a process per transaction, recovery, a
+//! long run, readers beside writers, and the effect of size. Each value stands beside a reference value from
+//! the same run.
 
 mod alone;
 mod child;
@@ -26,10 +27,10 @@ pub use child::WORKER;
 pub use sizes::sizes;
 pub use tasks::work;
 
-/// What users feel, beside what it is measured against, and what is wanted.
+/// Measures what users notice. Each row has the value, its reference, and the target.
 ///
 /// # Errors
-/// SQLite's, those of starting processes, or a figure that is none.
+/// An error of SQLite or of starting a process, or a value that was not measured.
 pub fn everyday(dir: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "everyday",

@@ -15,7 +15,7 @@ use crate::workload::median;
 
 const READERS: usize = 100;
 const WRITERS: usize = 16;
-/// Rows that they read.
+/// The number of rows in the table.
 const ROWS: i64 = 10_000;
 
 /// One transaction of a thread.
@@ -39,7 +39,7 @@ fn writer(conn: &Connection) -> Result<Step<'_>> {
     }))
 }
 
-/// Repeats a step until the time is over; how often.
+/// Repeats a step until the time is over. Returns how often it ran.
 fn repeat(mut step: Step<'_>, time: Duration) -> Result<u64> {
     let start = Instant::now();
     let mut count = 0;
@@ -50,7 +50,8 @@ fn repeat(mut step: Step<'_>, time: Duration) -> Result<u64> {
     Ok(count)
 }
 
-/// Reads per second of all readers beside so many writers, and commits per second.
+/// Lets the readers run beside this many writers. Returns the reads per second of all readers, and the commits per second
+/// of all writers.
 fn together(uri: &str, writers: usize, time: Duration) -> Result<(f64, f64)> {
     let barrier = Barrier::new(READERS + writers);
     let one = |index: usize| -> Result<u64> {
@@ -73,7 +74,7 @@ fn together(uri: &str, writers: usize, time: Duration) -> Result<(f64, f64)> {
     Ok((per_second(reads), per_second(commits)))
 }
 
-/// Reads per second alone and beside writers, and their commits per second: medians.
+/// Medians: reads per second without writers, reads per second beside writers, and commits per second of these writers.
 struct Crowd {
     alone: f64,
     beside: f64,
@@ -101,11 +102,11 @@ fn crowd(dir: &Path, parameters: Option<&str>, effort: Effort) -> Result<Crowd> 
     Ok(Crowd { alone: median(alone), beside: median(beside), commits: median(commits) })
 }
 
-/// A hundred threads that read, beside sixteen that write and alone, on `waldio` and on stock SQLite: what a commit costs a
-/// reader is that SQLite forgets its cached pages, on both.
+/// A hundred reading threads, alone and beside sixteen writing threads, on `waldio` and on stock SQLite. A commit costs a
+/// reader the same on both: SQLite discards the reader's cached pages.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub(super) fn measure(dir: &Path, effort: Effort) -> Result<Vec<Line>> {
     let waldio = crowd(dir, Some(WALDIO), effort)?;
     let stock = crowd(dir, None, effort)?;

@@ -1,4 +1,4 @@
-//! What the first connection takes after a process was killed with many commits in the log.
+//! How long the first connection takes to recover after a process was killed with many commits in the log.
 
 use std::path::Path;
 
@@ -12,24 +12,24 @@ use crate::concurrent;
 use crate::nvwal::Effort;
 use crate::workload::median;
 
-/// Commits in the log of a whole run, and at least.
+/// The number of commits in the log in a full run, and the minimum for a shorter run.
 const COMMITS: f64 = 100_000.0;
 const LEAST_COMMITS: u64 = 100;
 const MIB: f64 = (1 << 20) as f64;
-/// The part of a log that one wants to recover in a moment.
+/// The log size for which recovery should seem instantaneous.
 const PART_MIB: f64 = 64.0;
 
-/// One engine's recoveries.
+/// The recoveries of one engine.
 #[derive(Default)]
 struct Recoveries {
     milliseconds: Vec<f64>,
     log_mib: Vec<f64>,
 }
 
-/// What is recovered.
+/// A configuration to recover.
 struct Subject {
     parameters: Option<&'static str>,
-    /// Whether the page cache has none of it, as after a power failure.
+    /// Whether the files are dropped from the page cache first, as after a power failure.
     is_cold: bool,
 }
 
@@ -38,12 +38,12 @@ const STOCK_COLD: Subject = Subject { parameters: None, is_cold: true };
 const ON_WALDIO: Subject = Subject { parameters: Some(WALDIO), is_cold: false };
 const ON_NVWAL: Subject = Subject { parameters: Some(NVWAL), is_cold: false };
 
-/// Takes the files of a directory out of the page cache.
+/// Drops the files of a directory from the page cache.
 fn make_cold(dir: &Path) -> Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let file = std::fs::File::open(entry?.path())?;
         if file.metadata()?.is_file() {
-            // What is not on the disk yet stays in the cache.
+            // The kernel does not drop dirty pages, so the file is synced first.
             file.sync_all()?;
             rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
         }
@@ -52,7 +52,7 @@ fn make_cold(dir: &Path) -> Result<()> {
 }
 
 impl Recoveries {
-    /// Has a process killed after so many commits, and another one open what it left.
+    /// Kills a process after this many commits, and lets another process recover the database.
     fn take(&mut self, dir: &Path, subject: &Subject, commits: u64) -> Result<()> {
         let own = tempfile::tempdir_in(dir)?;
         let uri = concurrent::fresh(own.path(), subject.parameters);
@@ -72,10 +72,10 @@ impl Recoveries {
     }
 }
 
-/// `waldio` and `nvwal` beside stock SQLite.
+/// Recovers on `waldio` and `nvwal`, and on stock SQLite for comparison.
 ///
 /// # Errors
-/// SQLite's, those of processes, or a commit that was lost.
+/// An error of SQLite or of a process, or a commit that was lost.
 pub(super) fn measure(dir: &Path, effort: Effort) -> Result<Vec<Line>> {
     let commits = ((COMMITS * scale::part(effort)) as u64).max(LEAST_COMMITS);
     let mut recoveries: [Recoveries; 4] = Default::default();

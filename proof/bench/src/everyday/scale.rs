@@ -1,4 +1,4 @@
-//! How much is run: less where less was asked for. And on what.
+//! How much a run measures, scaled down when the user asked for less; and the settings that it uses.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use crate::workload::status;
 
 /// The settings of `waldio`.
 pub(super) const WALDIO: &str = "journal=waldio";
-/// Those of `nvwal`.
+/// The settings of `nvwal`.
 pub(super) const NVWAL: &str = "journal=nvwal&nvram=emulate";
 
-/// From so many transactions on a run is a whole one.
+/// A run with at least this many transactions is a full run.
 const WHOLE: u32 = 1000;
-/// How long a crowd works in a whole run.
+/// How long a crowd works in a full run.
 const CROWD: Duration = Duration::from_secs(2);
-/// The least that it does.
+/// The minimum time that a crowd works.
 const LEAST_CROWD: Duration = Duration::from_millis(500);
 
-/// Rounds that a median is taken of.
+/// The number of rounds whose median is taken.
 pub(super) fn rounds(effort: Effort) -> usize {
     effort.rounds.min(5)
 }
 
-/// The same for what takes long.
+/// The number of rounds for measurements that take long.
 pub(super) fn crowd_rounds(effort: Effort) -> usize {
     effort.rounds.min(3)
 }
 
-/// The part of a whole run that was asked for.
+/// The fraction of a full run that the user asked for.
 pub(super) fn part(effort: Effort) -> f64 {
     f64::from(effort.transactions.min(WHOLE)) / f64::from(WHOLE)
 }
@@ -41,10 +41,11 @@ pub(super) fn crowd_time(effort: Effort) -> Duration {
     CROWD.mul_f64(part(effort)).max(LEAST_CROWD)
 }
 
-/// An empty table in a database whose log is warm, and whose engine is at work if it has one.
+/// Creates an empty table in a database with a warm log, and checks that Duralite's engine is active if the
+/// URI asks for it.
 ///
 /// # Errors
-/// SQLite's, or the engine is not at work.
+/// An error of SQLite, or the engine is not active.
 pub(super) fn prepare(uri: &str) -> Result<Connection> {
     let conn = concurrent::prepare(uri)?;
     if uri.contains("vfs=duralite") {

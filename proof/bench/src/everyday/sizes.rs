@@ -1,4 +1,4 @@
-//! What the size of the database does to commits, and the length of the log.
+//! How the size of the database and the length of the log affect commits.
 
 use std::path::Path;
 
@@ -12,13 +12,13 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::waldio;
 
-/// Set, it asks for the sizes that take long.
+/// If this variable is set, the sizes that take long are measured too.
 const LARGE: &str = "DURALITE_BENCH_10GB";
 const MB: u64 = 1_000_000;
-/// The block of raw overwrites.
+/// The block size of the raw overwrites.
 const BLOCK_BYTES: u32 = 4096;
 
-/// What is looked at: a task, a name, how much, and whether that takes long.
+/// Each measurement: the task, its name, the size, and whether it takes long.
 const STEPS: [(&str, &str, u64, bool); 9] = [
     (SIZE, "database of 1 MB", MB, false),
     (SIZE, "database of 10 MB", 10 * MB, false),
@@ -31,17 +31,17 @@ const STEPS: [(&str, &str, u64, bool); 9] = [
     (LENGTH, "log of 10^6 frames", 1_000_000, true),
 ];
 
-/// Transactions of a round: with a database of that size they reach its checkpoints, and a log they leave about
-/// as long as it was.
+/// Transactions per round. For a database size there are enough of them to reach checkpoints. For a log length
+/// there are at most a tenth of that length, so that the log stays about as long as it was.
 fn transactions(task: &str, amount: u64, effort: Effort) -> u64 {
     let asked = u64::from(effort.transactions);
     if task == SIZE { asked * 3 } else { asked.min(amount / 10) }
 }
 
-/// Commits per second by size of the database and by length of the log, one thread on `waldio`.
+/// Commits per second by size of the database and by length of the log, for one thread on `waldio`.
 ///
 /// # Errors
-/// SQLite's, or those of starting processes.
+/// An error of SQLite, or of starting a process.
 pub fn sizes(dir: &Path, effort: Effort) -> Result<Table> {
     let mut table = Table::new(
         "everyday_sizes",

@@ -1,4 +1,4 @@
-//! Sixteen writers for two minutes: how long the log grows, and whether the pace lasts.
+//! Sixteen writers for two minutes: how large the log grows, and whether the throughput lasts.
 
 use std::path::Path;
 use std::sync::Barrier;
@@ -13,20 +13,20 @@ use crate::concurrent;
 use crate::nvwal::Effort;
 use crate::workload::status;
 
-/// How long they write in a whole run, and at least.
+/// How long the writers write in a full run, and the minimum.
 const SOAK: Duration = Duration::from_secs(120);
 const LEAST: Duration = Duration::from_secs(5);
 const WRITERS: usize = 16;
-/// How often the log is looked at.
+/// How often the size of the log is sampled.
 const LOOK: Duration = Duration::from_millis(20);
 const MIB: f64 = (1 << 20) as f64;
-/// Four times what stock's log has when it is checkpointed: 1,000 pages.
+/// Four times the size at which stock SQLite checkpoints its log, which is 1,000 pages.
 const ROOM_MIB: f64 = 16.0;
 
-/// What writers did.
+/// The results of the writers.
 #[derive(Default)]
 struct Tally {
-    /// Commits by quarter of the time.
+    /// Commits in each quarter of the time.
     quarters: [u64; 4],
     full: u64,
 }
@@ -61,7 +61,7 @@ fn write_for(uri: &str, time: Duration, all_are_open: &Barrier) -> Result<Tally>
     }
 }
 
-/// The sum of what all did, and the largest size that the log had.
+/// Lets all writers run. Returns the sum of their results, and the largest size of the log.
 fn soak(uri: &str, log: &Path, time: Duration) -> Result<(Tally, u64)> {
     let barrier = Barrier::new(WRITERS);
     std::thread::scope(|scope| {
@@ -83,7 +83,7 @@ fn soak(uri: &str, log: &Path, time: Duration) -> Result<(Tally, u64)> {
 /// Sixteen threads on `waldio`.
 ///
 /// # Errors
-/// SQLite's, but for `SQLITE_FULL`, which is counted.
+/// An error of SQLite, except `SQLITE_FULL`, which is counted.
 pub(super) fn measure(dir: &Path, effort: Effort) -> Result<Vec<Line>> {
     let time = SOAK.mul_f64(scale::part(effort)).max(LEAST);
     let own = tempfile::tempdir_in(dir)?;

@@ -1,4 +1,4 @@
-//! A process for each transaction: it starts, opens the database, does one thing and closes it.
+//! A process for each transaction: it starts, opens the database, runs one statement, and closes the database.
 
 use std::path::Path;
 use std::time::Instant;
@@ -12,10 +12,10 @@ use super::tasks::{INSERT, NOTHING, SELECT};
 use crate::concurrent;
 use crate::workload::median;
 
-/// Processes that a median is taken of.
+/// The number of processes whose median is taken.
 pub(super) const STARTS: usize = 20;
 
-/// What the processes took.
+/// The times of the processes.
 pub(super) struct Starts {
     pub(super) lines: Vec<Line>,
     /// Milliseconds of a process that does nothing.
@@ -28,10 +28,11 @@ fn milliseconds(task: &str, uri: &str) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Each task on stock SQLite, `waldio`, `nvwal`, and `waldio` with its log kept from one process to the next, in turns.
+/// Runs each task in turns on stock SQLite, `waldio`, `nvwal`, and on `waldio` with a log that each process keeps for
+/// the next.
 ///
 /// # Errors
-/// SQLite's, or those of starting processes.
+/// An error of SQLite, or of starting a process.
 pub(super) fn measure(dir: &Path) -> Result<Starts> {
     let mut dirs = Vec::new();
     let mut uris = Vec::new();

@@ -1,4 +1,4 @@
-//! What a process does that was started for one task.
+//! The tasks that a process can be started for.
 
 use std::io::Write;
 use std::time::Instant;
@@ -9,36 +9,37 @@ use rusqlite::{Connection, OpenFlags};
 use crate::concurrent;
 use crate::workload::{median, status};
 
-/// Starts and ends.
+/// Starts and exits.
 pub(super) const NOTHING: &str = "nothing";
 /// Opens, commits one insert, closes.
 pub(super) const INSERT: &str = "insert";
 /// Opens, reads a row, closes.
 pub(super) const SELECT: &str = "select";
-/// Commits so many times without a checkpoint, says how large the log is, and waits for its death.
+/// Commits a number of times without a checkpoint, prints the size of the log, and waits to be killed.
 pub(super) const COMMIT: &str = "commit";
-/// Opens and reads; says microseconds, and rows.
+/// Opens and reads the database; prints the time in microseconds, and the number of rows.
 pub(super) const RECOVER: &str = "recover";
-/// Fills a database with so many bytes; says inserts and updates per second, and its MiB of memory.
+/// Fills a database to a number of bytes; prints inserts and updates per second, and the resident memory in
+/// MiB.
 pub(super) const SIZE: &str = "size";
-/// The same with so many frames in the log.
+/// The same with a number of frames in the log instead.
 pub(super) const LENGTH: &str = "length";
 
-/// Rows of a transaction of [`COMMIT`].
+/// Rows in a transaction of [`COMMIT`].
 pub(super) const ROWS_EACH: u64 = 3;
 
-/// Rows of `filler`: four of them fill a page.
+/// The size of a row of `filler`; four rows fill a page.
 const ROW_BYTES: i64 = 1024;
-/// Most rows that one transaction fills in.
+/// The most rows that one transaction inserts into `filler`.
 const BATCH_ROWS: i64 = 10_000;
-/// Rows of `filler` that make a log long, and a page's.
+/// The number of rows of `filler` that are updated to make a log long, and the number of them in a page.
 const LONG_ROWS: i64 = 1000;
 const PAGE_ROWS: i64 = 4;
 
-/// Does one task, and prints figures.
+/// Runs one task, and prints its results.
 ///
 /// # Errors
-/// SQLite's, or there is no such task.
+/// An error of SQLite, or there is no such task.
 pub fn work(task: &str, uri: &str, numbers: &[u64]) -> Result<()> {
     let figures = match (task, numbers) {
         (NOTHING, []) => Vec::new(),
@@ -59,7 +60,7 @@ fn say(figures: &[f64]) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Opens a database that is in WAL mode, as programs do; stock SQLite knows nothing of Duralite.
+/// Opens an existing database in WAL mode as programs do; for stock SQLite, without registering Duralite.
 fn open(uri: &str) -> Result<Connection> {
     if uri.contains("vfs=duralite") {
         crate::register()?;
@@ -108,7 +109,7 @@ fn commit(uri: &str, commits: u64) -> Result<()> {
     bail!("it was not killed");
 }
 
-/// What is used of Duralite's log, or the size of stock's.
+/// The bytes in use of Duralite's log, or the size of stock SQLite's log.
 fn log_bytes(conn: &Connection, uri: &str) -> Result<f64> {
     if uri.contains("vfs=duralite") {
         return shown(conn, "log_bytes");
@@ -117,7 +118,7 @@ fn log_bytes(conn: &Connection, uri: &str) -> Result<f64> {
     Ok(std::fs::metadata(format!("{path}-wal"))?.len() as f64)
 }
 
-/// A number that `PRAGMA duralite` shows.
+/// A number from `PRAGMA duralite`.
 fn shown(conn: &Connection, name: &str) -> Result<f64> {
     let status = status(conn)?;
     let value = status.get(name).with_context(|| format!("PRAGMA duralite shows no {name}"))?;
@@ -136,7 +137,7 @@ fn recover(uri: &str) -> Result<Vec<f64>> {
     Ok(vec![micros, rows as f64])
 }
 
-/// A database with tables for inserts and for updates, and rows in the second one.
+/// A database with an empty table for inserts, and a table with `bytes` of rows for updates.
 fn filled(uri: &str, bytes: i64) -> Result<(Connection, i64)> {
     let conn = concurrent::open(uri)?;
     conn.execute_batch(concurrent::TABLE)?;
@@ -162,7 +163,7 @@ fn empty_log(conn: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// Inserts per second, and updates of random rows per second, of all rounds.
+/// For each round, inserts per second and updates of random rows per second.
 #[derive(Default)]
 struct Rates {
     inserts: Vec<f64>,
@@ -182,7 +183,7 @@ impl Rates {
         let mut update = conn.prepare("UPDATE filler SET v=?1 WHERE id=?2")?;
         let start = Instant::now();
         for number in 0..transactions {
-            // A row that is written as it is makes no transaction.
+            // Each value is new: SQLite would commit nothing for a row that does not change.
             let value = format!("round {} row {number:>width$}", self.updates.len(), width = payload.len());
             let changed = update.execute((value, random.i64(1..=rows)))?;
             ensure!(changed == 1, "an update found {changed} rows");
@@ -217,7 +218,7 @@ fn length(uri: &str, frames: u64, transactions: u64, rounds: u64) -> Result<Vec<
     rates.figures()
 }
 
-/// Updates pages, many in a transaction, until the log has so many frames.
+/// Updates pages, many in one transaction, until the log has this many frames.
 fn lengthen(conn: &Connection, frames: f64) -> Result<()> {
     let mut update = conn.prepare("UPDATE filler SET v=hex(randomblob(50)) WHERE id<=?1")?;
     let mut have = shown(conn, "log_frames")?;
@@ -232,7 +233,7 @@ fn lengthen(conn: &Connection, frames: f64) -> Result<()> {
     Ok(())
 }
 
-/// Resident memory of this process.
+/// The resident memory of this process.
 fn resident_mib() -> Result<f64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

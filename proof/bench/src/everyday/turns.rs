@@ -1,4 +1,4 @@
-//! What waiting for a turn takes where nothing else is done: threads that hand one over from each to the next.
+//! How long a thread waits for its turn when the threads do nothing but pass the turn on in a ring.
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// How long whoever has the lock may go on while others wait.
+/// How long the lock holder may go on while others wait.
 pub(super) const TURN: Duration = Duration::from_micros(300);
 
 struct Ring {
@@ -15,7 +15,7 @@ struct Ring {
     threads: OnceLock<Vec<Thread>>,
 }
 
-/// The longest that one of so many threads has waited from the end of its turn to the beginning of its next.
+/// The longest time that one of `count` threads waited between the end of its turn and the start of its next.
 pub(super) fn longest_wait(count: usize, time: Duration) -> Duration {
     let ring =
         Ring { whose: AtomicUsize::new(count), over: AtomicBool::new(false), threads: OnceLock::new() };

@@ -1,11 +1,11 @@
-//! What an application does to its database.
+//! A model of what an application does to its database.
 
 use rusqlite::types::Value;
 
 use super::model::Model;
 use super::paper::Trace;
 
-/// What table 3 counts a statement as.
+/// The category under which table 3 counts a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// An insert, update or delete.
@@ -17,7 +17,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// Whether it writes nothing.
+    /// Whether it only reads.
     #[must_use]
     pub fn reads(self) -> bool {
         self != Self::Update
@@ -26,46 +26,47 @@ impl Purpose {
 
 /// A statement that an application prepares, and how its values are drawn.
 pub struct Kind {
-    /// What it counts as.
+    /// Its category.
     pub purpose: Purpose,
-    /// How often it is chosen among those of its purpose: alone, and between `BEGIN` and `COMMIT`.
+    /// How often it is chosen among the statements of its category: outside a batch, and between `BEGIN` and
+    /// `COMMIT`.
     pub weights: (u64, u64),
-    /// Its text.
+    /// The SQL text.
     pub sql: &'static str,
-    /// Its values.
+    /// Draws the values.
     pub bind: fn(&mut Model) -> Vec<Value>,
 }
 
-/// In which order statements come.
+/// The order of statements.
 #[derive(Debug, Clone, Copy)]
 pub enum Order {
-    /// As the weights say, by chance.
+    /// At random, according to their weights.
     Mixed,
-    /// So many of each kind, one kind after the other.
+    /// A fixed number of each kind, one kind after the other.
     Phases(&'static [u32]),
 }
 
-/// Rows that are there from the beginning.
+/// Rows that are in the database at the start.
 pub struct Fill {
-    /// How many.
+    /// The number of rows.
     pub rows: u32,
     /// The insert.
     pub sql: &'static str,
-    /// Its values.
+    /// Draws the values.
     pub bind: fn(&mut Model) -> Vec<Value>,
 }
 
 /// An application.
 pub struct App {
-    /// What the paper counted.
+    /// The counts in the paper.
     pub paper: &'static Trace,
     /// Tables and indexes.
     pub schema: &'static str,
-    /// What is in them at the beginning.
+    /// The rows in the tables at the start.
     pub fill: &'static [Fill],
-    /// How many of a hundred reads are transactions of their own.
+    /// The percentage of reads that are transactions of their own.
     pub reads_alone: u32,
-    /// In which order statements come.
+    /// The order of statements.
     pub order: Order,
     /// The statements.
     pub kinds: &'static [Kind],
@@ -89,7 +90,7 @@ pub const fn join(weight: u64, sql: &'static str, bind: fn(&mut Model) -> Vec<Va
     Kind { purpose: Purpose::Join, weights: (weight, weight), sql, bind }
 }
 
-/// Rows to begin with.
+/// Rows that are in the database at the start.
 #[must_use]
 pub const fn fill(rows: u32, sql: &'static str, bind: fn(&mut Model) -> Vec<Value>) -> Fill {
     Fill { rows, sql, bind }

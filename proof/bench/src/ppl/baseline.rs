@@ -1,4 +1,4 @@
-//! Figure 6 and table 5: how long the workloads take, with databases on the disk.
+//! Figure 6 and table 5: the run times of the workloads with databases on disk.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use super::timing::{ROUNDS, Timing, time};
 use crate::nvwal::Effort;
 use crate::report::{Table, number};
 
-/// Figure 6 and table 5, of the same runs.
+/// Figure 6 and table 5, from the same runs.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn figure6(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     let mut configs = vec![Config::delete(), Config::wal()];
     for latency in [Latency::None, Latency::Pcm] {

@@ -1,4 +1,4 @@
-//! Counts what table 3 counts, of a workload: how near it is to the paper's trace.
+//! Counts for a workload what table 3 counts, to show how close it is to the paper's trace.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,18 +11,18 @@ use super::config::Config;
 use super::generate::Workload;
 use super::replay::{Database, Template, run};
 
-/// Of a log that SQLite writes: its header, and a frame with its page; a frame begins with the page's number.
+/// SQLite's log: the size of its header, and of a frame with its page. A frame begins with the page's number.
 const WAL_HEADER: usize = 32;
 const WAL_FRAME: usize = 24 + 4096;
 
-/// A line of table 3.
+/// A row of table 3.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Census {
     /// Transactions.
     pub transactions: usize,
-    /// Those of them between `BEGIN` and `COMMIT`.
+    /// Transactions between `BEGIN` and `COMMIT`.
     pub batches: usize,
-    /// Statements in one of these.
+    /// Mean number of statements in such a transaction.
     pub statements_per_batch: f64,
     /// Joins among all statements, in percent.
     pub joins: f64,
@@ -30,19 +30,21 @@ pub struct Census {
     pub updates: f64,
     /// Transactions that write.
     pub writing: usize,
-    /// Pages that SQLite hands to its log, per transaction.
+    /// Pages that SQLite writes to its log, per transaction.
     pub pages_per_transaction: f64,
-    /// Different pages among them: what a log that is emptied once at the end writes home.
+    /// The number of different pages among them. A log that is checkpointed only once, at the end, writes so
+    /// many pages home.
     pub different_pages: usize,
-    /// Size of the database in the end, in megabytes of 1,048,576 bytes.
+    /// Size of the database at the end, in megabytes of 1,048,576 bytes.
     pub megabytes: f64,
 }
 
 impl Census {
-    /// Counts, and runs the workload once on stock SQLite to count pages; files are in `dir`.
+    /// Counts the statements, and runs the workload once on stock SQLite to count pages. Its files are in
+    /// `dir`.
     ///
     /// # Errors
-    /// SQLite's and the file system's.
+    /// An error of SQLite or of the file system.
     pub fn of(dir: &Path, workload: &Workload) -> Result<Self> {
         let transactions = workload.transactions.len();
         let batches = || workload.transactions.iter().filter(|transaction| transaction.batch);
@@ -73,7 +75,8 @@ impl Census {
     }
 }
 
-/// The pages in a log that is not checkpointed before the end, and the bytes of the database after it is.
+/// The pages in a log that is checkpointed only at the end, and the size of the database after that
+/// checkpoint in bytes.
 fn pages_and_size(dir: &Path, workload: &Workload) -> Result<(Vec<u32>, u64)> {
     let template = Template::new(dir, workload)?;
     let database = Database::new(dir, &template, &Config::wal())?;

@@ -1,4 +1,5 @@
-//! What workloads are run on: stock SQLite in its journal modes, and Duralite's engines with the same NVRAM.
+//! The configurations on which workloads run: stock SQLite in its journal modes, and Duralite's engines, all
+//! with the same NVRAM.
 
 use std::path::Path;
 use std::sync::Once;
@@ -7,12 +8,12 @@ use duralite_journal::engines;
 
 use super::paper::{PCM_FENCE_NS, PCM_READ_NS, PCM_WRITE_NS};
 
-/// What a log in NVRAM may take, whichever engine keeps it.
+/// The limit of a log in NVRAM, for every engine.
 const LOG_LIMIT: &str = "64m";
-/// Sizes of a page's log, in bytes: the default first, as in the paper.
+/// Sizes of a page's log sector in bytes. The first is the default, as in the paper.
 const SECTORS: [u32; 3] = [4096, 8192, 12_288];
 
-/// The latency that emulated NVRAM is given.
+/// The latency of emulated NVRAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Latency {
     /// That of the machine's memory.
@@ -21,7 +22,7 @@ pub enum Latency {
     Pcm,
 }
 
-/// How PCM's latencies are set, for notes.
+/// Explains in a table's note how PCM's latencies are set.
 #[must_use]
 pub fn pcm_note() -> String {
     format!(
@@ -31,7 +32,7 @@ pub fn pcm_note() -> String {
     )
 }
 
-/// Which line of the paper's tables a configuration stands beside.
+/// The row of the paper's tables that a configuration is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InPaper {
     /// SQLite with a rollback journal that is deleted.
@@ -40,18 +41,18 @@ pub enum InPaper {
     Wal,
     /// SQLite/PPL.
     Ppl,
-    /// Not in it.
+    /// The paper has no such row.
     Absent,
 }
 
-/// A way to keep a database.
+/// A configuration: how a database is kept.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The name in tables.
     pub name: String,
-    /// What the paper has beside it.
+    /// The row of the paper's tables to compare it with.
     pub in_paper: InPaper,
-    /// Parameters of the URI; none for stock SQLite.
+    /// Parameters of the URI; `None` for stock SQLite.
     parameters: Option<String>,
 }
 
@@ -74,13 +75,13 @@ impl Config {
         Self::in_nvram("nvwal", InPaper::Absent, "journal=nvwal", latency)
     }
 
-    /// `journal=ppl` with its default settings; none where there is no such engine.
+    /// `journal=ppl` with its default settings; `None` if this build has no such engine.
     #[must_use]
     pub fn ppl(latency: Latency) -> Option<Self> {
         Self::sectors(latency).into_iter().next()
     }
 
-    /// `journal=ppl` with sectors of each size; empty where there is no such engine.
+    /// `journal=ppl` with sectors of each size; empty if this build has no such engine.
     #[must_use]
     pub fn sectors(latency: Latency) -> Vec<Self> {
         static ONCE: Once = Once::new();
@@ -113,13 +114,13 @@ impl Config {
         self.in_paper != InPaper::Delete
     }
 
-    /// Whether it is one of Duralite's.
+    /// Whether the configuration uses Duralite.
     #[must_use]
     pub fn is_duralite(&self) -> bool {
         self.parameters.is_some()
     }
 
-    /// The name of a database for SQLite.
+    /// The URI by which SQLite opens the database.
     #[must_use]
     pub fn uri(&self, database: &Path) -> String {
         match &self.parameters {

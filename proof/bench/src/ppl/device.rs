@@ -15,15 +15,15 @@ use crate::nvwal::Effort;
 use crate::report::Table;
 
 const PAGE: u64 = 4096;
-/// Size of the disk that is made for this.
+/// Size of the loop device for this measurement.
 const DISK_MIB: u64 = 256;
 
-/// Pages written while a workload ran, until its database was closed and everything synced.
+/// Pages written from the start of a workload until its database was closed and everything was synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Pages {
-    /// Handed to the kernel in system calls.
+    /// Pages passed to the kernel by system calls.
     asked: u64,
-    /// What came to the device, if that could be traced.
+    /// Pages that reached the device, if they could be traced.
     device: Option<OnDevice>,
 }
 
@@ -48,18 +48,19 @@ impl OnDevice {
 }
 
 impl Pages {
-    /// By SQLite, into the database and its logs.
+    /// Pages that SQLite wrote to the database and its logs.
     fn by_sqlite(&self) -> u64 {
         self.device.map_or(self.asked, |device| device.database + device.log)
     }
 
-    /// With those of the file system.
+    /// Pages that SQLite and the file system wrote.
     fn all(&self) -> Option<u64> {
         self.device.map(|device| device.database + device.log + device.file_system)
     }
 }
 
-/// Runs a workload and closes its database; everything is on the device then.
+/// Runs a workload and closes its database. On return everything is on the device. Returns the pages passed
+/// to the kernel.
 fn complete(database: &Database, prepared: &Prepared) -> Result<u64> {
     let before = Bytes::now()?;
     let conn = database.open()?;
@@ -71,7 +72,7 @@ fn complete(database: &Database, prepared: &Prepared) -> Result<u64> {
     Ok(asked)
 }
 
-/// Counts on a disk of its own, or else without a device.
+/// Counts the pages of a workload, on the loop device if there is one, else without tracing a device.
 fn count(dir: &Path, disk: Option<&LoopDisk>, prepared: &Prepared, config: &Config) -> Result<Pages> {
     let Some(disk) = disk else {
         let database = Database::new(dir, &prepared.template, config)?;
@@ -85,7 +86,7 @@ fn count(dir: &Path, disk: Option<&LoopDisk>, prepared: &Prepared, config: &Conf
     Ok(Pages { asked: asked?, device: Some(OnDevice::new(&summary)) })
 }
 
-/// A disk that can be traced; says so if there is none.
+/// A loop device that can be traced. Prints the reason if tracing fails.
 fn traceable_disk() -> Option<LoopDisk> {
     let disk = LoopDisk::new(DISK_MIB)?;
     match Tracer::at(&disk.path()).run(|| ()) {
@@ -117,7 +118,7 @@ const COLUMNS: [&str; 14] = [
 /// Table 4: pages written to the device.
 ///
 /// # Errors
-/// SQLite's and the tracer's.
+/// An error of SQLite or of the tracer.
 pub fn table4(dir: &Path, _: Effort) -> Result<Table> {
     let mut table =
         Table::new("ppl_table4", "SQLite/PPL table 4: pages of 4 KiB written to the device", &COLUMNS);
@@ -141,7 +142,7 @@ pub fn table4(dir: &Path, _: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// `bases` are WAL's and `nvwal`'s pages.
+/// A row of the table. The last argument holds the pages of WAL and of `nvwal`.
 fn row(prepared: &Prepared, config: &Config, pages: &Pages, (wal, nvwal): &(Pages, Pages)) -> Vec<String> {
     let ratio = |wal: u64, this: u64| format!("{:.2}x", wal as f64 / this.max(1) as f64);
     let none = || "-".to_owned();

@@ -1,4 +1,4 @@
-//! Workloads: the statements of an application, as many as table 3 counts, from a seed.
+//! Generates workloads from a seed: as many statements of an application as table 3 counts.
 
 use duralite_testkit::Rng;
 use rusqlite::types::Value;
@@ -10,38 +10,38 @@ use super::paper::Trace;
 /// A statement with its values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Statement {
-    /// What it counts as.
+    /// Its category.
     pub purpose: Purpose,
-    /// Its text.
+    /// The SQL text.
     pub sql: &'static str,
     /// Its values.
     pub values: Vec<Value>,
 }
 
-/// Statements that take effect together.
+/// The statements of one transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transaction {
-    /// Whether it stands between `BEGIN` and `COMMIT`.
+    /// Whether it runs between `BEGIN` and `COMMIT`.
     pub batch: bool,
-    /// What it does.
+    /// Its statements, in order.
     pub statements: Vec<Statement>,
 }
 
-/// What an application does from one moment to another.
+/// The transactions of an application over some time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
-    /// What the paper counted.
+    /// The counts in the paper.
     pub paper: &'static Trace,
     /// Tables and indexes.
     pub schema: &'static str,
-    /// What fills them before.
+    /// The statements that fill the tables before the measurement.
     pub fill: Vec<Statement>,
-    /// What is measured.
+    /// The transactions to measure.
     pub transactions: Vec<Transaction>,
 }
 
 impl Workload {
-    /// Of an application, from a seed: the same statements on any machine.
+    /// Generates the workload of an application. The same seed gives the same statements on any machine.
     #[must_use]
     pub fn new(app: &App, seed: u64) -> Self {
         let mut model = Model::new(seed);
@@ -64,20 +64,20 @@ impl Workload {
         self.transactions.iter().flat_map(|transaction| &transaction.statements)
     }
 
-    /// How many statements there are.
+    /// The number of statements.
     #[must_use]
     pub fn statement_count(&self) -> usize {
         self.statements().count()
     }
 }
 
-/// A transaction of which only the purposes are known.
+/// A transaction whose statements are not chosen yet, only their categories.
 struct Shape {
     batch: bool,
     purposes: Vec<Purpose>,
 }
 
-/// The transactions of table 3, in an order by chance. Every batch writes something.
+/// The transactions of table 3 in random order. Every batch has at least one write.
 fn shapes(app: &App, rng: &mut Rng) -> Vec<Shape> {
     let paper = app.paper;
     let alone = (paper.transactions - paper.batches) as usize;
@@ -96,7 +96,8 @@ fn shapes(app: &App, rng: &mut Rng) -> Vec<Shape> {
         .map(|size| Shape { batch: true, purposes: vec![Purpose::Update; size] })
         .collect();
     shapes.extend((0..alone).map(|_| Shape { batch: false, purposes: vec![Purpose::Update] }));
-    // A place is a transaction and a statement in it; the last statement of each batch stays an update.
+    // A place is a transaction and a statement in it. The last statement of each batch is no place: it
+    // remains an update.
     let mut places: [Vec<(usize, usize)>; 2] = Default::default();
     for (at, shape) in shapes.iter().enumerate() {
         let free = if shape.batch { shape.purposes.len() - 1 } else { 1 };
@@ -112,7 +113,7 @@ fn shapes(app: &App, rng: &mut Rng) -> Vec<Shape> {
     shapes
 }
 
-/// Sizes of so many batches, at least 1 each, `total` together.
+/// Random sizes of `batches` batches. Each is at least 1, and their sum is `total`.
 fn sizes(batches: usize, total: usize, rng: &mut Rng) -> Vec<usize> {
     let mean = total / batches.max(1);
     let mut sizes: Vec<usize> =
@@ -138,7 +139,7 @@ fn shuffle<T>(items: &mut [T], rng: &mut Rng) {
 /// Chooses the statements of transactions.
 struct Chooser<'a> {
     app: &'a App,
-    /// Statements so far.
+    /// The number of statements chosen so far.
     done: u32,
 }
 

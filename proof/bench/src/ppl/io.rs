@@ -1,4 +1,4 @@
-//! What this thread reads and writes with system calls, whether or not it comes to a device.
+//! Counts what this thread reads and writes by system calls, whether or not it reaches a device.
 
 use std::fs;
 
@@ -16,10 +16,10 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// As the kernel counts them.
+    /// The kernel's present counters.
     ///
     /// # Errors
-    /// The kernel does not.
+    /// If the kernel does not provide the counters.
     pub fn now() -> Result<Self> {
         let text = fs::read_to_string(COUNTERS).context(COUNTERS)?;
         let counter = |name: &str| {
@@ -30,7 +30,7 @@ impl Bytes {
         Ok(Self { read: counter("rchar:")?, written: counter("wchar:")? })
     }
 
-    /// What has come since.
+    /// The bytes read and written since then.
     ///
     /// # Errors
     /// As [`Bytes::now`].

@@ -1,4 +1,4 @@
-//! Figure 8: how long the workloads take in memory, and in PCM.
+//! Figure 8: the run times of the workloads with files in memory and in PCM.
 
 use std::path::Path;
 
@@ -11,9 +11,9 @@ use super::timing::{ROUNDS, Timing, time};
 use crate::nvwal::Effort;
 use crate::report::{Table, number};
 
-/// Where files in memory are.
+/// The directory of files in memory.
 const MEMORY: &str = "/dev/shm";
-/// Nanoseconds that PCM would take for what was read and written with system calls.
+/// Nanoseconds that PCM would take for the bytes that were read and written by system calls.
 fn in_pcm_ns(timing: &Timing) -> u64 {
     let lines = |bytes: u64, ns: u32| bytes.div_ceil(PCM_LINE_BYTES) * u64::from(ns);
     lines(timing.bytes.written, PCM_WRITE_NS) + lines(timing.bytes.read, PCM_READ_NS)
@@ -22,7 +22,7 @@ fn in_pcm_ns(timing: &Timing) -> u64 {
 /// Figure 8: databases and logs in memory, and in PCM.
 ///
 /// # Errors
-/// SQLite's, or there is no place for files in memory.
+/// An error of SQLite, or there is no directory for files in memory.
 pub fn figure8(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     let memory = tempfile::tempdir_in(MEMORY).context(MEMORY)?;
     let rounds = effort.rounds.min(ROUNDS);

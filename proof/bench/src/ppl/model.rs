@@ -1,4 +1,5 @@
-//! What a generator remembers of the database that its statements make, and draws their values from.
+//! A model of the database that a generator's statements build. The generator draws the statements' values
+//! from the model.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,12 +9,12 @@ use rusqlite::types::Value;
 
 /// Consonants and vowels alternate in words.
 const LETTERS: [&[u8]; 2] = [b"bcdfghklmnprstvz", b"aeiou"];
-/// Milliseconds of the first thing that happens.
+/// The time of the first event, in milliseconds since 1970.
 const EPOCH: i64 = 1_356_998_400_000;
-/// An application stays with the same conversation, page or person for so many transactions.
+/// The mean number of transactions for which an application stays with the same conversation, page or person.
 const STAY: u64 = 6;
 
-/// The rows that there are, a clock, and randomness that a seed reproduces.
+/// The rows that exist, a clock, and a random generator with a seed.
 pub struct Model {
     rng: Rng,
     rows: BTreeMap<&'static str, Range<i64>>,
@@ -22,32 +23,32 @@ pub struct Model {
 }
 
 impl Model {
-    /// Of an empty database.
+    /// The model of an empty database.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { rng: Rng::new(seed), rows: BTreeMap::new(), clock: EPOCH, subject: 0 }
     }
 
-    /// What decisions are drawn from.
+    /// The random generator.
     pub fn rng(&mut self) -> &mut Rng {
         &mut self.rng
     }
 
-    /// To be called between transactions: now and then the application turns to something else.
+    /// Must be called between transactions: at random, the application turns to another subject.
     pub fn turn(&mut self) {
         if self.rng.chance(STAY) {
             self.subject = self.rng.draw();
         }
     }
 
-    /// A row that is appended to a table; rows are numbered from 1.
+    /// Appends a row to a table, and returns its number. Rows are numbered from 1.
     pub fn append(&mut self, table: &'static str) -> Value {
         let rows = self.rows.entry(table).or_insert(1..1);
         rows.end += 1;
         Value::Integer(rows.end - 1)
     }
 
-    /// The oldest row of a table, which is there no longer then.
+    /// Removes the oldest row of a table, and returns its number.
     pub fn remove_oldest(&mut self, table: &'static str) -> Value {
         let rows = self.rows.entry(table).or_insert(1..1);
         let oldest = rows.start;
@@ -73,12 +74,12 @@ impl Model {
         self.recent(table, u64::MAX)
     }
 
-    /// What the application is busy with now, one of so many.
+    /// The subject that the application is busy with now, one of `among`.
     pub fn subject(&self, among: u64) -> Value {
         Value::Integer((self.subject % among.max(1)).cast_signed() + 1)
     }
 
-    /// The time, in milliseconds; it passes.
+    /// The present time in milliseconds. Each call advances the clock.
     pub fn now(&mut self) -> Value {
         self.clock += self.rng.below(60_000).cast_signed();
         Value::Integer(self.clock)
@@ -89,18 +90,18 @@ impl Model {
         Value::Integer(self.rng.below(bound).cast_signed())
     }
 
-    /// An identifier as servers give them that number things in order.
+    /// An identifier of a server that numbers objects in order.
     pub fn ordered_id(&mut self) -> Value {
         self.clock += 1 + self.rng.below(30_000).cast_signed();
         Value::Integer(self.clock << 8)
     }
 
-    /// An identifier as servers give them: it says nothing.
+    /// An identifier of a server whose numbers are random.
     pub fn server_id(&mut self) -> Value {
         Value::Integer(self.rng.draw().cast_signed())
     }
 
-    /// Words of so many letters together.
+    /// Text of random words, of a random length within `letters`.
     pub fn text(&mut self, letters: Range<u64>) -> Value {
         let wanted = self.between(letters);
         let mut text = String::with_capacity(wanted);
@@ -121,12 +122,12 @@ impl Model {
     /// The address of a page of a site.
     pub fn url(&mut self, site: &Value, page: &Value) -> Value {
         let number = |value: &Value| if let Value::Integer(number) = value { *number } else { 0 };
-        // The same page has the same address.
+        // The same page always has the same address.
         let tail = (number(page) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Value::Text(format!("http://www.site{:03}.com/news/{:x}", number(site), tail))
     }
 
-    /// So many bytes that look like a compressed picture.
+    /// Random bytes like those of a compressed picture, of a random length within `bytes`.
     pub fn blob(&mut self, bytes: Range<u64>) -> Value {
         let wanted = self.between(bytes);
         Value::Blob((0..wanted).map(|_| self.rng.draw() as u8).collect())

@@ -1,46 +1,46 @@
-//! What the paper says: SQLite/PPL (Oh, Kim, Lee, Moon; PVLDB 8(12), 2015), section 4.
+//! Data from the paper: SQLite/PPL (Oh, Kim, Lee, Moon; PVLDB 8(12), 2015), section 4.
 
-/// A line of table 3, with what tables 4 to 6 say of the same trace.
+/// A row of table 3, with the data of tables 4 to 6 on the same trace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trace {
     /// The application.
     pub name: &'static str,
     /// Transactions, of one statement or of many.
     pub transactions: u32,
-    /// Those of them between `BEGIN` and `COMMIT`.
+    /// Transactions between `BEGIN` and `COMMIT`.
     pub batches: u32,
-    /// Statements in one of these.
+    /// Mean number of statements in such a transaction.
     pub statements_per_batch: f64,
     /// Joins among all statements, in percent.
     pub joins: f64,
     /// Inserts, updates and deletes among all statements, in percent.
     pub updates: f64,
-    /// Page writes that SQLite asks for, per transaction.
+    /// Page writes that SQLite requests, per transaction.
     pub pages_per_transaction: f64,
     /// Bytes of an average log record.
     pub record_bytes: f64,
     /// Log records per transaction.
     pub records_per_transaction: f64,
-    /// Size of the database in the end, in megabytes.
+    /// Size of the database at the end, in megabytes.
     pub megabytes: f64,
     /// Table 4: pages written by SQLite and by the file system, for DELETE, WAL and SQLite/PPL.
     pub written: [(u32, u32); 3],
     /// Table 5: milliseconds per statement, for DELETE, WAL and SQLite/PPL.
     pub latency_ms: [f64; 3],
-    /// Table 6; the benchmark has no reads.
+    /// Table 6; `None` for the benchmark, which has no reads.
     pub reads: Option<Reads>,
 }
 
-/// A line of table 6.
+/// A row of table 6.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reads {
     /// Pages read.
     pub pages: u32,
-    /// Those of them that were rolled forward.
+    /// Pages among them that were rolled forward.
     pub rolled: u32,
     /// Milliseconds for all reads.
     pub elapsed_ms: f64,
-    /// Milliseconds of these in rolling forward.
+    /// The part of these milliseconds that was spent rolling pages forward.
     pub roll_ms: f64,
 }
 
@@ -155,7 +155,7 @@ pub const ANDROBENCH: Trace = Trace {
 pub const PCM_WRITE_NS: u32 = 2 * 7500;
 /// Two reads, as above.
 pub const PCM_READ_NS: u32 = 2 * 408;
-/// The paper names no barrier: what it waits for is in the write.
+/// The paper names no barrier: its latency of a write includes all waiting.
 pub const PCM_FENCE_NS: u32 = 0;
-/// What the two above are for.
+/// The size of the line that [`PCM_WRITE_NS`] and [`PCM_READ_NS`] apply to.
 pub const PCM_LINE_BYTES: u64 = 64;

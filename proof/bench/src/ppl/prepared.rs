@@ -1,4 +1,4 @@
-//! The six workloads, ready to be run.
+//! The six workloads, ready to run.
 
 use std::path::Path;
 
@@ -8,22 +8,22 @@ use super::apps;
 use super::generate::Workload;
 use super::replay::Template;
 
-/// The seed that all figures are measured with.
+/// The seed of all measured workloads.
 pub const SEED: u64 = 2015;
 
-/// A workload and what its database begins with.
+/// A workload and the initial contents of its database.
 pub struct Prepared {
-    /// What is run.
+    /// The transactions to run.
     pub workload: Workload,
-    /// What it is run on.
+    /// The initial database.
     pub template: Template,
 }
 
 impl Prepared {
-    /// All six, in the paper's order; files are in `dir` meanwhile.
+    /// Prepares all six workloads, in the paper's order. Temporary files are in `dir`.
     ///
     /// # Errors
-    /// SQLite's and the file system's.
+    /// An error of SQLite or of the file system.
     pub fn all(dir: &Path) -> Result<Vec<Self>> {
         let each = |app: &super::app::App| {
             let workload = Workload::new(app, SEED);
@@ -32,7 +32,7 @@ impl Prepared {
         apps::ALL.into_iter().map(each).collect()
     }
 
-    /// The application.
+    /// The name of the application.
     #[must_use]
     pub fn name(&self) -> String {
         self.workload.paper.name.to_owned()

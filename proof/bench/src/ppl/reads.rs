@@ -1,4 +1,4 @@
-//! Table 6: what reads cost when the newest changes are in a log.
+//! Table 6: the cost of reads while the newest changes are in a log.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -14,19 +14,19 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{median, status};
 
-/// What an engine that rolls pages forward tells of it.
+/// The names under which an engine that rolls pages forward counts this in `PRAGMA duralite`.
 const ROLLED_PAGES: &str = "pages_rolled";
 const ROLL_NS: &str = "roll_forward_ns";
 
-/// How all reads of a workload went on a new connection.
+/// The result of all reads of a workload on a new connection.
 struct Reads {
     pages: f64,
     ms: f64,
-    /// Pages rolled forward, and milliseconds for that.
+    /// The number of pages rolled forward, and the milliseconds spent on it.
     rolled: Option<(f64, f64)>,
 }
 
-/// Pages that a connection has read past its cache.
+/// The number of pages that a connection has read and that were not in its cache.
 #[allow(unsafe_code, reason = "rusqlite has no call for the counters of a connection")]
 fn pages_read(conn: &Connection) -> Result<f64> {
     let (mut current, mut highest) = (0, 0);
@@ -49,7 +49,7 @@ fn counters(conn: &Connection, config: &Config) -> Result<HashMap<String, String
     if config.is_duralite() { status(conn) } else { Ok(HashMap::new()) }
 }
 
-/// All reads on a connection with an empty cache, while another one keeps the database open.
+/// Runs all reads on a connection with an empty cache, while another connection keeps the database open.
 fn read_once(database: &Database, prepared: &Prepared, config: &Config) -> Result<Reads> {
     let conn = database.open()?;
     let (before, pages) = (counters(&conn, config)?, pages_read(&conn)?);
@@ -63,7 +63,7 @@ fn read_once(database: &Database, prepared: &Prepared, config: &Config) -> Resul
     Ok(Reads { pages, ms: elapsed.as_secs_f64() * 1e3, rolled })
 }
 
-/// For every configuration, and besides for engines that roll pages forward.
+/// The columns for every configuration, and the additional ones for engines that roll pages forward.
 const COLUMNS: [&str; 5] = ["workload", "mode", "pages read", "paper: pages read", "ms"];
 const ROLLING_COLUMNS: [&str; 6] =
     ["pages rolled forward", "ms for that", "share", "paper: rolled forward", "paper: ms", "paper: share"];
@@ -71,7 +71,7 @@ const ROLLING_COLUMNS: [&str; 6] =
 /// Table 6: all reads, immediately after the whole workload.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn table6(dir: &Path, effort: Effort) -> Result<Table> {
     let mut configs = vec![Config::wal()];
     for latency in [Latency::None, Latency::Pcm] {

@@ -1,4 +1,4 @@
-//! Runs a workload on a configuration, from a database that is the same each time.
+//! Runs a workload on a configuration. Every run starts from the same database.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -11,17 +11,17 @@ use rusqlite::{Connection, OpenFlags, params_from_iter};
 use super::config::Config;
 use super::generate::{Statement, Workload};
 
-/// The databases that a workload begins with, as bytes of files.
+/// The initial databases of a workload, as the bytes of their files.
 pub struct Template {
     rollback: Vec<u8>,
     wal: Vec<u8>,
 }
 
 impl Template {
-    /// Makes them, with `dir` for files meanwhile.
+    /// Creates the databases; temporary files are in `dir`.
     ///
     /// # Errors
-    /// SQLite's and the file system's.
+    /// An error of SQLite or of the file system.
     pub fn new(dir: &Path, workload: &Workload) -> Result<Self> {
         let path = dir.join("template.db");
         remove(&path);
@@ -43,17 +43,17 @@ impl Template {
     }
 }
 
-/// A database file, gone when dropped.
+/// A database file that is deleted when this value is dropped.
 pub struct Database {
     path: PathBuf,
     config: Config,
 }
 
 impl Database {
-    /// Puts one there, durable.
+    /// Writes the initial database to a file, which is durable on return.
     ///
     /// # Errors
-    /// The file system's.
+    /// An error of the file system.
     pub fn new(dir: &Path, template: &Template, config: &Config) -> Result<Self> {
         crate::register()?;
         let path = dir.join("workload.db");
@@ -64,16 +64,16 @@ impl Database {
         Ok(Self { path, config: config.clone() })
     }
 
-    /// Where it is.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Opens it: normal locking, `synchronous=FULL`, automatic checkpoints as they are by default.
+    /// Opens the database with normal locking, `synchronous=FULL`, and the default automatic checkpoints.
     ///
     /// # Errors
-    /// SQLite's, or a journal mode that is not the one asked for.
+    /// An error of SQLite, or the database is in another journal mode than the configuration's.
     pub fn open(&self) -> Result<Connection> {
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_URI;
         let uri = self.config.uri(&self.path);
@@ -101,18 +101,18 @@ fn remove(database: &Path) {
     }
 }
 
-/// How a workload went.
+/// The times of a run.
 pub struct Run {
     /// Time for all statements.
     pub elapsed: Duration,
-    /// Microseconds of each statement; that of a batch's last one has its `COMMIT` in it.
+    /// Microseconds of each statement. The time of a batch's last statement includes its `COMMIT`.
     pub latencies: Vec<f64>,
 }
 
-/// Runs all of a workload.
+/// Runs all transactions of a workload.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn run(conn: &Connection, workload: &Workload) -> Result<Run> {
     let plan = Plan::new(workload.statements());
     let mut prepared = plan.prepare(conn)?;
@@ -138,10 +138,10 @@ pub fn run(conn: &Connection, workload: &Workload) -> Result<Run> {
     Ok(Run { elapsed: last - start, latencies })
 }
 
-/// Runs all reads of a workload, and nothing else; how long that took.
+/// Runs only the reads of a workload, and returns the time they took.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn run_reads(conn: &Connection, workload: &Workload) -> Result<Duration> {
     let reads: Vec<&Statement> =
         workload.statements().filter(|statement| statement.purpose.reads()).collect();
@@ -154,7 +154,7 @@ pub fn run_reads(conn: &Connection, workload: &Workload) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// Runs a statement; what it reads is looked at, column by column.
+/// Runs a statement. A read fetches every column of every row.
 fn execute(prepared: &mut rusqlite::Statement<'_>, statement: &Statement) -> Result<()> {
     if !statement.purpose.reads() {
         prepared.execute(params_from_iter(&statement.values)).with_context(|| statement.sql)?;
@@ -170,7 +170,7 @@ fn execute(prepared: &mut rusqlite::Statement<'_>, statement: &Statement) -> Res
     Ok(())
 }
 
-/// Which statements to prepare, and which of them comes when.
+/// The statements to prepare, and for each step the index of its statement.
 struct Plan {
     texts: Vec<&'static str>,
     steps: Vec<usize>,
@@ -205,7 +205,7 @@ mod tests {
     use crate::ppl::apps;
     use crate::ppl::config::Latency;
 
-    /// Of all rows of all tables.
+    /// A digest of all rows of all tables.
     fn digest(path: &Path) -> u64 {
         let conn = Connection::open(path).unwrap();
         let mut tables =

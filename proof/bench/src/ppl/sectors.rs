@@ -1,4 +1,4 @@
-//! Figure 7: what the size of log sectors makes of the time.
+//! Figure 7: how the size of log sectors affects the run time.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use super::timing::{ROUNDS, time};
 use crate::nvwal::Effort;
 use crate::report::{Table, number};
 
-/// Figure 7: sizes of log sectors. Nothing where there is no engine with sectors.
+/// Figure 7: sizes of log sectors. No table if no engine has sectors.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn figure7(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     let sectors: Vec<Config> = [Latency::None, Latency::Pcm].into_iter().flat_map(Config::sectors).collect();
     if sectors.is_empty() {

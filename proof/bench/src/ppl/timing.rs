@@ -1,4 +1,4 @@
-//! How long workloads take on several configurations, in turns.
+//! Times workloads on several configurations, which take turns.
 
 use std::path::Path;
 use std::time::Instant;
@@ -12,10 +12,10 @@ use super::replay::{Database, run};
 use crate::report::number;
 use crate::workload::median;
 
-/// Most rounds that are run: a workload is thousands of transactions already.
+/// The most rounds to run: a workload already has thousands of transactions.
 pub const ROUNDS: usize = 3;
 
-/// How a workload went on one configuration.
+/// The times of a workload on one configuration.
 pub struct Timing {
     /// The configuration.
     pub config: Config,
@@ -25,12 +25,13 @@ pub struct Timing {
     pub mean_us: f64,
     /// Microseconds of every statement of every round, in ascending order.
     pub latencies: Vec<f64>,
-    /// What was read and written with system calls, in the last round.
+    /// The bytes read and written by system calls in the last round.
     pub bytes: Bytes,
 }
 
 impl Timing {
-    /// How many times as long as this the first one took that stands beside that line of the paper.
+    /// How many times as long as this configuration the one took that corresponds to that row of the paper
+    /// (the first such one).
     #[must_use]
     pub fn times(&self, of: InPaper, all: &[Self]) -> String {
         let base = all.iter().find(|timing| timing.config.in_paper == of);
@@ -43,7 +44,7 @@ impl Timing {
         number(prepared.workload.transactions.len() as f64 * 1e3 / self.ms)
     }
 
-    /// The latency that so much of a hundred statements stay below, in microseconds.
+    /// The latency in microseconds that `percent` per cent of the statements do not exceed.
     #[must_use]
     pub fn percentile(&self, percent: usize) -> f64 {
         let at = (self.latencies.len() * percent / 100).min(self.latencies.len().saturating_sub(1));
@@ -51,10 +52,11 @@ impl Timing {
     }
 }
 
-/// Times a workload on each configuration, one after the other in each round, with its files in `dir`.
+/// Times a workload on each configuration. In each round the configurations run one after the other, with
+/// their files in `dir`.
 ///
 /// # Errors
-/// SQLite's and the file system's.
+/// An error of SQLite or of the file system.
 pub fn time(dir: &Path, prepared: &Prepared, configs: &[Config], rounds: usize) -> Result<Vec<Timing>> {
     let mut rows: Vec<Rounds> = configs.iter().map(|_| Rounds::default()).collect();
     for _ in 0..rounds {

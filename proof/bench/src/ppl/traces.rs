@@ -1,4 +1,4 @@
-//! Table 3: how near the workloads come to the paper's traces.
+//! Table 3: how close the workloads are to the paper's traces.
 
 use std::path::Path;
 
@@ -26,10 +26,10 @@ const COLUMNS: [&str; 11] = [
     "database MB",
 ];
 
-/// Table 3: each workload's counts above the paper's.
+/// Table 3: the counts of each workload above those of the paper.
 ///
 /// # Errors
-/// SQLite's.
+/// An error of SQLite.
 pub fn table3(dir: &Path, _: Effort) -> Result<Table> {
     let mut table =
         Table::new("ppl_table3", "SQLite/PPL table 3: the workloads, and the paper's traces", &COLUMNS);
@@ -76,7 +76,7 @@ pub fn table3(dir: &Path, _: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// What `nvwal` stores in its log for the whole workload.
+/// The bytes that `nvwal` stores in its log for the whole workload.
 fn logged_bytes(dir: &Path, prepared: &Prepared) -> Result<f64> {
     const NAME: &str = "stored_bytes";
     let database = Database::new(dir, &prepared.template, &Config::nvwal(Latency::None))?;
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::ppl::generate::Workload;
 
-    /// How far `value` is from the paper's, of the latter.
+    /// The relative deviation of `value` from the paper's value.
     fn off(value: f64, paper: f64) -> f64 {
         (value / paper - 1.0).abs()
     }

@@ -12,7 +12,7 @@ CREATE TABLE records(_id INTEGER PRIMARY KEY AUTOINCREMENT, c1 TEXT, c2 TEXT, c3
     c15 REAL, c16 REAL);
 ";
 
-/// What comes before the three phases.
+/// The number of transactions before the three phases.
 const RUN: u32 = 10;
 
 pub(super) static APP: App = App {
@@ -39,7 +39,7 @@ pub(super) static APP: App = App {
             "UPDATE records SET c1=?2, c2=?3, c3=?4, c4=?5, c5=?6, c6=?7, c7=?8, c8=?9, c9=?10, c10=?11, c11=?12, \
              c12=?13, c13=?14, c14=?15, c15=?16, c16=?17 WHERE _id=?1",
             |model| {
-                // Each row once, in order.
+                // Updates each row once, in order.
                 let mut values = vec![model.append("updated")];
                 values.extend(columns(model));
                 values

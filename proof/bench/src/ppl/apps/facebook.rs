@@ -1,4 +1,4 @@
-//! Facebook: most of what is on the screen is kept, with many small thumbnails as blobs.
+//! Facebook: the application stores most of what is on the screen, with many small thumbnails as blobs.
 
 use crate::ppl::app::{App, Order, fill, join, select, update};
 use crate::ppl::model::Model;
@@ -98,7 +98,7 @@ fn story(model: &mut Model) -> Vec<Value> {
     values
 }
 
-/// A small picture of a story.
+/// A small picture that belongs to a story.
 fn thumbnail(model: &mut Model) -> Vec<Value> {
     let id = model.append("media");
     vec![id, model.newest("home_stories"), model.text(60..90), model.blob(600..2600)]

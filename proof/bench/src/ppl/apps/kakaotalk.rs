@@ -1,4 +1,4 @@
-//! `KakaoTalk`, a messenger: short messages, one by one, or together after the device was out of reach.
+//! `KakaoTalk`, a messenger: short messages arrive one by one, or in a batch after the device was offline.
 
 use crate::ppl::app::{App, Order, fill, join, select, update};
 use crate::ppl::model::Model;
@@ -83,7 +83,8 @@ fn friend(model: &mut Model) -> Vec<Value> {
     vec![id, user, name, phone, model.text(20..80), model.text(40..120), model.now()]
 }
 
-/// A message; now and then a picture, of which the thumbnail is kept here and a path to the rest.
+/// A message; sometimes with a picture, whose thumbnail is in the row together with a path to the full
+/// picture.
 fn log(model: &mut Model) -> Vec<Value> {
     let id = model.append("chat_logs");
     let (server, room, user) = (model.ordered_id(), model.subject(ROOMS), model.number(120));

@@ -1,5 +1,5 @@
-//! The six applications. What is known of them is table 3 and a paragraph each; tables and statements are
-//! made so that they come to the same counts.
+//! The six applications. The paper gives table 3 and a paragraph about each. The tables and statements here
+//! are invented so that they yield the same counts.
 
 mod androbench;
 mod browser;
@@ -10,6 +10,6 @@ mod twitter;
 
 use super::app::App;
 
-/// All, in the paper's order.
+/// All applications, in the paper's order.
 pub static ALL: [&App; 6] =
     [&kakaotalk::APP, &twitter::APP, &browser::APP, &facebook::APP, &gmail::APP, &androbench::APP];

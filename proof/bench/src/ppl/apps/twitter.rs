@@ -1,4 +1,4 @@
-//! Twitter: 21 tables and 9 indexes, short texts, nearly all of them one by one.
+//! Twitter: 21 tables and 9 indexes, short texts, nearly all of them inserted one by one.
 
 use crate::ppl::app::{App, Order, fill, join, select, update};
 use crate::ppl::model::Model;
