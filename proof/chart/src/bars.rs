@@ -1,4 +1,4 @@
-//! Horizontal bars in groups, in panels side by side that share the labels at the left.
+//! Horizontal bars in groups. The panels stand side by side and share the labels at the left.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
@@ -10,9 +10,9 @@ use crate::style::{FONT, TITLE, colour, letters, short, text, text_on, title_wid
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Bars that belong together, below each other or, stacked, end to end.
+/// Bars that belong together: one below the other or, if stacked, end to end.
 pub(crate) struct Group {
-    /// At the left.
+    /// Stands at the left.
     pub(crate) label: String,
     /// The number of each bar's colour.
     pub(crate) colours: Vec<usize>,
@@ -20,34 +20,34 @@ pub(crate) struct Group {
 
 /// A column of bars.
 pub(crate) struct Panel {
-    /// Above it.
+    /// Stands above the panel.
     pub(crate) name: String,
-    /// For each group one for each of its bars; `None` draws nothing there.
+    /// For each group, a value for each of its bars; `None` draws no bar.
     pub(crate) values: Vec<Vec<Option<f64>>>,
 }
 
 /// A picture of bars.
 pub(crate) struct Bars {
-    /// Above all.
+    /// Stands above everything.
     pub(crate) title: String,
-    /// What the colours mean; empty where the labels say it.
+    /// The meanings of the colours; empty if the labels already tell them.
     pub(crate) legend: Vec<String>,
-    /// From top to bottom.
+    /// The groups from top to bottom.
     pub(crate) groups: Vec<Group>,
-    /// From left to right.
+    /// The panels from left to right.
     pub(crate) panels: Vec<Panel>,
-    /// Whether a length means the same in all panels.
+    /// Whether all panels have the same scale.
     pub(crate) is_one_scale: bool,
-    /// Whether lengths are logarithmic.
+    /// Whether the scale is logarithmic.
     pub(crate) is_log: bool,
-    /// Whether the bars of a group are one, of several colours.
+    /// Whether the bars of a group form a single bar of several colours.
     pub(crate) is_stacked: bool,
 }
 
 const ROW: i32 = 22;
 const BAR: i32 = 16;
 const PANEL: i32 = 420;
-/// For the number after the longest bar.
+/// Room for the number after the longest bar.
 const NUMBER: i32 = 64;
 const TOP: i32 = 40;
 const HEADING: i32 = 32;
@@ -57,7 +57,7 @@ impl Bars {
     /// The picture as an SVG document.
     ///
     /// # Errors
-    /// It cannot be drawn.
+    /// If the picture cannot be drawn.
     pub(crate) fn svg(&self) -> Result<String> {
         let left = GAP * 2 + self.groups.iter().map(|group| letters(&group.label)).max().unwrap_or(0);
         let width = (left + self.panels.len().max(1) as i32 * PANEL).max(title_width(&self.title));
@@ -89,7 +89,7 @@ impl Bars {
         Ok(svg)
     }
 
-    /// The heights of the groups, with gaps where one may be of several bars.
+    /// The vertical positions of the groups, with gaps between them if a group may have several bars.
     fn rows(&self, top: i32) -> Vec<Row> {
         let is_single = self.is_stacked || self.groups.iter().all(|group| group.colours.len() == 1);
         let gap = if is_single { 0 } else { GAP };
@@ -142,7 +142,7 @@ struct Row {
     end: i32,
 }
 
-/// How long bars are.
+/// Maps values to lengths of bars.
 struct Scale {
     least: f64,
     most: f64,
@@ -156,7 +156,8 @@ impl Scale {
         Self { least: known.iter().copied().fold(most, f64::min) / 2.0, most, is_log }
     }
 
-    /// Of the longest bar, between 0 and 1. On a logarithmic scale the shortest is a third of a decade long.
+    /// The length of a bar as a fraction of the longest, between 0 and 1. On a logarithmic scale the shortest
+    /// bar is a third of a decade long.
     fn length(&self, value: f64) -> f64 {
         match self.is_log {
             _ if value <= 0.0 => 0.0,

@@ -1,4 +1,4 @@
-//! From a table and the description of its figure to the picture.
+//! Draws a table as a picture, following the description of its figure.
 
 use std::path::{Path, PathBuf};
 
@@ -10,20 +10,20 @@ use crate::lines::{Lines, LinesPanel, Series};
 use crate::picture::Format;
 use crate::table::{Table, quantity};
 
-/// Draws the tables that are known and lie in a directory as `NAME.csv` into `NAME.svg` beside them; returns what was drawn.
+/// Draws each known table that is in a directory as `NAME.csv` into `NAME.svg` beside it. Returns the paths of the pictures.
 ///
 /// # Errors
-/// A file cannot be read or written, or lacks a column.
+/// If a file cannot be read or written, or lacks a column.
 pub fn draw_known_in(dir: &Path) -> Result<Vec<PathBuf>> {
     let sources = FIGURES.iter().map(|figure| dir.join(figure.table).with_extension("csv"));
     let drawn = sources.filter(|source| source.exists()).map(|source| draw_known(&source));
     Ok(drawn.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// Draws `NAME.csv` into `NAME.svg` beside it if the table is known; returns the picture's path.
+/// Draws `NAME.csv` into `NAME.svg` beside it if the table is known. Returns the path of the picture.
 ///
 /// # Errors
-/// A file cannot be read or written, or lacks a column.
+/// If the file cannot be read or written, or lacks a column.
 pub fn draw_known(source: &Path) -> Result<Option<PathBuf>> {
     let name = source.file_stem().unwrap_or_default().to_string_lossy();
     let Some(figure) = figures::of(&name) else { return Ok(None) };
@@ -32,11 +32,12 @@ pub fn draw_known(source: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(path))
 }
 
-/// Draws any table, as SVG or as PNG after the ending of the picture's name: the first column names the bars, each other one is a
-/// panel. Cells that are no numbers are left out. Bars are of the same colour whose names begin with the same word.
+/// Draws any table, as SVG or PNG according to the picture's file extension. The first column names the bars, and each further
+/// column is a panel. Cells without a number are left out. Bars have the same colour if their names begin with the same word.
 ///
 /// # Errors
-/// A file cannot be read or written, or the ending is neither `.svg` nor `.png`. A PNG cannot have letters that its fonts lack.
+/// If a file cannot be read or written, or the extension is neither `.svg` nor `.png`, or a letter for a PNG is in none of the
+/// fonts.
 pub fn draw_table(source: &Path, path: &Path, title: &str, is_log: bool) -> Result<()> {
     let format = Format::of(path)?;
     let table = Table::read(source)?;
@@ -65,7 +66,7 @@ fn draw(table: &Table, figure: &Figure) -> Result<String> {
     }
 }
 
-/// Groups of one bar each, of the same colour where labels begin with the same word.
+/// Groups of one bar each. Groups whose labels begin with the same word have the same colour.
 fn alone(labels: Vec<String>) -> Vec<Group> {
     let mut words: Vec<String> = Vec::new();
     let colour = |label: &str| {
@@ -80,7 +81,7 @@ fn alone(labels: Vec<String>) -> Vec<Group> {
     labels.into_iter().zip(colours).map(|(label, colour)| Group { label, colours: vec![colour] }).collect()
 }
 
-/// A bar: the label of its group, the name of its panel, its own name, its length.
+/// A bar: the label of its group, the name of its panel, its own name, and its value.
 struct Bar {
     label: String,
     panel: String,
@@ -129,7 +130,7 @@ fn bars(table: &Table, grouped: &Grouped, title: String) -> Result<Bars> {
     Ok(Bars { title, legend, groups, panels, is_one_scale: true, is_log, is_stacked })
 }
 
-/// What has a number, row by row.
+/// The bars for all cells that hold a number, row by row.
 fn all_bars(table: &Table, grouped: &Grouped) -> Result<Vec<Bar>> {
     let label = table.columns_of(grouped.label)?;
     let panel = grouped.panels.map(|column| table.column(column)).transpose()?;
@@ -201,13 +202,13 @@ fn lines(table: &Table, plot: &Plot, rows: &[usize]) -> Result<Vec<Series>> {
     }
 }
 
-/// A heading without the unit that is said elsewhere: in parentheses, or as it is.
+/// A heading without its unit, which the picture states elsewhere. The heading ends in the unit, or has it in parentheses.
 fn without_unit<'a>(heading: &'a str, unit: &str) -> &'a str {
     let bare = heading.strip_suffix(unit).filter(|bare| !bare.is_empty()).unwrap_or(heading);
     bare.split(" (").next().unwrap_or(bare).trim_end()
 }
 
-/// Each once, in their order.
+/// Removes duplicates and keeps the order.
 fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
     let mut found = Vec::new();
     for text in texts {

@@ -1,8 +1,9 @@
-//! Which tables are drawn, and how: a description for each, after the figures of the papers.
+//! The tables that have a picture, with a description of each picture. The pictures follow the figures of the
+//! papers.
 
 /// A table that has a picture.
 pub(crate) struct Figure {
-    /// Of the table.
+    /// The name of the table.
     pub(crate) table: &'static str,
     pub(crate) title: &'static str,
     pub(crate) kind: Kind,
@@ -13,52 +14,53 @@ pub(crate) enum Kind {
     Lines { per_row: usize, plots: &'static [Plot] },
 }
 
-/// Bars in groups: a group for each row, or for rows of the same label.
+/// Bars in groups: one group for each row, or for all rows with the same label.
 #[derive(Clone, Copy)]
 pub(crate) struct Grouped {
     /// Columns whose cells, joined, are the group's label.
     pub(crate) label: &'static [&'static str],
     pub(crate) bars: Each,
-    /// A column: each of its different cells has a panel.
+    /// A column; each of its different cells gets a panel.
     pub(crate) panels: Option<&'static str>,
-    /// What is measured, and in which unit.
+    /// The measured quantity and its unit.
     pub(crate) measure: &'static str,
     pub(crate) is_log: bool,
-    /// The bars of a group are parts of a whole.
+    /// Whether the bars of a group are parts of a whole.
     pub(crate) is_stacked: bool,
 }
 
-/// What each bar of a group is.
+/// The bars of a group.
 #[derive(Clone, Copy)]
 pub(crate) enum Each {
-    /// There is one bar only: the cell of a column, in a colour that labels which begin with the same word share.
+    /// A single bar from the cell of this column. Labels that begin with the same word share a colour.
     Row(&'static str),
-    /// Columns.
+    /// A bar for each of these columns.
     Column(&'static [&'static str]),
-    /// The rows of the same label: a column names them, another one has the figures.
+    /// A bar for each row with the same label: one column has the names, another the values.
     RowOf { name: &'static str, figure: &'static str },
 }
 
-/// Panels of lines.
+/// Panels with lines.
 pub(crate) struct Plot {
-    /// Of rows only in whose cell of a column this text is.
+    /// Draws only rows whose cell in this column is this text.
     pub(crate) only: Option<(&'static str, &'static str)>,
-    /// Columns: each different combination of their cells has a panel.
+    /// Columns; each different combination of their cells gets a panel.
     pub(crate) panels: &'static [&'static str],
     pub(crate) lines: Along,
     pub(crate) x: Axis,
     pub(crate) y: Axis,
 }
 
-/// What a line is.
+/// The data of a line.
 pub(crate) enum Along {
-    /// Columns of the table, over the numbers in another one.
+    /// A line for each of these columns, over the numbers in the column `over`.
     Column { over: &'static str, of: &'static [&'static str] },
-    /// A row, which a column names, over the numbers in those headings that are `before`, a number, and then `unit`.
+    /// A line for each row, which the column `name` names. The x values are the numbers in the headings that consist
+    /// of `before`, a number, and `unit`.
     Headings { name: &'static str, before: &'static str, unit: &'static str },
 }
 
-/// What stands beside an axis.
+/// The title and scale of an axis.
 #[derive(Clone, Copy)]
 pub(crate) struct Axis {
     pub(crate) name: &'static str,
@@ -73,7 +75,7 @@ const fn log(name: &'static str) -> Axis {
     Axis { name, is_log: true }
 }
 
-/// Of all rows.
+/// A plot of all rows.
 const fn plot(panels: &'static [&'static str], lines: Along, x: Axis, y: Axis) -> Plot {
     Plot { only: None, panels, lines, x, y }
 }
@@ -82,13 +84,13 @@ const fn figure(table: &'static str, title: &'static str, kind: Kind) -> Figure 
     Figure { table, title, kind }
 }
 
-/// Bars for rows that are alone.
+/// One bar for each row.
 const fn rows(label: &'static [&'static str], figure: &'static str, measure: &'static str) -> Kind {
     let (bars, panels) = (Each::Row(figure), None);
     Kind::Bars(Grouped { label, bars, panels, measure, is_log: false, is_stacked: false })
 }
 
-/// Bars for some columns of each row.
+/// Bars for several columns of each row.
 const fn columns(
     label: &'static [&'static str],
     of: &'static [&'static str],
@@ -99,7 +101,7 @@ const fn columns(
     Kind::Bars(Grouped { label, bars, panels, measure, is_log: false, is_stacked: false })
 }
 
-/// Parts of a whole, for each row.
+/// A stacked bar for each row; the columns are parts of a whole.
 const fn parts(label: &'static [&'static str], of: &'static [&'static str], measure: &'static str) -> Kind {
     let (bars, panels) = (Each::Column(of), None);
     Kind::Bars(Grouped { label, bars, panels, measure, is_log: false, is_stacked: true })
@@ -117,7 +119,7 @@ const fn schemes(table: &'static str, title: &'static str) -> Figure {
     figure(table, title, columns(&["added per line", "threads", "locks"], &SCHEMES, None, measure))
 }
 
-/// Bars for the configurations of the single-level store's paper.
+/// Bars for the configurations in the paper on the single-level store.
 const fn configurations(table: &'static str, title: &'static str, of: &'static [&'static str]) -> Figure {
     figure(table, title, columns(&["operation"], of, Some("pages"), "transactions/s"))
 }
@@ -395,12 +397,12 @@ const RECOVERY: Kind = Kind::Lines {
     )],
 };
 
-/// The description of a table's picture.
+/// The description of the table's picture, if the table has one.
 pub(crate) fn of(table: &str) -> Option<&'static Figure> {
     FIGURES.iter().find(|figure| figure.table == table)
 }
 
-/// Whether a table of this name is drawn.
+/// Whether a table of this name has a picture.
 #[must_use]
 pub fn is_known(table: &str) -> bool {
     of(table).is_some()

@@ -1,4 +1,4 @@
-//! What the colours of a picture mean, in lines above its panels.
+//! The legend: what the colours of a picture mean, in lines above its panels.
 
 use anyhow::Result;
 use plotters::coord::Shift;
@@ -9,17 +9,17 @@ use crate::style::{FONT, colour, letters, text};
 
 const LINE: i32 = 20;
 const SWATCH: i32 = 12;
-/// Between a swatch and its name, and, three times, before the next one.
+/// The gap between a swatch and its name. Three times this gap precedes the next swatch.
 const GAP: i32 = 6;
 
-/// Names with the place of each; their colours are those of their numbers.
+/// Names with their positions. The colour of a name is that of its index.
 pub(crate) struct Legend<'a> {
     entries: Vec<(&'a str, i32, i32)>,
     bottom: i32,
 }
 
 impl<'a> Legend<'a> {
-    /// Names from a corner on, in as many lines as the width of the picture asks for.
+    /// Places the names from a corner on, in as many lines as the width of the picture requires.
     pub(crate) fn new(names: &'a [String], (left, top): (i32, i32), width: i32) -> Self {
         let (mut x, mut y) = (left, top);
         let mut entries = Vec::new();
@@ -34,13 +34,13 @@ impl<'a> Legend<'a> {
         Self { bottom: if entries.is_empty() { top } else { y + LINE }, entries }
     }
 
-    /// Where the panels may begin.
+    /// The vertical position where the panels may begin.
     pub(crate) fn bottom(&self) -> i32 {
         self.bottom
     }
 
     /// # Errors
-    /// The back end's.
+    /// An error of the drawing backend.
     pub(crate) fn draw(&self, root: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()> {
         for (number, &(name, x, y)) in self.entries.iter().enumerate() {
             let corners = [(x, y - SWATCH / 2), (x + SWATCH, y + SWATCH / 2)];

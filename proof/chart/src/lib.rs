@@ -1,7 +1,7 @@
-//! Pictures of tables of figures: CSV files in, SVG and PNG files out.
+//! Draws pictures of tables of measurements: reads CSV files, writes SVG and PNG files.
 //!
-//! Every picture is drawn as SVG, a text without fonts of its own: it can be compared, and browsers and the book show it as it is.
-//! A PNG is made of that.
+//! Every picture is first drawn as SVG. An SVG is text without embedded fonts, so tests can compare it, and browsers and the book
+//! show it directly. A PNG is rendered from the SVG.
 
 mod bars;
 mod draw;

@@ -1,4 +1,4 @@
-//! Lines through points, in panels in rows.
+//! Lines through points, in panels that are arranged in rows.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
@@ -12,38 +12,38 @@ use crate::style::{FONT, GRID, TITLE, colour, text, title_width};
 
 /// A line.
 pub(crate) struct Series {
-    /// What the legend calls it.
+    /// The name in the legend.
     pub(crate) name: String,
-    /// Ascending by the first number.
+    /// The points in ascending order of x.
     pub(crate) points: Vec<(f64, f64)>,
 }
 
 impl Series {
-    /// Of the paper's figures, which get no marks.
+    /// Whether the line shows the paper's data, whose points get no marks.
     fn is_reference(&self) -> bool {
         self.name.contains("paper")
     }
 }
 
-/// Lines that are compared.
+/// Lines that are compared in one panel.
 pub(crate) struct LinesPanel {
-    /// Above it.
+    /// Stands above the panel.
     pub(crate) name: String,
-    /// Below it.
+    /// Stands below the panel.
     pub(crate) x: Axis,
-    /// Beside it.
+    /// Stands beside the panel.
     pub(crate) y: Axis,
-    /// Its lines.
+    /// The lines of the panel.
     pub(crate) series: Vec<Series>,
 }
 
-/// A picture of lines. Lines of the same name have the same colour, and panels of the same row the same scale beside them.
+/// A picture of lines. Lines with the same name have the same colour. Panels in the same row have the same y scale.
 pub(crate) struct Lines {
-    /// Above all panels.
+    /// Stands above all panels.
     pub(crate) title: String,
-    /// From left to right, and row by row.
+    /// The panels from left to right, row by row.
     pub(crate) panels: Vec<LinesPanel>,
-    /// How many are in a row.
+    /// The number of panels in a row.
     pub(crate) per_row: usize,
 }
 
@@ -54,13 +54,13 @@ impl Lines {
     /// The picture as an SVG document.
     ///
     /// # Errors
-    /// A panel has no points.
+    /// If a panel has no points.
     pub(crate) fn svg(&self) -> Result<String> {
         let names = self.names();
         let per_row = self.per_row.clamp(1, self.panels.len().max(1));
         let panel = if per_row < 3 { (560, 400) } else { (440, 320) };
         let width = (per_row as i32 * panel.0).max(title_width(&self.title));
-        // What a single line is stands beside it.
+        // A single line needs no legend: the y axis says what it is.
         let named = if names.len() > 1 { names.as_slice() } else { &[] };
         let legend = Legend::new(named, (GAP * 2, TOP), width);
         let rows = self.panels.chunks(per_row);
@@ -90,7 +90,7 @@ impl Lines {
         Ok(svg)
     }
 
-    /// Of all lines, each once.
+    /// The names of all lines, without duplicates.
     fn names(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for series in self.panels.iter().flat_map(|panel| &panel.series) {

@@ -1,4 +1,4 @@
-//! The file of a picture, of the kind that its name says.
+//! Writes a picture file in the format that its name asks for.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::png;
 
-/// The kinds of files.
+/// The formats of a picture file.
 #[derive(Clone, Copy)]
 pub(crate) enum Format {
     Svg,
@@ -14,10 +14,10 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// What a file's ending says, in small letters or in capitals.
+    /// The format for a file's extension, in lower or upper case.
     ///
     /// # Errors
-    /// It is the ending of neither.
+    /// If the extension belongs to neither format.
     pub(crate) fn of(path: &Path) -> Result<Self> {
         let ending = path.extension().unwrap_or_default().to_string_lossy().to_lowercase();
         match ending.as_str() {
@@ -27,10 +27,11 @@ impl Format {
         }
     }
 
-    /// Writes an SVG document into a file of this kind.
+    /// Writes an SVG document into a file of this format.
     ///
     /// # Errors
-    /// The file cannot be written, or its kind cannot show the picture; nothing is written then.
+    /// If the file cannot be written, or this format cannot show the picture; in the latter case nothing is
+    /// written.
     pub(crate) fn write(self, path: &Path, svg: &str) -> Result<()> {
         let bytes = match self {
             Self::Svg => svg.as_bytes().to_vec(),

@@ -1,6 +1,6 @@
-//! SVG as PNG, for where no SVG is shown: slides, chats, word processors.
+//! Renders SVG as PNG for programs that show no SVG, such as those for slides, chats and word processing.
 //!
-//! The letters come from fonts that are part of the program, never from the machine: a picture is the same everywhere.
+//! The fonts are part of this program and never come from the machine, so a picture is the same everywhere.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,13 +11,14 @@ use resvg::tiny_skia::{Pixmap, Transform};
 use resvg::usvg::fontdb::{Database, Source};
 use resvg::usvg::{FontResolver, Options, Tree};
 
-/// Pixels of a PNG for each one of the SVG, in either direction: text stays sharp on fine screens.
+/// Pixels of the PNG for each pixel of the SVG, in each direction. Text stays sharp on high-resolution screens.
 const SCALE: u32 = 2;
 
-/// Writes `NAME.png` beside `NAME.svg`, twice as wide and as high in pixels; returns the new picture's path.
+/// Renders `NAME.svg` into `NAME.png` beside it, with twice the width and height in pixels. Returns the path of the PNG.
 ///
 /// # Errors
-/// The SVG cannot be read or is none, has a letter that no font has, or the PNG cannot be written; nothing is written then.
+/// If the file cannot be read or is not SVG, if no font has one of its letters, or if the PNG cannot be written. Except in
+/// the last case, nothing is written.
 pub fn png_beside(svg: &Path) -> Result<PathBuf> {
     let text = std::fs::read_to_string(svg).with_context(|| format!("cannot read {}", svg.display()))?;
     let path = svg.with_extension("png");
@@ -26,7 +27,7 @@ pub fn png_beside(svg: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The bytes of the PNG file of an SVG document.
+/// Renders an SVG document into the bytes of a PNG file.
 pub(crate) fn of_svg(svg: &str) -> Result<Vec<u8>> {
     let tree = parse(svg)?;
     let size = tree.size().to_int_size();
@@ -38,14 +39,14 @@ pub(crate) fn of_svg(svg: &str) -> Result<Vec<u8>> {
     Ok(pixels.encode_png()?)
 }
 
-/// An SVG document whose texts have become shapes, all of them.
+/// Parses an SVG document and turns all of its texts into shapes.
 fn parse(svg: &str) -> Result<Tree> {
     let mut fonts = Database::new();
     let sans = *fonts
         .load_font_source(Source::Binary(Arc::new(UBUNTU_LIGHT)))
         .first()
         .context("the font for text cannot be read")?;
-    // It has signs that the other one lacks, such as arrows.
+    // The second font has signs that the first lacks, such as arrows.
     fonts.load_font_source(Source::Binary(Arc::new(HACK_REGULAR)));
     let missing = Mutex::new(None);
     let other_font = FontResolver::default_fallback_selector();
@@ -53,7 +54,8 @@ fn parse(svg: &str) -> Result<Tree> {
         fontdb: Arc::new(fonts),
         font_resolver: FontResolver {
             select_font: Box::new(move |_, _| Some(sans)),
-            // Asked for each letter that the fonts that were tried lack. What none has would be a blank or a box.
+            // resvg calls this for each letter that is not in the fonts tried so far. A letter that no font has would
+            // appear as a blank or a box.
             select_fallback: Box::new(|letter, tried, fonts| {
                 let found = other_font(letter, tried, fonts);
                 if found.is_none() {

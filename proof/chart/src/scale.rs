@@ -1,4 +1,4 @@
-//! An axis: where a number stands on it, and which numbers are written beside it.
+//! An axis: the position of each value, and the values that label the axis.
 
 use std::ops::Range;
 
@@ -6,9 +6,9 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 
 use crate::style::short;
 
-/// More numbers than these are not written beside an axis as they are.
+/// If an axis has more distinct values than this, round numbers label it instead.
 const MOST_TICKS: usize = 8;
-/// Numbers of an axis are at least this part of it apart.
+/// The minimum distance between two labels, as a fraction of the axis.
 const APART: f64 = 0.07;
 
 /// A linear or logarithmic axis.
@@ -21,7 +21,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// An axis for numbers that were chosen: they are written beside it, if they are few.
+    /// An axis for values that the experimenter chose. If they are few, they label the axis.
     pub(crate) fn of_choices(values: &[f64], is_log: bool) -> Option<Self> {
         let (least, most) = extent(values)?;
         let margin = (most - least).max(1.0) * 0.04;
@@ -42,7 +42,7 @@ impl Scale {
         Some(scale)
     }
 
-    /// An axis for numbers that were measured; a linear one begins at 0.
+    /// An axis for measured values. A linear axis starts at 0.
     pub(crate) fn of_measures(values: &[f64], is_log: bool) -> Option<Self> {
         let (least, most) = extent(values)?;
         let (from, to) = if is_log { (least / 1.2, most * 1.2) } else { (0.0, most.max(1e-9) * 1.08) };
@@ -51,7 +51,7 @@ impl Scale {
         Some(scale)
     }
 
-    /// Between 0 and 1.
+    /// The position of a value on the axis, between 0 and 1.
     fn place(&self, value: f64) -> f64 {
         let (from, to, value) = if self.is_log {
             (self.from.log10(), self.to.log10(), value.max(f64::MIN_POSITIVE).log10())
@@ -61,7 +61,7 @@ impl Scale {
         (value - from) / (to - from)
     }
 
-    /// Numbers of one digit, about five of them.
+    /// About five numbers with a single significant digit each.
     fn round_numbers(&self) -> Vec<f64> {
         if self.is_log {
             let decades = self.from.log10().floor() as i32..=self.to.log10().ceil() as i32;
@@ -103,7 +103,7 @@ impl ValueFormatter<f64> for Scale {
     }
 }
 
-/// The least and the largest.
+/// The least and the largest value.
 fn extent(values: &[f64]) -> Option<(f64, f64)> {
     let least = values.iter().copied().reduce(f64::min)?;
     Some((least, values.iter().copied().fold(least, f64::max)))

@@ -1,15 +1,15 @@
-//! What all pictures have in common.
+//! Colours, fonts and number formats that all pictures share.
 
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{Color, IntoTextStyle, RGBColor, TextStyle, WHITE};
 
 pub(crate) const INK: RGBColor = RGBColor(30, 30, 30);
 pub(crate) const GRID: RGBColor = RGBColor(225, 225, 225);
-/// Pixels.
+/// Font sizes in pixels.
 pub(crate) const TITLE: u32 = 20;
 pub(crate) const FONT: u32 = 14;
 
-/// Colours that can be told apart, also by those who see no red.
+/// Colours that are distinguishable, also for readers who see no red.
 const PALETTE: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -25,22 +25,22 @@ pub(crate) fn colour(number: usize) -> RGBColor {
     PALETTE.get(number % PALETTE.len()).copied().unwrap_or(INK)
 }
 
-/// How wide a text of [`FONT`] is, about.
+/// The approximate width of a text in [`FONT`], in pixels.
 pub(crate) fn letters(text: &str) -> i32 {
     text.chars().count() as i32 * 8
 }
 
-/// How wide a picture has to be for its title, about.
+/// The approximate width that a picture needs for its title, in pixels.
 pub(crate) fn title_width(title: &str) -> i32 {
     title.chars().count() as i32 * 11 + 24
 }
 
-/// Text of a size, anchored at its left or right end, or in its middle.
+/// A text style of a size, anchored at the text's left end, right end or middle.
 pub(crate) fn text(size: u32, anchor: HPos) -> TextStyle<'static> {
     inked(INK, size, anchor)
 }
 
-/// Text in the middle of a ground of a colour, in which it can be read.
+/// A style for centred text on a background of a palette colour, dark or white so that it is readable.
 pub(crate) fn text_on(number: usize) -> TextStyle<'static> {
     let RGBColor(red, green, blue) = colour(number);
     let brightness = (u32::from(red) * 3 + u32::from(green) * 6 + u32::from(blue)) / 10;
@@ -54,7 +54,7 @@ fn inked(ink: RGBColor, size: u32, anchor: HPos) -> TextStyle<'static> {
         .pos(Pos::new(anchor, VPos::Center))
 }
 
-/// A number as it stands in a picture, of three digits or a few more.
+/// Formats a number for a picture, with about three digits.
 pub(crate) fn short(value: f64) -> String {
     let (value, unit) = match value.abs() {
         v if v >= 1e6 => (value / 1e6, "M"),

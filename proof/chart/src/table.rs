@@ -1,4 +1,4 @@
-//! A table as it comes from a CSV file.
+//! A table from a CSV file.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ pub(crate) struct Table {
 
 impl Table {
     /// # Errors
-    /// The file cannot be read, is not CSV, or has rows of different lengths.
+    /// If the file cannot be read, is not CSV, or has rows of different lengths.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let read = || -> Result<Self, csv::Error> {
             let mut reader = csv::Reader::from_path(path)?;
@@ -25,13 +25,13 @@ impl Table {
     }
 
     /// # Errors
-    /// There is no such column.
+    /// If there is no such column.
     pub(crate) fn column(&self, name: &str) -> Result<usize> {
         let found = self.columns.iter().position(|column| column == name);
         found.with_context(|| format!("there is no column {name:?} among {}", self.columns.join(", ")))
     }
 
-    /// The number in a cell; `None` where it holds none.
+    /// The number in a cell; `None` if the cell holds none.
     pub(crate) fn number(&self, row: usize, column: usize) -> Option<f64> {
         number(self.text(row, column))
     }
@@ -41,24 +41,24 @@ impl Table {
     }
 
     /// # Errors
-    /// One of the columns is not there.
+    /// If one of the columns is missing.
     pub(crate) fn columns_of(&self, names: &[&str]) -> Result<Vec<usize>> {
         names.iter().map(|name| self.column(name)).collect()
     }
 
-    /// What stands in some columns of a row.
+    /// The cells of some columns of a row, joined.
     pub(crate) fn joined(&self, row: usize, columns: &[usize]) -> String {
         columns.iter().map(|column| self.text(row, *column)).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// The number that a text begins with, such as `400 ns`, or that it is, such as `0.86x`; `None` where it is otherwise.
+/// The number at the beginning of a text such as `400 ns` or `0.86x`; `None` if the text does not begin with a number.
 pub(crate) fn number(text: &str) -> Option<f64> {
     let word = text.strip_suffix('x').unwrap_or(text).split_whitespace().next()?;
     word.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// The first number within a text, such as `log of 10^3 frames`; gigabytes are megabytes.
+/// The first number within a text such as `log of 10^3 frames`. Gigabytes are converted to megabytes.
 pub(crate) fn quantity(text: &str) -> Option<f64> {
     let mut words =
         text.split_whitespace().skip_while(|word| !word.starts_with(|first: char| first.is_ascii_digit()));

@@ -1,4 +1,4 @@
-//! The measurements that are kept in the documentation can be drawn, whole.
+//! The measurements in the documentation can be drawn completely.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -40,14 +40,14 @@ fn every_table_of_a_papers_figure_is_drawn_and_with_all_its_lines() {
     for word in ["insert", "update", "delete", "UH+LS+Diff", "write latency (ns per line)"] {
         assert!(figure.contains(word), "{word}");
     }
-    // Three operations by six variants by six latencies.
+    // The circles: three operations, six variants, six latencies.
     assert_eq!(figure.matches("<circle").count(), 3 * 6 * 6);
-    // The ground, four rows of five schemes, and the legend.
+    // The rectangles: the background, four rows of five schemes, and the legend.
     let figure = read(&dir.path().join("store_figure12.svg"));
     assert_eq!(figure.matches("<rect").count(), 1 + 4 * 5 + 5);
 }
 
-/// The documents are written from the same tables, and show each picture below its table.
+/// The documents contain the same tables, and show each picture below its table.
 #[test]
 fn the_documents_show_the_kept_tables_and_pictures() {
     let documents =
@@ -96,7 +96,7 @@ fn any_table_has_bars_for_its_numbers_and_room_for_what_is_none() {
     for word in ["A title", "stock one", "Duralite", "a &lt;&amp;&gt; b", "1000"] {
         assert!(picture.contains(word), "{word} in {picture}");
     }
-    // The ground, and four numbers.
+    // The rectangles: the background, and four numbers.
     assert_eq!(picture.matches("<rect").count(), 1 + 4, "{picture}");
     std::fs::write(&source, "what,a\nx,1,2\n").expect("write");
     assert!(draw_table(&source, &path, "A title", true).is_err(), "rows of different lengths");

@@ -1,4 +1,4 @@
-//! Pictures as PNG: whole, with their letters, and the same each time.
+//! PNG pictures are complete, have all letters, and are the same each time.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -25,7 +25,7 @@ fn pixels(svg: &str, attribute: &str) -> u32 {
     after.split_once('"').and_then(|(number, _)| number.parse().ok()).expect("a number")
 }
 
-/// The document without the one text element that begins at an offset.
+/// The document without the text element that begins at this offset.
 fn without_text(svg: &str, begin: usize) -> String {
     let (before, rest) = svg.split_at(begin);
     let (_, after) = rest.split_once("</text>").expect("the text's end");
@@ -50,7 +50,7 @@ fn a_known_table_has_a_png_of_its_svgs_proportions_and_the_same_one_each_time() 
     }
 }
 
-/// A picture lacks something, and only there, whichever text is taken out of it.
+/// Whichever text is removed, the picture differs, and only at the place of that text.
 #[test]
 fn every_text_of_the_svg_is_seen_in_the_png_at_its_place() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -93,7 +93,7 @@ fn the_ending_says_the_kind_and_no_other_ending_is_written() {
     }
 }
 
-/// None of the fonts has Chinese.
+/// None of the fonts has Chinese letters.
 #[test]
 fn a_letter_that_cannot_be_drawn_is_an_error_that_names_it() {
     let dir = tempfile::tempdir().expect("a directory");

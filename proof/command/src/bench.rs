@@ -1,4 +1,4 @@
-//! `duralite bench`: run the measurements and write them down.
+//! `duralite bench`: runs the measurements and writes their results.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,8 @@ pub(crate) struct Options {
 type OneTable = fn(&Path, Effort) -> Result<Table>;
 type Tables = fn(&Path, Effort) -> Result<Vec<Table>>;
 
-/// What makes one table, or several of the same runs; none where an engine is not there.
+/// A function that makes one table, or several tables from the same runs. It may make none if this build
+/// lacks an engine.
 #[derive(Clone, Copy)]
 enum Measurement {
     One(OneTable),
@@ -59,7 +60,8 @@ impl Measurement {
     }
 }
 
-/// A name selects itself, and what stands before a `_` all that begin so.
+/// The name of a measurement selects that measurement. A part of it that ends before a `_` selects all
+/// measurements that begin so.
 const MEASUREMENTS: [(&str, Measurement); 31] = [
     ("everyday", One(everyday::everyday)),
     ("everyday_sizes", One(everyday::sizes)),
@@ -94,7 +96,7 @@ const MEASUREMENTS: [(&str, Measurement); 31] = [
     ("scratchpad_rollback", One(scratchpad::rollback)),
 ];
 
-/// Whether a measurement is meant by a name that was given.
+/// Whether a name from the command line selects this measurement.
 fn means(given: &str, name: &str) -> bool {
     name.strip_prefix(given).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }

@@ -1,4 +1,4 @@
-//! `duralite chart`: figures of measurements as SVG and as PNG.
+//! `duralite chart`: draws measurements as SVG and PNG.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

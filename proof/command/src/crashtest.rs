@@ -1,4 +1,4 @@
-//! `duralite crashtest`: evidence that no crash loses an acknowledged commit.
+//! `duralite crashtest`: looks for evidence that a crash loses an acknowledged commit.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -17,11 +17,11 @@ use duralite_killtest::Report;
 use duralite_cli::output::print_text;
 use duralite_cli::progress::{self, HowFar};
 
-/// States of one window when something was left out on purpose.
+/// Crash states of one window in a workload where an operation is left out on purpose.
 const MUTANT_WINDOW_STATES: usize = 24;
-/// Processes that are killed with one choice of settings.
+/// Processes that are killed with the same settings.
 const KILLS_OF_A_PLAN: u64 = 500;
-/// The command that runs one process of those that are killed.
+/// The hidden command that runs a process which will be killed.
 pub(crate) const WORKER: &str = "crashtest-worker";
 
 #[derive(Args)]
@@ -106,10 +106,10 @@ fn engine_help() -> String {
 struct Run<'a> {
     options: &'a Options,
     table: String,
-    /// A row for each call that was left out.
+    /// A row for each operation that was left out.
     calls: String,
     broken: bool,
-    /// The engine's number, and of how many.
+    /// The index of the engine, and the number of engines.
     at: (usize, usize),
 }
 
@@ -159,13 +159,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// What a terminal is told meanwhile.
+    /// The text that a terminal shows while a test runs.
     fn doing(&self, engine: Engine, what: &str) -> String {
         let (nth, all) = self.at;
         format!("{engine} ({nth} of {all}): {what}")
     }
 
-    /// Prints what came of one kind of test, and adds it to the table.
+    /// Prints the result of one kind of test, and adds it to the table.
     fn report(&mut self, engine: Engine, what: &str, result: &str, started: Instant) -> Result<()> {
         let seconds = started.elapsed().as_secs_f64();
         print_text(&format!("{engine}: {what}: {result} ({seconds:.0} s)\n"))?;
@@ -173,7 +173,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Runs one kind of test, and reports what came of it.
+    /// Runs one kind of test, and reports its result.
     fn part<T: std::fmt::Display>(
         &mut self,
         engine: Engine,

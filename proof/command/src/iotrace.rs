@@ -1,4 +1,5 @@
-//! `duralite iotrace`: what a command writes to the device, and what for.
+//! `duralite iotrace`: traces what a command writes to the device, and which file or journal each write
+//! belongs to.
 
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
@@ -12,10 +13,10 @@ use serde_json::{Value, json};
 
 use duralite_cli::output::{print_json, print_text};
 
-/// What shells say of a command that is not there, and of one that cannot be run.
+/// The exit statuses of a shell: the command does not exist, or it cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUN: u8 = 126;
-/// Shells add this to the signal that ended a command.
+/// A shell's exit status is this plus the signal that ended the command.
 const BY_SIGNAL: i32 = 128;
 
 #[derive(Args)]

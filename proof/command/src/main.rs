@@ -1,7 +1,7 @@
-//! `duralite-proof`: take the measurements and draw them, trace what reaches a device, and look for crashes that lose data.
-//! `duralite bench`, `chart`, `iotrace` and `crashtest` run it.
+//! `duralite-proof`: takes the measurements and draws them, traces what reaches a device, and looks for crashes that lose
+//! data. `duralite bench`, `chart`, `iotrace` and `crashtest` run it.
 //!
-//! Exit status: 0 all is well, 1 the command failed or found a loss, 2 wrong usage.
+//! Exit status: 0 success, 1 the command failed or found a loss, 2 wrong usage.
 
 mod bench;
 mod chart;

@@ -1,4 +1,4 @@
-//! Word of new files: a rollback journal may come and go between two looks.
+//! Reports new files: a rollback journal may appear and disappear between two looks at the directory.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -9,27 +9,27 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 
-/// The kernel's messages about directories; without, where it has none left to give.
+/// The kernel's notifications about directories; `None` if the kernel has no inotify instance left.
 pub struct Arrivals {
     messages: Option<OwnedFd>,
 }
 
 impl Arrivals {
-    /// Listens for files that come into directories.
+    /// Watches directories for new files.
     pub fn new(directories: &[PathBuf]) -> Self {
         let flags = inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC;
         let messages = inotify::init(flags).ok();
         for directory in directories {
             if let Some(messages) = &messages {
                 let come = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
-                // Looking every so often remains.
+                // Without this watch, the regular looks still find most files.
                 let _ = inotify::add_watch(messages, directory, come);
             }
         }
         Self { messages }
     }
 
-    /// Waits, and tells whether files came meanwhile.
+    /// Waits at most this long. Returns whether a file has appeared.
     pub fn wait(&self, patience: Duration) -> bool {
         let Some(messages) = &self.messages else {
             thread::sleep(patience);

@@ -1,8 +1,8 @@
-//! What requests are for.
+//! The purposes of requests.
 
 use serde::Serialize;
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Class {
@@ -17,10 +17,10 @@ pub enum Class {
 }
 
 impl Class {
-    /// All, in the order of tables.
+    /// All purposes, in the order of tables.
     pub const ALL: [Self; 4] = [Self::Database, Self::Log, Self::Journal, Self::Other];
 
-    /// For tables.
+    /// The name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Tracing a command.
+//! Traces a command.
 
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,14 +12,14 @@ use signal_hook::flag;
 
 use crate::{Trace, Tracer};
 
-/// How often signals are looked for.
+/// How often the tracer checks for signals.
 const TICK: Duration = Duration::from_millis(2);
-/// Whether no command is traced: signals do then what they do by default.
+/// Whether no command is being traced. Signals have their default effect then.
 static IDLE: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
-/// Whether to end the command.
+/// Whether the command must be terminated.
 static TERMINATED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// Signals that would end this process before it has taken down what it set up.
+/// Defers signals that would end this process before it has removed its settings in the kernel.
 struct Deferred;
 
 impl Deferred {
@@ -30,7 +30,7 @@ impl Deferred {
         ONCE.call_once(|| {
             result = [SIGINT, SIGTERM, SIGHUP].into_iter().try_for_each(|signal| {
                 flag::register_conditional_default(signal, Arc::clone(&IDLE))?;
-                // An interrupt from the terminal reaches the command too.
+                // The command also gets an interrupt from the terminal, so it need not be passed on.
                 if signal == SIGINT {
                     return Ok(());
                 }
@@ -49,12 +49,12 @@ impl Drop for Deferred {
 }
 
 impl Tracer {
-    /// Traces a command. An interrupt from the terminal is the command's to heed, as it gets it too; a
-    /// request to terminate is passed on to it. What was set up in the kernel is taken down either way.
+    /// Traces a command. The command itself gets and handles an interrupt from the terminal. The tracer
+    /// passes a request to terminate on to it. In both cases the tracer removes its settings in the kernel.
     ///
     /// # Errors
-    /// As [`Tracer::run`], and when the command cannot be started: then with the [`std::io::Error`].
-    /// The command's own failure is its status.
+    /// As [`Tracer::run`]; with the [`std::io::Error`] if the command cannot be started. If the command
+    /// itself fails, its exit status says so.
     pub fn command(self, command: &mut Command) -> Result<(Trace, ExitStatus)> {
         let _deferred = Deferred::new()?;
         let program = command.get_program().to_string_lossy().into_owned();

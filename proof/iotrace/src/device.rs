@@ -1,4 +1,4 @@
-//! The device of a file system, and where on it the file system's own journal is.
+//! The device of a file system, and the place of the file system's journal on it.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -9,22 +9,22 @@ use anyhow::{Context, Result, bail};
 
 use crate::ranges::{Range, normalise};
 
-/// A block device, and the part of it that the file system is on.
+/// A block device, and the part of it that holds the file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// Of the whole device, not the partition: requests name that.
+    /// The number of the whole device rather than the partition, because requests name the whole device.
     pub major: u32,
     pub minor: u32,
-    /// The file system's bytes: first, and end.
+    /// The file system's range of bytes: the first byte, and the end.
     pub part: Range,
-    /// Whether the device takes requests; else only bios (device mapper, md, zram).
+    /// Whether the device takes requests. Others (device mapper, md, zram) take only bios.
     pub has_requests: bool,
-    /// Of the device or partition that the file system is on.
+    /// The number of the device or partition that holds the file system.
     pub number: u64,
     mount: Option<Mount>,
 }
 
-/// Where a device is mounted.
+/// Where a device is mounted, and the kind of its file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Mount {
     place: PathBuf,
@@ -32,7 +32,7 @@ struct Mount {
 }
 
 impl Device {
-    /// The device with this node, or of the file system that this file or directory is on.
+    /// The device with this node, or the device of the file system that holds this file or directory.
     pub fn of(place: &Path) -> Result<Self> {
         let meta = fs::metadata(place).with_context(|| format!("cannot examine {}", place.display()))?;
         let number = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
@@ -67,23 +67,23 @@ impl Device {
         Self { major: 7, minor: 0, part, has_requests: true, number: 0, mount: None }
     }
 
-    /// Whether two paths are on the same one.
+    /// Whether both are the same device or partition.
     pub fn same(&self, other: &Self) -> bool {
         self.number == other.number
     }
 
-    /// The block size of the ext4 on it, if that is what is mounted.
+    /// The block size of the mounted file system if it is ext4, ext3 or ext2.
     pub fn ext4_block(&self) -> Option<u64> {
         let kinds = ["ext4", "ext3", "ext2"];
         let mount = self.mount.as_ref().filter(|mount| kinds.contains(&mount.kind.as_str()))?;
         u64::try_from(rustix::fs::statfs(&mount.place).ok()?.f_bsize).ok()
     }
 
-    /// What of the device is the journal of its ext4; `None` where that cannot be found out.
+    /// The parts of the device that hold ext4's journal; `None` if they cannot be determined.
     pub fn journal(&self) -> Option<Vec<Range>> {
         let block = self.ext4_block()?;
         let path = node_of(self.number)?;
-        // Inode 8 is the journal, when it is inside the file system.
+        // The journal is inode 8 if it is inside the file system.
         let run = |program: &str| {
             let mut command = Command::new(program);
             command.args(["-c", "-R", "stat <8>"]).arg(&path).stdin(Stdio::null()).stderr(Stdio::null());
@@ -96,12 +96,12 @@ impl Device {
         Some(normalise(ranges)).filter(|ranges| !ranges.is_empty())
     }
 
-    /// Whether there may be a thread that writes a journal to the device.
+    /// Whether a thread may be writing a journal to the device.
     pub fn has_journal(&self) -> bool {
         if self.mount.is_some() && self.ext4_block().is_none() {
             return false;
         }
-        // One entry a journal, named after the device.
+        // There is one entry for each journal, named after its device.
         let Some(node) = node_of(self.number) else { return true };
         let name = format!("{}-", node.file_name().unwrap_or_default().to_string_lossy());
         let Ok(entries) = fs::read_dir("/proc/fs/jbd2") else { return true };
@@ -109,7 +109,7 @@ impl Device {
         names.any(|entry| entry.to_string_lossy().starts_with(&name))
     }
 
-    /// Writes out what waits, so that what is traced is not left over from before.
+    /// Writes dirty data to the device, so that the trace has no writes from before.
     pub fn settle(&self) {
         let opened = self.mount.as_ref().and_then(|mount| fs::File::open(&mount.place).ok());
         if let Some(dir) = opened {
@@ -118,7 +118,7 @@ impl Device {
     }
 }
 
-/// `/dev/sda1` for its number.
+/// The device node for a device number, such as `/dev/sda1`.
 fn node_of(number: u64) -> Option<PathBuf> {
     let sys = format!("/sys/dev/block/{}:{}/uevent", rustix::fs::major(number), rustix::fs::minor(number));
     let text = fs::read_to_string(sys).ok()?;
@@ -128,7 +128,7 @@ fn node_of(number: u64) -> Option<PathBuf> {
     (meta.file_type().is_block_device() && meta.rdev() == number).then_some(node)
 }
 
-/// The first mount of a device:
+/// The first mount of a device, from a line such as
 /// `36 35 7:0 / /mnt rw,relatime shared:1 - ext4 /dev/loop0 rw`
 fn mount_of(mountinfo: &str, major: u32, minor: u32) -> Option<Mount> {
     let number = format!("{major}:{minor}");
@@ -141,12 +141,13 @@ fn mount_of(mountinfo: &str, major: u32, minor: u32) -> Option<Mount> {
     })
 }
 
-/// Spaces and the like stand in octal there.
+/// `mountinfo` writes spaces and similar characters as octal escapes.
 fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
-/// The blocks in what `debugfs` says of an inode, as first and end:
+/// The blocks in the description of an inode by `debugfs`, as first block and end. The description has this
+/// form:
 ///
 /// `EXTENTS:` and then `(0-9):23-32, (ETB0):33, (10-4095):2083-6168`
 fn parse_debugfs(text: &str) -> Vec<Range> {
@@ -154,7 +155,7 @@ fn parse_debugfs(text: &str) -> Vec<Range> {
     let words = list.split(|letter: char| letter == ',' || letter.is_whitespace());
     let blocks = words.filter_map(|word| {
         let (logical, physical) = word.strip_prefix('(')?.split_once("):")?;
-        // Blocks of the tree itself have names.
+        // Blocks of the extent tree itself have names rather than numbers.
         if !logical.starts_with(|letter: char| letter.is_ascii_digit()) {
             return None;
         }

@@ -1,7 +1,7 @@
-//! Address over time, as SVG: figures 2, 11 and 12 of the WALDIO paper.
+//! Draws addresses over time as SVG, as in figures 2, 11 and 12 of the WALDIO paper.
 //!
-//! Files and the file system's journal may lie far apart on a device; stretches of it that nothing was
-//! written to are left out, and the axis is broken there.
+//! Files and the file system's journal may lie far apart on a device. The picture leaves out long stretches
+//! that were not written to, and breaks the axis there.
 
 use std::path::Path;
 
@@ -13,12 +13,12 @@ use plotters::style::{Color, RGBColor, ShapeStyle, TextStyle};
 use crate::ranges::{Range, common, normalise};
 use crate::{Class, Trace};
 
-/// How a request is drawn.
+/// The shape that stands for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Marker {
-    /// A square whose area grows with the request (figures 2 and 11).
+    /// A square whose area grows with the size of the request (figures 2 and 11).
     Square,
-    /// A circle whose radius is proportional to the request (figure 12).
+    /// A circle whose radius is proportional to the size of the request (figure 12).
     Circle,
 }
 
@@ -32,23 +32,23 @@ const PLOT_WIDTH: i64 = WIDTH - LEFT - RIGHT;
 const PLOT_HEIGHT: i64 = HEIGHT - TOP - BOTTOM;
 /// Pixels between the parts of a broken axis.
 const BREAK: i64 = 14;
-/// Pixels inside each end of the axes that no request's middle comes to.
+/// A margin in pixels at each end of the axes; no request's middle lies in it.
 const MARGIN: i64 = 22;
-/// Parts of the axis at most.
+/// The most parts of the axis.
 const PARTS: usize = 6;
 
 type Colour = RGBColor;
 const BLACK: Colour = RGBColor(30, 30, 30);
 const GREY: Colour = RGBColor(225, 225, 225);
-/// Behind the file system's journal, as in the paper.
+/// The background of the file system's journal, as in the paper.
 const SHADE: Colour = RGBColor(240, 240, 240);
 const WHITE: Colour = RGBColor(255, 255, 255);
-/// Height and, at most, width of a letter in pixels.
+/// The height and the maximum width of a letter in pixels.
 const FONT: i64 = 18;
 const LETTER: i64 = 11;
-/// Ticks of the axis of time, about.
+/// The approximate number of ticks on the time axis.
 const TICKS: f64 = 6.0;
-/// So many requests are labelled with their sizes, at most.
+/// Requests are labelled with their sizes if there are at most this many.
 const LABELLED: usize = 32;
 
 struct Canvas<'a>(SVGBackend<'a>);
@@ -64,7 +64,7 @@ impl<'a> Canvas<'a> {
         self.rectangle(x, y, width, height, &colour.filled());
     }
 
-    /// A rectangle whose last column and row are within its width and height.
+    /// A rectangle that includes the column at `x + width` and the row at `y + height`.
     fn rectangle(&mut self, x: i64, y: i64, width: i64, height: i64, style: &ShapeStyle) {
         if width > 0 && height > 0 {
             let last = point(x + width, y + height);
@@ -72,14 +72,14 @@ impl<'a> Canvas<'a> {
         }
     }
 
-    /// A square with an edge, through which others can be seen.
+    /// A translucent square with an edge.
     fn square(&mut self, x: i64, y: i64, side: i64, colour: Colour) {
         let (left, top) = (x - side / 2, y - side / 2);
         self.rectangle(left, top, side, side, &colour.mix(0.5).filled());
         self.rectangle(left, top, side, side, &colour.stroke_width(1));
     }
 
-    /// A circle with an edge of two pixels, through which others can be seen.
+    /// A translucent circle with an edge of two pixels.
     fn circle(&mut self, x: i64, y: i64, radius: i64, colour: Colour) {
         let (middle, radius) = (point(x, y), radius as u32);
         self.done(|svg| svg.draw_circle(middle, radius, &colour.mix(0.25).filled(), true));
@@ -90,12 +90,12 @@ impl<'a> Canvas<'a> {
         self.anchored(x, y, text, HPos::Left);
     }
 
-    /// Text that ends at `x`.
+    /// Text whose right end is at `x`.
     fn text_before(&mut self, x: i64, y: i64, text: &str) {
         self.anchored(x, y, text, HPos::Right);
     }
 
-    /// Text with its middle at `x`, inside the picture.
+    /// Text whose middle is at `x`, moved if necessary to stay inside the picture.
     fn text_around(&mut self, x: i64, y: i64, text: &str) {
         let half = width_of(text) / 2;
         self.anchored(x.clamp(half.min(WIDTH / 2), (WIDTH - half).max(WIDTH / 2)), y, text, HPos::Center);
@@ -130,20 +130,20 @@ fn colour_of(class: Class) -> Colour {
     }
 }
 
-/// The axis of addresses: stretches of the device, each on a stretch of the picture.
+/// The address axis: ranges of the device, each with its part of the picture.
 struct Axis {
     parts: Vec<AxisPart>,
 }
 
 struct AxisPart {
     bytes: Range,
-    /// Pixels: the upper end, and how many.
+    /// The top and the height in pixels.
     top: i64,
     height: i64,
 }
 
 impl Axis {
-    /// Breaks the axis in the widest gaps between what was written.
+    /// Breaks the axis at the widest gaps between the written ranges.
     fn new(written: Vec<Range>) -> Self {
         let mut parts = normalise(written);
         if parts.is_empty() {
@@ -151,7 +151,7 @@ impl Axis {
         }
         let whole = parts.last().map_or(0, |last| last.1) - parts.first().map_or(0, |first| first.0);
         let used: u64 = parts.iter().map(|(from, to)| to - from).sum();
-        // Gaps are kept that do not dwarf what is between them.
+        // A gap stays if it does not dwarf the ranges around it.
         let narrow = used.max(whole / 64);
         let mut gaps: Vec<u64> = parts
             .iter()
@@ -169,7 +169,7 @@ impl Axis {
                 _ => joined.push((from, to)),
             }
         }
-        // Half of the height is shared out evenly, half by size.
+        // Half of the height is shared out evenly, the other half by size.
         let count = joined.len() as i64;
         let height = PLOT_HEIGHT - BREAK * (count - 1);
         let total: u64 = joined.iter().map(|(from, to)| to - from).sum();
@@ -190,7 +190,7 @@ impl Axis {
 }
 
 impl AxisPart {
-    /// The pixel of a byte.
+    /// The pixel row of a byte.
     fn y(&self, offset: u64) -> i64 {
         let margin = MARGIN.min(self.height / 4);
         let share = offset.saturating_sub(self.bytes.0) as f64 / (self.bytes.1 - self.bytes.0).max(1) as f64;
@@ -198,7 +198,7 @@ impl AxisPart {
     }
 }
 
-/// The axis of time: from the first request or flush, and for how long, in seconds.
+/// The time axis in seconds: the time of the first request or flush, and the length of the trace.
 struct Times {
     start: f64,
     seconds: f64,
@@ -211,7 +211,7 @@ impl Times {
         Self { start, seconds: times().fold(start + 1e-6, f64::max) - start }
     }
 
-    /// The pixel of a time of the trace.
+    /// The pixel column of a time.
     fn x(&self, at: f64) -> i64 {
         let share = ((at - self.start) / self.seconds).clamp(0.0, 1.0);
         LEFT + MARGIN + ((PLOT_WIDTH - 2 * MARGIN) as f64 * share) as i64
@@ -221,7 +221,7 @@ impl Times {
 /// Draws a trace into an SVG file.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub fn draw(trace: &Trace, title: &str, marker: Marker, path: &Path) -> Result<()> {
     std::fs::write(path, picture(trace, title, marker))
         .with_context(|| format!("cannot write {}", path.display()))
@@ -237,7 +237,7 @@ fn picture(trace: &Trace, title: &str, marker: Marker) -> String {
     draw_places(&mut canvas, trace, &axis);
     draw_grid(&mut canvas, &axis, &times);
     draw_writes(&mut canvas, trace, &axis, &times, marker, largest);
-    // What reaches out of the plot goes under what is around it.
+    // Cover what reaches out of the plot, before the labels around the plot are drawn.
     let (right, bottom) = (LEFT + PLOT_WIDTH, TOP + PLOT_HEIGHT);
     for (x, y, width, height) in
         [(0, 0, WIDTH, TOP), (0, bottom, WIDTH, BOTTOM), (0, 0, LEFT, HEIGHT), (right, 0, RIGHT, HEIGHT)]
@@ -259,7 +259,7 @@ fn draw_writes(
     marker: Marker,
     largest: u64,
 ) {
-    // The large ones first, so that no small one is hidden.
+    // Larger requests come first, so that they hide no smaller ones.
     let mut order: Vec<_> = trace.writes.iter().collect();
     order.sort_by_key(|write| std::cmp::Reverse(write.bytes));
     for write in order {
@@ -273,7 +273,7 @@ fn draw_writes(
     }
 }
 
-/// The sizes of requests, where there are few.
+/// Labels requests with their sizes if there are few of them.
 fn draw_labels(
     canvas: &mut Canvas<'_>,
     trace: &Trace,
@@ -304,13 +304,13 @@ fn side_of(bytes: u64) -> i64 {
     (5.0 * (bytes as f64 / 4096.0).sqrt()).clamp(4.0, 48.0) as i64
 }
 
-/// Proportional to the request, so that the largest still fits.
+/// A radius proportional to the request, limited so that the largest circle fits.
 fn radius_of(bytes: u64, largest: u64) -> i64 {
     let pixels = (4.0 * largest as f64 / 4096.0).min(64.0);
     ((pixels * bytes as f64 / largest.max(1) as f64).round() as i64).max(2)
 }
 
-/// The plot's ground, with the journal's place shaded.
+/// The background of the plot, with the place of the journal shaded.
 fn draw_places(canvas: &mut Canvas<'_>, trace: &Trace, axis: &Axis) {
     for part in &axis.parts {
         for (from, to) in common(part.bytes, &trace.journal) {
@@ -322,13 +322,13 @@ fn draw_places(canvas: &mut Canvas<'_>, trace: &Trace, axis: &Axis) {
     }
 }
 
-/// The ticks of an axis that begin at `from`: values, and the step between them.
+/// The values of an axis's ticks, from the first multiple of `step` that is not below `from`.
 fn ticks(from: f64, to: f64, step: f64) -> impl Iterator<Item = f64> {
     let first = (from / step).ceil();
     (0..).map(move |nth| (first + f64::from(nth)) * step).take_while(move |tick| *tick <= to)
 }
 
-/// Milliseconds where there are few seconds: seconds per unit, and the axis's name.
+/// The unit of the time axis, in seconds, and the axis's name. Short traces are shown in milliseconds.
 fn unit_of(seconds: f64) -> (f64, &'static str) {
     match seconds < 2.0 {
         true => (1e-3, "time from the first request (ms)"),
@@ -339,7 +339,7 @@ fn unit_of(seconds: f64) -> (f64, &'static str) {
 const MIB: f64 = 1048576.0;
 
 impl Times {
-    /// Values and pixels of the ticks, and the step between them.
+    /// The values and pixel columns of the ticks, and the step between them.
     fn ticks(&self) -> (Vec<(f64, i64)>, f64) {
         let (unit, _) = unit_of(self.seconds);
         let step = round_step(self.seconds / unit / TICKS);
@@ -349,7 +349,7 @@ impl Times {
 }
 
 impl AxisPart {
-    /// Values in MiB and pixels of the ticks, and the step between them.
+    /// The values in MiB and pixel rows of the ticks, and the step between them.
     fn ticks(&self) -> (Vec<(f64, i64)>, f64) {
         let (from, to) = (self.bytes.0 as f64 / MIB, self.bytes.1 as f64 / MIB);
         let step = round_step((to - from) / (self.height as f64 / 80.0).max(1.0));
@@ -418,7 +418,7 @@ fn draw_legend(canvas: &mut Canvas<'_>, trace: &Trace, title: &str, marker: Mark
     canvas.text_before(WIDTH - RIGHT, TOP - 24, &text);
 }
 
-/// 1, 2 or 5 times a power of ten, not below.
+/// The smallest number that is 1, 2 or 5 times a power of ten and not below `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.max(1e-9).log10().floor());
     [1.0, 2.0, 5.0, 10.0]
@@ -428,7 +428,7 @@ fn round_step(least: f64) -> f64 {
         .unwrap_or(power)
 }
 
-/// A tick's value, with the digits that tell it from the next.
+/// The value of a tick, with as many digits as distinguish it from the next tick.
 fn with_digits(value: f64, step: f64) -> String {
     let digits = (-step.log10().floor()).clamp(0.0, 6.0) as usize;
     format!("{value:.digits$}")

@@ -1,9 +1,9 @@
-//! What is written to a block device, request by request, and what for: the tool that the WALDIO
-//! paper calls MOST.
+//! Traces the writes to a block device, request by request, and finds out which file or journal each belongs
+//! to. The WALDIO paper calls such a tool MOST.
 //!
-//! The kernel's block tracepoints say where each request goes and who issued it, FIEMAP says where the
-//! blocks of the database and of its logs are, and `debugfs` where the journal of ext4 is. Without
-//! `debugfs` the journal is told by the thread that writes it.
+//! The kernel's block tracepoints say where each request goes and who issued it. FIEMAP says where the blocks
+//! of the database and of its logs are. `debugfs` says where the journal of ext4 is; without `debugfs`, the
+//! thread that writes the journal identifies its requests.
 //!
 //! ```no_run
 //! use duralite_iotrace::{Class, trace};
@@ -43,22 +43,23 @@ use parse::{Event, Mapping, parse_line, parse_mapping};
 use tracefs::Session;
 use watch::{Atlas, Target, directory_of};
 
-/// How often the files are looked at meanwhile: logs come and go.
+/// The interval between two looks at the files, because logs appear and disappear while the body runs.
 const LOOK: Duration = Duration::from_millis(20);
-/// Looking takes no more than one part in so many of the time.
+/// The looks take at most one part in this many of the time.
 const IDLE_PARTS: u32 = 9;
 
 /// Traces what is written to a device while `body` runs.
 ///
-/// `place` is the device's node, or any file or directory on it. Of the files in `watch` those that end
-/// in `-wal`, `-journal`, `.waldio` or `.nvwal` are logs, and so is everything in directories; others
-/// are databases, which need not exist yet, and the logs beside them are watched as well.
+/// `place` is the device's node, or any file or directory on it. `watch` lists files and directories. A file
+/// whose name ends in `-wal` or `-journal` or contains `-duralite` is a log, and so is every file in a
+/// directory. Any other file is a database. A database need not exist yet, and the logs beside it are watched
+/// as well.
 ///
-/// Data that waits to be written is written out before, not afterwards: what `body` leaves in the page
-/// cache does not count.
+/// Dirty data is written to the device before `body` runs, but not afterwards: data that `body` leaves in the
+/// page cache does not count.
 ///
 /// # Errors
-/// When not root, without tracepoints, and for a place that is on no block device.
+/// If the user is not root, if the kernel has no tracepoints, or if `place` is on no block device.
 pub fn trace<R>(place: &Path, watch: &[PathBuf], body: impl FnOnce() -> R) -> Result<(Trace, R)> {
     let is_log = |path: &Path| {
         let name = path.as_os_str().to_string_lossy();
@@ -75,7 +76,7 @@ pub fn trace<R>(place: &Path, watch: &[PathBuf], body: impl FnOnce() -> R) -> Re
         .run(body)
 }
 
-/// What is to be traced.
+/// What to trace.
 #[derive(Debug, Clone, Default)]
 pub struct Tracer {
     place: Option<PathBuf>,
@@ -84,13 +85,13 @@ pub struct Tracer {
 }
 
 impl Tracer {
-    /// On the device of the first file that is watched, or else of the working directory.
+    /// A tracer of the device that holds the first watched file, or else the working directory.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// On a device by its node, or that of a file or directory.
+    /// A tracer of the device with this node, or of the device that holds this file or directory.
     #[must_use]
     pub fn at(place: &Path) -> Self {
         Self { place: Some(place.to_path_buf()), ..Self::default() }
@@ -110,7 +111,7 @@ impl Tracer {
         self
     }
 
-    /// Keeps the kernel's lines, for [`Trace::raw`].
+    /// Keeps the kernel's lines in [`Trace::raw`].
     #[must_use]
     pub fn keep_raw(mut self) -> Self {
         self.keeps_raw = true;
@@ -118,7 +119,7 @@ impl Tracer {
     }
 
     fn device(&self) -> Result<Device> {
-        // A file may be still to come, its directory not.
+        // A file may not exist yet, but its directory does.
         let place_of = |target: &Target| match target {
             Target::Database(path) | Target::Log(path) if path.exists() => path.clone(),
             Target::Database(path) | Target::Log(path) => directory_of(path).to_path_buf(),
@@ -136,7 +137,7 @@ impl Tracer {
     /// Traces while `body` runs.
     ///
     /// # Errors
-    /// As [`trace`]; also when the files are on several devices.
+    /// As [`trace`]; also if the files are on several devices.
     pub fn run<R>(self, body: impl FnOnce() -> R) -> Result<(Trace, R)> {
         if !rustix::process::geteuid().is_root() {
             bail!("tracing needs root: the kernel lets nobody else see what goes to a device");
@@ -168,7 +169,7 @@ impl Tracer {
     }
 }
 
-/// Tells the collector to stop, also when the traced code panics.
+/// Tells the collector to stop when it is dropped, so also if the traced code panics.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -177,14 +178,14 @@ impl Drop for End<'_> {
     }
 }
 
-/// Takes in events and looks at the files, on a thread of its own.
+/// Collects events and looks at the files, on a thread of its own.
 struct Collector {
     session: Session,
     atlas: Atlas,
     lines: Lines,
 }
 
-/// What the kernel said.
+/// The kernel's events and mappings, and its lines if they are kept.
 #[derive(Default)]
 struct Lines {
     events: Vec<Event>,
@@ -203,7 +204,7 @@ impl Lines {
 }
 
 impl Collector {
-    /// Also tells how many events were lost.
+    /// Collects until `ended` is set. The last value is the number of lost events.
     fn until(mut self, ended: &AtomicBool) -> Result<(Lines, Atlas, u64)> {
         let arrivals = Arrivals::new(&self.atlas.directories());
         let mut next = Instant::now();
@@ -228,7 +229,7 @@ impl Collector {
     }
 }
 
-/// Seconds of the clock that the trace is set to.
+/// The time in seconds of the clock that the trace uses.
 fn now() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

@@ -1,13 +1,14 @@
-//! Lines of the kernel's trace.
+//! Parses lines of the kernel's trace.
 
 /// What happened to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// It went to the device (`block_rq_issue`), or to a device without requests (`block_bio_queue`).
+    /// The request went to the device (`block_rq_issue`), or to a device without requests
+    /// (`block_bio_queue`).
     Issue,
-    /// The device did not take it; it is issued again later (`block_rq_requeue`).
+    /// The device did not accept the request, which will be issued again (`block_rq_requeue`).
     Requeue,
-    /// It is done (`block_rq_complete`).
+    /// The request is complete (`block_rq_complete`).
     Complete,
 }
 
@@ -16,41 +17,41 @@ pub enum Step {
 pub enum Action {
     /// Writes content.
     Write,
-    /// Makes a range zeroes, without content.
+    /// Zeroes a range without transferring data.
     Zero,
-    /// Gives a range back.
+    /// Discards a range.
     Discard,
-    /// Nothing of these; it may still flush.
+    /// None of these; the request may still flush.
     Other,
 }
 
 /// An event of a request that does not read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// When, in seconds of the trace's clock.
+    /// The time, in seconds of the trace's clock.
     pub seconds: f64,
     /// What happened.
     pub step: Step,
     /// What the request does.
     pub action: Action,
-    /// Whether the device's cache is flushed, before anything else.
+    /// Whether the device's cache is flushed before anything else.
     pub flush: bool,
-    /// Whether it is to be durable when done (FUA).
+    /// Whether the request's data must be durable on completion (FUA).
     pub fua: bool,
     /// First byte on the device.
     pub offset: u64,
-    /// Bytes; 0 for a mere flush.
+    /// The number of bytes; 0 for a request that only flushes.
     pub bytes: u64,
-    /// The task it happened in; empty for [`Step::Requeue`] and [`Step::Complete`].
+    /// The task that the event happened in; empty for [`Step::Requeue`] and [`Step::Complete`].
     pub task: String,
 }
 
-/// Reads a line of a block tracepoint; `None` for anything else, and for requests that read:
+/// Parses a line of a block tracepoint. Returns `None` for any other line, and for requests that read:
 ///
 /// `  python3-123  [001] d..1.  12.345678: block_rq_issue: 7,0 WS 4096 () 8216 + 8 be,0,4 [python3]`
 #[must_use]
 pub fn parse_line(line: &str) -> Option<Event> {
-    // Names of tasks are shorter than these, so the first match is the event's.
+    // The name of a task is shorter than these strings, so the first match is the event's name.
     let steps = [
         (": block_rq_issue: ", Step::Issue),
         (": block_bio_queue: ", Step::Issue),
@@ -64,7 +65,7 @@ pub fn parse_line(line: &str) -> Option<Event> {
     let mut words = event.split(' ');
     let (_device, operation) = (words.next()?, words.next()?);
     let (action, flush, fua) = decode(operation)?;
-    // Behind the command of the device in parentheses, which bios have not.
+    // The sector follows the device's command, which is in parentheses. A bio has no command.
     let place = match name {
         ": block_bio_queue: " => event.splitn(3, ' ').nth(2)?,
         _ => event.split_once(") ")?.1,
@@ -73,7 +74,7 @@ pub fn parse_line(line: &str) -> Option<Event> {
     let (sectors, rest) = place.split_once(' ')?;
     let sector: u64 = sector.parse().ok()?;
     let sectors: u64 = sectors.parse().ok()?;
-    // The task stands in brackets at the end, whatever its name is.
+    // The task is in brackets at the end, whatever characters its name has.
     let (_, task) = rest.split_once('[')?;
     let task = task.trim_end().strip_suffix(']')?;
     Some(Event {
@@ -88,20 +89,20 @@ pub fn parse_line(line: &str) -> Option<Event> {
     })
 }
 
-/// What ext4 said of the place of a piece of a file.
+/// Where ext4 has placed a piece of a file.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Mapping {
-    /// When, in seconds of the trace's clock.
+    /// The time, in seconds of the trace's clock.
     pub seconds: f64,
-    /// The file.
+    /// The file's inode.
     pub inode: u64,
     /// The first block on the file system's device.
     pub block: u64,
-    /// How many.
+    /// The number of blocks.
     pub blocks: u64,
 }
 
-/// Reads a line of ext4's `ext4_ext_map_blocks_exit`; `None` for anything else, and for holes:
+/// Parses a line of ext4's `ext4_ext_map_blocks_exit`. Returns `None` for any other line, and for holes:
 ///
 /// `  python3-123  [001] d..1.  12.345678: ext4_ext_map_blocks_exit: dev 7,0 ino 22 flags CREATE|UNWRIT
 /// lblk 0 pblk 6540 len 3 mflags NMU ret 3`
@@ -122,11 +123,11 @@ pub fn parse_mapping(line: &str) -> Option<Mapping> {
     })
 }
 
-/// The kernel's letters: perhaps F for a flush before, the operation, perhaps F for FUA, and what
-/// does not matter here. `None` if the request reads.
+/// Decodes the kernel's letters: an F if the request flushes first, the operation, and attributes, among
+/// which an F means FUA. Returns `None` if the request reads.
 fn decode(operation: &str) -> Option<(Action, bool, bool)> {
     let preflush = operation.starts_with('F');
-    // A flush by itself is "F", or "FF" where it is also marked as one.
+    // A request that only flushes is "F", or "FF" if the kernel also marks it as a flush.
     let rest = operation.strip_prefix('F').unwrap_or(operation);
     let (action, attributes) = if let Some(rest) = rest.strip_prefix("WZ") {
         (Action::Zero, rest)
@@ -135,7 +136,7 @@ fn decode(operation: &str) -> Option<(Action, bool, bool)> {
     } else if let Some(rest) = rest.strip_prefix('D') {
         (Action::Discard, rest)
     } else if let Some(rest) = rest.strip_prefix('N') {
-        // Not named by older kernels: they write zeroes, or reset zones.
+        // Older kernels print N for operations that they do not name: zeroing, or resetting zones.
         (Action::Zero, rest)
     } else if rest.starts_with('R') {
         return None;
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(event(line).action, Action::Discard);
         let line = "   x-54  [000] d..1. 20684.3: block_rq_requeue: 7,0 WS () 49352 + 128 be,0,4 [0]";
         assert_eq!(event(line).step, Step::Requeue);
-        // Before priorities were printed.
+        // A line from a kernel that did not yet print priorities.
         let line = "   x-54  [000] d..1 20684.3: block_rq_issue: 8,0 WFS 4096 () 100 + 8 [x]";
         assert!(event(line).fua && !event(line).flush);
     }

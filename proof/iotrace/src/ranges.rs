@@ -1,9 +1,9 @@
-//! Sets of bytes of a device, as sorted ranges from a first byte to an end.
+//! Sets of bytes on a device, as sorted ranges from a first byte to an end.
 
-/// A range: first byte, end.
+/// A range: the first byte and the end.
 pub type Range = (u64, u64);
 
-/// Sorts, and joins what touches.
+/// Sorts ranges, and joins those that touch or overlap.
 pub fn normalise(mut ranges: Vec<Range>) -> Vec<Range> {
     ranges.retain(|(from, to)| from < to);
     ranges.sort_unstable();
@@ -17,14 +17,14 @@ pub fn normalise(mut ranges: Vec<Range>) -> Vec<Range> {
     joined
 }
 
-/// What a range has in common with sorted ranges.
+/// The intersection of a range with sorted ranges.
 pub fn common(range: Range, with: &[Range]) -> Vec<Range> {
     let first = with.partition_point(|(_, to)| *to <= range.0);
     let touching = with[first..].iter().take_while(|(from, _)| *from < range.1);
     touching.map(|(from, to)| (range.0.max(*from), range.1.min(*to))).collect()
 }
 
-/// What is left of a range without sorted ranges.
+/// The parts of a range that are in none of the sorted ranges.
 pub fn without(range: Range, other: &[Range]) -> Vec<Range> {
     let mut left = Vec::new();
     let mut at = range.0;

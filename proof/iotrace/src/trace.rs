@@ -1,4 +1,4 @@
-//! From events to requests, their purposes and sums.
+//! Turns events into requests with purposes, and sums them up.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -11,35 +11,35 @@ use crate::parse::{Action, Event, Step};
 use crate::ranges::Range;
 use crate::watch::{Map, Part};
 
-/// How ext4's journal thread is named.
+/// The beginning of the name of ext4's journal thread.
 const JOURNAL_THREAD: &str = "jbd2/";
-/// The kernel's own threads, which issue what had to wait for a flush.
+/// The kernel's worker threads, which issue requests that had to wait for a flush.
 const WORKER: &str = "kworker/";
-/// A commit record follows the rest of its transaction within so many seconds.
+/// A commit record follows the rest of its transaction within this many seconds.
 const COMMIT: f64 = 1.0;
 
 /// A request that wrote.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Write {
-    /// When it was issued, from the start of the trace.
+    /// When it was issued, in seconds from the start of the trace.
     pub seconds: f64,
-    /// Until it was done, if that was seen.
+    /// Seconds until it was complete, if the trace has its completion.
     pub took: Option<f64>,
-    /// First byte on the device, which may have partitions.
+    /// The first byte on the whole device, which may have partitions.
     pub offset: u64,
     /// Bytes.
     pub bytes: u64,
-    /// What most of it is for.
+    /// The purpose of most of its bytes.
     pub class: Class,
-    /// What other bytes of it are for, when neighbours were written together.
+    /// The purposes of its other bytes, if neighbouring blocks were written together.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub shared: Vec<(Class, u64)>,
-    /// Whose it is, as an index into [`Trace::files`].
+    /// The file that it belongs to, as an index into [`Trace::files`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<usize>,
-    /// Whether it was to be durable when done.
+    /// Whether its data had to be durable on completion (FUA).
     pub fua: bool,
-    /// The task that issued it, which often is the kernel's.
+    /// The task that issued it, which is often one of the kernel's.
     pub task: String,
 }
 
@@ -48,22 +48,22 @@ pub struct Write {
 pub struct TracedFile {
     /// Its path.
     pub path: PathBuf,
-    /// What it is.
+    /// What kind of file it is.
     pub class: Class,
-    /// What was written to it; a request counts where most of it is.
+    /// What was written to it. A request counts for the file that has most of its bytes.
     #[serde(flatten)]
     pub volume: Volume,
 }
 
-/// How the file system's journal was told.
+/// How requests to the file system's journal were identified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum JournalBy {
-    /// By its place on the device.
+    /// By their place on the device.
     Place,
-    /// By the thread that wrote.
+    /// By the thread that issued them.
     Task,
-    /// There is none.
+    /// The file system has no journal.
     Absent,
 }
 
@@ -76,55 +76,55 @@ pub struct Volume {
     pub bytes: u64,
 }
 
-/// What was traced.
+/// The result of a trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
     /// The device, as `MAJOR:MINOR`.
     pub device: String,
-    /// Whether the device takes no requests (device mapper, md, zram): then bios are counted, before
-    /// neighbours are merged.
+    /// Whether the device takes no requests (device mapper, md, zram). Bios are counted then, before
+    /// neighbouring ones are merged.
     pub of_bios: bool,
-    /// How long it took, in seconds.
+    /// The length of the trace in seconds.
     pub seconds: f64,
     /// Every request that wrote, in the order they were issued.
     pub writes: Vec<Write>,
     /// When the device's cache was flushed, in seconds from the start.
     pub flushes: Vec<f64>,
-    /// Bytes that were made zeroes without being sent.
+    /// Bytes that were zeroed without transferring data.
     pub zeroed_bytes: u64,
-    /// Bytes that were given back to the device.
+    /// Bytes that were discarded.
     pub discarded_bytes: u64,
-    /// Events that the kernel had no room for.
+    /// Events that the kernel lost because its buffer was full.
     pub lost: u64,
-    /// The files that were watched and were there at some time.
+    /// The watched files that existed at some time.
     pub files: Vec<TracedFile>,
-    /// Where on the device the file system's journal is, as first bytes and ends, if that is known.
+    /// Where on the device the file system's journal is, as first bytes and ends, if known.
     pub journal: Vec<(u64, u64)>,
-    /// How the journal was told.
+    /// How requests to the journal were identified.
     pub journal_by: JournalBy,
-    /// Requests to the journal's place from neither its thread nor a worker of the kernel. Processes that
-    /// wait for a fast commit write there themselves; otherwise this is 0.
+    /// Requests to the journal's place that neither its thread nor a worker of the kernel issued. With fast
+    /// commits, processes that wait for a commit write there themselves; otherwise this is 0.
     pub journal_by_others: u64,
-    /// The kernel's lines, when kept.
+    /// The kernel's lines, if they were kept.
     pub raw: Option<String>,
 }
 
 /// Sums of a trace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// By class; each is there.
+    /// The sums of each class; every class has an entry.
     pub classes: BTreeMap<Class, Volume>,
-    /// Of all classes.
+    /// The sums over all classes.
     pub total: Volume,
     /// Flushes of the device's cache.
     pub flushes: u64,
-    /// Writes that were to be durable when done.
+    /// Writes whose data had to be durable on completion.
     pub fua: u64,
-    /// Bytes that were made zeroes without being sent.
+    /// Bytes that were zeroed without transferring data.
     pub zeroed_bytes: u64,
-    /// Bytes that were given back to the device.
+    /// Bytes that were discarded.
     pub discarded_bytes: u64,
-    /// Events that the kernel had no room for: if not 0, the sums are too small.
+    /// Events that the kernel lost because its buffer was full. If this is not 0, the sums are too small.
     pub lost: u64,
 }
 
@@ -196,7 +196,7 @@ impl Trace {
         let mut owners = Owners { journal_by, volumes: HashMap::new(), ends: HashMap::new() };
         for (event, took) in issued(events) {
             let at = rounded(event.seconds - start);
-            // Flushes have no place: those for other partitions count too.
+            // A flush has no offset, so flushes for other partitions count too.
             if event.flush {
                 trace.flushes.push(at);
             }
@@ -226,11 +226,11 @@ impl Trace {
     }
 }
 
-/// Whose writes are, and how much of them is whose.
+/// Attributes writes to files, and sums up the bytes of each file.
 struct Owners {
     journal_by: JournalBy,
     volumes: HashMap<usize, Volume>,
-    /// Where the journal's thread stopped writing, and when: a worker goes on there.
+    /// The offsets where the journal's thread stopped writing, with the times: a worker may continue there.
     ends: HashMap<u64, f64>,
 }
 
@@ -263,12 +263,12 @@ impl Owners {
     }
 }
 
-/// To microseconds: the trace has no more.
+/// Rounds to microseconds, the resolution of the trace.
 fn rounded(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
 }
 
-/// The write of an event, given whose its bytes are.
+/// The write of an event, given the owners of its bytes.
 fn write_of(event: Event, seconds: f64, took: Option<f64>, parts: &[Part], otherwise: Class) -> Write {
     let mut sums: BTreeMap<Class, u64> = BTreeMap::new();
     for part in parts {
@@ -290,10 +290,10 @@ fn write_of(event: Event, seconds: f64, took: Option<f64>, parts: &[Part], other
     }
 }
 
-/// The requests that the device took, with the times until they were done.
+/// The requests that the device accepted, with the time until each was complete.
 fn issued(events: Vec<Event>) -> Vec<(Event, Option<f64>)> {
     let mut taken: Vec<Option<(Event, Option<f64>)>> = Vec::new();
-    // Requests on their way, by place and size.
+    // Requests in flight, by offset and size.
     let mut under_way: HashMap<(u64, u64), Vec<usize>> = HashMap::new();
     for event in events {
         let key = (event.offset, event.bytes);

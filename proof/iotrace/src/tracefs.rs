@@ -1,4 +1,4 @@
-//! A trace instance of the kernel's, of this process's own.
+//! A trace instance of the kernel that belongs to this process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -15,12 +15,12 @@ const MOUNT: &str = "/sys/kernel/tracing";
 const REQUESTS: [&str; 3] =
     ["events/block/block_rq_issue", "events/block/block_rq_complete", "events/block/block_rq_requeue"];
 const BIOS: [&str; 1] = ["events/block/block_bio_queue"];
-/// Where ext4 places files.
+/// The events by which ext4 reports where it places files.
 const MAPPINGS: [&str; 2] = ["events/ext4/ext4_ext_map_blocks_exit", "events/ext4/ext4_ind_map_blocks_exit"];
-/// Room for events per processor, emptied many times a second.
+/// The buffer size for each processor. The collector empties the buffers many times a second.
 const BUFFER_KIB: &str = "4096";
 const NAME: &str = "duralite-";
-/// A process traces this often at once, at most.
+/// The most traces that a process can run at once.
 const ATTEMPTS: u32 = 64;
 
 /// Tracing, from [`Session::start`] until it is dropped.
@@ -28,12 +28,12 @@ pub struct Session {
     dir: PathBuf,
     events: Vec<&'static str>,
     pipe: Option<File>,
-    /// Begins of lines whose ends are still to come.
+    /// The beginning of a line whose end has not been read yet.
     partial: Vec<u8>,
 }
 
 impl Session {
-    /// Starts to trace what goes to a device.
+    /// Starts to trace the writes to a device.
     pub fn start(device: &Device) -> Result<Self> {
         let root = Path::new(MOUNT);
         if !root.join("instances").exists() {
@@ -60,7 +60,7 @@ impl Session {
         }
         remove_stale(root);
         let mut session = Self { dir: make_instance(root)?, events, pipe: None, partial: Vec::new() };
-        // The times of the looks at the files are of this clock.
+        // The looks at the files use the same clock.
         session.set("trace_clock", "mono")?;
         session.set("buffer_size_kb", BUFFER_KIB)?;
         let pipe = session.dir.join("trace_pipe");
@@ -85,7 +85,7 @@ impl Session {
         fs::write(self.dir.join(name), value).with_context(|| format!("cannot set {name} to {value}"))
     }
 
-    /// Takes the lines that are there.
+    /// Reads the lines that the kernel has ready.
     pub fn drain(&mut self) -> Result<String> {
         let Some(pipe) = &mut self.pipe else { return Ok(String::new()) };
         let mut chunk = vec![0; 64 << 10];
@@ -104,7 +104,7 @@ impl Session {
         Ok(String::from_utf8_lossy(&lines).into_owned())
     }
 
-    /// Stops; the last lines, and the number of events that were lost.
+    /// Stops tracing. Returns the last lines, and the number of events that were lost.
     pub fn finish(mut self) -> Result<(String, u64)> {
         for event in &self.events {
             self.set(&format!("{event}/enable"), "0")?;
@@ -129,12 +129,12 @@ impl Drop for Session {
     }
 }
 
-/// A device's number as the kernel has it: 12 bits of major above 20 of minor.
+/// A device number as the kernel encodes it: 12 bits of major above 20 bits of minor.
 fn kernels_number(major: u32, minor: u32) -> u32 {
     major << 20 | minor
 }
 
-/// What the statistics of one processor's buffer say was lost.
+/// The number of lost events in the statistics of one processor's buffer.
 fn lost_in(stats: &str) -> u64 {
     let names = ["overrun: ", "dropped events: "];
     let values = stats.lines().filter_map(|line| names.iter().find_map(|name| line.strip_prefix(name)));
@@ -155,7 +155,7 @@ fn make_instance(root: &Path) -> Result<PathBuf> {
     bail!("this process traces {ATTEMPTS} times already")
 }
 
-/// Removes what processes left behind that were killed. The kernel keeps instances that are in use.
+/// Removes instances of processes that were killed. The kernel refuses to remove instances in use.
 fn remove_stale(root: &Path) {
     let entries = fs::read_dir(root.join("instances")).into_iter().flatten().filter_map(Result::ok);
     for entry in entries {
@@ -166,7 +166,7 @@ fn remove_stale(root: &Path) {
     }
 }
 
-/// The process that an instance is named after.
+/// The process id in an instance's name.
 fn owner_of(name: &str) -> Option<u32> {
     name.strip_prefix(NAME)?.split('-').next()?.parse().ok()
 }

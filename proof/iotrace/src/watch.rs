@@ -1,9 +1,9 @@
-//! Which file a byte of the device belonged to, and when.
+//! Finds out which file a byte of the device belonged to, and when.
 //!
-//! Files are looked at again and again while the command runs: logs come, grow and go, and their
-//! blocks pass to other files. Each piece of a file is remembered with the times it was first and
-//! last seen. A rollback journal may live for less than the time between two looks; ext4 itself says
-//! which inode it places where, and the looks say whose inode that is.
+//! The collector looks at the files again and again while the command runs: logs appear, grow and disappear,
+//! and their blocks pass to other files. The atlas keeps for each piece of a file the times when it was first
+//! and last seen. A rollback journal may live for less than the time between two looks. For these, ext4
+//! reports which inode it places where, and the looks tell which file has that inode.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,12 +18,12 @@ use crate::Class;
 use crate::parse::Mapping;
 use crate::ranges::{Range, common, normalise, without};
 
-/// A request belongs to a file seen at its place within so many seconds: between two looks a file
-/// may come or go, and so may the name of an inode.
+/// A request belongs to a file that was seen at its place within this many seconds. Between two looks a file
+/// may appear or disappear, and an inode may get another name.
 const NEAR: f64 = 1.0;
 
-/// Database files that this process may have open elsewhere. Closing *any* descriptor of a file
-/// drops the process's `fcntl` locks on it, and those are SQLite's.
+/// Database files that this process may have open elsewhere. They stay open here: closing *any* descriptor of
+/// a file drops the process's `fcntl` locks on it, and SQLite relies on these locks.
 static KEPT: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
 /// What to watch.
@@ -35,36 +35,36 @@ pub enum Target {
     Log(PathBuf),
 }
 
-/// Where a file was.
+/// A place on the device where a file was.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sighting {
     place: Range,
     first: f64,
     last: f64,
-    /// Not one that is watched, if `None`.
+    /// `None` if the file is not watched.
     file: Option<usize>,
-    /// Whether the file system said so, when it placed it there: before, it was not.
+    /// Whether ext4 reported the place when it placed the file there. The file was not there before.
     placed: bool,
 }
 
 struct Watched {
     path: PathBuf,
     class: Class,
-    /// Where it was at the last look, as it was then, and in pieces of different age.
+    /// Its places at the last look: as a whole, and as pieces with the time when each was first seen.
     latest: Vec<Range>,
     pieces: Vec<(Range, f64)>,
     seen: f64,
 }
 
-/// The watched files, and where they were.
+/// The watched files and the places where they were.
 pub struct Atlas {
     targets: Vec<Target>,
-    /// The file system's device, and its first byte there.
+    /// The number of the file system's device, and the file system's first byte on the whole device.
     number: u64,
     start: u64,
     files: Vec<Watched>,
     by_path: HashMap<PathBuf, usize>,
-    /// Whose inodes were when: first and last time, and the file.
+    /// The files that each inode belonged to, with the first and last time.
     inodes: HashMap<u64, Vec<(f64, f64, usize)>>,
     past: Vec<Sighting>,
     open: HashMap<(u64, u64), File>,
@@ -84,7 +84,7 @@ impl Atlas {
         }
     }
 
-    /// Looks where the files are at this time.
+    /// Records where the files are at this time.
     pub fn look(&mut self, now: f64) {
         let there = self.glance(now);
         for index in 0..self.files.len() {
@@ -95,13 +95,13 @@ impl Atlas {
         self.open.retain(|_, file| file.metadata().is_ok_and(|meta| meta.nlink() > 0));
     }
 
-    /// Looks which files are there, and what their inodes are, without opening any: the files that
-    /// have blocks, and their inodes.
+    /// Records which files exist and which inodes they have, without opening any file. Returns the files that
+    /// have blocks, with their inodes.
     pub fn glance(&mut self, now: f64) -> Vec<(usize, u64)> {
         let mut there = Vec::new();
         let found: Vec<(PathBuf, Class)> = self.targets.iter().flat_map(files_of).collect();
         for (path, class) in found {
-            // Another file system has other addresses.
+            // Addresses on another file system mean something else.
             let Ok(meta) = fs::metadata(&path) else { continue };
             if !meta.is_file() || meta.dev() != self.number {
                 continue;
@@ -124,7 +124,7 @@ impl Atlas {
         there
     }
 
-    /// The directories that files come and go in.
+    /// The directories in which files appear and disappear.
     pub fn directories(&self) -> Vec<PathBuf> {
         let mut directories: Vec<PathBuf> = self
             .targets
@@ -139,7 +139,7 @@ impl Atlas {
         directories
     }
 
-    /// Where a file is; nowhere when it is gone.
+    /// The places of a file; none if the file is gone.
     fn places(&mut self, index: usize, inode: u64) -> Vec<Range> {
         let Some(watched) = self.files.get(index) else { return Vec::new() };
         let found = if watched.class == Class::Database {
@@ -152,7 +152,7 @@ impl Atlas {
             };
             extents(file, u64::MAX)
         } else {
-            // SQLite and Duralite hold no `fcntl` locks of the process on logs.
+            // Neither SQLite nor Duralite holds `fcntl` locks on logs, so closing the descriptor is harmless.
             File::open(&watched.path).ok().and_then(|file| extents(&file, u64::MAX))
         };
         let placed = found.unwrap_or_default().into_iter();
@@ -185,8 +185,8 @@ impl Atlas {
         watched.seen = now;
     }
 
-    /// Ends the watching. `journal` is the file system's, `mappings` what ext4 said that it placed
-    /// where, in blocks of this size.
+    /// Ends the watching. `journal` is the place of the file system's journal. `mappings` are the places that
+    /// ext4 reported, in blocks of size `block`.
     pub fn finish(mut self, journal: &[Range], mappings: &[Mapping], block: u64) -> Map {
         for (file, watched) in self.files.iter().enumerate() {
             let (last, file) = (watched.seen, Some(file));
@@ -210,7 +210,7 @@ impl Atlas {
         Map::new(files.collect(), std::mem::take(&mut self.past), journal.to_vec())
     }
 
-    /// Whose inode it was.
+    /// The file that the inode belonged to at this time.
     fn owner(&self, inode: u64, seconds: f64) -> Option<usize> {
         let owners = self.inodes.get(&inode)?.iter();
         let near = owners.map(|(first, last, file)| (distance(*first, *last, seconds), *file));
@@ -227,14 +227,14 @@ impl Drop for Atlas {
     }
 }
 
-/// How many descriptors of this process name a file.
+/// The number of descriptors of this process that refer to a file.
 fn descriptors(file: (u64, u64)) -> usize {
     let Ok(entries) = fs::read_dir("/proc/self/fd") else { return usize::MAX };
     let names = entries.filter_map(Result::ok).filter_map(|entry| fs::metadata(entry.path()).ok());
     names.filter(|meta| (meta.dev(), meta.ino()) == file).count()
 }
 
-/// The files that are watched on account of one target.
+/// The files to watch for a target.
 fn files_of(target: &Target) -> Vec<(PathBuf, Class)> {
     match target {
         Target::Log(path) if path.is_dir() => logs_in(path, |_| true),
@@ -259,8 +259,8 @@ fn files_of(target: &Target) -> Vec<(PathBuf, Class)> {
     }
 }
 
-/// Logs in a directory. Shared memory is watched neither there nor elsewhere: what of it reaches the
-/// device is `other`, and SQLite holds locks on it.
+/// The logs in a directory. Shared memory is never watched, because SQLite holds locks on it; writes of it to
+/// the device count as `other`.
 fn logs_in(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<(PathBuf, Class)> {
     let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
     let names = entries.filter(|entry| {
@@ -271,30 +271,31 @@ fn logs_in(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<(PathBuf, Class)> {
     names.map(|entry| (entry.path(), Class::Log)).collect()
 }
 
-/// The file behind links, which need not exist yet: SQLite follows them, and puts its files beside it.
+/// Resolves symbolic links of a file that need not exist yet. SQLite follows links too, and creates its files
+/// beside the target.
 fn resolve(path: &Path) -> PathBuf {
     let in_directory = || Some(fs::canonicalize(directory_of(path)).ok()?.join(path.file_name()?));
     fs::canonicalize(path).ok().or_else(in_directory).unwrap_or_else(|| path.to_path_buf())
 }
 
-/// The directory that a file is or will be in.
+/// The directory of a file that exists or will be created.
 pub fn directory_of(file: &Path) -> &Path {
     file.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// What was where when all is over.
+/// The places of all files over the whole trace.
 pub struct Map {
     pub files: Vec<(PathBuf, Class)>,
-    /// By first byte; and the greatest end of each and all before it.
+    /// The sightings, sorted by first byte. Each has the greatest end of itself and all before it.
     sightings: Vec<(Sighting, u64)>,
     journal: Vec<Range>,
 }
 
-/// Bytes of a request that belong together.
+/// A part of a request whose bytes have the same owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     pub bytes: u64,
-    /// `None` where nothing is known to be.
+    /// `None` if no file is known to be there.
     pub class: Option<Class>,
     pub file: Option<usize>,
 }
@@ -323,7 +324,7 @@ impl Map {
         Self::new(files.collect(), sightings.collect(), journal.to_vec())
     }
 
-    /// Whose the bytes of a request at a time are.
+    /// Divides a request at some time into parts by owner.
     pub fn parts(&self, range: Range, seconds: f64) -> Vec<Part> {
         let before = self.sightings.partition_point(|(sighting, _)| sighting.place.0 < range.1);
         let reaching = self.sightings[..before].iter().rev().take_while(|(_, end)| *end > range.0);
@@ -353,9 +354,10 @@ impl Map {
     }
 }
 
-/// Who had a place, of those that were seen there.
+/// Chooses the owner of a place among the files that were seen there.
 fn owner_of<'a>(seen: impl Iterator<Item = &'a &'a Sighting>, seconds: f64) -> Option<usize> {
-    // Seen there before and after; or else placed there last; or else seen there not long before or after.
+    // Best is a file that was seen there both before and after. Next is the file that ext4 placed there last.
+    // Otherwise the file that was seen there closest in time.
     let rank = |sighting: &Sighting| {
         let far = distance(sighting.first, sighting.last, seconds);
         match sighting.placed {
@@ -370,7 +372,7 @@ fn owner_of<'a>(seen: impl Iterator<Item = &'a &'a Sighting>, seconds: f64) -> O
     near.min_by(|(a, _), (b, _)| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))).and_then(|(_, file)| file)
 }
 
-/// Seconds between a time and when something was seen.
+/// The seconds between a time and the period in which something was seen; 0 within the period.
 fn distance(first: f64, last: f64, seconds: f64) -> f64 {
     (first - seconds).max(seconds - last).max(0.0)
 }
@@ -438,7 +440,7 @@ mod tests {
     #[test]
     fn a_file_that_no_look_met_is_known_by_its_inode() {
         let mut atlas = atlas();
-        // The log's inode was met at some time, its blocks never; inode 77 is somebody else's.
+        // A look has seen the log's inode, but never its blocks. Inode 77 belongs to another file.
         atlas.inodes.insert(5, vec![(1.0, 2.0, 1)]);
         let mapping = |seconds, inode, block| Mapping { seconds, inode, block, blocks: 2 };
         atlas.note(0, vec![(20 * BLOCK, 22 * BLOCK)], 1.0);

@@ -1,4 +1,4 @@
-//! Traces of writes whose requests are known, on a loop device with ext4. Runs as root only.
+//! Traces of known writes on a loop device with ext4. These tests need root.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 use std::fs::{self, File};
@@ -9,10 +9,10 @@ use std::sync::Mutex;
 use duralite_iotrace::{Class, JournalBy, Marker, Summary, Trace, Tracer, Volume, draw, trace};
 use tempfile::TempDir;
 
-/// One at a time: each would see what the others make the kernel do.
+/// The tests run one at a time: each would see the writes that the others cause in the kernel.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A mounted ext4, gone when dropped.
+/// A mounted ext4 that is removed when dropped.
 struct Disk {
     dir: TempDir,
     device: Option<String>,
@@ -28,7 +28,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
 }
 
 impl Disk {
-    /// Makes one; `None`, with a note, where that cannot be.
+    /// Makes a disk. Where that is impossible, returns `None` and prints why.
     fn new() -> Option<Self> {
         let why = match Self::make() {
             Ok(disk) => return Some(disk),
@@ -47,13 +47,13 @@ impl Disk {
         let file = File::create(&image).map_err(|error| error.to_string())?;
         file.set_len(64 << 20).map_err(|error| error.to_string())?;
         fs::create_dir(disk.path()).map_err(|error| error.to_string())?;
-        // Everything at once: nothing is left to be initialised while something is counted.
+        // Initialises everything at once, so that no background initialisation disturbs the counts.
         let eager = "lazy_itable_init=0,lazy_journal_init=0";
         run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", eager, &image])?;
         let device = run("losetup", &["--find", "--show", &image])?;
         disk.device = Some(device.clone());
         run("mount", &["-o", "noatime", &device, &disk.path().display().to_string()])?;
-        // Whether there are tracepoints.
+        // Fails if the kernel has no tracepoints.
         trace(&disk.path(), &[], || ()).map_err(|error| format!("{error:#}"))?;
         Ok(disk)
     }
