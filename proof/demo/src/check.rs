@@ -1,4 +1,4 @@
-//! What a database holds, compared with the input, row by row.
+//! Compares the contents of a database with the input, row by row.
 
 use std::path::Path;
 
@@ -8,21 +8,22 @@ use rusqlite::Connection;
 use crate::modes::open_plain;
 use crate::rows::Row;
 
-/// What was found in a database.
+/// What a check found in a database.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) rows: usize,
-    /// The first row that is not that of the input.
+    /// The first row that differs from the input.
     pub(crate) differs: Option<String>,
-    /// SQLite's `integrity_check`.
+    /// The result of SQLite's `integrity_check`.
     pub(crate) integrity: String,
 }
 
 impl Found {
-    /// That at least `acknowledged` rows are there, the first of the input, and the database is sound.
+    /// Checks that the database is sound and holds at least `acknowledged` rows, which are the first rows of
+    /// the input.
     ///
     /// # Errors
-    /// What is missing or other.
+    /// What is missing or differs.
     pub(crate) fn expect_at_least(&self, acknowledged: usize) -> Result<()> {
         if self.rows < acknowledged {
             bail!("{acknowledged} rows were committed, and {} are there", self.rows);
@@ -37,7 +38,7 @@ impl Found {
     }
 }
 
-/// Reads the whole table, and compares it with the input.
+/// Reads the whole table and compares it with the input.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -56,10 +57,10 @@ pub(crate) fn examine(conn: &Connection, expected: &[Row]) -> Result<Found> {
     Ok(Found { rows, differs, integrity })
 }
 
-/// That a closed database is a plain one, and holds exactly these rows.
+/// Checks that a closed database is a plain one and holds exactly these rows.
 ///
 /// # Errors
-/// What is other, or those of SQLite.
+/// What differs, or an error of SQLite.
 pub(crate) fn expect_rows(database: &Path, expected: &[Row]) -> Result<()> {
     examine(&open_plain(database)?, expected)?.expect_at_least(expected.len())
 }
@@ -71,7 +72,7 @@ mod tests {
     use crate::modes::find;
     use crate::rows::read;
 
-    /// What the checker says of a database of 100 rows after this statement.
+    /// What the check says about a database of 100 rows after this statement.
     fn after(sql: &str) -> Option<String> {
         let dir = tempfile::tempdir().unwrap();
         let (database, rows) = (dir.path().join("checked.db"), read(Some(100)));

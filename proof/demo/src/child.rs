@@ -1,4 +1,4 @@
-//! The process that inserts row after row, and is traced, or killed in the middle of it.
+//! The process that inserts row after row, and is traced, or killed in the middle.
 
 use std::io::{Read, Write, stdin, stdout};
 use std::path::PathBuf;
@@ -15,7 +15,8 @@ use crate::stock::load_duralite;
 /// The name of the hidden subcommand.
 pub(crate) const NAME: &str = "insert";
 
-/// Before what a process that goes on found; numbers of rows follow.
+/// The beginning of the line in which a resumed process reports what it found. The number of rows and the result of the
+/// integrity check follow.
 pub(crate) const FOUND: &str = "found ";
 
 #[derive(Args)]
@@ -33,10 +34,11 @@ pub(crate) struct Options {
     traced: bool,
 }
 
-/// Inserts, and prints the number of each row once its commit has returned. Waits then for its end, with the database open.
+/// Inserts rows, and prints the number of each row after its commit has returned. Then waits to be killed, with the
+/// database open.
 ///
 /// # Errors
-/// Those of SQLite, and of a standard output that nobody reads any more.
+/// An error of SQLite, or nobody reads standard output any more.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mode = modes::find(&options.mode)?;
     if mode.settings.is_some() {
@@ -58,17 +60,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Ok(true)
     })?;
     if !options.traced {
-        // The kill is on its way; should nobody be left to send it, this ends.
+        // The kill is on its way. If the parent is gone, standard input ends, and this process ends too.
         stdin().read_to_end(&mut Vec::new())?;
     }
     Ok(())
 }
 
-/// Inserts each row in a transaction of its own, and calls `committed` after each; stops where that is false. Says how
-/// many were inserted.
+/// Inserts each row in a transaction of its own, and calls `committed` after each. Stops when `committed` returns false.
+/// Returns the number of inserted rows.
 ///
 /// # Errors
-/// Those of SQLite, and of `committed`.
+/// An error of SQLite or of `committed`.
 pub(crate) fn insert(
     conn: &Connection,
     rows: &[Row],
@@ -84,7 +86,7 @@ pub(crate) fn insert(
     Ok(rows.len())
 }
 
-/// One line, written at once.
+/// Prints a line and flushes it.
 fn say(line: &str) -> Result<()> {
     let mut out = stdout().lock();
     out.write_all(format!("{line}\n").as_bytes())?;

@@ -1,4 +1,4 @@
-//! Many connections at once: where stock SQLite starves all but one.
+//! Many concurrent connections: stock SQLite starves all but one.
 
 use std::process::Command;
 
@@ -9,10 +9,10 @@ use crate::scene::Scene;
 use crate::screen::{say, table};
 use crate::stock;
 
-/// Takes the measurement that `duralite bench` has of it, and prints it.
+/// Runs the corresponding measurement of `duralite bench`, and prints the result.
 ///
 /// # Errors
-/// When that fails, or after an interrupt.
+/// If the measurement fails, or after an interrupt.
 pub(crate) fn run(scene: &Scene) -> Result<()> {
     say("\nMany writers at once, two seconds each (busy timeout 20 s) ...")?;
     let mut command = Command::new(stock::built("duralite")?);

@@ -1,4 +1,4 @@
-//! A process is killed in the middle of its work; everything it had acknowledged is there.
+//! Kills a process in the middle of its work, and checks that every row it acknowledged is there.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -18,21 +18,21 @@ use crate::scene::{Scene, shown};
 use crate::screen::{Progress, grouped, say};
 use crate::stock;
 
-/// Rows that a process inserts which is killed.
+/// The number of rows that a process inserts if it is not killed.
 const ROWS: usize = 4000;
-/// At most so long after the acknowledgement.
+/// The longest delay between an acknowledgement and the kill.
 const LONGEST_DELAY_MICROSECONDS: u64 = 3000;
 
-/// The acknowledgement at which a process is killed, and how long after it.
+/// The acknowledgement at which a process is killed, and the delay after it.
 struct Kill {
     at: usize,
     delay: Duration,
 }
 
-/// Kills a process that inserts; lets a second one go on, kills it too, and puts the log home.
+/// Kills a process that inserts. Then lets a second process continue, kills that too, and puts the log home.
 ///
 /// # Errors
-/// A row that was acknowledged and is not there, whatever else is not as it should be, or an interrupt.
+/// If an acknowledged row is missing, if anything else is wrong, or after an interrupt.
 pub(crate) fn run(scene: &Scene, mode: &Mode) -> Result<()> {
     let rows = &scene.rows[..scene.rows.len().min(ROWS)];
     let path = scene.database(&format!("killed-{}", mode.key));
@@ -48,9 +48,10 @@ pub(crate) fn run(scene: &Scene, mode: &Mode) -> Result<()> {
     expect_rows(&path, rows).with_context(|| shown(&path))
 }
 
-/// The same for the same seed, another for each mode.
+/// Draws a kill. It depends only on the seed and the mode.
 fn chance(seed: u64, key: &str, rows: usize) -> Kill {
-    // FNV-1a: neighbouring seeds of the generator begin alike.
+    // FNV-1a mixes the mode into the seed, because the generator's first numbers are alike for neighbouring
+    // seeds.
     let hash = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let salt = key.bytes().fold(0xcbf2_9ce4_8422_2325, hash);
     let mut dice = fastrand::Rng::with_seed(seed ^ salt);
@@ -64,7 +65,7 @@ fn first_process(scene: &Scene, mode: &Mode, path: &Path, rows: &[Row], kill: &K
     follow(&scene.processes, child, lines, progress, 0, kill)
 }
 
-/// Reopens, reports, inserts the rest, and is killed with the database open.
+/// Reopens the database, reports what it found, inserts the rest, and is killed with the database open.
 fn second_process(scene: &Scene, mode: &Mode, path: &Path, rows: &[Row], acknowledged: usize) -> Result<()> {
     let (child, mut lines) = start(scene, mode, path, rows.len(), true)?;
     let mut found = String::new();
@@ -92,7 +93,7 @@ fn second_process(scene: &Scene, mode: &Mode, path: &Path, rows: &[Row], acknowl
     say(&format!("  killed again, without closing the database: {kept}"))
 }
 
-/// The inserting process, and its acknowledgements.
+/// Starts the inserting process. Returns it with the lines that it prints.
 fn start(
     scene: &Scene,
     mode: &Mode,
@@ -110,7 +111,8 @@ fn start(
     Ok((child, BufReader::new(out)))
 }
 
-/// Reads acknowledgements until there are no more, and kills the process at one of them. The last one.
+/// Reads acknowledgements until the output ends, and kills the process at one of them. Returns the last
+/// acknowledgement.
 fn follow(
     processes: &Processes,
     mut child: Child,
@@ -128,7 +130,7 @@ fn follow(
         }
         Ok(())
     };
-    // One that found all rows there has nothing left to acknowledge.
+    // A process that finds all rows there has nothing left to acknowledge.
     end(acknowledged)?;
     for line in lines.lines() {
         acknowledged = line?.parse().context("not an acknowledgement")?;
@@ -143,7 +145,7 @@ fn follow(
     Ok(acknowledged)
 }
 
-/// Without Duralite the database must not open: its newest commits are in the log.
+/// Plain SQLite must refuse the database: its newest commits are in the log.
 fn show_refusal(scene: &Scene, path: &Path) -> Result<()> {
     let answer = sqlite3(scene, path, "SELECT count(*) FROM characters")?;
     if answer.status.success() {
@@ -188,7 +190,7 @@ fn text(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// What comes of a child that runs this, and is to be killed at row 3.
+    /// Follows a child that runs this script, and that is to be killed at row 3. Returns the result.
     fn followed(script: &str) -> Result<usize> {
         let processes = Processes::new().unwrap();
         let mut command = Command::new("sh");

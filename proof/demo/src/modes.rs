@@ -1,4 +1,5 @@
-//! The ways to commit that are shown. Everything not said here is as SQLite ships it.
+//! The ways to commit that the demonstration compares. Every setting that is not named here is SQLite's
+//! default.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -15,7 +16,7 @@ pub(crate) struct Mode {
     /// The settings of Duralite as URI parameters; `None` is stock SQLite.
     pub(crate) settings: Option<&'static str>,
     pub(crate) exclusive: bool,
-    /// As SQLite does by itself.
+    /// Whether SQLite makes its automatic checkpoints.
     pub(crate) checkpoints: bool,
     pub(crate) journal_mode: &'static str,
 }
@@ -23,10 +24,10 @@ pub(crate) struct Mode {
 const PLAIN: Mode =
     Mode { key: "", label: "", settings: None, exclusive: false, checkpoints: true, journal_mode: "WAL" };
 const NVWAL: Option<&str> = Some("journal=nvwal&nvram=emulate");
-// The database in memory too, which is emulated like the log's.
+// The database is in emulated memory too, like the log.
 const SCRATCHPAD: Option<&str> = Some("journal=scratchpad&scratchpad=emulate&home=emulate");
 
-/// All of them, in the order of the table.
+/// All modes, in the order of the table.
 pub(crate) const MODES: [Mode; 9] = [
     Mode { key: "cold", label: "stock WAL, log growing (cold)", checkpoints: false, ..PLAIN },
     Mode { key: "warm", label: "stock WAL, log recycled (warm)", ..PLAIN },
@@ -45,21 +46,22 @@ pub(crate) const MODES: [Mode; 9] = [
     },
 ];
 
-/// The mode of this name.
+/// The mode with this key.
 ///
 /// # Errors
-/// When there is none.
+/// If there is none.
 pub(crate) fn find(key: &str) -> Result<&'static Mode> {
     MODES.iter().find(|mode| mode.key == key).with_context(|| format!("no mode {key}"))
 }
 
 impl Mode {
-    /// Whether the log is on the disk, where the engine that nothing asks for has it.
+    /// Whether the log is on disk, as with the default engine.
     pub(crate) fn is_on_disk(&self) -> bool {
         self.settings.is_none_or(str::is_empty)
     }
 
-    /// Opens a database with `synchronous=FULL`, each statement a transaction. Duralite is loaded before.
+    /// Opens a database with `synchronous=FULL` and a transaction per statement. The caller must have loaded
+    /// Duralite if the mode uses it.
     ///
     /// # Errors
     /// An error of SQLite.
@@ -83,7 +85,7 @@ impl Mode {
     }
 }
 
-/// Opens a closed database by plain SQLite, to read it.
+/// Opens a closed database with plain SQLite for reading.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -93,7 +95,7 @@ pub(crate) fn open_plain(database: &Path) -> Result<Connection> {
     Connection::open_with_flags(&uri, flags).with_context(|| format!("cannot open {}", database.display()))
 }
 
-/// What `PRAGMA duralite` counts; nothing on stock SQLite.
+/// The metrics in `PRAGMA duralite`; empty on stock SQLite.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -107,7 +109,7 @@ pub(crate) fn counters(conn: &Connection) -> Result<HashMap<String, f64>> {
     Ok(pairs.filter_map(|(name, value)| Some((name.to_owned(), value.parse().ok()?))).collect())
 }
 
-/// A path as part of a URI.
+/// Escapes a path for use in a URI.
 fn escaped(path: &Path) -> String {
     let mut text = String::new();
     for c in path.to_string_lossy().chars() {

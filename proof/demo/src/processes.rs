@@ -1,4 +1,4 @@
-//! The processes that were started, each in a group of its own: an interrupt, or the end of the demonstration, ends them all.
+//! The child processes, each in a process group of its own. An interrupt, or the end of the demonstration, kills them all.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
@@ -13,7 +13,7 @@ use signal_hook::iterator::Signals;
 #[derive(Default)]
 struct State {
     interrupted: AtomicBool,
-    /// Leaders that were not waited for yet.
+    /// The leaders of the process groups that have not been waited for.
     groups: Mutex<Vec<Pid>>,
 }
 
@@ -24,20 +24,20 @@ impl State {
 
     fn end_all(&self) {
         for group in self.groups().iter() {
-            // One that has ended meanwhile needs no signal.
+            // A group that has already ended needs no signal.
             let _ = kill_process_group(*group, Signal::KILL);
         }
     }
 }
 
-/// All processes that were started and not waited for.
+/// All processes that were started and have not been waited for.
 pub(crate) struct Processes(Arc<State>);
 
 impl Processes {
-    /// From now on an interrupt from the keyboard, or the end of the terminal, ends the processes, and is seen by [`Self::check`].
+    /// From now on, an interrupt or the loss of the terminal kills the processes, and [`Self::check`] reports it.
     ///
     /// # Errors
-    /// When no handler can be installed.
+    /// If no signal handler can be installed.
     pub(crate) fn new() -> Result<Self> {
         let state = Arc::new(State::default());
         let (mut signals, seen) = (Signals::new([SIGHUP, SIGINT, SIGTERM])?, Arc::clone(&state));
@@ -63,10 +63,10 @@ impl Processes {
         Ok(())
     }
 
-    /// Starts a process; [`Self::ended`] is to be called with it.
+    /// Starts a process. The caller must pass it to [`Self::ended`].
     ///
     /// # Errors
-    /// When it cannot be started, or after an interrupt.
+    /// If the process cannot be started, or after an interrupt.
     pub(crate) fn start(&self, command: &mut Command) -> Result<Child> {
         let child = command.process_group(0).spawn();
         let child = child.with_context(|| format!("cannot run {}", command.get_program().display()))?;
@@ -77,10 +77,10 @@ impl Processes {
         Ok(child)
     }
 
-    /// Waits for a process, and reads what it still has to say where that is piped.
+    /// Waits for a process, and reads the rest of its piped output.
     ///
     /// # Errors
-    /// When that cannot be read, or after an interrupt.
+    /// If the output cannot be read, or after an interrupt.
     pub(crate) fn ended(&self, child: Child) -> Result<Output> {
         let leader = pid(&child);
         let output = child.wait_with_output()?;
@@ -92,7 +92,7 @@ impl Processes {
     /// Runs a command to its end.
     ///
     /// # Errors
-    /// When it cannot be run, or after an interrupt.
+    /// If the command cannot be run, or after an interrupt.
     pub(crate) fn output(&self, command: &mut Command) -> Result<Output> {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         self.ended(self.start(command)?)

@@ -1,4 +1,4 @@
-//! The closing table, what it says, and the chart.
+//! The final table, the sentences about it, and the chart.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use crate::scene::{Scene, shown};
 use crate::screen::{grouped, say, table};
 use crate::timed::{LONGEST, Run};
 
-/// Prints the table of the runs, and the sentences on their ratios.
+/// Prints the table of the runs, and sentences about their ratios.
 ///
 /// # Errors
-/// When nobody reads it any more.
+/// If nobody reads standard output any more.
 pub(crate) fn print(runs: &[Run]) -> Result<()> {
     let heading = ["", "commits", "commits/s", "bytes logged", "lines flushed", "fences", "system calls"];
     let decimal = |figure: Option<f64>| figure.map_or("-".to_owned(), |figure| format!("{figure:.1}"));
@@ -57,14 +57,14 @@ fn sentences(rates: &[f64]) -> Result<String> {
     ))
 }
 
-/// Draws commits per second and bytes logged per commit, a bar for each run, logarithmic.
+/// Draws commits per second and bytes logged per commit on a logarithmic scale, with a bar for each run.
 ///
 /// # Errors
-/// When the file cannot be written.
+/// If the file cannot be written.
 pub(crate) fn draw(scene: &Scene, runs: &[Run], path: &Path) -> Result<()> {
     let row = |run: &Run| {
         let logged = run.logged_bytes.map_or("-".to_owned(), |bytes| format!("{bytes:.1}"));
-        // Some labels have commas, and none a quote.
+        // Some labels contain commas, but none contains a quotation mark.
         format!("\"{}\",{:.1},{logged}\n", run.mode.label, run.rate)
     };
     let heading = ",commits per second (more is better),bytes logged per commit (less is better)\n";

@@ -1,20 +1,20 @@
-//! The input: the characters of Unicode that have a name of their own.
+//! The input: the Unicode characters that have individual names.
 
 /// A row of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// From 1 on.
+    /// Counted from 1.
     pub(crate) line: u32,
     /// Hexadecimal, as in the standard.
     pub(crate) code: String,
     pub(crate) name: String,
 }
 
-/// Names that the standard makes of the code or of its parts: 100,000 that would say nothing.
+/// The standard derives these 100,000 names from the code or its parts, so they would add nothing.
 const MADE_BY_RULE: [&str; 4] =
     ["CJK UNIFIED IDEOGRAPH-", "CJK COMPATIBILITY IDEOGRAPH-", "HANGUL SYLLABLE ", "TANGUT IDEOGRAPH-"];
 
-/// The named characters in the order of their codes; the first `limit` of them if there is one.
+/// The named characters in the order of their codes, or only the first `limit` of them.
 pub(crate) fn read(limit: Option<u32>) -> Vec<Row> {
     ('\0'..=char::MAX)
         .filter_map(|c| Some((c, unicode_names2::name(c)?.to_string())))

@@ -1,4 +1,4 @@
-//! What all parts of the demonstration share: the input, where databases are, the processes.
+//! What all parts of the demonstration share: the input, the directories, and the processes.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,11 +11,11 @@ use crate::rows::Row;
 
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// Everything that is made here is removed with it, after the end of all processes.
+/// When this is dropped, all processes are killed first. Then everything in its directories is removed.
 pub(crate) struct Scene {
     pub(crate) processes: Processes,
     pub(crate) rows: Vec<Row>,
-    /// Repeats the kills.
+    /// The same seed repeats the kills.
     pub(crate) seed: u64,
     databases: TempDir,
     pool: TempDir,
@@ -25,7 +25,7 @@ impl Scene {
     /// Makes the directories.
     ///
     /// # Errors
-    /// When they cannot be made.
+    /// If they cannot be created.
     pub(crate) fn new(rows: Vec<Row>, seed: u64, out: &Path) -> Result<Self> {
         let processes = Processes::new()?;
         let temporary = |prefix, parent: &Path| {
@@ -42,7 +42,7 @@ impl Scene {
         self.databases.path()
     }
 
-    /// Where emulated memory is.
+    /// The directory of emulated memory.
     pub(crate) fn pool(&self) -> &Path {
         self.pool.path()
     }
@@ -52,7 +52,7 @@ impl Scene {
         self.databases().join(format!("{name}.db"))
     }
 
-    /// The line on the machine's part in the figures.
+    /// The lines that say which media the measurements depend on.
     pub(crate) fn places(&self) -> String {
         let file_system = file_system(self.databases());
         let mut text = format!("Databases: {} ({file_system}).", shown(self.databases()));
@@ -75,7 +75,7 @@ fn file_system(path: &Path) -> String {
     if name.is_empty() { "unknown file system".to_owned() } else { name }
 }
 
-/// A path as short as it can be said here.
+/// The path, relative to the working directory if it is below that.
 pub(crate) fn shown(path: &Path) -> String {
     let here = std::env::current_dir().ok();
     let short = here.and_then(|here| path.strip_prefix(here).ok().map(Path::to_path_buf));

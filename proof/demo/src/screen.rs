@@ -1,4 +1,4 @@
-//! What is printed: lines, a progress bar on a terminal, tables.
+//! Prints lines, a progress bar on a terminal, and tables.
 
 use std::io::{Write, stdout};
 use std::time::Instant;
@@ -9,12 +9,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 /// Prints a line.
 ///
 /// # Errors
-/// When nobody reads it any more.
+/// If nobody reads standard output any more.
 pub(crate) fn say(line: &str) -> Result<()> {
     Ok(writeln!(stdout(), "{line}")?)
 }
 
-/// A bar while rows are inserted, on a terminal; one line at the end everywhere.
+/// Shows a bar on a terminal while rows are inserted, and prints one line at the end everywhere.
 pub(crate) struct Progress {
     label: String,
     total: usize,
@@ -24,13 +24,13 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// `first` of `total` rows are there already.
+    /// `first` of `total` rows are already there.
     pub(crate) fn new(label: &str, total: usize, first: usize) -> Self {
-        // Quiet where standard output is no terminal.
+        // Draws nothing if standard output is no terminal.
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stdout());
         if let Ok(style) = ProgressStyle::with_template("  {prefix:<35} [{bar:28}] {pos:>6}/{len}  {rate}") {
             let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-                // What cannot be written is drawn again a moment later.
+                // A failed write does no harm: the bar is drawn again a moment later.
                 let _ = write!(out, "{}/s", grouped(state.per_sec()));
             };
             bar.set_style(style.progress_chars("##.").with_key("rate", rate));
@@ -44,10 +44,10 @@ impl Progress {
         self.bar.set_position(done as u64);
     }
 
-    /// The last state; a run may end before its total.
+    /// Prints the final state. A run may end before its total.
     ///
     /// # Errors
-    /// When nobody reads it any more.
+    /// If nobody reads standard output any more.
     pub(crate) fn finish(self, done: usize) -> Result<()> {
         self.bar.finish_and_clear();
         let rate = (done - self.first.min(done)) as f64 / self.began.elapsed().as_secs_f64().max(1e-9);
@@ -56,7 +56,7 @@ impl Progress {
     }
 }
 
-/// A number without decimals, its thousands apart.
+/// A number without decimals, with commas between the thousands.
 pub(crate) fn grouped(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -69,7 +69,7 @@ pub(crate) fn grouped(number: f64) -> String {
     text
 }
 
-/// Aligned columns: the first to the left, figures to the right.
+/// Aligned columns: the first to the left, the others to the right.
 pub(crate) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let heading: Vec<String> = heading.iter().map(ToString::to_string).collect();
     let length = |cell: Option<&String>| cell.map_or(0, |cell| cell.chars().count());

@@ -1,27 +1,27 @@
-//! The system's SQLite, and Duralite loaded into it as an application does it.
+//! The system's SQLite, with Duralite loaded into it as an application would load it.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use rusqlite::Connection;
 
-/// Names libduralite.so where it is not beside this program.
+/// The variable that names libduralite.so if it is not beside this program.
 const VARIABLE: &str = "DURALITE_LIBRARY";
 
 /// A file that the build leaves beside this program.
 ///
 /// # Errors
-/// When it is not there.
+/// If the file is missing.
 pub(crate) fn built(name: &str) -> Result<PathBuf> {
     let path = std::env::current_exe()?.with_file_name(name);
     ensure!(path.is_file(), "{} is missing; run `make demo`, which builds it", path.display());
     Ok(path)
 }
 
-/// Where libduralite.so is.
+/// The path of libduralite.so.
 ///
 /// # Errors
-/// When it is not there.
+/// If the file is missing.
 pub(crate) fn library() -> Result<PathBuf> {
     let Some(named) = std::env::var_os(VARIABLE).map(PathBuf::from) else {
         return built("libduralite.so");
@@ -30,10 +30,10 @@ pub(crate) fn library() -> Result<PathBuf> {
     Ok(named)
 }
 
-/// Loads libduralite.so through a connection that is closed again; the VFS stays until the process ends.
+/// Loads libduralite.so through a connection that is then closed. The VFS stays registered until the process ends.
 ///
 /// # Errors
-/// When it is not there, or SQLite cannot load it.
+/// If the library is missing, or SQLite cannot load it.
 pub(crate) fn load_duralite() -> Result<()> {
     load(&library()?)
 }
@@ -41,8 +41,8 @@ pub(crate) fn load_duralite() -> Result<()> {
 #[allow(unsafe_code)]
 fn load(library: &Path) -> Result<()> {
     let conn = Connection::open_in_memory()?;
-    // SAFETY: the library is the one that was built with this program, or that the user named; it is an extension of
-    // SQLite's, and no SQL of others runs on this connection while extensions may be loaded.
+    // SAFETY: the library was built with this program, or the user named it, and it is an SQLite extension. While
+    // extensions may be loaded, no SQL of others runs on this connection.
     let loaded = unsafe {
         conn.load_extension_enable()?;
         conn.load_extension(library, None::<&str>)
@@ -51,7 +51,7 @@ fn load(library: &Path) -> Result<()> {
     loaded.with_context(|| format!("cannot load {}", library.display()))
 }
 
-/// Version of the SQLite that this process runs, and whether it is a library of the system.
+/// The version of the SQLite that this process uses, and whether it is the system's library.
 pub(crate) fn describe() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let shared = maps

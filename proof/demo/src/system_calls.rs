@@ -11,7 +11,7 @@ use crate::scene::Scene;
 
 const COMMITS: usize = 400;
 
-/// Whether there is an strace, which may trace.
+/// Whether strace is installed and is allowed to trace.
 pub(crate) fn can_count() -> bool {
     Command::new("strace")
         .args(["-o", "/dev/null", "true"])
@@ -19,10 +19,10 @@ pub(crate) fn can_count() -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
-/// The difference of two traced runs, so that start-up cancels out.
+/// System calls per commit: the difference between two traced runs, so that start-up cancels out.
 ///
 /// # Errors
-/// When a traced run fails, or after an interrupt.
+/// If a traced run fails, or after an interrupt.
 pub(crate) fn per_commit(scene: &Scene, mode: &Mode) -> Result<f64> {
     let commits = COMMITS.min(scene.rows.len() / 2);
     let (few, many) = (total(scene, mode, commits)?, total(scene, mode, 2 * commits)?);
@@ -48,7 +48,8 @@ fn total(scene: &Scene, mode: &Mode, commits: usize) -> Result<u64> {
     calls_of(&fs::read_to_string(summary)?).context("strace has counted nothing")
 }
 
-/// The total of the column `calls`: after per cent and seconds, and in most versions microseconds per call.
+/// The total of the column `calls`. Its position varies, because only most versions of strace print
+/// microseconds per call before it.
 fn calls_of(summary: &str) -> Option<u64> {
     let column = summary
         .lines()

@@ -1,4 +1,4 @@
-//! The timed runs: inserts as fast as they go, and then the closed database, checked row by row.
+//! The timed runs: insert as fast as possible, then check the closed database row by row.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use crate::modes::{Mode, counters};
 use crate::scene::{Scene, shown};
 use crate::screen::Progress;
 
-/// A run inserts the input, or as much of it as this allows.
+/// The longest time that a run inserts rows.
 pub(crate) const LONGEST: Duration = Duration::from_millis(1500);
 const ROWS_BETWEEN_LOOKS: u32 = 64;
 
-/// What a timed run measured. `None` where stock SQLite has no such thing, or nothing counts it. All but rows and rate
-/// are per commit.
+/// The results of a timed run. All values except rows and rate are per commit. A value is `None` if stock SQLite has
+/// no such thing, or if nothing counts it.
 pub(crate) struct Run {
     pub(crate) mode: &'static Mode,
     pub(crate) rows: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Run {
 /// Times one mode.
 ///
 /// # Errors
-/// Those of SQLite, a row that is not as it was committed, or an interrupt.
+/// An error of SQLite, a row that differs from what was committed, or an interrupt.
 pub(crate) fn run(scene: &Scene, mode: &'static Mode) -> Result<Run> {
     let path = scene.database(mode.key);
     let conn = mode.open(&path, scene.pool(), true)?;
@@ -65,7 +65,7 @@ pub(crate) fn run(scene: &Scene, mode: &'static Mode) -> Result<Run> {
     Ok(Run { mode, rows: done, rate, logged_bytes, lines, fences, system_calls: None })
 }
 
-/// The size of the log of stock SQLite.
+/// The size of stock SQLite's log.
 fn log_bytes(database: &Path) -> f64 {
     let log = database.with_extension("db-wal");
     std::fs::metadata(log).map_or(0.0, |log| log.len() as f64)

@@ -1,4 +1,5 @@
-//! The demonstration as a user runs it, on a few rows. It needs what `cargo build -p duralite -p duralite-cli` leaves beside it.
+//! Runs the demonstration as a user would, on a few rows. `cargo build -p duralite -p duralite-cli` must have built the files
+//! beside it.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::io::{BufRead, BufReader};
@@ -61,7 +62,7 @@ fn an_interrupt_ends_it_and_leaves_nothing() {
     command.current_dir(dir.path()).args(["--rows", "1000000"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    // It says where emulated memory is, and goes on to the next process that is killed.
+    // The program prints the directory of emulated memory, and goes on to the next process that it kills.
     let pool = lines.find_map(|line| Some(PathBuf::from(line.split_once("--nvram-dir ")?.1))).unwrap();
     assert!(pool.is_dir() && pool.starts_with("/dev/shm"), "{}", pool.display());
     assert!(lines.any(|line| line.contains("killed in the middle")));

@@ -1,4 +1,4 @@
-//! The program of a process: SQL, and what the process then knows to be acknowledged.
+//! Runs the program of a process: SQL statements, and a record of what SQLite has acknowledged.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering::SeqCst;
@@ -10,22 +10,23 @@ use crate::call::Call;
 use crate::clock;
 use crate::scenario::{Actor, Via};
 
-/// How long SQLite's own busy handler waits, in the process's own time.
+/// How long SQLite's own busy handler waits, in milliseconds of the process's own clock.
 const BUSY_MS: u64 = 30;
-/// How often an operation is tried.
+/// How often an operation is attempted.
 const TRIES: u32 = 3;
-/// So many rows are there when a schedule begins, at most, and so many are a process's own.
+/// The most rows that exist when a schedule begins, and the number of row values that each process has for
+/// itself.
 const ROWS_BEFORE: usize = 4;
 const ROWS: usize = 10;
-/// Those are of its first life.
+/// The number of these values that are for the process's first life.
 const ROWS_OF_A_LIFE: usize = 5;
 
-/// The first row of a process of a schedule.
+/// The first row of a process in a schedule.
 pub fn first_row(process: usize) -> usize {
     ROWS_BEFORE + process * ROWS
 }
 
-/// The same once it has been started again: what it has inserted before may be there.
+/// The first row of a restarted process. The rows of its first life may already be there.
 pub fn first_row_again(process: usize) -> usize {
     first_row(process) + ROWS_OF_A_LIFE
 }
@@ -35,13 +36,13 @@ struct Run {
     actor: Actor,
     connection: Option<Connection>,
     next_row: usize,
-    /// Rows inserted by the transaction that is open.
+    /// The rows that the open transaction has inserted, a bit for each.
     pending: u64,
-    /// What had been acknowledged when the open transaction first read.
+    /// The rows that were acknowledged when the open transaction first read, a bit for each.
     began: Option<u64>,
 }
 
-/// Runs the program of a process of a schedule.
+/// Runs the program of a process in a schedule.
 pub fn run(process: usize, actor: Actor, first_row: usize) {
     let mut run = Run { process, actor, connection: None, next_row: first_row, pending: 0, began: None };
     for (number, operation) in actor.program.iter().enumerate() {
@@ -51,7 +52,7 @@ pub fn run(process: usize, actor: Actor, first_row: usize) {
         board().note(process, Call::Ended, number as i32, code);
         board().operation_ended(process);
     }
-    // Without `close` at its end the program ends as if killed.
+    // If the program does not close its connection, the process ends without closing it, as if killed.
     std::mem::forget(run.connection.take());
 }
 
@@ -74,15 +75,15 @@ impl Run {
         unreachable!()
     }
 
-    /// Whether a correct VFS may answer this while others work on the database.
+    /// Whether a correct VFS may return this code while other processes work on the database.
     fn is_expected(&self, code: i32) -> bool {
         match code & 0xff {
             ffi::SQLITE_OK => true,
             _ if self.actor.is_auditor => false,
             ffi::SQLITE_BUSY => true,
-            // Whoever recovers the wal-index stands still for long.
+            // A process that recovers the wal-index may stand still for long.
             ffi::SQLITE_PROTOCOL => true,
-            // By the guard.
+            // The guard makes stock SQLite refuse the database.
             ffi::SQLITE_NOTADB if self.actor.via == Via::Stock => true,
             ffi::SQLITE_READONLY if self.actor.via == Via::Stock => true,
             ffi::SQLITE_READONLY | ffi::SQLITE_CANTOPEN => self.actor.read_only,
@@ -130,7 +131,7 @@ impl Run {
     }
 
     fn sql(&mut self, sql: &str) -> Result<(), Error> {
-        // Without a transaction where it could not begin.
+        // COMMIT is skipped if the transaction could not begin.
         let goes = |connection: &&Connection| sql != "COMMIT" || !connection.is_autocommit();
         let Some(connection) = self.connection.as_ref().filter(goes) else { return Ok(()) };
         let mut statement = connection.prepare(sql)?;
@@ -170,7 +171,7 @@ impl Run {
         Ok(())
     }
 
-    /// Each row that was acknowledged before the transaction began is there.
+    /// Checks that each row that was acknowledged before the transaction began is there.
     fn read(&mut self) -> Result<(), Error> {
         let Some(connection) = &self.connection else { return Ok(()) };
         let before = board().acknowledged.load(SeqCst);
@@ -189,7 +190,7 @@ impl Run {
     }
 }
 
-/// SQLite's extended result code; 1 for what is not SQLite's.
+/// SQLite's extended result code; 1 for an error that is not SQLite's.
 fn code_of(error: &Error) -> i32 {
     match error {
         Error::SqliteFailure(failure, _) => failure.extended_code,

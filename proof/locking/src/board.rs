@@ -1,8 +1,8 @@
-//! What the processes of a schedule and the one that leads them share: whose turn it is, what each process has open
-//! and holds, what it has done, and what was acknowledged.
+//! Memory that the processes of a schedule share with their leader: whose turn it is, which files each process has
+//! open, which locks it holds, what it has done, and what was acknowledged.
 //!
-//! Only one process runs at a time. It hands its turn over at a stop and waits for the next one, so everything here is
-//! stored by one at a time; the words are atomic because several processes map them.
+//! Only one process runs at a time. It hands over its turn at a stop, and waits for its next turn. So only one process
+//! at a time stores to this memory. The words are atomic because several processes map them.
 #![allow(unsafe_code)] // memory that processes share
 
 use std::fmt;
@@ -15,25 +15,25 @@ use rustix::thread::futex;
 
 use crate::call::{Call, Kind};
 
-/// Processes of a schedule at most, the auditors among them.
+/// The most processes of a schedule, including the auditors.
 pub const PROCESSES: usize = 6;
-/// Files that a process has open during its life at most.
+/// The most files that a process opens during its life.
 pub const FILES: usize = 64;
-/// Steps and notes of a schedule at most.
+/// The most steps and notes of a schedule.
 const ENTRIES: usize = 1 << 17;
 const TEXT: usize = 1 << 14;
 
-/// Why a process has handed its turn over.
+/// The reason why a process has handed over its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Stop {
-    /// It is about to take the step that the leader wanted to decide about.
+    /// It is about to take the step for which the leader wants to decide.
     Limit,
     /// It sleeps.
     Yield,
-    /// It does nothing until another process has come further.
+    /// It waits until another process has ended an operation.
     Nap,
-    /// An operation of its program has ended, and the leader wanted to know.
+    /// It has ended an operation of its program, and the leader wants to know.
     Operation,
     /// Its program has ended.
     Done,
@@ -51,53 +51,53 @@ impl Stop {
     }
 }
 
-/// A file that a process has opened with the base VFS.
+/// A file that a process has opened through the base VFS.
 #[repr(C)]
 pub struct OpenFile {
-    /// A [`Kind`], 0 when it is closed.
+    /// A [`Kind`]; 0 when the file is closed.
     pub kind: AtomicU8,
-    /// The inode that it had when it was opened.
+    /// The file's inode when it was opened.
     pub inode: AtomicU64,
-    /// The inode of the `-shm` that is mapped for it; 0 for none.
+    /// The inode of the `-shm` that is mapped for this file; 0 for none.
     pub shm: AtomicU64,
-    /// The lock of the database file that the base VFS has.
+    /// The lock on the database file that the base VFS holds.
     pub held: AtomicI32,
 }
 
-/// A process.
+/// A process of a schedule.
 #[repr(C)]
 pub struct Process {
     pub alive: AtomicBool,
     stop: AtomicU32,
     pub files: [OpenFile; FILES],
-    /// How many files it has opened.
+    /// The number of files that it has opened.
     pub opened: AtomicU32,
-    /// Time that has passed for it.
+    /// The time on its own clock.
     pub clock_ns: AtomicU64,
-    /// The same when its operation began.
+    /// The time when its operation began.
     pub began_ns: AtomicU64,
 }
 
 /// A step, or a note between steps.
 #[repr(C)]
 pub struct Entry {
-    /// Its number; `u32::MAX` for a note.
+    /// The number of the step; `u32::MAX` for a note.
     pub step: AtomicU32,
     pub process: AtomicU8,
     pub call: AtomicU8,
     pub kind: AtomicU8,
-    /// The processes that could have taken it, a bit for each.
+    /// The processes that could have taken the step, a bit for each.
     pub ready: AtomicU8,
     pub argument: AtomicI32,
     pub code: AtomicI32,
 }
 
-/// What is shared. It begins as zeros.
+/// The shared memory. It starts as zeros.
 #[repr(C)]
 pub struct Board {
-    /// Whose turn it is: 0 for the leader, else a process and 1.
+    /// Whose turn it is: 0 for the leader, else the number of a process plus 1.
     turn: AtomicU32,
-    /// The step before which the leader wants its turn.
+    /// The step before which the leader gets its turn back.
     limit: AtomicU32,
     step: AtomicU32,
     ready: AtomicU8,
@@ -112,7 +112,7 @@ pub struct Board {
     text: [AtomicU8; TEXT],
 }
 
-/// The board of this process and of those that it forks.
+/// The board of this process and of the processes that it forks.
 pub fn board() -> &'static Board {
     static BOARD: OnceLock<&'static Board> = OnceLock::new();
     BOARD.get_or_init(|| {
@@ -127,7 +127,7 @@ pub fn board() -> &'static Board {
 }
 
 impl Process {
-    /// Forgets what it has open: it is gone.
+    /// Clears the files of a process that is gone.
     pub fn close_all(&self) {
         let opened = self.opened.swap(0, SeqCst) as usize;
         for file in self.files.iter().take(opened) {
@@ -140,7 +140,7 @@ impl Process {
 }
 
 impl Board {
-    /// Clears it for the next schedule. No process but the leader's is there.
+    /// Clears the board for the next schedule. Only the leader may be running.
     pub fn clear(&self) {
         for process in &self.processes {
             process.alive.store(false, SeqCst);
@@ -154,8 +154,8 @@ impl Board {
         self.acknowledged.store(0, SeqCst);
     }
 
-    /// Gives a process its turn, up to this step, and waits until it hands it back; `None` when it does not within
-    /// `patience`.
+    /// Gives a process its turn, up to the step `limit`, and waits until the process hands it back. `None` if that
+    /// takes longer than `patience`.
     pub fn run(&self, process: usize, limit: u32, patience: Duration) -> Option<Stop> {
         self.limit.store(limit, SeqCst);
         self.hand(process as u32 + 1);
@@ -202,7 +202,8 @@ impl Board {
         }
     }
 
-    /// A process is about to take a step: it waits until it may. The entry of the step, for its result.
+    /// Called by a process that is about to take a step; waits until the process may. Returns the entry of the step,
+    /// for its result.
     pub fn step(&self, process: usize, call: Call, kind: Kind, argument: i32) -> &Entry {
         if self.step.load(SeqCst) == self.limit.load(SeqCst) {
             self.hand_over(process, Stop::Limit);
@@ -211,29 +212,29 @@ impl Board {
         self.enter(step, process, call, kind, argument)
     }
 
-    /// A process sleeps, or naps: a step, behind which others run.
+    /// Called by a process that sleeps or naps. This is a step, after which other processes run.
     pub fn pause(&self, process: usize, call: Call, argument: i32) {
         self.step(process, call, Kind::None, argument);
         if call == Call::Sleep && self.ready.load(SeqCst) == 1 << process {
-            // Nobody else can run.
+            // No other process can run.
             return;
         }
         self.hand_over(process, if call == Call::Nap { Stop::Nap } else { Stop::Yield });
     }
 
-    /// An operation of a process's program has ended.
+    /// Called by a process that has ended an operation of its program.
     pub fn operation_ended(&self, process: usize) {
         if self.wants_operations.load(SeqCst) {
             self.hand_over(process, Stop::Operation);
         }
     }
 
-    /// A process's program has ended.
+    /// Called by a process whose program has ended.
     pub fn done(&self, process: usize) {
         self.hand_over(process, Stop::Done);
     }
 
-    /// Notes something that is no step.
+    /// Records an event that is not a step.
     pub fn note(&self, process: usize, call: Call, argument: i32, code: i32) {
         self.enter(u32::MAX, process, call, Kind::None, argument).code.store(code, SeqCst);
     }
@@ -251,7 +252,7 @@ impl Board {
         entry
     }
 
-    /// What a schedule must not do has been done.
+    /// Records that a process has broken a rule.
     pub fn finding(&self, process: usize, what: fmt::Arguments<'_>) {
         self.note(process, Call::Finding, self.findings.fetch_add(1, SeqCst) as i32, 0);
         let line = format!("process {process}: {what}\n");
@@ -264,18 +265,18 @@ impl Board {
         }
     }
 
-    /// Whether so many steps have been taken that a schedule is given up.
+    /// Whether the trace is full; the leader abandons the schedule then.
     pub fn is_full(&self) -> bool {
         self.entries.load(SeqCst) as usize >= ENTRIES - 1
     }
 
-    /// Which processes could run, and whether the leader wants to know when an operation has ended.
+    /// Sets which processes could run, and whether the leader wants to know when an operation has ended.
     pub fn set_ready(&self, ready: u8, wants_operations: bool) {
         self.ready.store(ready, SeqCst);
         self.wants_operations.store(wants_operations, SeqCst);
     }
 
-    /// How many steps have been taken.
+    /// The number of steps taken.
     pub fn steps(&self) -> u32 {
         self.step.load(SeqCst)
     }

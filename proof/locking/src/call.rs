@@ -1,4 +1,4 @@
-//! The calls that a schedule consists of.
+//! The calls that make up a schedule.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ macro_rules! words {
         pub enum $name { $($value,)* }
 
         impl $name {
-            /// The value of this number, the first for a number that none has.
+            /// The value with this number; the first value if there is none.
             pub fn of(number: u8) -> Self {
                 const ALL: &[$name] = &[$($name::$value,)*];
                 ALL.get(usize::from(number)).copied().unwrap_or(ALL[0])
@@ -26,7 +26,7 @@ macro_rules! words {
 }
 
 words! {
-    /// What a process does.
+    /// A call of a process.
     Call {
         Other = "other",
         Open = "open",
@@ -52,7 +52,7 @@ words! {
 }
 
 words! {
-    /// Which file a call is about.
+    /// The file that a call works on.
     Kind {
         None = "",
         Database = "db",

@@ -1,7 +1,7 @@
-//! Time in a process of a schedule: it passes only while the process sleeps, so that no schedule depends on the
-//! machine's speed. Sleeps are steps.
+//! The clock of a process in a schedule. Time passes only while the process sleeps, so no schedule depends on the machine's speed. Each
+//! sleep is a step.
 //!
-//! The functions here take the place of the C library's in this program: the linker prefers them.
+//! The functions here replace those of the C library in this program: the linker prefers them.
 #![allow(unsafe_code)] // functions of the C library
 
 use std::ffi::{c_char, c_int};
@@ -14,14 +14,14 @@ use crate::call::{Call, Kind};
 use crate::me::process;
 use crate::watch;
 
-/// A sleep takes no less: waits by looking again at short intervals end sooner by that.
+/// The shortest sleep. It makes a loop that polls at short intervals reach its time limit after fewer steps.
 const SHORTEST_NS: u64 = 250_000;
-/// What an operation waits for in all, at most. The busy handler of its connection gives up sooner by far; SQLite itself waits for ten seconds
-/// where a process stands still that recovers the wal-index (`SQLITE_PROTOCOL`).
+/// The longest total time that an operation may wait. The busy handler of its connection gives up far sooner. SQLite itself waits for ten
+/// seconds for a process that has stopped while recovering the wal-index (`SQLITE_PROTOCOL`).
 const LONGEST_NS: u64 = 15_000_000_000;
 const START_NS: u64 = 1_000_000_000_000;
 
-/// That the functions below have taken the place of the C library's, for everything that is linked into this program.
+/// Checks that the functions below replace those of the C library for all code that is linked into this program.
 pub fn check() {
     let pairs = [
         (libc::nanosleep as *const (), nanosleep as *const ()),
@@ -35,8 +35,8 @@ pub fn check() {
     );
 }
 
-/// Sleeps for so long, in the process's own time. An operation that waits for too long in all is a finding, and ends
-/// its process.
+/// Sleeps for `ns` nanoseconds of the process's own clock. If an operation has waited too long in total, this records a finding and ends
+/// the process.
 pub fn sleep(process: usize, ns: u64) {
     let state = &board().processes[process];
     let now = state.clock_ns.fetch_add(ns.max(SHORTEST_NS), SeqCst) + ns.max(SHORTEST_NS);
@@ -52,7 +52,7 @@ pub fn sleep(process: usize, ns: u64) {
     board().pause(process, Call::Sleep, i32::try_from(ns / 1000).unwrap_or(i32::MAX));
 }
 
-/// An operation begins.
+/// Called when an operation begins.
 pub fn operation_begins(process: usize) {
     let state = &board().processes[process];
     state.began_ns.store(state.clock_ns.load(SeqCst), SeqCst);
@@ -75,19 +75,19 @@ fn sleep_as_asked(asked: *const timespec) -> c_int {
     }
 }
 
-/// In place of the C library's.
+/// Replaces the C library's function.
 ///
 /// # Safety
-/// As that.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nanosleep(asked: *const timespec, _left: *mut timespec) -> c_int {
     sleep_as_asked(asked)
 }
 
-/// In place of the C library's. Nothing here sleeps until a time.
+/// Replaces the C library's function. No caller here sleeps until an absolute time.
 ///
 /// # Safety
-/// As that.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_nanosleep(
     _clock: clockid_t,
@@ -98,10 +98,10 @@ pub unsafe extern "C" fn clock_nanosleep(
     sleep_as_asked(asked)
 }
 
-/// In place of the C library's.
+/// Replaces the C library's function.
 ///
 /// # Safety
-/// As that.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: clockid_t, to: *mut timespec) -> c_int {
     let Some(process) = process().filter(|_| clock == libc::CLOCK_MONOTONIC) else {
@@ -117,10 +117,10 @@ pub unsafe extern "C" fn clock_gettime(clock: clockid_t, to: *mut timespec) -> c
     0
 }
 
-/// In place of the C library's: SQLite's own VFS and the guard delete files by it.
+/// Replaces the C library's function. SQLite's own VFS and the guard delete files by it.
 ///
 /// # Safety
-/// As that.
+/// As for the C library's function.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
     let entry = process().map(|process| {

@@ -1,4 +1,4 @@
-//! Many schedules of a scenario: all with few deviations, else a sample of them that a seed draws, and random ones.
+//! Runs many schedules of a scenario: all with few deviations, or a seeded sample of them, and random ones.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -6,43 +6,45 @@ use crate::call::Call;
 use crate::lead::{Outcome, Rig, Step};
 use crate::plan::{Action, Draw, Plan};
 
-/// How far an exploration goes.
+/// The limits of an exploration.
 #[derive(Debug, Clone)]
 pub struct Bounds {
-    /// Preemptions in a schedule at most.
+    /// The most preemptions in a schedule.
     pub preemptions: usize,
-    /// Deaths in a schedule at most.
+    /// The most deaths in a schedule.
     pub deaths: usize,
-    /// Schedules with the same number of deviations at most; of more, so many are drawn.
+    /// The most schedules with the same number of deviations. If there are more, a sample of this size is drawn.
     pub limit: usize,
-    /// Random schedules besides.
+    /// The number of additional random schedules.
     pub random: u64,
     pub seed: u64,
-    /// Ends with the first finding that has this in it.
+    /// The exploration ends with the first finding that contains this text.
     pub until: Option<String>,
 }
 
-/// What an exploration came to.
+/// The result of an exploration.
 #[derive(Default)]
 pub struct Report {
     pub schedules: u64,
     pub steps: u64,
     pub deaths: u64,
-    /// Of how many schedules within the bounds these are a sample; the same as `schedules` where none was left out.
+    /// The number of schedules within the bounds, of which the explored ones are a sample; equal to `schedules` if none
+    /// was left out.
     pub possible: u64,
-    /// Schedules that did not begin like the one that they were made of.
+    /// Schedules whose first steps differed from those of the schedule that they extend.
     pub diverged: u64,
-    /// Each kind of finding, with the shortest schedule that showed it first, and how many did.
+    /// Each kind of finding, with the plan of the first schedule that showed it (plans with fewer deviations run first),
+    /// and the number of schedules that showed it.
     pub findings: BTreeMap<String, (Plan, u64)>,
 }
 
-/// A schedule to be run, and how the one that it was made of began.
+/// A schedule to run, and a hash of how the schedule that it extends began.
 struct Candidate {
     plan: Plan,
     begins: u64,
 }
 
-/// So many are kept of all that come by, each with the same chance.
+/// A random sample of at most `limit` candidates. Each candidate offered has the same chance of being in it.
 struct Sample {
     kept: Vec<Candidate>,
     limit: usize,
@@ -70,17 +72,18 @@ fn with_step(hash: u64, step: &Step, code: i32) -> u64 {
     (hash ^ word ^ (code as u64) << 24).wrapping_mul(0x0100_0000_01b3)
 }
 
-/// How a schedule begins, in a number. What a call has returned that others are made of is not known yet where its process
-/// is killed.
+/// A hash of the first steps of a schedule. It leaves out the results of the calls: a call has no result yet if its
+/// process is killed within it.
 fn beginning(steps: &[Step]) -> u64 {
     steps.iter().fold(NO_STEPS, |hash, step| with_step(hash, step, 0))
 }
 
-/// Which steps a schedule may be left at. Who waits does the same between two sleeps over and over: of rounds in which a
-/// process called the same with the same results, while nobody did anything new, only the first counts.
+/// The steps at which a deviation is worthwhile. A waiting process repeats the same steps between two sleeps. Of several
+/// rounds in which a process made the same calls with the same results, while no process did anything new, only the first
+/// counts.
 fn worth_leaving_at(steps: &[Step]) -> Vec<bool> {
     let mut worth = vec![false; steps.len()];
-    // Of each process the round that it is in: its hash, how much was new when it began, and its steps.
+    // The current round of each process: its hash, how much was known when it began, and its steps.
     let mut rounds: HashMap<u8, (u64, usize, Vec<usize>)> = HashMap::new();
     let (mut kinds, mut seen) = (HashSet::new(), HashSet::new());
     let mut end =
@@ -160,7 +163,7 @@ pub fn explore(rig: &Rig, bounds: Bounds) -> Report {
     report
 }
 
-/// Offers every schedule that is this one with one more deviation.
+/// Offers every schedule that extends this one by one more deviation.
 fn extend(plan: &Plan, steps: &[Step], bounds: &Bounds, next: &mut Sample, random: &mut fastrand::Rng) {
     let kills = plan.kills();
     let may_kill = kills < bounds.deaths;
@@ -179,7 +182,7 @@ fn extend(plan: &Plan, steps: &[Step], bounds: &Bounds, next: &mut Sample, rando
             offer(Action::Kill);
             offer(Action::Restart);
         }
-        // Behind a sleep the next process runs anyway.
+        // After a nap, another process runs anyway.
         if may_preempt && step.call != Call::Nap {
             for to in (0..8).filter(|to| step.ready >> to & 1 == 1 && *to != step.process) {
                 offer(Action::Preempt(to));

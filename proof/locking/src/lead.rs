@@ -1,5 +1,5 @@
-//! One schedule: the processes are made anew, one of them runs at a time, and at the end auditors look at what is
-//! left.
+//! Runs one schedule: starts the processes anew, lets one of them run at a time, and has auditors check the
+//! result at the end.
 #![allow(unsafe_code)] // forks, and ends a child without what `exit` runs
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +17,7 @@ use crate::plan::{Action, Chooser, Deviation, Follow, Plan};
 use crate::scenario::{Actor, Scenario, Start, auditor};
 use crate::watch;
 
-/// How long a process may take to its next stop. It is no part of any schedule: one that takes longer hangs.
+/// How long a process may take until its next stop, in real time. A process that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A step that was taken.
@@ -26,25 +26,25 @@ pub struct Step {
     pub process: u8,
     pub call: Call,
     pub kind: Kind,
-    /// What the call returned.
+    /// The result of the call.
     pub code: i32,
-    /// The processes that could have taken it.
+    /// The processes that could have taken the step, a bit for each.
     pub ready: u8,
 }
 
-/// What came of a schedule.
+/// The result of a schedule.
 pub struct Outcome {
-    /// Of the processes, without the auditors'.
+    /// The steps of the processes, without those of the auditors.
     pub steps: Vec<Step>,
     pub findings: Vec<String>,
 }
 
-/// Where schedules of a scenario run: in a directory in memory, which is the working directory from then on.
+/// Runs the schedules of a scenario in a directory in memory, which becomes the working directory.
 pub struct Rig {
     pub scenario: &'static Scenario,
-    /// What is there when a schedule begins.
+    /// The files when a schedule begins.
     files: Vec<(String, Vec<u8>)>,
-    /// The rows that are acknowledged then.
+    /// The rows that are acknowledged at that time.
     acknowledged: u64,
     _dir: TempDir,
 }
@@ -56,11 +56,11 @@ struct Child {
     is_second_life: bool,
 }
 
-/// The rows of the process that makes a scenario's files, and of the one that is interrupted then.
+/// The first rows of the process that makes a scenario's files, and of the process that is then interrupted.
 const MADE: usize = 0;
 const INTERRUPTED: usize = 3;
 
-/// Starts a process of a schedule, whose rows begin at `first_row`. It waits for its turn.
+/// Starts a process of a schedule, which waits for its turn. Its rows begin at `first_row`.
 fn start(process: usize, actor: Actor, first_row: usize) -> Child {
     board().processes[process].alive.store(true, SeqCst);
     // SAFETY: this program has one thread. What the child calls is SQLite and Duralite.
@@ -69,7 +69,7 @@ fn start(process: usize, actor: Actor, first_row: usize) -> Child {
     if let Some(pid) = Pid::from_raw(pid) {
         return Child { process, pid, actor, is_second_life: false };
     }
-    // A leader that is killed leaves nobody waiting for a turn.
+    // If the leader is killed, no process stays behind waiting for a turn.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     me::become_process(process);
     watch::begin();
@@ -94,7 +94,7 @@ impl Child {
         self.reap();
     }
 
-    /// Kills it and starts its program again, which waits for its turn.
+    /// Kills the process and starts its program again. The new process waits for its turn.
     fn restart(&mut self) {
         self.kill();
         board().processes[self.process].close_all();
@@ -103,17 +103,17 @@ impl Child {
     }
 }
 
-/// Runs a process by itself to its end.
+/// Runs a process alone to its end.
 fn run_alone(process: usize, actor: Actor, first_row: usize) {
     lead(&[process as u8], vec![start(process, actor, first_row)], &mut Follow { left: &[] });
 }
 
-/// Processes that are led.
+/// The processes of a schedule, as the leader knows them.
 struct Led<'a> {
     order: &'a [u8],
     children: Vec<Child>,
     alive: u8,
-    /// Those that stand still until another one has ended an operation.
+    /// Processes that stand still until another one has ended an operation.
     stalled: u8,
 }
 
@@ -125,7 +125,7 @@ impl Led<'_> {
         self.alive & !self.stalled
     }
 
-    /// Who follows this one.
+    /// The next ready process after this one.
     fn next(&mut self, process: u8) -> u8 {
         let ready = self.ready();
         let at = self.order.iter().position(|one| *one == process).unwrap_or(0);
@@ -165,7 +165,7 @@ impl Led<'_> {
     }
 }
 
-/// Leads processes to their ends.
+/// Leads the processes until all have ended.
 fn lead(order: &[u8], children: Vec<Child>, chooser: &mut impl Chooser) {
     let alive = order.iter().fold(0, |alive, process| alive | 1 << process);
     let mut led = Led { order, children, alive, stalled: 0 };
@@ -222,7 +222,7 @@ fn steps() -> Vec<Step> {
 }
 
 impl Rig {
-    /// Makes the directory, and what is there when a schedule of this scenario begins.
+    /// Creates the directory, and the files with which a schedule of this scenario begins.
     pub fn new(scenario: &'static Scenario) -> Self {
         let memory = std::path::Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
@@ -241,7 +241,8 @@ impl Rig {
         self.acknowledged = board().acknowledged.load(SeqCst);
         self.take_files();
         if let Some(interrupted) = start_of.interrupted() {
-            // Once to find out where, and once to die there.
+            // The first run finds the step at which the journal is deleted. The second run kills the process
+            // before that step.
             let from = board().steps();
             run_alone(1, interrupted, INTERRUPTED);
             let at = steps().iter().rposition(|step| (step.call, step.kind) == (Call::Delete, Kind::Journal));
@@ -296,18 +297,18 @@ impl Rig {
         Outcome { steps, findings: board().findings() }
     }
 
-    /// Runs a schedule by its plan.
+    /// Runs a schedule according to its plan.
     pub fn follow(&self, plan: &Plan) -> Outcome {
         self.run(&plan.order, &mut Follow { left: &plan.deviations })
     }
 
-    /// How many processes there are.
+    /// The number of processes in the scenario.
     pub fn processes(&self) -> u8 {
         self.scenario.actors.len() as u8
     }
 }
 
-/// Counts steps from where the processes of the schedule begin.
+/// Counts the steps from the beginning of the schedule's own processes.
 struct Shifted<'a, C> {
     chooser: &'a mut C,
     offset: u32,
@@ -323,7 +324,7 @@ impl<C: Chooser> Chooser for Shifted<'_, C> {
     }
 }
 
-/// The schedule that was run last, a line for each step and note.
+/// Prints the schedule that was run last, a line for each step and note.
 pub fn tell() {
     let mut offset = None;
     for entry in board().trace() {

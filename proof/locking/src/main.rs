@@ -1,4 +1,4 @@
-//! Explores what processes do with the locks of one database file, with Duralite and without.
+//! Explores what processes do with the locks of a database file, with Duralite and without.
 //!
 //! ```text
 //! duralite-locking list
@@ -7,9 +7,9 @@
 //! duralite-locking replay SCENARIO 'order=0,1 57>1' [engine=waldio]
 //! ```
 //!
-//! Every process is a real one and runs the real code, over a VFS below that stops before each call that others can notice.
-//! One process runs at a time, and time passes only in sleeps: a schedule is the list of choices who goes on, and its
-//! text repeats it.
+//! Every process is a real one and runs the real code. A VFS below stops it before each call that other processes can notice.
+//! One process runs at a time, and time passes only in sleeps. So a schedule is the list of choices of which process
+//! continues, and the text of the schedule reproduces it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure ends the program, and the test sees it
 
 mod actor;
@@ -63,7 +63,7 @@ fn explore_scenario(arguments: &[String]) -> bool {
     report.findings.is_empty()
 }
 
-/// Explores all scenarios, and sums up in a row of the table of docs/fault-model.md.
+/// Explores all scenarios, and prints a row for the table in docs/fault-model.md.
 fn explore_all(arguments: &[String]) -> bool {
     let (start, bounds, mut sum, mut broken) = (Instant::now(), bounds(arguments), Report::default(), 0);
     for scenario in SCENARIOS {

@@ -1,16 +1,16 @@
-//! Which process of a schedule this is.
+//! Identifies this process within a schedule.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Its number, and 1; 0 for the leader.
+/// The number of this process plus 1; 0 for the leader.
 static PROCESS: AtomicUsize = AtomicUsize::new(0);
 
-/// The process of a schedule that this is; `None` for the leader.
+/// The number of this process in the schedule; `None` for the leader.
 pub fn process() -> Option<usize> {
     PROCESS.load(SeqCst).checked_sub(1)
 }
 
-/// This is a process of a schedule from now on.
+/// Makes this process one of the schedule.
 pub fn become_process(number: usize) {
     PROCESS.store(number + 1, SeqCst);
 }

@@ -1,23 +1,23 @@
-//! Schedules as texts: the order in which processes follow each other, and where a schedule leaves it.
+//! Schedules as text: the order in which processes follow each other, and the deviations from it.
 //!
-//! `order=1,0,2 57>0 80|2 91x`: process 1 begins, and who pauses or ends is followed by the next in that order. Before step 57
-//! process 0 goes on instead; before step 80 process 2 does, and the one before stands still until another one
-//! has ended an operation; before step 91 whoever was to take that step is killed. With `91r` it is killed and started again: its program
-//! begins anew, in its place in the order.
+//! `order=1,0,2 57>0 80|2 91x`: process 1 begins. When a process pauses or ends, the next one in the order follows. Before step 57,
+//! process 0 continues instead. Before step 80, process 2 continues, and the previous process stands still until another one has ended an
+//! operation. Before step 91, the process that was about to take that step is killed. With `91r` it is killed and started again: its
+//! program begins anew, in the same place in the order.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What happens instead of a step.
+/// What happens before a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// This process goes on.
+    /// Another process, with this number, continues.
     Preempt(u8),
-    /// This process goes on, and the one before stands still for a while.
+    /// Another process, with this number, continues, and the previous one stands still for a while.
     Stall(u8),
-    /// Who was to take the step is killed.
+    /// The process that was about to take the step is killed.
     Kill,
-    /// The same, and its program is started again; not a second time.
+    /// The process is killed and its program is started again, but only once per process.
     Restart,
 }
 
@@ -27,10 +27,10 @@ impl Action {
     }
 }
 
-/// Where a schedule leaves its order.
+/// A deviation of a schedule from its order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deviation {
-    /// Before this step.
+    /// The deviation happens before this step.
     pub step: u32,
     pub action: Action,
 }
@@ -39,19 +39,19 @@ pub struct Deviation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     pub order: Vec<u8>,
-    /// By rising steps.
+    /// In ascending order of steps.
     pub deviations: Vec<Deviation>,
 }
 
 impl Plan {
-    /// This plan with one more deviation behind the others.
+    /// This plan with one more deviation at its end.
     pub fn with(&self, step: u32, action: Action) -> Self {
         let mut plan = self.clone();
         plan.deviations.push(Deviation { step, action });
         plan
     }
 
-    /// How many processes it kills.
+    /// The number of processes that the plan kills.
     pub fn kills(&self) -> usize {
         self.deviations.iter().filter(|deviation| deviation.action.kills()).count()
     }
@@ -99,11 +99,11 @@ impl FromStr for Plan {
     }
 }
 
-/// Who decides.
+/// Decides about deviations.
 pub trait Chooser {
-    /// The step before which it wants to decide next.
+    /// The step before which the chooser next wants to decide.
     fn limit(&self) -> u32;
-    /// Decides about the step: `process` would take it, and those in `ready` could.
+    /// Decides about the step that `process` is about to take. The processes in `ready` could take it instead.
     fn decide(&mut self, step: u32, process: u8, ready: u8) -> Option<Action>;
 }
 
@@ -124,17 +124,17 @@ impl Chooser for Follow<'_> {
     }
 }
 
-/// Draws deviations.
+/// Draws deviations at random.
 pub struct Draw {
     random: fastrand::Rng,
     next: u32,
     kills: u32,
-    /// What was drawn.
+    /// The deviations drawn so far.
     pub drawn: Vec<Deviation>,
 }
 
 impl Draw {
-    /// By this seed, with at most so many deaths.
+    /// Draws from this seed, with at most `kills` deaths.
     pub fn new(seed: u64, kills: u32) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let next = random.u32(0..60);

@@ -1,8 +1,8 @@
-//! What is explored: a few processes, each with a small program, and what they find when they begin.
+//! The scenarios to explore: a few processes, each with a small program, and the files they start with.
 
 use std::sync::OnceLock;
 
-/// Through which VFS a process opens the database.
+/// The VFS through which a process opens the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Via {
     Stock,
@@ -14,14 +14,14 @@ pub enum Via {
 pub struct Actor {
     pub via: Via,
     pub read_only: bool,
-    /// It runs at the end, alone: nothing is in its way.
+    /// It runs alone at the end, so nothing can be in its way.
     pub is_auditor: bool,
-    /// `open`, `close`, `insert` (one row), `read` (all rows), `yield` (others run), `nap` (others run until one of them has
-    /// ended an operation), or SQL. A program without `close` at its end ends as if killed.
+    /// The operations: `open`, `close`, `insert` (one row), `read` (all rows), `yield` (others run), `nap` (others run until one of
+    /// them has ended an operation), or SQL. A program without `close` at its end ends as if killed.
     pub program: &'static [&'static str],
 }
 
-/// The engine of the processes that have Duralite, as a setting.
+/// The engine of the processes that use Duralite, as a setting.
 pub static ENGINE: OnceLock<String> = OnceLock::new();
 
 impl Actor {
@@ -53,18 +53,18 @@ const fn read_only(actor: Actor) -> Actor {
     Actor { read_only: true, ..actor }
 }
 
-/// Who looks at the end whether everything is there.
+/// A process that checks at the end whether everything is there.
 pub fn auditor(via: Via) -> Actor {
     let program = &["open", "read", "PRAGMA integrity_check", "close"];
     Actor { is_auditor: true, ..actor(via, program) }
 }
 
-/// What is there when a schedule begins.
+/// The state of the database when a schedule begins.
 #[derive(Debug, Clone, Copy)]
 pub enum Start {
-    /// A database in WAL mode that nobody has open.
+    /// A database in WAL mode that no process has open.
     Wal,
-    /// One with a rollback journal.
+    /// A database in rollback mode.
     Rollback,
     /// An ordinary `-wal` with commits, left by a process that was killed.
     OrdinaryWal,
@@ -75,7 +75,7 @@ pub enum Start {
 const TABLE: &str = "CREATE TABLE t(v INTEGER PRIMARY KEY, filler)";
 
 impl Start {
-    /// Who makes it.
+    /// The process that makes this state.
     pub fn maker(self) -> Actor {
         stock(match self {
             Self::Wal => &["open", TABLE, "insert", "PRAGMA journal_mode=WAL", "insert", "close"],
@@ -84,7 +84,7 @@ impl Start {
         })
     }
 
-    /// Who is killed as it is about to commit by deleting its journal.
+    /// The process that is killed as it is about to commit by deleting its journal.
     pub fn interrupted(self) -> Option<Actor> {
         matches!(self, Self::HotJournal).then_some(stock(&["open", "UPDATE t SET filler = 1", "insert"]))
     }
@@ -95,26 +95,27 @@ pub struct Scenario {
     pub name: &'static str,
     pub about: &'static str,
     pub start: Start,
-    /// A process that has run before, alone.
+    /// A process that runs before the others, alone.
     pub before: Option<Actor>,
     pub actors: &'static [Actor],
-    /// Who looks at the end, one after the other.
+    /// The auditors that run at the end, one after the other.
     pub auditors: &'static [Via],
-    /// Something has to be found.
+    /// Whether the exploration must find a violation.
     pub is_control: bool,
 }
 
-/// The scenario of this name.
+/// The scenario with this name.
 pub fn named(name: &str) -> Option<&'static Scenario> {
     SCENARIOS.iter().find(|scenario| scenario.name == name)
 }
 
 /// Reads page 1 and nothing else.
 ///
-/// Stock SQLite loses commits where a connection leaves WAL mode that has other pages in its cache: it then looks at the change
-/// counter, which a commit through the WAL need not have changed. And while one leaves WAL mode another that opens
-/// the database may commit to a new `-wal`, which is not looked at by the first. So here who leaves WAL mode has read page 1
-/// alone, and no stock process opens the database meanwhile, where that one is a stock one; the scenario `stock_leaves_wal` shows both.
+/// Stock SQLite can lose commits when a connection leaves WAL mode while it has other pages in its cache. The connection then checks
+/// only the change counter, which a commit through the WAL need not have changed. And while a connection leaves WAL mode, another
+/// process that opens the database may commit to a new `-wal`, which the first connection does not read. So here, a process that leaves
+/// WAL mode has read only page 1. If that process is a stock one, no stock process opens the database meanwhile. The scenario
+/// `stock_leaves_wal` shows both losses.
 const PEEK: &str = "SELECT name FROM sqlite_master";
 const TO_DELETE: &str = "PRAGMA journal_mode=DELETE";
 const TO_WAL: &str = "PRAGMA journal_mode=WAL";

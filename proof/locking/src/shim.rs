@@ -1,5 +1,5 @@
-//! Two VFSs: one over SQLite's own, which stops before each call that others can notice, and one above Duralite's,
-//! which sees what SQLite has been told. Their files have a head of their own and pass every call on.
+//! Two VFSs. One is over SQLite's own VFS, and stops before each call that other processes can notice. The other is
+//! above Duralite's VFS, and sees what SQLite has been told. Their files begin with a header and pass every call on.
 #![allow(unsafe_code)] // VFSs
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -18,7 +18,7 @@ use crate::clock;
 use crate::me;
 use crate::watch::{self, Layer, Seat};
 
-/// The file of the VFS below comes behind it.
+/// The header of a file. The file of the VFS below follows it in memory.
 #[repr(C)]
 struct Head {
     methods: *const sqlite3_io_methods,
@@ -31,10 +31,10 @@ fn below(file: *mut sqlite3_file) -> *mut sqlite3_file {
     file.wrapping_byte_add(size_of::<Head>())
 }
 
-/// The lock that the base has, behind a call that may change it.
+/// The lock that the base VFS holds after a call that may have changed it.
 ///
 /// # Safety
-/// An open file of the VFS below that of `seat`.
+/// `file` must be an open file of the VFS below that of `seat`.
 unsafe fn held(seat: Seat, call: Call, file: *mut sqlite3_file) -> Option<c_int> {
     if seat.layer != Layer::Base || !matches!(call, Call::Lock | Call::Unlock) {
         return None;
@@ -49,7 +49,7 @@ unsafe fn held(seat: Seat, call: Call, file: *mut sqlite3_file) -> Option<c_int>
     (code == Some(SQLITE_OK)).then_some(state)
 }
 
-/// A function for each method, which passes it on.
+/// Defines a function for each method; it passes the call on.
 macro_rules! pass_on {
     ($($method:ident($($arg:ident: $type:ty),*), $call:expr, $argument:expr;)*) => {
         $(#[allow(non_snake_case)] // SQLite's name
@@ -105,7 +105,7 @@ unsafe extern "C" fn barrier(file: *mut sqlite3_file) {
     }
 }
 
-/// By the version of the file below: SQLite looks at the number before it calls.
+/// The methods by version of the file below. SQLite checks the version before it calls a method.
 static METHODS: [sqlite3_io_methods; 4] = [methods(0), methods(1), methods(2), methods(3)];
 
 fn kind_of(flags: c_int) -> Kind {
@@ -117,10 +117,10 @@ fn kind_of(flags: c_int) -> Kind {
     }
 }
 
-/// Opens a file by the VFS below.
+/// Opens a file through the VFS below.
 ///
 /// # Safety
-/// SQLite's own arguments, and a VFS that is registered.
+/// The arguments must be SQLite's own, and the VFS must be registered.
 unsafe fn open_by(
     vfs: *mut sqlite3_vfs,
     layer: Layer,
@@ -194,7 +194,7 @@ unsafe extern "C" fn sleep(_vfs: *mut sqlite3_vfs, microseconds: c_int) -> c_int
     microseconds
 }
 
-/// The same bytes each time.
+/// Returns the same bytes each time, so that schedules are reproducible.
 unsafe extern "C" fn randomness(_vfs: *mut sqlite3_vfs, bytes: c_int, to: *mut c_char) -> c_int {
     let process = me::process().map_or(99, |process| process as u8);
     for at in 0..bytes {
@@ -204,7 +204,8 @@ unsafe extern "C" fn randomness(_vfs: *mut sqlite3_vfs, bytes: c_int, to: *mut c
     bytes
 }
 
-/// Registers the VFS `shim` as the default, Duralite's over it, and `top` above that. Once per program.
+/// Registers the VFS `shim` as the default, Duralite's VFS over it, and `top` above that. Must be called once per
+/// program.
 pub fn register() {
     // SAFETY: copies of registered VFSs, which are never freed; what is not replaced is those VFSs' own, and does not
     // look at which table it was called through.
@@ -222,7 +223,7 @@ pub fn register() {
         top.szOsFile += size_of::<Head>() as c_int;
         (top.zName, top.pNext) = (c"top".as_ptr(), ptr::null_mut());
         top.xOpen = Some(open::<true>);
-        // Not in the queue for WRITE, which `proof/schedules` explores: a sleep is a step.
+        // Duralite's queue for WRITE is not in effect: here a sleep is a step. `proof/schedules` explores the queue.
         top.xSleep = Some(sleep);
         assert_eq!(sqlite3_vfs_register(Box::into_raw(Box::new(top)), 0), SQLITE_OK);
     }

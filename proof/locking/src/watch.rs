@@ -1,11 +1,13 @@
-//! The rules that every step is held against.
+//! The rules that are checked at every step.
 //!
-//! 1. What SQLite believes to hold of the database file is never more than what the base VFS holds when a call has
-//!    succeeded, nor while one that succeeds reads or writes the file for it. (Behind one that fails SQLite gives its
-//!    lock back, or keeps believing in it, in exclusive locking mode: then no later call may succeed.)
-//! 2. At each commit there is one log in force: no ordinary `-wal` with frames beside a guard, no commit through an
-//!    ordinary `-wal` under a header that says something else, none through a `-wal` that its path leads to no more.
-//! 3. Nobody deletes a `-wal` or `-shm` that another living process has open.
+//! 1. After a call that succeeds, SQLite never believes that it holds a stronger lock on the database file than the
+//!    base VFS holds. The same applies while a call that succeeds reads or writes the file. (After a call that fails,
+//!    SQLite releases its lock. In exclusive locking mode it keeps believing in the lock; then no later call may
+//!    succeed.)
+//! 2. At each commit exactly one log is in force. A commit to a Duralite log or with a rollback journal finds no
+//!    ordinary `-wal` with frames, and a header that agrees. A commit to an ordinary `-wal` finds a header in WAL mode,
+//!    and the `-wal` is still the file at its path.
+//! 3. No process deletes a `-wal` or `-shm` that another living process has open.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, OsStr};
@@ -23,49 +25,49 @@ use crate::board::{Entry, FILES, PROCESSES, board};
 use crate::call::{Call, Kind};
 use crate::me;
 
-/// Which of the two VFSs a file belongs to.
+/// Identifies one of the two VFSs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layer {
-    /// Below everything, over SQLite's own.
+    /// Below everything, over SQLite's own VFS.
     Base,
-    /// Above Duralite's.
+    /// Above Duralite's VFS.
     Top,
 }
 
-/// An open file of one of them.
+/// An open file of one of the two VFSs.
 #[derive(Debug, Clone, Copy)]
 pub struct Seat {
     pub layer: Layer,
     pub kind: Kind,
-    /// Counted in its layer, from 0.
+    /// Counted from 0 within its layer.
     pub handle: usize,
 }
 
-/// What SQLite believes of a database that it has opened through Duralite.
+/// What SQLite believes about a database that it has opened through Duralite.
 #[derive(Debug, Clone, Copy)]
 struct Belief {
     held: i32,
-    /// The base's file below.
+    /// The file of the base VFS that belongs to it.
     base: Option<usize>,
-    /// One finding for each is enough.
+    /// Whether a violation was recorded; one for each database is enough.
     is_found: bool,
 }
 
 thread_local! {
     static BELIEFS: RefCell<Vec<Belief>> = const { RefCell::new(Vec::new()) };
-    /// The call of SQLite's that has not returned yet.
+    /// The present call of SQLite, which has not returned yet.
     static CURRENT: Cell<Option<(usize, Call)>> = const { Cell::new(None) };
-    /// The database that is being opened above, whose file of the base comes next.
+    /// The database that the top VFS is opening. The base VFS opens its file next.
     static OPENING: Cell<Option<usize>> = const { Cell::new(None) };
-    /// Whether the base has read or written for that call under less than SQLite believes to hold.
+    /// Whether the base VFS has read or written for that call under a weaker lock than SQLite believes to hold.
     static UNLOCKED: Cell<bool> = const { Cell::new(false) };
-    /// Logs that SQLite has open as its `-wal`, ordinary ones among them.
+    /// The number of files that SQLite has open as its `-wal`, including ordinary ones.
     static WALS_ABOVE: Cell<i32> = const { Cell::new(0) };
-    /// The database file, for looking at its header; never closed, since that would give locks back.
+    /// The database file, to read its header. It is never closed, because that would release the process's locks.
     static HEADER: RefCell<Option<File>> = const { RefCell::new(None) };
 }
 
-/// Opens what the rules look at, before SQLite opens anything.
+/// Opens the file that the rules read, before SQLite opens anything.
 pub fn begin() {
     HEADER.with_borrow_mut(|header| *header = File::open("db").ok());
 }
@@ -74,7 +76,7 @@ fn inode(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |found| found.ino())
 }
 
-/// A file is about to be opened: its seat.
+/// Called before a file is opened; returns its seat.
 pub fn opening(layer: Layer, kind: Kind) -> Seat {
     let handle = match (layer, me::process()) {
         (Layer::Base, Some(process)) => {
@@ -103,7 +105,7 @@ pub fn opening(layer: Layer, kind: Kind) -> Seat {
     seat
 }
 
-/// It has been opened.
+/// Called when the file has been opened.
 pub fn opened(seat: Seat, path: &CStr) {
     match (seat.layer, me::process()) {
         (Layer::Base, Some(process)) => {
@@ -116,7 +118,7 @@ pub fn opened(seat: Seat, path: &CStr) {
     }
 }
 
-/// Whether others can tell when this call happens.
+/// Whether other processes can tell when this call happens.
 fn is_step(seat: Seat, call: Call, argument: i64) -> bool {
     match (call, seat.kind) {
         (Call::Lock | Call::Unlock | Call::CheckReserved, Kind::Database) => true,
@@ -131,7 +133,7 @@ fn is_step(seat: Seat, call: Call, argument: i64) -> bool {
     }
 }
 
-/// A call begins.
+/// Called when a call begins.
 pub fn before(seat: Seat, call: Call, argument: i64) -> Option<&'static Entry> {
     let process = me::process()?;
     if seat.layer == Layer::Top {
@@ -153,7 +155,7 @@ pub fn before(seat: Seat, call: Call, argument: i64) -> Option<&'static Entry> {
     entry
 }
 
-/// A call has returned; `held` is the base's lock now.
+/// Called when a call has returned; `held` is the lock that the base VFS holds now.
 pub fn after(seat: Seat, entry: Option<&Entry>, call: Call, argument: i64, code: i32, held: Option<i32>) {
     let Some(process) = me::process() else { return };
     if let Some(entry) = entry {
@@ -218,7 +220,7 @@ fn after_top(process: usize, seat: Seat, call: Call, argument: i64, code: i32) {
     }
 }
 
-/// Whether SQLite makes this call under the lock that it believes to hold, and goes on with what it has got.
+/// Whether SQLite makes this call under the lock that it believes to hold, and then relies on the result.
 fn relies_on_lock(call: Call) -> bool {
     matches!(
         call,
@@ -232,7 +234,7 @@ fn relies_on_lock(call: Call) -> bool {
     )
 }
 
-/// The VFS above has opened a file, or could not.
+/// Called when the top VFS has opened a file, or has failed to.
 pub fn returned(code: i32) {
     OPENING.set(None);
     if let Some(process) = me::process().filter(|_| code == SQLITE_OK) {
@@ -244,7 +246,7 @@ fn is_below(handle: usize) -> bool {
     BELIEFS.with_borrow(|beliefs| beliefs.iter().any(|belief| belief.base == Some(handle)))
 }
 
-/// Rule 1, when a call has succeeded.
+/// Checks rule 1 after a call has succeeded.
 fn check_beliefs(process: usize, call: Call) {
     let count = BELIEFS.with_borrow(Vec::len);
     for at in 0..count {
@@ -252,7 +254,7 @@ fn check_beliefs(process: usize, call: Call) {
     }
 }
 
-/// Rule 1, while the base reads or writes for SQLite.
+/// Checks rule 1 while the base VFS reads or writes for SQLite.
 fn look_at_belief(process: usize, handle: usize) {
     let Some((above, Call::Read | Call::Write)) = CURRENT.get() else { return };
     let belief = BELIEFS.with_borrow(|beliefs| beliefs[above]);
@@ -282,7 +284,7 @@ fn level_name(level: i32) -> &'static str {
         .unwrap_or(&"an unknown lock")
 }
 
-/// The path of an ordinary `-wal` leads to the one that this process has open.
+/// Checks that the path of an ordinary `-wal` still leads to the file that this process has open.
 fn check_wal_is_there(process: usize, handle: usize) {
     let open = board().processes[process].files[handle].inode.load(SeqCst);
     if inode(Path::new("db-wal")) != open {
@@ -290,7 +292,7 @@ fn check_wal_is_there(process: usize, handle: usize) {
     }
 }
 
-/// Rule 3.
+/// Checks rule 3.
 pub fn deletes(process: usize, kind: Kind, path: &CStr) {
     let gone = inode(Path::new(OsStr::from_bytes(path.to_bytes())));
     if gone == 0 {
@@ -310,7 +312,7 @@ pub fn deletes(process: usize, kind: Kind, path: &CStr) {
     }
 }
 
-/// What the header of the database file says.
+/// The journal mode or guard in the header of the database file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Header {
     Rollback,
@@ -335,7 +337,7 @@ fn header() -> Header {
     }
 }
 
-/// Rule 2.
+/// Checks rule 2.
 fn check_commit(process: usize) {
     let header = header();
     let wal = std::fs::metadata("db-wal").ok().filter(|wal| wal.len() > 0).map(|wal| wal.ino());
@@ -374,8 +376,8 @@ fn check_commit(process: usize) {
     }
 }
 
-/// What a lock of the wal-index is asked for, in a number for the trace: the slot, ten times; and 1 for taking it, 2 for an
-/// exclusive lock.
+/// Encodes a lock request on the wal-index as a number for the trace: 100 times the first slot, plus 10 times the number of
+/// slots, plus 1 to take the lock, plus 2 for an exclusive lock.
 pub fn shm_argument(offset: i32, count: i32, flags: i32) -> i64 {
     let takes = i32::from(flags & SQLITE_SHM_LOCK != 0);
     i64::from(offset * 100 + count * 10 + takes + (flags & 8) / 4)

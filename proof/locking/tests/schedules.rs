@@ -1,16 +1,17 @@
-//! A part of the schedules of each scenario. `make proof` explores more.
+//! Explores some of the schedules of each scenario. `make proof` explores more.
 //!
-//! A test that fails prints schedules that broke a rule; `duralite-locking replay SCENARIO 'SCHEDULE'` shows one step by step.
+//! A test that fails prints the schedules that broke a rule. `duralite-locking replay SCENARIO 'SCHEDULE'` shows one of them step
+//! by step.
 
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use std::process::{Command, Output};
 
-/// Names a fault that a build with the feature `controls` puts back into the guard. Not a name of a setting: Duralite
-/// refuses those that it does not know.
+/// The variable that names a fault, which a build with the feature `controls` puts back into the guard. It must not have the form
+/// of a setting's name, because Duralite refuses unknown settings.
 const CONTROL: &str = "LOCKING_CONTROL";
 
-/// Explores a scenario in a program of its own.
+/// Explores a scenario in a separate process.
 fn explore(scenario: &str, settings: &[&str], control: Option<&str>) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_duralite-locking"));
     command.args(["explore", scenario]).args(settings).env_remove(CONTROL);
@@ -22,8 +23,8 @@ fn explore(scenario: &str, settings: &[&str], control: Option<&str>) -> Output {
     output
 }
 
-/// Explores a scenario in which no rule may be broken. Each schedule begins as the one that it was made of: nothing that a process
-/// does depends on anything but the schedule.
+/// Explores a scenario in which no rule may be broken. Each schedule must begin like the one that it extends: a process's
+/// behaviour may depend only on the schedule.
 fn finds_nothing_in(scenario: &str, settings: &[&str]) {
     let output = explore(scenario, settings, None);
     assert!(output.status.success(), "{scenario}: a rule was broken, see above");
@@ -37,7 +38,7 @@ fn finds_nothing(scenario: &str) {
     }
 }
 
-/// With a fault put back into the guard, or without Duralite at all, something is found.
+/// Asserts that something is found when a fault is put back into the guard, or without Duralite.
 fn finds(scenario: &str, control: Option<&str>, what: &str) {
     let output = explore(scenario, &["limit=400", "random=400", &format!("until={what}")], control);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -76,7 +77,7 @@ scenarios! {
     ours_leaves_wal,
 }
 
-/// With a hot journal left among the rest, while the other one waits to open the log.
+/// Some of these deaths leave a hot journal while the other process waits to open the log.
 #[test]
 fn finds_nothing_wherever_one_dies_that_leaves_wal() {
     let every_death = ["preemptions=0", "deaths=1", "limit=10000", "random=0"];
@@ -104,14 +105,14 @@ fn a_schedule_is_repeated_by_its_text() {
     assert_eq!(String::from_utf8(first).unwrap(), String::from_utf8(run()).unwrap());
 }
 
-/// Stock SQLite itself loses commits where one leaves WAL mode. It shows that the rules can be broken.
+/// Stock SQLite itself loses commits when a connection leaves WAL mode. This shows that the rules can be broken.
 #[test]
 fn control_stock_sqlite_leaves_wal_mode() {
     finds("stock_leaves_wal", None, "are not there");
     finds("stock_leaves_wal", None, "commits to an ordinary -wal, and the header says Rollback");
 }
 
-/// SHARED is given up while the log is opened, and what SQLite has read before is not looked at again.
+/// The fault: SHARED is released while the log is opened, and what SQLite read before is not checked again.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_lapse() {
@@ -119,14 +120,14 @@ fn control_lapse() {
     finds("leaving_wal_while_a_log_is_opened", Some("lapse"), what);
 }
 
-/// EXCLUSIVE is given up while an ordinary `-wal` is checkpointed, and it is not said that it is gone.
+/// The fault: EXCLUSIVE is released while Duralite checkpoints an ordinary `-wal`, and SQLite is not told that the lock is gone.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_absorb() {
     finds("exclusive_over_an_ordinary_wal", Some("absorb"), "deletes the -wal that process 1 uses");
 }
 
-/// Who may only read goes on without SHARED where it did not come back.
+/// The fault: a read-only connection continues without SHARED after it failed to get that lock back.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_unlocked() {

@@ -1,4 +1,4 @@
-//! A file in memory, served through FUSE, that reports its writes and syncs.
+//! A file in memory that is served through FUSE and reports its writes and syncs.
 
 use std::ffi::OsStr;
 use std::io;
@@ -23,14 +23,14 @@ use duralite_crashmodel::disk::Pages;
 
 const NAME: &str = "disk";
 const FILE: INodeNo = INodeNo(INodeNo::ROOT.0 + 1);
-/// How long the kernel may remember names and attributes, which never change.
+/// How long the kernel may cache names and attributes, which never change.
 const FOREVER: Duration = Duration::from_secs(1 << 30);
 
 /// A file in memory that reports every write and sync to a [`Sink`].
 ///
-/// One thread serves it, so that requests have an order, which is the one the sink sees. The kernel
-/// caches nothing of the file. Whatever stands on the file has to go first: in a `struct`, declare
-/// the [`Volume`](crate::Volume) above the disk.
+/// A single thread serves the file, so requests have an order, and the sink sees that order. The kernel
+/// caches nothing of the file. Users of the file must be dropped first: in a `struct`, declare the
+/// [`Volume`](crate::Volume) above the disk.
 #[derive(Debug)]
 pub struct LogDisk {
     server: Option<JoinHandle<()>>,
@@ -40,11 +40,10 @@ pub struct LogDisk {
 }
 
 impl LogDisk {
-    /// Serves a file of `bytes` bytes, rounded up to 4 KiB, in a directory of its own under the
-    /// temporary directory.
+    /// Serves a file of `bytes` bytes, rounded up to 4 KiB, in a new directory under the temporary directory.
     ///
     /// # Errors
-    /// When FUSE cannot be mounted.
+    /// If FUSE cannot be mounted.
     pub fn new(bytes: u64, sink: Arc<dyn Sink>) -> Result<Self, Error> {
         let dir = mount_point()?;
         let content = Arc::new(Mutex::new(Pages::new(bytes)));
@@ -53,9 +52,9 @@ impl LogDisk {
         config.mount_options = vec![MountOption::FSName("logdisk".into()), MountOption::NoAtime];
         let (report, mounted) = mpsc::sync_channel(1);
         let at = dir.path().to_owned();
-        // When the process is killed, the kernel must see /dev/fuse closed, though threads still
-        // wait, unkillable, for this very disk and hold all descriptors that they share. So none
-        // but the server has that one.
+        // If the process is killed, the kernel must see /dev/fuse closed. Threads of the process may still
+        // wait, unkillable, for this very disk, and keep all shared descriptors open. So only the server
+        // thread has this descriptor.
         let serve = move || match sys::unshare_descriptors().and_then(|()| Session::new(server, at, &config))
         {
             Ok(session) => {
@@ -71,13 +70,13 @@ impl LogDisk {
         Ok(Self { server: Some(server), content, file: dir.path().join(NAME), dir })
     }
 
-    /// The file.
+    /// The path of the file.
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// What is on it now, synced or not.
+    /// The present contents, synced or not.
     #[must_use]
     pub fn content(&self) -> Pages {
         lock(&self.content).clone()
@@ -87,9 +86,9 @@ impl LogDisk {
 impl Drop for LogDisk {
     fn drop(&mut self) {
         match unmount(self.dir.path(), UnmountFlags::empty()) {
-            // The server ends with its mount.
+            // The server ends when it is unmounted.
             Ok(()) => drop(self.server.take().map(JoinHandle::join)),
-            // Somebody still uses the file: the server lives on until he is gone.
+            // The file is still in use: the server lives on until its last user has closed it.
             Err(_) => drop(unmount(self.dir.path(), UnmountFlags::DETACH)),
         }
     }
@@ -149,7 +148,7 @@ impl Filesystem for Server {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // Without direct I/O the kernel would answer reads from its own cache.
+        // Without direct I/O, the kernel would answer reads from its own cache.
         reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH);
     }
 
@@ -200,8 +199,8 @@ impl Filesystem for Server {
     }
 
     fn fallocate(&self, _: &Request, _: INodeNo, _: FileHandle, _: u64, _: u64, _: i32, reply: ReplyEmpty) {
-        // The loop device asks for this to discard and to write zeros. Refused, the kernel writes
-        // the zeros itself, and no longer discards.
+        // The loop device asks for this in order to discard or to write zeros. When it is refused, the kernel
+        // writes the zeros itself, and stops discarding.
         reply.error(Errno::EOPNOTSUPP);
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with the disk and what is mounted on it.
+//! The errors of the disk and of what is mounted on it.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ pub enum Error {
     /// A system call failed.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {
-        /// What was being done, as a verb.
+        /// What the caller was doing, as a verb.
         doing: &'static str,
-        /// To which file, device or directory.
+        /// The file, device or directory.
         path: PathBuf,
-        /// Its error.
+        /// The error of the system call.
         source: io::Error,
     },
     /// The file system on the device cannot be mounted: on a crash image, its recovery failed.
@@ -24,21 +24,21 @@ pub enum Error {
         device: PathBuf,
         /// The file system's name.
         kind: &'static str,
-        /// Its error.
+        /// The error of the mount.
         source: io::Error,
     },
     /// A program failed.
     #[error("{program}: {message}")]
     Program {
-        /// Its name.
+        /// The program's name.
         program: &'static str,
-        /// What it wrote to its standard error.
+        /// What the program wrote to standard error.
         message: String,
     },
 }
 
 impl Error {
-    /// For `map_err`: what failed, and on what.
+    /// For `map_err`: adds what failed, and on which path.
     pub(crate) fn io<E: Into<io::Error>>(doing: &'static str, path: &Path) -> impl FnOnce(E) -> Self {
         move |source| Self::Io { doing, path: path.to_owned(), source: source.into() }
     }

@@ -1,20 +1,20 @@
-//! What a disk was asked to do, in the order in which it did it.
+//! The requests that a disk handled, in order.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use duralite_crashmodel::disk::DiskEvent;
 
-/// Is told of every write and sync *while the disk handles it, before it answers*: whoever has seen
-/// a request complete finds it recorded already. Calls come one at a time, from a thread with a file
-/// descriptor table of its own: files opened elsewhere cannot be used in them.
+/// Receives every write and sync *while the disk handles it, before the disk answers*. So whoever has seen a
+/// request complete finds it recorded. The calls come one at a time, from a thread with its own file
+/// descriptor table: they cannot use files that were opened elsewhere.
 pub trait Sink: Send + Sync {
     /// `bytes` were written at offset `at`, in bytes.
     fn write(&self, at: u64, bytes: &[u8]);
-    /// All writes before this are durable.
+    /// All writes before this call are durable.
     fn sync(&self);
 }
 
-/// A log in memory. `E` may have events of the caller's own beside the disk's; all are in one order.
+/// A log in memory. `E` may include the caller's own events besides the disk's; all of them are in one order.
 #[derive(Debug)]
 pub struct EventLog<E = DiskEvent> {
     events: Mutex<Vec<E>>,
@@ -32,26 +32,26 @@ impl<E> EventLog<E> {
         self.lock().push(event);
     }
 
-    /// How many events there are.
+    /// The number of events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lock().len()
     }
 
-    /// Whether nothing happened yet.
+    /// Whether there are no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
     }
 
-    /// All events so far; the log begins anew.
+    /// Returns all events so far and empties the log.
     #[must_use]
     pub fn take(&self) -> Vec<E> {
         std::mem::take(&mut *self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<E>> {
-        // An append is whole or did not happen, whoever panicked.
+        // A panic cannot leave an append half done.
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

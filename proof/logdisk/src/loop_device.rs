@@ -1,4 +1,4 @@
-//! A loop device that goes with its last user.
+//! A loop device that is detached when its last user is gone.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use crate::error::Error;
 use crate::sys;
 
-/// A loop device. The kernel detaches it when this is dropped and nothing is mounted on it, also
-/// when the process dies.
+/// A loop device. The kernel detaches it when this value is dropped and nothing is mounted on it. It does so
+/// even if the process dies.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
-    // Open for reading only: kernels may forbid to mount what somebody could write to.
+    // Open only for reading: a kernel may refuse to mount a device that is open for writing.
     held: File,
 }
 
@@ -32,7 +32,7 @@ impl LoopDevice {
                     let held = File::open(&path).map_err(Error::io("open", &path))?;
                     return Ok(Self { path, held });
                 }
-                // Somebody else was given the same number.
+                // Another process was given the same number.
                 Err(error) if error.kind() == ErrorKind::ResourceBusy => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -41,12 +41,12 @@ impl LoopDevice {
         }
     }
 
-    /// Its device file.
+    /// The device file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Drops what the kernel caches of it.
+    /// Writes back and drops what the kernel caches of the device.
     pub fn drop_buffers(&self) -> Result<(), Error> {
         sys::drop_buffers(&self.held).map_err(Error::io("drop the buffers of", &self.path))
     }

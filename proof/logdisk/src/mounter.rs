@@ -1,7 +1,8 @@
 //! Mounts one image after another, fast.
 //!
-//! A loop device over a file in memory stays attached. Before each image the file is made equal to
-//! it: pages are compared, and only what differs is written, whatever the last mount changed.
+//! A loop device over a file in memory stays attached. Before each image, the mounter makes the file equal to
+//! the image. It compares the pages and writes only those that differ, so changes of the last mount are
+//! undone too.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -17,21 +18,21 @@ use crate::loop_device::LoopDevice;
 use crate::volume::{FileSystemKind, Mount, mount_point};
 use duralite_crashmodel::disk::{PAGE, Page, Pages, ZEROS};
 
-/// Pages compared at a time: few enough to stay in a processor's cache.
+/// Pages compared at a time: few enough to stay in the processor's cache.
 const BATCH: usize = 32;
 
-/// Where the time went, summed over all images.
+/// The time spent on each part, summed over all images.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timings {
-    /// Images mounted.
+    /// The number of images mounted.
     pub images: u32,
-    /// Making the file equal to the image.
+    /// Time for making the file equal to the image.
     pub restore: Duration,
-    /// Mounting, with the journal's replay.
+    /// Time for mounting, including the replay of the journal.
     pub mount: Duration,
-    /// The caller's part.
+    /// Time of the caller's `body`.
     pub body: Duration,
-    /// Unmounting.
+    /// Time for unmounting.
     pub unmount: Duration,
 }
 
@@ -40,33 +41,33 @@ pub struct Timings {
 pub struct ImageMounter {
     kind: FileSystemKind,
     options: String,
-    // None before the first image, and after one that could not be unmounted.
+    // `None` before the first image, and after an image that could not be unmounted.
     medium: Option<Medium>,
     timings: Timings,
 }
 
 impl ImageMounter {
-    /// For images of this file system; `mount_options` are as `mount -o` takes them.
+    /// Mounts images of this file system; `mount_options` are as for `mount -o`.
     #[must_use]
     pub fn new(kind: FileSystemKind, mount_options: &str) -> Self {
         Self { kind, options: mount_options.to_owned(), medium: None, timings: Timings::default() }
     }
 
-    /// Where the time went so far.
+    /// The time spent so far.
     #[must_use]
     pub fn timings(&self) -> Timings {
         self.timings
     }
 
-    /// Mounts an image, runs `body` with the directory, and unmounts. `body` may change files; that
-    /// is gone afterwards.
+    /// Mounts an image, runs `body` with its directory, and unmounts the image. Changes that `body` makes to
+    /// files do not last.
     ///
     /// # Errors
-    /// [`Error::Mount`] when the file system cannot recover the image. Others when the rig fails,
-    /// or when `body` leaves files open.
+    /// [`Error::Mount`] if the file system cannot recover the image. Other errors if the rig fails, or if
+    /// `body` leaves files open.
     pub fn with_image<R>(&mut self, image: &Pages, body: impl FnOnce(&Path) -> R) -> Result<R, Error> {
         let start = Instant::now();
-        // On loan: if unmounting fails or `body` panics, the next image gets a new one.
+        // The medium is taken out: if unmounting fails or `body` panics, the next image gets a new one.
         let medium = match self.medium.take() {
             Some(medium) if medium.bytes == image.len() => medium,
             _ => Medium::new(image.len())?,
@@ -95,7 +96,7 @@ impl ImageMounter {
     }
 }
 
-/// A file in memory, the loop device on it, and where that is mounted.
+/// A file in memory, the loop device on it, and the directory where it is mounted.
 #[derive(Debug)]
 struct Medium {
     device: LoopDevice,
@@ -107,7 +108,7 @@ struct Medium {
 impl Medium {
     fn new(bytes: u64) -> Result<Self, Error> {
         let name = Path::new("a file in memory");
-        // `losetup` shows the name.
+        // `losetup` shows this name.
         let shown = format!("logdisk-{}", std::process::id());
         let file = memfd_create(shown, MemfdFlags::CLOEXEC).map_err(Error::io("make", name))?;
         let file = File::from(file);
@@ -115,7 +116,7 @@ impl Medium {
         Ok(Self { device: LoopDevice::attach(&file, name)?, file, bytes, dir: mount_point()? })
     }
 
-    /// Makes the file equal to the image, and the kernel forget what it cached of the device.
+    /// Makes the file equal to the image, and drops what the kernel has cached of the device.
     fn restore(&self, image: &Pages) -> Result<(), Error> {
         self.write_differences(image).map_err(Error::io("write to the file below", self.device.path()))?;
         self.device.drop_buffers()
@@ -149,7 +150,7 @@ impl Medium {
         }
     }
 
-    /// The page where data or a hole begins, if any does.
+    /// The page where the next data or hole begins, if there is one.
     fn seek(&self, from: SeekFrom) -> std::io::Result<Option<usize>> {
         match seek(&self.file, from) {
             Ok(at) => Ok(Some((at / PAGE as u64) as usize)),

@@ -1,11 +1,11 @@
-//! What this needs of a machine.
+//! What the rig needs of a machine.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::volume::FileSystemKind;
 
-/// What this machine lacks for a disk with such a file system; `None` if nothing.
+/// What this machine lacks for a disk with this file system; `None` if nothing is missing.
 #[must_use]
 pub fn missing_rig(kind: FileSystemKind) -> Option<String> {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! The ioctls of loop devices, and a thread's own file descriptors.
+//! The ioctls of loop devices, and a file descriptor table for a single thread.
 #![allow(unsafe_code)] // No crate in use wraps LOOP_CONFIGURE or CLOSE_RANGE_UNSHARE.
 
 use std::fs::File;
@@ -11,7 +11,7 @@ const BLKFLSBUF: libc::Ioctl = 0x1261;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 const LO_FLAGS_DIRECT_IO: u32 = 16;
 
-/// `struct loop_config` of `linux/loop.h`, its `struct loop_info64` written out.
+/// `struct loop_config` of `linux/loop.h`, with its `struct loop_info64` spelled out.
 #[repr(C)]
 struct LoopConfig {
     fd: u32,
@@ -38,14 +38,13 @@ fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// The number of a loop device that nobody has attached; somebody may before the caller does.
+/// The number of a loop device that is not attached. Another process may attach it before the caller does.
 pub fn free_loop_device(control: &File) -> io::Result<i32> {
     // SAFETY: the request takes no argument and touches no memory of this process.
     checked(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) })
 }
 
-/// Attaches `backing` with sectors of 512 bytes and direct I/O, until the last user of the device
-/// is gone.
+/// Attaches `backing` with sectors of 512 bytes and direct I/O, until the device's last user is gone.
 pub fn attach_loop_device(device: &File, backing: &File) -> io::Result<()> {
     let config = LoopConfig {
         fd: backing.as_raw_fd() as u32,
@@ -76,8 +75,8 @@ pub fn drop_buffers(device: &File) -> io::Result<()> {
     checked(unsafe { libc::ioctl(device.as_raw_fd(), BLKFLSBUF, 0) }).map(drop)
 }
 
-/// Gives the calling thread, and those it starts, a file descriptor table of its own, with nothing
-/// but the standard streams.
+/// Gives the calling thread, and the threads that it starts, its own file descriptor table with only the
+/// standard streams.
 pub fn unshare_descriptors() -> io::Result<()> {
     // SAFETY: no descriptor is closed in the table that other threads use; the caller has opened
     // nothing in this thread before.

@@ -13,14 +13,15 @@ use tempfile::TempDir;
 use crate::error::Error;
 use crate::loop_device::LoopDevice;
 
-/// Which file system.
+/// The kind of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystemKind {
-    /// ext4 with 4-KiB blocks and a journal of 4 MiB. 8 MiB are enough of a disk.
+    /// ext4 with 4-KiB blocks and a journal of 4 MiB. A disk of 8 MiB is enough.
     Ext4,
-    /// xfs with one allocation group. Takes 16 MiB of a disk at least.
+    /// xfs with one allocation group. Needs a disk of at least 16 MiB.
     Xfs,
-    /// btrfs with data and metadata in the same block groups, each once. Takes 16 MiB of a disk at least.
+    /// btrfs with data and metadata in the same block groups, without duplicates. Needs a disk of at least 16
+    /// MiB.
     Btrfs,
 }
 
@@ -34,10 +35,10 @@ impl FromStr for FileSystemKind {
 }
 
 impl FileSystemKind {
-    /// Every one that there is.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Ext4, Self::Xfs, Self::Btrfs];
 
-    /// Its name for `mount`.
+    /// The name that `mount` knows.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -55,7 +56,8 @@ impl FileSystemKind {
         }
     }
 
-    /// As small as it goes, and finished when made: nothing is initialised in the background.
+    /// Makes the file system as small as possible, and complete when made: nothing is initialised in the
+    /// background.
     fn mkfs_options(self) -> &'static [&'static str] {
         match self {
             Self::Ext4 => &[
@@ -74,30 +76,30 @@ impl FileSystemKind {
                 "-E",
                 "nodiscard,lazy_itable_init=0,lazy_journal_init=0",
             ],
-            // Below 300 MiB it is not meant for use.
+            // mkfs.xfs refuses less than 300 MiB without this option.
             Self::Xfs => &["--unsupported", "-q", "-f", "-K", "-d", "agcount=1", "-m", "reflink=0"],
             Self::Btrfs => &["-q", "-f", "-K", "--mixed", "-m", "single", "-d", "single"],
         }
     }
 
-    /// Options that mounting needs here.
+    /// Options that mounting always needs here.
     fn mount_options(self) -> &'static str {
         match self {
-            // btrfs tells devices of one UUID apart by itself.
+            // btrfs itself can tell devices with the same UUID apart.
             Self::Ext4 | Self::Btrfs => "",
-            // Images of one volume have one UUID, and are mounted beside it and each other.
+            // Images of a volume have the volume's UUID, and are mounted beside it and beside each other.
             Self::Xfs => "nouuid",
         }
     }
 }
 
-/// A new directory to mount something at.
+/// Creates a directory to mount something at.
 pub fn mount_point() -> Result<TempDir, Error> {
     let dir = tempfile::Builder::new().prefix("logdisk-").tempdir();
     dir.map_err(Error::io("make a directory in", &std::env::temp_dir()))
 }
 
-/// A mounted file system; unmounted when dropped.
+/// A mounted file system that is unmounted when dropped.
 #[derive(Debug)]
 pub struct Mount {
     dir: PathBuf,
@@ -105,7 +107,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts a device at a directory, with options as `mount -o` takes them.
+    /// Mounts a device at a directory; `options` are as for `mount -o`.
     pub fn new(device: &Path, dir: &Path, kind: FileSystemKind, options: &str) -> Result<Self, Error> {
         let mut flags = MountFlags::empty();
         let mut data = Vec::new();
@@ -124,12 +126,13 @@ impl Mount {
         Ok(Self { dir: dir.to_owned(), mounted: true })
     }
 
-    /// Where it is mounted.
+    /// The directory where it is mounted.
     pub fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// Unmounts it. On an error it is out of sight, but lives until its last file is closed.
+    /// Unmounts the file system. On an error it is detached from the directory, but lives until its last file
+    /// is closed.
     pub fn unmount(mut self) -> Result<(), Error> {
         self.take_down().map_err(Error::io("unmount", &self.dir))
     }
@@ -138,7 +141,7 @@ impl Mount {
         if !std::mem::take(&mut self.mounted) {
             return Ok(());
         }
-        // A process forked elsewhere holds our files until it has executed its program.
+        // A process that another thread has just forked holds our files until it has executed its program.
         for wait in [1, 4, 16, 64, 256] {
             match unmount(&self.dir, UnmountFlags::empty()) {
                 Err(Errno::BUSY) => std::thread::sleep(Duration::from_millis(wait)),
@@ -156,22 +159,22 @@ impl Drop for Mount {
     }
 }
 
-/// A mounted file system on a loop device over a file. Dropped, it is unmounted and the device
-/// detached; if files on it are still open then, both happen when the last of them is closed.
+/// A mounted file system on a loop device over a file. When this is dropped, the file system is unmounted and
+/// the device detached. If files on it are still open, both happen when the last of them is closed.
 #[derive(Debug)]
 pub struct Volume {
-    // Goes before what it needs.
+    // Declared first, because it must be dropped before the device and the directory.
     mount: Mount,
     device: LoopDevice,
     _dir: TempDir,
 }
 
 impl Volume {
-    /// Makes a file system on a file and mounts it. `mkfs_options` are appended to those that make
-    /// it small; `mount_options` are as `mount -o` takes them, such as `nobarrier`.
+    /// Makes a file system on a file and mounts it. `mkfs_options` are appended to the options that make it
+    /// small. `mount_options` are as for `mount -o`, such as `nobarrier`.
     ///
     /// # Errors
-    /// When the loop device, `mkfs` or mounting fails.
+    /// If the loop device, `mkfs` or mounting fails.
     pub fn make(
         file: &Path,
         kind: FileSystemKind,
@@ -196,7 +199,7 @@ impl Volume {
     /// Mounts the file system that a file holds.
     ///
     /// # Errors
-    /// When the loop device or mounting fails.
+    /// If the loop device or mounting fails.
     pub fn mount_existing(file: &Path, kind: FileSystemKind, mount_options: &str) -> Result<Self, Error> {
         Self::on(attach(file)?, kind, mount_options)
     }
@@ -206,22 +209,22 @@ impl Volume {
         Ok(Self { mount: Mount::new(device.path(), dir.path(), kind, options)?, device, _dir: dir })
     }
 
-    /// Where it is mounted.
+    /// The directory where it is mounted.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.mount.path()
     }
 
-    /// Its loop device.
+    /// The path of its loop device.
     #[must_use]
     pub fn device(&self) -> PathBuf {
         self.device.path().to_owned()
     }
 
-    /// Unmounts it and says whether that went well.
+    /// Unmounts the file system and reports whether that succeeded.
     ///
     /// # Errors
-    /// When files on it are open; it goes with the last of them.
+    /// If files on it are open; it is then unmounted when the last of them is closed.
     pub fn unmount(self) -> Result<(), Error> {
         self.mount.unmount()
     }

@@ -1,4 +1,4 @@
-//! The rig itself: what was synced survives, and what was not may be lost.
+//! Tests of the rig: what was synced survives, and what was not synced may be lost.
 #![allow(clippy::unwrap_used)] // helpers of tests fail as tests do
 
 mod common;
@@ -16,11 +16,11 @@ use fastrand::Rng;
 
 use common::{DISK, rig};
 
-/// What direct I/O takes.
+/// Memory that is aligned for direct I/O.
 #[repr(align(4096))]
 struct Aligned([u8; 2 * PAGE]);
 
-/// Events of the disk, and of the test in between.
+/// Events of the disk, with marks of the test between them.
 #[derive(Clone, Debug, PartialEq)]
 enum Event {
     Disk(DiskEvent),
@@ -39,7 +39,7 @@ fn random() -> Rng {
     Rng::with_seed(seed)
 }
 
-/// What `work` leaves in the log of a disk with this file system.
+/// Runs `work` on a disk with this file system, and returns the log.
 fn record(
     kind: FileSystemKind,
     mount_options: &str,
@@ -52,7 +52,7 @@ fn record(
     log.take()
 }
 
-/// A file with synced content.
+/// Writes a file and syncs it and its directory.
 fn put(path: &Path, bytes: &[u8]) {
     let mut file = File::create(path).unwrap();
     file.write_all(bytes).unwrap();
@@ -60,8 +60,8 @@ fn put(path: &Path, bytes: &[u8]) {
     File::open(path.parent().unwrap()).unwrap().sync_all().unwrap();
 }
 
-/// Crash images at every event from the mark `from` on, one for each of `chances`, in 1/10, that a
-/// piece arrives.
+/// Makes crash images at every event after the mark `from`. For each of `chances` there is one image; a piece
+/// reaches the medium with that chance, in tenths.
 fn crash_images(events: &[Event], from: &'static str, chances: &[u8], mut visit: impl FnMut(&Pages)) {
     let mut random = random();
     let mut model = DiskModel::new(Pages::new(DISK));
@@ -87,7 +87,7 @@ fn synced_data_survives(kind: FileSystemKind) {
     let events = record(kind, "", |dir, log| {
         put(&dir.join("synced"), &content);
         log.push(Event::Mark("synced"));
-        // More to do for the file system, and for the crash.
+        // More unsynced writes for the file system to handle and the crash to lose.
         for number in 0..8 {
             std::fs::write(dir.join(format!("unsynced{number}")), &content).unwrap();
         }
@@ -130,7 +130,7 @@ fn written_but_unsynced_data_may_be_lost_or_torn() {
     }
     let events = record(FileSystemKind::Ext4, "", |dir, log| {
         put(&dir.join("file"), &[1; 2 * PAGE]);
-        // Written to the device at once, but nobody tells it to keep that.
+        // Direct I/O writes to the device at once, but nothing asks the device to make the data durable.
         let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
         let file = File::options().write(true).custom_flags(direct).open(dir.join("file")).unwrap();
         file.write_all_at(&Aligned([2; 2 * PAGE]).0, 0).unwrap();
@@ -140,7 +140,7 @@ fn written_but_unsynced_data_may_be_lost_or_torn() {
     let begun = events.iter().position(|event| *event == Event::Mark("written")).unwrap();
     let (mut lost, mut torn, mut there) = (0, 0, 0);
     let mut mounter = ImageMounter::new(FileSystemKind::Ext4, "");
-    // Unmounting, later in the log, syncs it.
+    // Unmounting, which comes later in the log, would sync the data.
     crash_images(&events[..begun + 2], "written", &[0, 5, 5, 5, 10], |image| {
         let read = mounter.with_image(image, |dir| std::fs::read(dir.join("file")).unwrap()).unwrap();
         match read.iter().filter(|&&byte| byte == 2).count() {
@@ -197,7 +197,7 @@ fn events_are_in_the_order_of_the_requests() {
             });
             let synced = call.iter().rposition(|event| *event == Event::Disk(DiskEvent::Sync));
             let end = call.iter().position(|event| *event == Event::Mark("end"));
-            // The last call is followed by the unmounting.
+            // Only the events up to `end` count, because the unmounting follows the last call.
             let synced_in_call = call[..end.unwrap()].contains(&Event::Disk(DiskEvent::Sync));
             assert!(written.is_some() && written < end && written < synced, "{written:?} {synced:?} {end:?}");
             assert!(synced_in_call);
@@ -215,7 +215,7 @@ fn the_log_is_complete() {
         let disk = LogDisk::new(DISK, log.clone()).unwrap();
         let volume = Volume::make(disk.file(), kind, &[], "discard").unwrap();
         put(&volume.path().join("file"), &[1; 100_000]);
-        // Zeros by the device, and what ext4 discards when it is mounted so.
+        // Zeros that the device is asked to write, and blocks that ext4 discards if it is mounted to do so.
         let file = File::options().write(true).open(volume.path().join("file")).unwrap();
         rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::ZERO_RANGE, 5000, 50_000).unwrap();
         std::fs::write(volume.path().join("gone"), [1; 100_000]).unwrap();
@@ -227,7 +227,7 @@ fn the_log_is_complete() {
         let mut model = DiskModel::new(Pages::new(DISK));
         log.take().iter().for_each(|event| model.apply(event));
         assert!(model.crash_image(Piece::Sector, |_| true) == disk.content());
-        // And the file system on it is one that can be mounted again.
+        // The file system on the disk can be mounted again.
         let volume = Volume::mount_existing(disk.file(), kind, "ro").unwrap();
         assert_eq!(std::fs::read(volume.path().join("file")).unwrap().len(), 100_000);
         assert!(!volume.path().join("gone").exists());
@@ -258,7 +258,7 @@ fn each_image_is_what_is_mounted() {
     for _ in 0..100 {
         let number = random.usize(..images.len());
         let read = mounter.with_image(&images[number], |dir| {
-            // What one body leaves must not be seen by the next.
+            // A body must not see what the previous body left.
             assert!(!dir.join("left").exists());
             std::fs::write(dir.join("left"), [9; 300_000]).unwrap();
             let mut read = Vec::new();
