@@ -1,7 +1,7 @@
 //! The file of acknowledgements.
 //!
-//! A record is 24 bytes, appended by one write after `COMMIT` has returned. Such a write is in the page cache entirely or not
-//! at all, whenever its process is killed, and the file is longer only once the bytes are there.
+//! A process appends a record of 24 bytes with one write after `COMMIT` has returned. Whenever the process is killed, such a
+//! write is in the page cache either completely or not at all. The file grows only after the bytes are there.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -12,13 +12,13 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 
 const RECORD: usize = 24;
-/// Records that are read at once.
+/// Records read at a time.
 const BATCH: usize = 4096;
 
-/// Who has committed: a writer, in one of the two databases.
+/// A writer, in one of the two databases.
 pub(crate) type Place = (usize, i64);
 
-/// Where a process acknowledges, and reads what all have acknowledged.
+/// Appends the acknowledgements of a process, and reads those of all processes.
 pub(crate) struct Acks {
     file: File,
     read: u64,
@@ -32,7 +32,7 @@ impl Acks {
         Ok(Self { file, read: 0, newest: HashMap::new() })
     }
 
-    /// Acknowledges commit `seq` of a writer.
+    /// Records that commit `seq` of a writer is acknowledged.
     pub(crate) fn record(&mut self, (database, writer): Place, seq: i64) -> Result<()> {
         let mut bytes = [0; RECORD];
         bytes[..8].copy_from_slice(&(database as u64).to_le_bytes());

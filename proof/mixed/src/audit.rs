@@ -1,4 +1,4 @@
-//! What is there when all processes have ended.
+//! Checks the databases after all processes have ended.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::mind::Mind;
 use crate::site::Paths;
 use crate::{Plan, Side};
 
-/// How long the last of those that were killed may be in the way.
+/// How long killed processes may still hold locks.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes both databases, with stock SQLite.
+/// Makes both databases with stock SQLite.
 pub(crate) fn create(plan: &Plan, paths: &Paths) -> Result<()> {
     for database in 0..SCHEMAS.len() {
         let conn = Connection::open(paths.uri(plan, Side::Stock, database, ""))?;
@@ -29,7 +29,7 @@ pub(crate) fn create(plan: &Plan, paths: &Paths) -> Result<()> {
     Ok(())
 }
 
-/// Checks everything, through one side. Nobody else uses the databases.
+/// Checks everything through one side, while no other process uses the databases.
 pub(crate) fn audit(plan: &Plan, paths: &Paths, side: Side) -> Result<()> {
     if side == Side::Ours {
         register();
@@ -39,7 +39,7 @@ pub(crate) fn audit(plan: &Plan, paths: &Paths, side: Side) -> Result<()> {
         conn.busy_timeout(PATIENCE)?;
         let checked = check(&conn, paths, database);
         if checked.is_err() {
-            // The files stay as they are.
+            // The connection is not closed, so that the files stay as they are.
             std::mem::forget(conn);
         } else {
             conn.close().map_err(|(_, error)| error).context("closing")?;
@@ -52,7 +52,7 @@ pub(crate) fn audit(plan: &Plan, paths: &Paths, side: Side) -> Result<()> {
 fn check(conn: &Connection, paths: &Paths, database: usize) -> Result<()> {
     let start = Instant::now();
     let view = loop {
-        // The audit opens one database a time, as the main one of its connection.
+        // The audit opens one database at a time, as the main database of its connection.
         match View::of_main(conn) {
             Err(error)
                 if start.elapsed() < PATIENCE
@@ -76,7 +76,8 @@ fn check(conn: &Connection, paths: &Paths, database: usize) -> Result<()> {
     Ok(())
 }
 
-/// A writer tries nothing new before its last commit is acknowledged, unless that one has failed.
+/// A writer may be one commit ahead of its last acknowledgement: it begins no new commit before that, unless
+/// the last one failed.
 fn no_more_than_tried(view: &View, floors: &HashMap<(usize, i64), i64>, database: usize) -> Result<()> {
     for (writer, found) in &view.newest {
         let acknowledged = floors.get(&(database, *writer)).copied().unwrap_or(0);

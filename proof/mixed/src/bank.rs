@@ -1,20 +1,21 @@
-//! What is in each of the two databases, one numbered transaction, and what every snapshot has to show.
+//! The contents of the two databases, the changes of one numbered transaction, and the conditions that every snapshot must
+//! meet.
 //!
-//! Accounts, whose sum transfers do not change; a row for each commit of each writer, whose numbers have no holes; the newest
-//! number of each writer; and a counter of all commits.
+//! A database has accounts, whose sum does not change in a transfer; a row for each commit of each writer, numbered without
+//! gaps; the newest number of each writer; and a counter of all commits.
 
 use std::collections::HashMap;
 
 use rusqlite::{Connection, Result};
 
-/// How the databases are called in SQL.
+/// The names of the databases in SQL.
 pub(crate) const SCHEMAS: [&str; 2] = ["main", "two"];
 const ACCOUNTS: i64 = 24;
 const BALANCE: i64 = 1000;
-/// The most bytes that a row of a commit has beside its numbers.
+/// The most bytes that a commit's row has besides its numbers.
 const FILLER: i64 = 400;
 
-/// Makes what a database has in it.
+/// Creates the tables and rows of a database.
 pub(crate) fn create(conn: &Connection) -> Result<()> {
     conn.execute_batch(&format!(
         "BEGIN;
@@ -29,24 +30,24 @@ pub(crate) fn create(conn: &Connection) -> Result<()> {
     ))
 }
 
-/// What one snapshot of a database shows.
+/// The contents of a database in one snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) counter: i64,
     pub(crate) sum: i64,
     /// The newest number of each writer.
     pub(crate) newest: HashMap<i64, i64>,
-    /// Rows of commits, and of those the writers whose numbers have a hole; where they were counted.
+    /// The number of commits' rows, and the number of writers whose numbers have gaps; `None` if the rows were not counted.
     pub(crate) rows: Option<(i64, i64)>,
 }
 
 impl View {
-    /// Reads, in the transaction that is open. `all`: every row of a commit is looked at.
+    /// Reads within the open transaction. With `all`, it reads every row of a commit.
     pub(crate) fn of(conn: &Connection, database: usize, all: bool) -> Result<Self> {
         Self::of_schema(conn, SCHEMAS[database], all)
     }
 
-    /// Reads everything of the database that is a connection's main one.
+    /// Reads everything of the connection's main database.
     pub(crate) fn of_main(conn: &Connection) -> Result<Self> {
         Self::of_schema(conn, SCHEMAS[0], true)
     }
@@ -71,7 +72,7 @@ impl View {
         .query_row([], |row| Ok((row.get(0)?, row.get(1)?)))
     }
 
-    /// What is wrong in it by itself.
+    /// A contradiction within this snapshot, if there is one.
     pub(crate) fn contradiction(&self) -> Option<String> {
         let Self { counter, sum, newest, rows } = self;
         if *sum != ACCOUNTS * BALANCE {
@@ -102,7 +103,7 @@ pub(crate) fn newest_of(conn: &Connection, database: usize, writer: i64) -> Resu
         .query_row([writer], |row| row.get(0))
 }
 
-/// Makes the changes of commit `seq` of a writer, in the transaction that is open.
+/// Makes the changes of a writer's commit `seq` within the open transaction.
 pub(crate) fn change(
     conn: &Connection,
     database: usize,
@@ -126,7 +127,7 @@ pub(crate) fn change(
     Ok(())
 }
 
-/// Changes every account in a way that keeps the sum only at its end.
+/// Changes every account. The sum is right again only at the end.
 pub(crate) fn reshuffle(conn: &Connection, database: usize, amount: i64) -> Result<()> {
     let schema = SCHEMAS[database];
     for statement in [

@@ -1,4 +1,4 @@
-//! The life of one thread: it opens a connection, does a few things with it, closes it, and opens another one.
+//! The life of one thread: it opens a connection, does some things with it, closes it, and opens another one.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -15,18 +15,18 @@ use crate::site::Paths;
 use crate::slices::{Slices, now_ns};
 use crate::{Acknowledge, Plan, Side, Verdict, verdict};
 
-/// A connection that is closed by [`Life::close`] only: a process that has found a loss must not checkpoint anything, or
-/// delete a log, when it ends.
+/// A connection that only [`Life::close`] closes. A process that has found a loss must neither checkpoint nor delete a log
+/// when it ends.
 type Kept = ManuallyDrop<Connection>;
 
-/// Nobody waits for as long as this, whoever is stopped or in the way.
+/// The limit for any wait, whichever process is stopped or holds locks.
 const LONG: Duration = Duration::from_secs(10);
-/// How often a commit is tried that is busy.
+/// How often a busy commit is tried.
 const COMMITS: u32 = 40;
 const MODES: [&str; 6] = ["wal", "wal", "wal", "delete", "truncate", "persist"];
 const CHECKPOINTS: [&str; 4] = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
 
-/// How a connection is opened.
+/// How the thread opens a connection.
 #[derive(Debug)]
 struct Manner {
     read_only: bool,
@@ -47,7 +47,7 @@ pub(crate) struct Life<'a> {
     pub(crate) trace: File,
 }
 
-/// Whether the connection goes on after something.
+/// Whether the thread keeps the connection after an operation.
 #[derive(PartialEq, Eq)]
 enum Next {
     GoOn,
@@ -55,10 +55,10 @@ enum Next {
 }
 
 impl Life<'_> {
-    /// Goes on until the round is over.
+    /// Runs until the round is over.
     ///
     /// # Errors
-    /// What must not be.
+    /// A violation: something that must not happen.
     pub(crate) fn run(&mut self) -> Result<()> {
         while !self.slices.is_over() {
             if !self.slices.welcomes(self.side) && self.rng.u32(..8) > 0 {
@@ -96,7 +96,7 @@ impl Life<'_> {
             }
         }
         if self.rng.u32(..8) == 0 {
-            // Closed in the middle of a transaction.
+            // Closes the connection in the middle of a transaction.
             let begun = conn.execute_batch("BEGIN IMMEDIATE").context("BEGIN IMMEDIATE");
             let begun = begun
                 .and_then(|()| if manner.read_only { Ok(()) } else { Ok(bank::reshuffle(&conn, 0, 3)?) });
@@ -118,7 +118,8 @@ impl Life<'_> {
         let synchronous = ["FULL", "FULL", "EXTRA"][rng.usize(..3)];
         Manner {
             read_only,
-            // SQLite asks for EXCLUSIVE then, which the system refuses a file that is open read-only (IOERR_LOCK).
+            // In exclusive mode SQLite asks for EXCLUSIVE. The kernel refuses that lock on a file that is open read-only
+            // (IOERR_LOCK).
             exclusive: plan.exclusive > 0 && !read_only && rng.u32(..plan.exclusive) == 0,
             second: plan.second && rng.u32(..3) == 0,
             busy: Duration::from_millis([0, 5, 30, 100][rng.usize(..4)]),
@@ -138,7 +139,7 @@ impl Life<'_> {
         let conn = Connection::open(uri(0)).context("opening")?;
         conn.busy_timeout(manner.busy)?;
         if manner.exclusive {
-            // Before SQLite looks at the database, so that its wal-index is in the memory of the process.
+            // Set before SQLite reads the database, so that the wal-index is in the memory of the process.
             conn.execute_batch("PRAGMA locking_mode=EXCLUSIVE").context("locking_mode")?;
         }
         if manner.second {
@@ -148,7 +149,7 @@ impl Life<'_> {
         Ok(Kept::new(conn))
     }
 
-    /// Writes down what came of something, and says what is to be done then. What must not be is an error.
+    /// Records the result of an operation, and says how the thread continues. A violation is an error.
     fn judge<T>(&mut self, doing: &str, manner: &Manner, result: Result<T>) -> Result<(Option<T>, Next)> {
         let error = match result {
             Ok(done) => {
@@ -180,11 +181,11 @@ impl Life<'_> {
     }
 
     fn note(&mut self, doing: &str, outcome: &str) {
-        // A trace that cannot be written is missed only by whoever reads it.
+        // A failed write to the trace does no harm: only people read the trace.
         let _ = writeln!(self.trace, "{}\t{}\t{doing}\t{outcome}", now_ns() / 1000, self.side.name());
     }
 
-    /// One thing of many.
+    /// One operation, chosen at random.
     fn one_thing(&mut self, conn: &Connection, manner: &Manner) -> Result<Next> {
         let database = usize::from(manner.second && self.rng.bool());
         let both: &[usize] =
@@ -197,7 +198,7 @@ impl Life<'_> {
             15..=16 => ("hold", self.look(conn, both, true)),
             17 => ("roll back", self.roll_back(conn, database)),
             18..=20 if self.plan.modes => ("mode", self.change_mode(conn, database)),
-            // Whoever opens the WAL just now may not have noticed the change when this commit begins.
+            // A process that is just opening the WAL may not have noticed the change when this commit begins.
             21..=22 if self.plan.modes => {
                 ("mode and commit", self.change_mode(conn, 0).and_then(|()| self.commit(conn, &[0])))
             }
@@ -235,7 +236,7 @@ impl Life<'_> {
                 bank::newest_of(conn, *database, self.mind.writer).context("reading the own number")?;
             let seq = self.mind.next(*database, found)?;
             if self.rng.u32(..10) == 0 {
-                // More than a small cache holds.
+                // More pages than a small cache holds.
                 bank::reshuffle(conn, *database, self.rng.i64(1..9)).context("reshuffling")?;
             }
             bank::change(conn, *database, self.mind.writer, seq, &mut self.rng).context("changing")?;
@@ -267,7 +268,7 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// Checks a snapshot of each database; `hold`: and that it stays as it is.
+    /// Checks a snapshot of each database; with `hold`, also that the snapshot does not change.
     fn look(&mut self, conn: &Connection, databases: &[usize], hold: bool) -> Result<()> {
         let floors = self.mind.floors()?;
         conn.execute_batch("BEGIN").context("BEGIN")?;
@@ -297,7 +298,7 @@ impl Life<'_> {
 
     fn change_mode(&mut self, conn: &Connection, database: usize) -> Result<()> {
         let (schema, mode) = (SCHEMAS[database], MODES[self.rng.usize(..MODES.len())]);
-        // SQLite itself, at least 3.40, goes on with pages of its cache that are outdated where a connection leaves WAL mode.
+        // SQLite itself, at least since 3.40, goes on using outdated pages of its cache when a connection leaves WAL mode.
         conn.execute_batch("PRAGMA shrink_memory").context("shrink_memory")?;
         let pragma = format!("PRAGMA {schema}.journal_mode={mode}");
         let now: String = conn.query_row(&pragma, [], |row| row.get(0)).with_context(|| pragma.clone())?;

@@ -1,4 +1,4 @@
-//! What one thread remembers of the databases, over all its connections, and holds against every snapshot.
+//! What one thread remembers of the databases over all its connections. Every snapshot is checked against it.
 
 use std::collections::HashMap;
 
@@ -9,13 +9,13 @@ use crate::bank::{SCHEMAS, View};
 
 /// The memory of a thread.
 pub(crate) struct Mind {
-    /// Under which number it commits.
+    /// The number under which the thread commits.
     pub(crate) writer: i64,
     pub(crate) acks: Acks,
-    /// The newest number of each writer that it has seen, whether it was acknowledged or not.
+    /// The newest number of each writer that the thread has seen, acknowledged or not.
     seen: HashMap<Place, i64>,
     counters: [i64; 2],
-    /// Its own newest commit that is certain, in each database, and the newest one that it has tried.
+    /// For each database, the thread's own newest commit that is certain, and its newest attempt.
     certain: [i64; 2],
     tried: [i64; 2],
 }
@@ -25,7 +25,7 @@ impl Mind {
         Self { writer, acks, seen: HashMap::new(), counters: [0; 2], certain: [0; 2], tried: [0; 2] }
     }
 
-    /// What every snapshot shows that begins after this call.
+    /// The commits that every snapshot begun after this call must show.
     pub(crate) fn floors(&mut self) -> Result<HashMap<Place, i64>> {
         Ok(self.acks.refresh()?.clone())
     }
@@ -64,7 +64,8 @@ impl Mind {
         Ok(())
     }
 
-    /// The number of the next commit, where `found` is this writer's newest one. A commit that failed may be there.
+    /// The number of the next commit. `found` is this writer's newest commit in the database; a commit that failed
+    /// may be there nevertheless.
     pub(crate) fn next(&mut self, database: usize, found: i64) -> Result<i64> {
         let (certain, tried) = (self.certain[database], self.tried[database]);
         ensure!(
@@ -79,7 +80,7 @@ impl Mind {
         Ok(found + 1)
     }
 
-    /// A commit of this writer has been acknowledged.
+    /// Records that a commit of this writer was acknowledged.
     pub(crate) fn acknowledge(&mut self, database: usize, seq: i64) -> Result<()> {
         self.certain[database] = seq;
         self.acks.record((database, self.writer), seq)

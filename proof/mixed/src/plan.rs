@@ -1,4 +1,4 @@
-//! What a round is to do.
+//! The plan of a round.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,47 +6,47 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Error, Result, bail};
 use duralite_testkit::{Acknowledge, Arguments, Engine};
 
-/// What a round is to do. Its text, `name=value` with spaces between, can be parsed again by [`Plan::parse`]; the seed decides
-/// all but the moments at which the system lets processes run.
+/// The plan of a round. Its text has `name=value` pairs with spaces between them, which [`Plan::parse`] reads. The seed
+/// decides everything except when the kernel lets which process run.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Where Duralite's logs go; none in the control, where all processes are stock SQLite's.
+    /// The engine of Duralite's logs; `None` in the control, where all processes use stock SQLite.
     pub engine: Option<Engine>,
-    /// Of all random decisions.
+    /// The seed of all random decisions.
     pub seed: u64,
-    /// How long the round lasts.
+    /// How long the round lasts, in milliseconds.
     pub millis: u64,
-    /// Processes of Duralite.
+    /// The number of processes that use Duralite.
     pub ours: u32,
-    /// Processes of stock SQLite.
+    /// The number of processes that use stock SQLite.
     pub stock: u32,
-    /// Threads of each process.
+    /// The number of threads in each process.
     pub threads: u32,
-    /// Whether every second thread of a process of Duralite uses stock SQLite.
+    /// Whether every second thread of a Duralite process uses stock SQLite.
     pub both: bool,
     /// Whether processes are killed.
     pub kills: bool,
     /// Whether processes are stopped for a while.
     pub stops: bool,
-    /// Whether anybody changes the journal mode at any time.
+    /// Whether connections change the journal mode at any time.
     pub modes: bool,
-    /// The longest time between two of these strikes, in milliseconds.
+    /// The longest time between two kills or stops, in milliseconds.
     pub longest_ms: u64,
-    /// Of how many connections one has `locking_mode=EXCLUSIVE`; 0 for none.
+    /// One in this many connections has `locking_mode=EXCLUSIVE`; 0 for none.
     pub exclusive: u32,
     /// Whether some connections are read-only.
     pub onlookers: bool,
-    /// Whether some connections attach a second database, and commit in both.
+    /// Whether some connections attach the second database and commit in both.
     pub second: bool,
     /// Whether databases are vacuumed.
     pub vacuum: bool,
-    /// How long a slice of time is, in which one side may keep away.
+    /// The length of a time slice in milliseconds; in some slices one side keeps away.
     pub slice_ms: u64,
-    /// More URI parameters of Duralite.
+    /// Additional URI parameters of Duralite.
     pub settings: String,
-    /// Of the databases.
+    /// The page size of the databases, in bytes.
     pub page_bytes: u32,
-    /// Where the directory of the databases is made; the temporary directory if there is none.
+    /// Where to create the directory of the databases; `None` for the temporary directory.
     pub directory: Option<PathBuf>,
     /// When a transaction is acknowledged.
     pub acknowledge: Acknowledge,
@@ -54,17 +54,17 @@ pub struct Plan {
 
 /// The engine's name in a plan of the control.
 const CONTROL: &str = "stock";
-/// Settings that a seed chooses from.
+/// Settings that the seed chooses from.
 const NVWAL: [&str; 4] = ["", "", "sync=eager", "cache_bytes=0"];
 const WALDIO: [&str; 4] = ["", "", "layout=embedded", "background_checkpoint=60"];
 const PPL: [&str; 4] = ["", "", "overflow_bytes=0", "background_checkpoint=1"];
 const SCRATCHPAD: [&str; 3] = ["", "", "home_sync=wt"];
-/// By engine.
+/// The settings for each engine.
 const CHOICES: [(&str, &[&str]); 4] =
     [("nvwal", &NVWAL), ("waldio", &WALDIO), ("ppl", &PPL), ("scratchpad", &SCRATCHPAD)];
 
 impl Plan {
-    /// A plan in which the seed chooses what takes part.
+    /// A plan whose participants the seed chooses.
     #[must_use]
     pub fn varied(engine: Option<Engine>, seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
@@ -79,7 +79,7 @@ impl Plan {
             stock: rng.u32(1..=2),
             threads: rng.u32(1..=3),
             both: engine.is_some() && rng.u32(..4) == 0,
-            // Each for itself loses commits where the other does not.
+            // Kills alone and stops alone find different losses, so each is drawn independently.
             kills: rng.u32(..3) > 0,
             stops: rng.u32(..3) == 0,
             modes: rng.u32(..8) > 0,
@@ -100,7 +100,7 @@ impl Plan {
         plan
     }
 
-    /// Reads `name=value` arguments; what is not given is as [`Plan::varied`] chooses for `engine` and `seed`.
+    /// Parses `name=value` arguments. A value that is not given is as [`Plan::varied`] chooses it for `engine` and `seed`.
     ///
     /// # Errors
     /// An unknown name or value.
@@ -145,7 +145,7 @@ impl Plan {
         self.engine.map_or(CONTROL, Engine::name)
     }
 
-    /// As arguments of a process.
+    /// The plan as arguments of a process.
     #[must_use]
     pub fn arguments(&self) -> Vec<String> {
         let mut arguments = vec![
@@ -182,7 +182,7 @@ fn engine_named(name: &str) -> Result<Option<Engine>> {
 }
 
 impl fmt::Display for Plan {
-    /// As a shell takes it.
+    /// Writes the plan as arguments for a shell.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let quoted: Vec<String> = self
             .arguments()

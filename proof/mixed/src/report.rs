@@ -1,4 +1,4 @@
-//! What a round has done.
+//! The counts of a round.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::acks::Acks;
 use crate::site::Paths;
 use crate::worker::side_of;
 
-/// Counts of a round.
+/// The counts of a round.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Commits that were acknowledged to processes of Duralite.
@@ -24,12 +24,12 @@ pub struct Report {
     pub kills: u64,
     /// Processes stopped for a while.
     pub stops: u64,
-    /// What was done how often, with which outcome: `ours commit ok`, `stock open rw 26`.
+    /// How often each operation had each outcome, such as `ours commit ok` or `stock open rw 26`.
     pub events: BTreeMap<String, u64>,
 }
 
 impl Report {
-    /// Counts what the processes have written down.
+    /// Counts what the processes have recorded.
     pub(crate) fn count(&mut self, paths: &Paths) -> Result<()> {
         (self.ours, self.stock) = (0, 0);
         for ((_, writer), seq) in Acks::open(&paths.acks())?.refresh()? {
@@ -52,7 +52,7 @@ impl Report {
         Ok(())
     }
 
-    /// How often something was done, whose name begins so.
+    /// How many events have a name that starts with `beginning`.
     #[must_use]
     pub fn events_like(&self, beginning: &str) -> u64 {
         self.events.iter().filter(|(name, _)| name.starts_with(beginning)).map(|(_, count)| count).sum()
@@ -70,7 +70,7 @@ impl Report {
         }
     }
 
-    /// How often stock SQLite was refused by the guard.
+    /// How often the guard made stock SQLite refuse the database.
     #[must_use]
     pub fn refusals(&self) -> u64 {
         let not_a_database = format!(" {}", rusqlite::ffi::SQLITE_NOTADB);

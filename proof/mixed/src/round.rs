@@ -1,4 +1,4 @@
-//! Carries out one round.
+//! Carries out a round.
 
 use std::fs::{self, File};
 use std::process::{Child, Command, Stdio};
@@ -12,15 +12,15 @@ use crate::slices::now_ns;
 use crate::worker::{Orders, Task};
 use crate::{Plan, Report, Side, Worker};
 
-/// How long a process may take to close, after the round.
+/// How long the processes may take to close after the round.
 const ENDING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(1);
 const STOPS_MS: std::ops::Range<u64> = 1..150;
 
-/// Carries out a round. Every process that it starts has ended when it returns.
+/// Carries out a round. On return, all processes that it has started have ended.
 ///
 /// # Errors
-/// What was lost, or must not be; where the files are kept; and the arguments that repeat the round.
+/// The loss or violation, where the files are kept, and the arguments that repeat the round.
 pub fn run(plan: &Plan, worker: &Worker) -> Result<Report> {
     let site = Site::new(plan)?;
     let mut round = Round {
@@ -47,7 +47,7 @@ struct Member {
     child: Child,
     side: Side,
     number: u32,
-    /// When it goes on, and whether it is killed then instead.
+    /// When a stopped process continues, and whether it is killed then instead.
     stopped: Option<(Instant, bool)>,
 }
 
@@ -86,7 +86,7 @@ impl Round<'_> {
         if self.plan.engine.is_some() {
             self.run_alone(Task::Audit, Side::Ours)?;
         }
-        // Nobody has it open: it is an ordinary database.
+        // No process has the database open, so it is an ordinary one.
         self.run_alone(Task::Audit, Side::Stock)
     }
 
@@ -125,14 +125,14 @@ impl Round<'_> {
         self.wait_for_all()
     }
 
-    /// What the processes have said, in one line.
+    /// The failures that the processes have reported, in one line.
     fn said(&self) -> String {
         let text = fs::read_to_string(self.site.paths.messages()).unwrap_or_default();
         let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("failure: ")).collect();
         lines.join("; ")
     }
 
-    /// Whether all live, or have ended as they should.
+    /// Checks that all processes are alive or have ended successfully.
     fn watch(&mut self) -> Result<()> {
         let mut at = 0;
         while let Some(member) = self.crowd.get_mut(at) {
@@ -168,7 +168,7 @@ impl Round<'_> {
 
     /// Kills a process, and starts another one in its place.
     fn kill(&mut self, at: usize) -> Result<()> {
-        // What failed meanwhile is a failure, whoever kills it then.
+        // A process that has already failed counts as a failure, although it would be killed now.
         self.watch()?;
         let Some(member) = self.crowd.get_mut(at) else { return Ok(()) };
         member.child.kill()?;
@@ -180,7 +180,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Lets those go on whose time has come.
+    /// Continues the stopped processes whose time has come.
     fn go_on(&mut self, now: Instant) -> Result<()> {
         for at in 0..self.crowd.len() {
             match self.crowd.get(at).and_then(|member| member.stopped) {
@@ -218,7 +218,7 @@ impl Round<'_> {
 
     fn end_all(&mut self) {
         for member in &mut self.crowd {
-            // It may have ended.
+            // The process may have ended already.
             let _ = member.child.kill();
             let _ = member.child.wait();
         }
@@ -230,7 +230,7 @@ fn signal(child: &Child, signal: Signal) -> Result<()> {
     Ok(kill_process(Pid::from_child(child), signal)?)
 }
 
-/// Where a process is that does not end.
+/// Where a process that does not end is waiting.
 fn where_is(child: &Child) -> String {
     let pid = child.id();
     let file = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();

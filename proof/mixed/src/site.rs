@@ -1,4 +1,4 @@
-//! The directories of a round: deleted when all went well, kept and named when not.
+//! The directories of a round. They are deleted after a success, and kept and named after a failure.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use tempfile::TempDir;
 use crate::{Plan, Side};
 
 const SHARED_MEMORY: &str = "/dev/shm";
-/// The databases, in the order of their schemas.
+/// The names of the databases, in the order of their schemas.
 pub(crate) const DATABASES: [&str; 2] = ["main.db", "two.db"];
 
-/// Where everything of a round is.
+/// The paths of all files of a round.
 #[derive(Debug, Clone)]
 pub(crate) struct Paths {
     pub(crate) dir: PathBuf,
@@ -32,7 +32,7 @@ impl Paths {
         self.dir.join("traces")
     }
 
-    /// The URI of a database for one side.
+    /// The URI by which one side opens a database.
     pub(crate) fn uri(&self, plan: &Plan, side: Side, database: usize, parameters: &str) -> String {
         let path = self.dir.join(DATABASES[database]);
         let vfs = match (side, plan.engine) {
@@ -68,7 +68,7 @@ impl Site {
         Ok(Self { dir, log_dir, paths })
     }
 
-    /// Leaves the directories where they are, and says where.
+    /// Keeps the directories, and says where they are.
     pub(crate) fn keep(self) -> String {
         let (dir, log_dir) = (self.dir.keep(), self.log_dir.keep());
         format!(

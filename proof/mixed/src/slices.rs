@@ -1,5 +1,5 @@
-//! Time in slices. In some of them one side keeps away mostly, so that the other one gets the database to itself and then
-//! loses it again: that the guard comes and goes is what is tried.
+//! Divides a round into time slices. In some of them one side mostly keeps away. The other side then gets the database to
+//! itself and loses it again, which makes the guard come and go.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::{Plan, Side};
 
-/// Nanoseconds of a clock that all processes share.
+/// The time in nanoseconds, of a clock that all processes share.
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).unwrap_or(0)).as_nanos() as u64
 }
 
-/// The slices of a round.
+/// The time slices of a round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slices {
     seed: u64,
@@ -33,7 +33,7 @@ impl Slices {
         now_ns() >= self.end_ns
     }
 
-    /// Whether a side is welcome now.
+    /// Whether a side may use the databases now.
     pub(crate) fn welcomes(self, side: Side) -> bool {
         let slice = now_ns().saturating_sub(self.start_ns) / self.length_ns;
         match fastrand::Rng::with_seed(self.seed.wrapping_add(slice.wrapping_mul(0x9e37_79b9))).u32(..5) {

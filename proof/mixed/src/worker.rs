@@ -20,11 +20,11 @@ use crate::{Plan, Side, audit};
 pub struct Worker {
     /// The program.
     pub program: PathBuf,
-    /// Arguments before those that [`worker_main`] is given.
+    /// Arguments that precede those of [`worker_main`].
     pub arguments: Vec<OsString>,
 }
 
-/// What a process is there for.
+/// The task of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Task {
     Create,
@@ -40,13 +40,13 @@ impl Task {
     }
 }
 
-/// What a process is told.
+/// The orders for a process.
 #[derive(Debug, Clone)]
 pub(crate) struct Orders {
     pub(crate) task: Task,
     pub(crate) side: Side,
     pub(crate) parent: u32,
-    /// Which process of the round this is, of all that are started.
+    /// The number of the process, among all that the round starts.
     pub(crate) number: u32,
     pub(crate) start_ns: u64,
     pub(crate) paths: Paths,
@@ -82,7 +82,7 @@ impl Orders {
     }
 }
 
-/// Under which number a thread commits: it tells its side too.
+/// The number under which a thread commits; it also encodes the side.
 fn writer_of(process: u32, thread: u32, side: Side) -> i64 {
     (i64::from(process) * 16 + i64::from(thread)) * 2 + i64::from(side == Side::Stock)
 }
@@ -105,7 +105,7 @@ pub fn worker_main(arguments: &[String]) -> ExitCode {
 }
 
 fn work(orders: &Orders, plan: &Plan) -> Result<()> {
-    // No process is left behind, whatever becomes of the one that started it.
+    // The kernel kills this process when its parent dies, so no process is left behind.
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot ask for a signal")?;
     let parent = getppid().map(|pid| pid.as_raw_nonzero().get().cast_unsigned());
     ensure!(parent == Some(orders.parent), "the process that started this one is gone");
@@ -123,9 +123,9 @@ fn work(orders: &Orders, plan: &Plan) -> Result<()> {
     }
 }
 
-/// One thread. Its failure ends the process at once, with every connection as it is.
+/// Runs one thread. If the thread fails, the process ends at once and leaves every connection as it is.
 fn live(orders: &Orders, plan: &Plan, thread: u32) {
-    // In some processes of Duralite a thread uses stock SQLite.
+    // In some Duralite processes, every second thread uses stock SQLite.
     let side = if plan.both && thread % 2 == 1 { Side::Stock } else { orders.side };
     let writer = writer_of(orders.number, thread, side);
     let lived = Acks::open(&orders.paths.acks()).and_then(|acks| {

@@ -1,4 +1,4 @@
-//! Stock SQLite and Duralite use one database at the same time, and nothing acknowledged is lost (invariants 1, 2, 7).
+//! Stock SQLite and Duralite use one database at the same time, and no acknowledged commit is lost (invariants 1, 2, 7).
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use duralite_mixed::{Acknowledge, Engine, Plan, Report, Side, Verdict, Worker, run, verdict};
@@ -12,11 +12,11 @@ fn seed() -> u64 {
     std::env::var("DURALITE_SEED").map_or(1, |seed| seed.parse().unwrap())
 }
 
-/// More rounds than this are not tried for the two to meet.
+/// The most rounds that the test runs until the two sides meet.
 const MOST_ROUNDS: u64 = 8;
 
-/// Two rounds: one with kills, and one in which nobody is killed or stopped. In one of a dozen rounds some connection of Duralite has
-/// the database open all the time, and stock SQLite commits nothing: another round like the second follows then.
+/// Runs two rounds: one with kills, and one in which no process is killed or stopped. In about one of a dozen rounds, Duralite has
+/// some connection open all the time, and stock SQLite commits nothing. Then another round like the second follows.
 fn rounds(engine: Option<Engine>) {
     let all = Plan { modes: true, onlookers: true, second: true, ..Plan::varied(engine, seed()) };
     let killed = Plan { kills: true, stops: true, longest_ms: 60, exclusive: 3, vacuum: true, ..all.clone() };
@@ -62,7 +62,7 @@ fn inv02_stock_sqlite_beside_scratchpad() {
     rounds(Some(Engine::SCRATCHPAD));
 }
 
-/// Nobody could lose anything and these tests pass: a writer that acknowledges too early is found.
+/// A control: these tests would pass if nothing could ever be lost. A writer that acknowledges too early must be found.
 #[test]
 fn an_early_acknowledgement_is_found() {
     let plan =
@@ -71,7 +71,7 @@ fn an_early_acknowledgement_is_found() {
     let message = format!("{error:#}");
     assert!(message.contains("lost: "), "another failure: {message}");
     assert!(message.contains("to repeat: ") && message.contains("seed=3"), "{message}");
-    // The message names what was kept.
+    // The message names the directories that were kept.
     for kept in message.split([' ', ',', ';']).filter(|word| word.contains("/duralite-mixed-")) {
         let _ = std::fs::remove_dir_all(kept);
     }
@@ -85,7 +85,7 @@ fn the_text_of_a_plan_repeats_it() {
                 directory: (seed % 3 == 0).then(|| "/somewhere".into()),
                 ..Plan::varied(engine, seed)
             };
-            // As a shell takes it.
+            // The text is quoted for a shell.
             let text = plan.to_string().replace('\'', "");
             assert_eq!(Plan::parse(text.split(' ')).unwrap().arguments(), plan.arguments());
         }
@@ -104,7 +104,7 @@ fn only_errors_that_stock_sqlite_gives_are_excused() {
         }
         assert_eq!(verdict(side, false, true, ffi::SQLITE_CANTOPEN), Verdict::Failure);
         assert_eq!(verdict(side, false, true, ffi::SQLITE_BUSY_SNAPSHOT), Verdict::Again);
-        // Without Duralite nobody is refused.
+        // Without Duralite, no process may see this error.
         assert_eq!(verdict(side, false, false, ffi::SQLITE_NOTADB), Verdict::Failure);
         assert_eq!(verdict(side, true, true, ffi::SQLITE_READONLY_RECOVERY), Verdict::Reopen);
     }

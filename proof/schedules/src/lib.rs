@@ -1,7 +1,7 @@
-//! A shared segment whose processes run under a schedule explorer, and can die at any operation.
+//! A shared segment whose processes run under a schedule explorer and can die at any operation.
 //!
-//! Every operation on the segment is a point at which the explorer may let another process run.
-//! How sleeps end is said by [`Sleep`]. No explored schedule depends on time.
+//! At every operation on the segment, the explorer may let another process run. [`Sleep`] says how sleeps end.
+//! No schedule depends on real time.
 #![allow(clippy::panic)] // how a process dies
 
 pub mod weak;
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use duralite_medium::{LocalSegment, MediumError, PROCESS_SLOTS, Segment};
 
-/// How many schedules to explore of a number that is right where nothing emulates the processor:
-/// a share of it, if the environment says which (`SCHEDULES_SHARE=10` for a tenth).
+/// The number of schedules to explore. `all` is right if nothing emulates the processor. Otherwise the
+/// environment may name a share of it (`SCHEDULES_SHARE=10` for a tenth).
 #[must_use]
 pub fn rounds(all: usize) -> usize {
     let share = std::env::var("SCHEDULES_SHARE").ok().and_then(|share| share.parse().ok());
@@ -23,43 +23,43 @@ pub fn rounds(all: usize) -> usize {
 /// How a sleep ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
-    /// For no reason, which the trait allows: time may be over, and has to be where others die or are
-    /// stopped and cannot wake anybody.
+    /// At any time, as the trait allows. Waits may then time out, which tests need if a process dies or is
+    /// stopped and cannot wake others.
     MayEnd,
-    /// By a wake-up alone, so that one that is lost is a deadlock, which the explorer reports. A sleep that is
-    /// shorter than [`SHORTEST_SLEEP`] is a pause that nobody is to end, and ends by itself.
+    /// Only by a wake-up. A lost wake-up is then a deadlock, which the explorer reports. A sleep shorter than
+    /// [`SHORTEST_SLEEP`] is a pause that no process is expected to end; it ends by itself.
     UntilWoken,
-    /// As [`Sleep::UntilWoken`], and every wake-up is lost: the control that has to fail.
+    /// As [`Sleep::UntilWoken`], but every wake-up is lost: the control, which must fail.
     ForEver,
 }
 
-/// Sleeps have limits from here on, pauses below.
+/// Sleeps of at least this length are waits with a limit; shorter ones are pauses.
 pub const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 
 impl Sleep {
-    /// For how long to wait for a lock, at a time: where time passes, until the next look; else until it
-    /// comes.
+    /// How long to wait for a lock at a time. If time passes, until the next look at the lock; otherwise until
+    /// the wake-up.
     #[must_use]
     pub fn limit(self) -> Duration {
         if self == Self::MayEnd { Duration::from_millis(1) } else { Duration::from_secs(3600) }
     }
 }
 
-/// What a dying process's panic carries.
+/// The payload of the panic by which a process dies.
 pub struct Death;
 
-/// The memory, and who lives.
+/// The shared memory, and which processes are alive.
 #[derive(Debug)]
 pub struct Memory {
     words: LocalSegment,
     steps: shuttle::sync::atomic::AtomicU64,
-    /// Who is stopped where it gets to a certain point: the process slot + 1, or 0.
+    /// The process to stop when it reaches a certain point: its slot plus 1, or 0.
     stops: shuttle::sync::atomic::AtomicU64,
-    /// Whether it has got there.
+    /// Whether that process has reached the point.
     stopped: shuttle::sync::atomic::AtomicBool,
     state: Mutex<State>,
     sleep: Sleep,
-    /// Who sleeps: the word, and a number of its own.
+    /// The sleepers: the word that each sleeps at, and a number of its own.
     sleepers: shuttle::sync::Mutex<Sleepers>,
     woken: shuttle::sync::Condvar,
 }
@@ -81,14 +81,14 @@ struct State {
 pub struct ProcessSlot {
     memory: Arc<Memory>,
     index: usize,
-    /// Operations left before it dies.
+    /// Operations left before the process dies.
     left: Mutex<Option<u64>>,
-    /// Operations left before it is stopped.
+    /// Operations left before the process is stopped.
     runs: Mutex<Option<u64>>,
 }
 
 impl Memory {
-    /// Zeros.
+    /// Memory full of zeros.
     #[must_use]
     pub fn new(bytes: u64, sleep: Sleep) -> Arc<Self> {
         let state = State { alive: [false; PROCESS_SLOTS], clock_ns: 1 };
@@ -104,7 +104,7 @@ impl Memory {
         })
     }
 
-    /// Joins with a process slot, which dies before its operation number `dies_at`, if that is given.
+    /// Joins with a process slot. If `dies_at` is given, the process dies before its operation of that number.
     #[must_use]
     pub fn join(self: &Arc<Self>, index: usize, dies_at: Option<u64>) -> Arc<ProcessSlot> {
         self.lock().alive[index] = true;
@@ -116,7 +116,7 @@ impl Memory {
         })
     }
 
-    /// Stops a process where it has been told that another is dead, before it does anything about it.
+    /// Stops a process at the point where it learns that another process is dead, before it acts on that.
     pub fn stop_at_death(&self, index: usize) {
         self.stops.store(index as u64 + 1, Ordering::SeqCst);
     }
@@ -133,8 +133,8 @@ impl Memory {
         self.sleep
     }
 
-    /// Sleeps until woken, unless the word's lower half has another value: looked at and fallen asleep in one
-    /// step, as the kernel does it.
+    /// Sleeps until woken, unless the lower half of the word has another value. Comparing and falling asleep
+    /// is one step, as in the kernel.
     fn sleep_at(&self, at: u64, expected: u32) {
         let mut sleepers = self.sleepers.lock().unwrap_or_else(PoisonError::into_inner);
         if self.words.load(at) as u32 != expected {
@@ -160,28 +160,29 @@ impl Memory {
         self.woken.notify_all();
     }
 
-    /// Whether a process has been stopped.
+    /// Whether the process to stop has been stopped.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Lets it go on.
+    /// Lets the stopped process continue.
     pub fn go_on(&self) {
         self.stops.store(0, Ordering::SeqCst);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Never held while another process runs.
+        // No process holds this lock while another runs.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl ProcessSlot {
-    /// Runs the operation unless the process is dead; what it does as it unwinds has no effect.
+    /// Runs the operation unless the process is dead. Operations of a dying process that unwinds have no
+    /// effect.
     fn operate<T: Default>(&self, operation: impl FnOnce(&Memory) -> T) -> T {
-        // A point at which the explorer may switch. Not a yield: that tells it to prefer the others,
-        // which makes a round of what should be a choice.
+        // Here the explorer may switch to another process. A yield would make it prefer the others, and so
+        // turn a choice into a fixed rotation.
         self.memory.steps.load(Ordering::SeqCst);
         if count_down(&self.left) {
             self.die();
@@ -193,7 +194,7 @@ impl ProcessSlot {
         operation(&self.memory)
     }
 
-    /// Stops here until it may go on, if it is to.
+    /// If this process is to be stopped, waits here until it may continue.
     fn stop(&self) {
         let own = self.index as u64 + 1;
         while self.memory.stops.load(Ordering::SeqCst) == own {
@@ -202,10 +203,10 @@ impl ProcessSlot {
         }
     }
 
-    /// Dies here.
+    /// Lets the process die here.
     ///
     /// # Panics
-    /// With [`Death`], unless it is dying already.
+    /// With [`Death`], unless the process is already dying.
     pub fn die(&self) {
         *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(0);
         self.memory.lock().alive[self.index] = false;
@@ -215,7 +216,7 @@ impl ProcessSlot {
     }
 }
 
-/// Whether none are left, before one is taken.
+/// Counts down. Returns whether the count was already 0.
 fn count_down(left: &Mutex<Option<u64>>) -> bool {
     let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
     let none = *left == Some(0);
@@ -259,7 +260,7 @@ impl Segment for ProcessSlot {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) {
-        // In two parts: another process may see the first without the second.
+        // Writes two parts: another process may see the first without the second.
         let (head, tail) = bytes.split_at(bytes.len() / 2);
         for (at, part) in [(at, head), (at + head.len() as u64, tail)] {
             self.operate(|memory| memory.words.write(at, part));
@@ -285,7 +286,7 @@ impl Segment for ProcessSlot {
     fn clock_ns(&self) -> u64 {
         self.operate(|memory| {
             let mut state = memory.lock();
-            // Where sleeps do not end, no time is over either.
+            // If sleeps do not end, time limits must not expire either.
             state.clock_ns += if memory.sleep == Sleep::MayEnd { 50_000 } else { 1_000 };
             state.clock_ns
         })

@@ -1,7 +1,7 @@
-//! A shared segment under a weak memory model, by loom: what a processor that reorders may show.
+//! A shared segment under a weak memory model, by loom: it shows what a processor that reorders may show.
 //!
-//! Copies are relaxed operations of 8 bytes. Operations on words acquire and release, and what more it takes
-//! for them to be sequentially consistent is a matter of [`Loads`], since loom has no such order.
+//! Copies are relaxed operations of 8 bytes. Operations on words acquire and release. loom has no
+//! sequentially consistent order, so [`Loads`] says how loads approximate it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -12,17 +12,18 @@ use std::time::Duration;
 use duralite_medium::{MediumError, Segment};
 use loom::sync::atomic::{AtomicU64, fence};
 
-/// What a load of a word may find.
+/// What a load of a word may return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loads {
-    /// Anything that acquire and release allow: less than is promised. What holds so, holds.
+    /// Any value that acquire and release allow. This is less than the segment promises, so what holds here
+    /// holds with it.
     Old,
-    /// The newest value, as in the one order that all operations on words have. Needed where two
-    /// announce and then look. It hides what a copy before or behind a word may do.
+    /// The newest value, as in the single order of all operations on words. A test needs this if two
+    /// processes announce something and then look. It hides reorderings of a copy before or after a word.
     Newest,
 }
 
-/// The memory.
+/// The shared memory.
 #[derive(Debug)]
 pub struct WeakMemory {
     words: HashMap<u64, AtomicU64>,
@@ -31,7 +32,7 @@ pub struct WeakMemory {
     clock: std::sync::atomic::AtomicU64,
 }
 
-/// A process's view of it.
+/// A process's view of the memory.
 #[derive(Debug)]
 pub struct WeakProcess {
     memory: Arc<WeakMemory>,
@@ -39,7 +40,7 @@ pub struct WeakProcess {
 }
 
 impl WeakMemory {
-    /// Zeros, of which only the ranges named are there. To be called within a model.
+    /// Memory of zeros, which has only the named ranges. Must be called within a model.
     #[must_use]
     pub fn new(ranges: &[Range<u64>], loads: Loads) -> Arc<Self> {
         let words = ranges.iter().cloned().flat_map(|range| range.step_by(8));
@@ -48,7 +49,7 @@ impl WeakMemory {
         Arc::new(Self { words, bytes, loads, clock: std::sync::atomic::AtomicU64::new(1) })
     }
 
-    /// Joins with a process slot. All live for ever.
+    /// Joins with a process slot. No process ever dies.
     #[must_use]
     pub fn join(self: &Arc<Self>, index: usize) -> Arc<WeakProcess> {
         Arc::new(WeakProcess { memory: Arc::clone(self), index })

@@ -11,10 +11,10 @@ use duralite_locks::{CHECKPOINT, Holder, LAYOUT_BYTES, LockError, Table, WRITE};
 use duralite_schedules::{Death, Memory, Sleep, rounds};
 
 const READ: usize = 4;
-/// A few looks at the clock.
+/// The time of a few readings of the clock.
 const TURN: Duration = Duration::from_micros(10);
 
-/// Who is inside what: the property itself, kept apart from the locks.
+/// Counts the processes in each critical section. It checks the property itself, independently of the locks.
 #[derive(Default)]
 struct Inside {
     writers: AtomicU32,
@@ -43,7 +43,7 @@ fn write(holder: &Holder, inside: &Inside, sleep: Sleep) {
     holder.unlock_exclusive(WRITE, 1);
 }
 
-/// Several locks at once, exclusively, against readers of one of them.
+/// Takes several locks exclusively at once, while others read under one of them.
 fn exclude_readers(holder: &Holder, inside: &Inside) {
     if holder.lock_exclusive(READ - 1, 3).is_ok() {
         assert_eq!(inside.readers.load(Ordering::SeqCst), 0, "a reader beside an exclusive lock");
@@ -107,7 +107,7 @@ fn control_wake_ups_that_are_lost_are_noticed() {
     shuttle::check_random(|| processes_exclude_each_other(Sleep::ForEver), 10000);
 }
 
-/// One of three processes dies at a given operation; the others go on, and get every lock.
+/// One of three processes dies at a given operation. The others continue and get every lock.
 fn a_process_dies(at: u64) {
     let memory = Memory::new(LAYOUT_BYTES, Sleep::MayEnd);
     let entered = Arc::new(AtomicU32::new(0));
@@ -123,7 +123,7 @@ fn a_process_dies(at: u64) {
                     for _ in 0..2 {
                         take_write(&holder, Sleep::MayEnd);
                         if index != 1 {
-                            // The dead one may be inside, and does nothing there any more.
+                            // The dead process may be inside, but does nothing there any more.
                             assert_eq!(writers.fetch_add(1, Ordering::SeqCst), 0, "two writers");
                             shuttle::thread::yield_now();
                             writers.fetch_sub(1, Ordering::SeqCst);
@@ -154,11 +154,11 @@ fn a_process_dies(at: u64) {
 fn inv11_a_process_that_dies_at_any_operation_leaves_no_lock_behind() {
     std::panic::set_hook(Box::new(|_| {}));
     let at = AtomicU64::new(0);
-    // Every schedule kills it somewhere else.
+    // Every schedule kills the process at another operation.
     shuttle::check_random(move || a_process_dies(at.fetch_add(1, Ordering::SeqCst) % 270), rounds(8000));
 }
 
-/// Some start the log over, some checkpoint; they are never inside at once.
+/// Some processes start the log over, others checkpoint. The two must never happen at once.
 fn nobody_starts_over_beside_a_checkpoint() {
     let memory = Memory::new(LAYOUT_BYTES, Sleep::MayEnd);
     let inside = Arc::new(AtomicU32::new(0));

@@ -1,5 +1,5 @@
-//! Pins of followers under explored schedules: a log that starts over while it is being pinned, and
-//! processes that die on either side.
+//! Pins of followers under explored schedules: the log starts over while a follower pins it, and processes
+//! die on either side.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -11,7 +11,8 @@ use duralite_journal::pins::{PINS_BYTES, Pins, Recycling};
 use duralite_medium::PROCESS_SLOTS;
 use duralite_schedules::{Death, Memory, Sleep, rounds};
 
-/// The log, kept apart from the pins: positions before its first transaction and after its last one.
+/// The true state of the log, independent of the pins: the positions before its first transaction and after
+/// its last one.
 #[derive(Default)]
 struct Log {
     oldest: AtomicU64,
@@ -30,12 +31,12 @@ impl Log {
     }
 }
 
-/// What the holder of the WRITE lock does: a commit, and then the log starts over if it may.
+/// The work of the holder of the WRITE lock: it commits, and then starts the log over if it may.
 fn write(pins: &Pins, log: &Log) {
     log.end.fetch_add(1, Ordering::SeqCst);
     let recycling = Recycling { oldest: log.oldest(), end: log.end(), is_full: false };
     if pins.may_recycle(&recycling).expect("asked") {
-        // SQLite syncs the database in between.
+        // SQLite syncs the database between the two calls.
         shuttle::thread::yield_now();
         assert!(pins.may_recycle(&recycling).expect("asked"), "decided, and refused");
         log.oldest.store(recycling.end, Ordering::SeqCst);
@@ -45,12 +46,12 @@ fn write(pins: &Pins, log: &Log) {
     }
 }
 
-/// As many steps as the writer needs to look at every process slot.
+/// Waits for as many steps as the writer needs to look at every process slot.
 fn let_the_writer_look() {
     (0..PROCESS_SLOTS).for_each(|_| shuttle::thread::yield_now());
 }
 
-/// Pins where the log begins, looks that it is still there, and reads on to the end and pins that.
+/// Pins the beginning of the log, checks that it is still there, reads to the end, and moves the pin there.
 fn follow(pins: &Pins, log: &Log) {
     let mut position = log.oldest();
     if !pins.pin(position) {
@@ -60,7 +61,7 @@ fn follow(pins: &Pins, log: &Log) {
         }
     }
     if position < log.oldest() {
-        // It has started over before the pin was there.
+        // The log started over before the pin was set.
         pins.unpin();
         return;
     }
@@ -81,7 +82,7 @@ fn unless_it_dies(work: impl FnOnce()) {
     }
 }
 
-/// A writer, which dies at an operation and is followed by another one, and two followers, of which one dies.
+/// A writer dies at an operation and another one follows it. One of two followers dies.
 fn a_log_starts_over_while_it_is_pinned(writer_dies: Option<u64>, follower_dies: Option<u64>) -> Arc<Log> {
     let memory = Memory::new(PINS_BYTES, Sleep::MayEnd);
     let log = Arc::new(Log::default());
@@ -108,7 +109,7 @@ fn a_log_starts_over_while_it_is_pinned(writer_dies: Option<u64>, follower_dies:
     });
     followers.into_iter().for_each(|follower| follower.join().expect("a follower"));
     writer.join().expect("the writers");
-    // Whoever lives has let go, and the dead count for nothing.
+    // The living followers have released their pins, and those of the dead do not count.
     let before = log.oldest();
     write(&Pins::new(memory.join(4, None), 0), &log);
     assert!(log.oldest() > before, "nobody is in the way");
@@ -140,7 +141,7 @@ fn inv16_nothing_that_is_pinned_is_recycled_in_schedules_with_few_switches() {
 fn inv16_nothing_that_is_pinned_is_recycled_when_processes_die_at_any_operation() {
     std::panic::set_hook(Box::new(|_| {}));
     let at = AtomicU64::new(0);
-    // Every schedule kills them somewhere else.
+    // Every schedule kills the processes at other operations.
     shuttle::check_random(
         move || {
             let at = at.fetch_add(1, Ordering::SeqCst);
@@ -150,7 +151,7 @@ fn inv16_nothing_that_is_pinned_is_recycled_when_processes_die_at_any_operation(
     );
 }
 
-/// Without the announcement, or without the second look, a schedule shows it.
+/// A control: without the announcement, or without the second look, some schedule finds the violation.
 #[test]
 #[should_panic(expected = "is gone")]
 fn control_a_pin_that_is_only_stored_does_not_hold() {

@@ -1,4 +1,4 @@
-//! The lock table under a weak memory model: what is written under a lock is seen by who has it next.
+//! The lock table under a weak memory model: the next holder of a lock sees what was written under it.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -10,7 +10,7 @@ use loom::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const READ: usize = 4;
 
-/// What the locks protect, in plain memory as a processor has it.
+/// The data that the locks protect, in plain memory as a processor sees it.
 struct Protected([AtomicU64; 2]);
 
 impl Protected {

@@ -1,5 +1,5 @@
-//! Group commit under explored schedules: processes seal under the WRITE lock, and wait for one
-//! leader; any of them may die at any operation.
+//! Group commit under explored schedules. The processes seal under the WRITE lock and wait for one leader.
+//! Any of them may die at any operation.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::world::{Rules, World};
 use duralite_logfmt::waldio::Layout;
 use duralite_schedules::{Death, Sleep, rounds};
 
-/// Three processes commit twice each; one of them may die at an operation.
+/// Three processes commit twice each. One of them dies at operation `dies_at`, if that is given.
 fn processes_commit(layout: Layout, sleep: Sleep, dies_at: Option<u64>) {
     let (world, first) = World::new(&Rules { sleep, ..Rules::of(layout) });
     let mut first = Some(first);

@@ -1,5 +1,5 @@
-//! Who leads a group, under explored schedules: process slots that are used again, exchanges that come
-//! late, and leaders that others replace while they are in a write.
+//! Group leaders under explored schedules: reused process slots, exchanges that come late, and leaders that are
+//! replaced while they are in a write.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::world::{Process, Rules, World};
 use duralite_logfmt::waldio::Layout;
 use duralite_schedules::{Death, rounds};
 
-/// Runs what a process does; whether it lived.
+/// Runs the work of a process. Returns whether the process has survived.
 fn lives(run: impl FnOnce()) -> bool {
     match catch_unwind(AssertUnwindSafe(run)) {
         Err(panic) if !panic.is::<Death>() => std::panic::resume_unwind(panic),
@@ -18,8 +18,8 @@ fn lives(run: impl FnOnce()) -> bool {
     }
 }
 
-/// Three processes commit, and start the log over if asked to. The one in slot 1 dies at an operation, and
-/// others follow in its slot, of which the first dies too.
+/// Three processes commit, and start the log over if `restarts` is set. The process in slot 1 dies at an
+/// operation. Others follow in its slot, and the first of these dies too.
 fn slots_are_used_again(rules: &Rules, dies_at: &[u64], restarts: bool) -> Arc<World> {
     let (world, first) = World::new(rules);
     let run = move |process: &mut Process, world: &World, number: u8| {
@@ -62,7 +62,7 @@ fn slots_are_used_again(rules: &Rules, dies_at: &[u64], restarts: bool) -> Arc<W
     world
 }
 
-/// The numbers 0, 1, ... below a limit, another in every schedule.
+/// Returns the numbers 0, 1, ... below `limit`, another one in every schedule.
 fn counter(limit: u64) -> impl Fn() -> u64 + Clone {
     let at = Arc::new(AtomicU64::new(0));
     move || at.fetch_add(1, Ordering::SeqCst) % limit
@@ -89,7 +89,7 @@ fn inv11_no_living_leader_is_evicted_where_process_slots_are_used_again() {
     shuttle::check_pct(check, rounds(1000), 4);
 }
 
-/// Runs a process of its own that commits once.
+/// Runs a new process that commits once.
 fn committing(
     world: &Arc<World>,
     index: usize,
@@ -107,8 +107,8 @@ fn let_others_run() {
     (0..200).for_each(|_| shuttle::thread::yield_now());
 }
 
-/// A process finds a leader dead, and is held before it frees the lock; meanwhile another has the dead
-/// one's slot, and leads.
+/// A process finds that the leader is dead, and is held up before it frees the lock. Meanwhile another process
+/// takes the dead leader's slot and leads.
 fn a_late_exchange_finds_another_leader() {
     let (world, mut first) = World::new(&Rules::of(Layout::Delta));
     first.commit(&world, 1);
@@ -136,7 +136,7 @@ fn inv11_a_late_exchange_does_not_evict_the_leader_in_a_slot_that_is_used_again(
     shuttle::check_random(a_late_exchange_finds_another_leader, rounds(200));
 }
 
-/// A leader that was replaced while it was stopped ends while the one in its place is in its write.
+/// A leader was replaced while it was stopped. It ends while its successor is in a write.
 fn a_replaced_leader_ends() {
     let (world, mut first) = World::new(&Rules::of(Layout::Delta));
     first.commit(&world, 1);
@@ -169,8 +169,8 @@ fn inv11_a_replaced_leaders_late_write_hits_nothing() {
         let rules = Rules { patience: Duration::ZERO, ..Rules::of(layout) };
         let check = move || drop(slots_are_used_again(&rules, &[], true));
         shuttle::check_random(check.clone(), rounds(1000));
-        // Without patience two of them may take the lead from each other for as long as no third one runs, which a
-        // scheduler by priorities may never let: such a schedule is given up.
+        // Without patience, two processes may take the lead from each other for as long as no third one runs. A
+        // scheduler by priorities may never let a third one run. Such a schedule is abandoned.
         let mut config = shuttle::Config::new();
         config.max_steps = shuttle::MaxSteps::ContinueAfter(100_000);
         let scheduler = shuttle::scheduler::PctScheduler::new(3, rounds(500));
@@ -190,7 +190,7 @@ fn inv11_leaders_are_replaced_and_die_at_any_operation() {
     shuttle::check_random(check, rounds(1000));
 }
 
-/// A process is stopped in the write of a group, and goes on after the others have done all they do.
+/// A process is stopped in the write of a group. It continues after the others have finished.
 fn a_leader_is_stopped(layout: Layout) {
     let rules = Rules { patience: Duration::from_millis(1), ..Rules::of(layout) };
     let (world, mut first) = World::new(&rules);
@@ -222,8 +222,8 @@ fn a_leader_is_stopped(layout: Layout) {
     assert_eq!(world.check_order(0), [1, 11, 2, 3, 4, 12, 5]);
 }
 
-/// A process is stopped at an operation of its commit, and goes on after the others have done all they do,
-/// or when they cannot do more because it has the WRITE lock. Whether it got to that operation.
+/// A process is stopped at an operation of its commit. It continues after the others have finished, or when they
+/// can do no more because it has the WRITE lock. Returns whether it reached that operation.
 fn a_process_is_stopped(layout: Layout, at: u64) -> bool {
     let rules = Rules { patience: Duration::from_millis(1), ..Rules::of(layout) };
     let (world, mut first) = World::new(&rules);
@@ -278,7 +278,7 @@ fn inv11_a_process_that_is_stopped_at_any_operation_does_no_harm_when_it_goes_on
                 reached.fetch_max(at, Ordering::SeqCst);
             }
         };
-        // Who is stopped in the middle of a claim is waited for by those who want the lock.
+        // While a process is stopped in the middle of a claim, processes that want the lock wait for it.
         let mut config = shuttle::Config::new();
         config.max_steps = shuttle::MaxSteps::FailAfter(10_000_000);
         shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(rounds(800)), config).run(check);

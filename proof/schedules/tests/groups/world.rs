@@ -1,4 +1,4 @@
-//! A log that processes share, as SQLite's writers use it, with nothing of SQLite.
+//! A log that processes share as SQLite's writers do, but without SQLite.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,11 +23,11 @@ use duralite_schedules::{Memory, ProcessSlot, Sleep};
 const PAGE: usize = 512;
 const GROUP: u64 = LAYOUT_BYTES.next_multiple_of(4096);
 
-/// What differs from test to test.
+/// The parameters that differ from test to test.
 #[derive(Clone)]
 pub struct Rules {
     pub layout: Layout,
-    /// How long a leader is waited for before another takes over.
+    /// How long processes wait for a leader before another one takes over.
     pub patience: Duration,
     /// How sleeps end.
     pub sleep: Sleep,
@@ -55,21 +55,21 @@ fn superblock(layout: Layout) -> Superblock {
     }
 }
 
-/// A device whose writes take their time: others run between the call and what it does.
+/// A device with slow writes: other processes run between the call of a write and its effect.
 #[derive(Debug)]
 pub struct SlowBlock {
     device: RecordingBlock,
     switch: shuttle::sync::atomic::AtomicU32,
     inside: AtomicU32,
-    /// Most writes at once, so far.
+    /// The most concurrent writes so far.
     pub at_once: AtomicU32,
-    /// Who stops in its next write: the process slot + 1, or 0.
+    /// The process that stops in its next write: its slot plus 1, or 0.
     pub stops: shuttle::sync::atomic::AtomicU32,
-    /// Who does besides.
+    /// Another process that stops in its next write.
     pub stops_too: shuttle::sync::atomic::AtomicU32,
-    /// Who is stopped.
+    /// The process that is stopped: its slot plus 1.
     pub stopped: shuttle::sync::atomic::AtomicU32,
-    /// Who dies in its next write: the process slot + 1, or 0.
+    /// The process that dies in its next write: its slot plus 1, or 0.
     pub dies: AtomicU32,
 }
 
@@ -158,12 +158,12 @@ impl Block for View {
     }
 }
 
-/// The database, as SQLite's wal-index tells it from one writer to the next.
+/// The state of the database, which SQLite's wal-index passes from one writer to the next.
 pub struct Index {
     header: WalHeader,
     frames: u64,
     sum: Checksum,
-    /// Numbers of the transactions that are in it, in order.
+    /// The numbers of the sealed transactions, in order.
     pub sealed: Vec<u8>,
     /// How many of them are in the database file.
     pub home: usize,
@@ -220,7 +220,7 @@ impl World {
         }
     }
 
-    /// Lets others run until this process is stopped in a write.
+    /// Lets other processes run until this one is stopped in a write.
     pub fn until_stopped(&self, process_slot: u32) {
         while self.block.stopped.load(Ordering::SeqCst) != process_slot + 1 {
             shuttle::thread::yield_now();
@@ -231,7 +231,7 @@ impl World {
         self.block.device.counters().flushes
     }
 
-    /// The transactions that the log holds after a power loss now.
+    /// The transactions that the log would hold after a power loss now.
     pub fn recovered(&self) -> Vec<u8> {
         let left = Arc::new(RecordingBlock::from_bytes(self.block.device.crash(|_, _| 0), 512));
         let log = Waldio::open_read_only(left, superblock(self.rules.layout), Path::new("left"));
@@ -241,7 +241,7 @@ impl World {
         (1..=frames).map(|frame| page_of(&mut stream, frame)).collect()
     }
 
-    /// Whether a transaction survives a power loss now: in the log, or at home.
+    /// Whether a transaction would survive a power loss now, in the log or at home.
     pub fn is_durable(&self, number: u8) -> bool {
         let home = {
             let index = self.index.lock().expect("index");
@@ -250,8 +250,9 @@ impl World {
         home || self.recovered().contains(&number)
     }
 
-    /// What is durable is what was sealed, in that order; dead processes may each have sealed one more
-    /// that nobody was told of, which the next writer's took the place of. Returns what survives.
+    /// Checks that what is durable was sealed in this order. Each dead process may have sealed one more
+    /// transaction that no process knows of, and whose place the next writer's transaction took. Returns the
+    /// transactions that survive.
     pub fn check_order(&self, dead: usize) -> Vec<u8> {
         let index = self.index.lock().expect("index");
         let recovered = self.recovered();
@@ -278,7 +279,7 @@ fn page_of(stream: &mut WalStream<Waldio>, frame: u32) -> u8 {
 pub struct Process {
     pub stream: WalStream<Waldio>,
     holder: Holder,
-    /// How long the WRITE lock is waited for at a time.
+    /// How long a process waits for the WRITE lock at a time.
     limit: Duration,
 }
 
@@ -291,7 +292,7 @@ impl Process {
         assert!(self.take_write_within(u32::MAX));
     }
 
-    /// Whether it could, in so many tries.
+    /// Tries to take the WRITE lock this often. Returns whether it got the lock.
     fn take_write_within(&self, tries: u32) -> bool {
         for _ in 0..tries {
             match self.holder.lock_exclusive(WRITE, 1) {
@@ -305,12 +306,12 @@ impl Process {
         false
     }
 
-    /// Commits a transaction of one page; returns when it is durable.
+    /// Commits a transaction of one page. The transaction is durable on return.
     pub fn commit(&mut self, world: &World, number: u8) {
         while !self.try_commit(world, number, u32::MAX) {}
     }
 
-    /// As [`Process::commit`], unless somebody keeps the WRITE lock.
+    /// As [`Process::commit`], but gives up if another process keeps the WRITE lock.
     pub fn commit_unless_locked(&mut self, world: &World, number: u8) -> bool {
         self.try_commit(world, number, 2)
     }
@@ -321,7 +322,8 @@ impl Process {
         }
         let mut page = [0; PAGE];
         page[100] = number;
-        // Copied out and in: a process that dies in between has not changed it.
+        // The index is copied, and written back only at the end. A process that dies in between has not
+        // changed it.
         let (header, frames, sum) = {
             let index = world.index.lock().expect("index");
             (index.header, index.frames, index.sum)
@@ -357,7 +359,7 @@ impl Process {
         }
     }
 
-    /// Brings everything home and starts the log over, if that can be had now; whether it did.
+    /// Brings everything home and starts the log over, if all of it is settled. Returns whether it did.
     pub fn restart(&mut self, world: &World) -> bool {
         if !self.take_write_within(2) {
             return false;
@@ -378,7 +380,7 @@ impl Process {
         settled
     }
 
-    /// Starts the log over without having asked whether it can be had; whether it could.
+    /// Starts the log over without first settling it. Returns whether that succeeded.
     pub fn restart_unasked(&mut self, world: &World) -> bool {
         self.take_write();
         let header = world.index.lock().expect("index").header;

@@ -1,4 +1,5 @@
-//! The lock manager of the store under the schedule explorer: it is the module itself, with other mutexes.
+//! The lock manager of the store under the schedule explorer. The test compiles the module itself with other
+//! mutexes.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[allow(dead_code, unused_imports)]
@@ -14,11 +15,11 @@ use std::time::Duration;
 
 use duralite_schedules::rounds;
 use locks::{Key, Locks, Mode, Refused, Target};
-use {rustc_hash as _, smallvec as _}; // of the module that is taken in
+use {rustc_hash as _, smallvec as _}; // used by the module that this test compiles
 
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// How sleeps end is the same for all threads: one exploration at a time.
+/// All threads share the setting of how sleeps end, so only one exploration may run at a time.
 fn alone(sleeps_end: bool) -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -34,7 +35,7 @@ fn range(from: u8, to: u8) -> Target {
     Target::Range(1, (Bound::Included([from][..].into()), Bound::Excluded([to][..].into())))
 }
 
-/// Runs each transaction on a thread; what came of them.
+/// Runs each transaction on a thread. Returns the results.
 fn run(
     locks: &Arc<Locks>,
     transactions: Vec<Vec<(Target, Mode)>>,
@@ -60,7 +61,7 @@ fn run(
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-/// Counts who is inside of what keeps others out.
+/// Counts the transactions that hold conflicting locks.
 #[derive(Default)]
 struct Inside(AtomicU64);
 
@@ -105,7 +106,7 @@ fn inv36_a_range_and_a_row_in_it_are_never_held_at_once() {
                 vec![(row(9), Mode::Exclusive)],
             ];
             let done = run(&locks, wants, move |nth, enters| {
-                // The last is outside of the range.
+                // The last transaction's row is outside the range.
                 if nth < 2 {
                     inside.alone(enters);
                 }

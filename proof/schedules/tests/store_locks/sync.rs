@@ -1,5 +1,5 @@
-//! What the locks and the logs of the store wait with, under the schedule explorer: no time passes, and a wake-up that is lost is
-//! a deadlock, unless sleeps may end by themselves.
+//! The synchronisation primitives of the store's locks and logs, under the schedule explorer. No time passes. A lost wake-up is a
+//! deadlock, unless sleeps may end by themselves.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -8,7 +8,7 @@ pub use shuttle::sync::MutexGuard;
 pub use shuttle::sync::atomic;
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Whether sleeps end by themselves, as they do outside.
+/// Whether sleeps end by themselves, as they do outside the explorer.
 pub static SLEEPS_END: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// As a mutex's: nobody is woken but by a notification, or where sleeps end.
+/// The condition variable of a mutex. A waiter wakes only when it is notified, or when sleeps end by themselves.
 #[derive(Debug, Default)]
 pub struct Condvar(shuttle::sync::Condvar);
 
@@ -75,7 +75,7 @@ impl Parker {
     }
 }
 
-/// Time is over once the test says so.
+/// A deadline that never passes.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline;
 

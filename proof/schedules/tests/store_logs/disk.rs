@@ -1,4 +1,4 @@
-//! Group commit on blocks: leaders, those who wait, and the circle.
+//! Group commit on blocks: leaders, waiters, and the circular log.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use crate::log::disk::{DiskLog, Grouping};
 use crate::log::{Log, refuse};
 use crate::sync::SLEEPS_END;
 
-/// Whether a wake-up that is lost is a deadlock is the same for all threads.
+/// All threads share the setting of how sleeps end, so only one exploration may run at a time.
 fn alone(sleeps_end: bool) -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,8 @@
-//! The logs of the store under the schedule explorer: they are the modules themselves, with other mutexes and atomics.
+//! The logs of the store under the schedule explorer. The tests compile the modules themselves with other mutexes and
+//! atomics.
 //!
-//! Every thread's commit is durable when it returns, whoever made it so; numbers are given once; what is given up is used
-//! again by nobody too early.
+//! Every thread's commit is durable when it returns, whichever thread made it durable. Each number is given once. No
+//! thread reuses discarded log space too early.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[path = "../../../../crates/store/src/counter.rs"]
@@ -25,22 +26,23 @@ mod rings;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-// `error` derives with it.
+// `error` derives its messages with this crate.
 use thiserror as _;
 
 use duralite_logfmt::store::{Lsn, Object, ObjectKind};
-use rustc_hash as _; // of another test
+use rustc_hash as _; // used by another test
 
 use log::Log;
 
 const SEED: u64 = 7;
 
-/// An object that says who appended it.
+/// An object that encodes which thread appended it.
 fn object(thread: u64, nth: u64) -> Vec<u8> {
     Object::build(ObjectKind::System, thread << 32 | nth, 0, &[7; 50], &[])
 }
 
-/// Threads append and commit; each is told of a commit only when `is_durable` says so. The numbers that each thread got.
+/// Threads append and commit. A commit may return only when `is_durable` says so. Returns the numbers that each thread
+/// got.
 fn run(
     log: &Arc<dyn Log>,
     threads: u64,
@@ -67,7 +69,8 @@ fn run(
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-/// Every number was given once, in the order of each thread, and what is recovered is all of it, as it was appended.
+/// Checks that every number was given once, in ascending order within each thread, and that all objects are recovered as
+/// they were appended.
 fn check(numbers: &[Vec<Lsn>], from: Lsn, log: &dyn Log) {
     let all: BTreeSet<Lsn> = numbers.iter().flatten().copied().collect();
     assert_eq!(all.len(), numbers.iter().map(Vec::len).sum::<usize>());

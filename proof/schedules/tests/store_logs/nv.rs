@@ -18,7 +18,7 @@ fn create(flush: Flush) -> (Arc<RecordingNvm>, Arc<dyn Log>) {
     (nvm.clone(), Arc::new(NvLog::create(nvm, layout, flush, Arc::default()).unwrap()))
 }
 
-/// What a power failure leaves, opened.
+/// Opens what a power failure leaves.
 fn crash(nvm: &RecordingNvm, seed: u64) -> NvLog {
     NvLog::open(Arc::new(nvm.crash(seed)), SEED, Flush::OnInsert, Arc::default(), &mut refuse).unwrap()
 }
@@ -72,7 +72,7 @@ fn inv32_what_is_given_up_beside_commits_is_not_missed() {
     shuttle::check_random(round, rounds(300));
 }
 
-/// A control: a fence that does nothing is noticed.
+/// A control: the test notices a fence that does nothing.
 #[test]
 #[should_panic(expected = "acknowledged too early")]
 fn inv32_a_fence_that_does_nothing_is_noticed() {

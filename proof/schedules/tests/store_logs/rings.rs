@@ -1,4 +1,4 @@
-//! Logs of threads in persistent memory: whoever commits flushes those of the others too.
+//! Per-thread logs in persistent memory: a thread that commits also flushes the logs of the others.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ fn create() -> (Arc<RecordingNvm>, Arc<dyn Log>) {
     (nvm.clone(), Arc::new(RingsLog::create(nvm, layout, LARGEST, Arc::default()).unwrap()))
 }
 
-/// What a power failure leaves, opened.
+/// Opens what a power failure leaves.
 fn crash(nvm: &RecordingNvm, seed: u64) -> RingsLog {
     RingsLog::open(Arc::new(nvm.crash(seed)), SEED, LARGEST, Arc::default(), &mut refuse).unwrap()
 }

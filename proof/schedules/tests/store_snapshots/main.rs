@@ -1,8 +1,8 @@
-//! Snapshots of the store under the schedule explorer: what notes what rows were is the module itself, with other mutexes and
-//! atomics. Pages are a map under a lock, and rows are locked by one mutex each.
+//! Snapshots of the store under the schedule explorer. The test compiles the module that keeps old versions of rows itself,
+//! with other mutexes and atomics. Pages are a map under a lock, and each row is locked by a mutex.
 //!
-//! Transfers between two rows keep their sum. Whatever is rolled back, whenever snapshots come and go, and whoever gives
-//! up versions meanwhile: each snapshot shows that sum, and the same rows again.
+//! Transfers between two rows keep the sum of all rows. Each snapshot must show that sum, and the same rows when it reads
+//! again: whatever is rolled back, whenever snapshots open and close, and whichever thread purges versions meanwhile.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[allow(dead_code, unused_imports)]
@@ -33,7 +33,7 @@ use range::Edges;
 use steps::{Step, Undoable};
 use sync::{Mutex, MutexGuard};
 use versions::{End, Image, Seen, Versions};
-use {crossbeam_skiplist as _, rustc_hash as _, smallvec as _}; // of the modules that are taken in
+use {crossbeam_skiplist as _, rustc_hash as _, smallvec as _}; // used by the modules that this test compiles
 
 const TABLE: u64 = 1;
 const ROWS: [u8; 3] = [1, 2, 3];
@@ -48,18 +48,18 @@ struct World {
     breaks: Option<Break>,
 }
 
-/// A rule that is broken, to see that it is noticed.
+/// A rule to break on purpose, to check that the test notices it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Break {
-    /// A page is changed, and then it is noted what the row was.
+    /// A transaction changes the page before it notes what the row was.
     NotesLate,
-    /// A snapshot does not note what transactions in progress have changed.
+    /// A snapshot does not note what the transactions in progress have changed.
     NotesNothing,
-    /// A step counts as listed before it is.
+    /// A transaction releases the guard of its note before the step is in its undo list.
     LetsGo,
-    /// A transaction releases its locks, and then it ends; another one does not.
+    /// One of the transactions releases its locks before it ends. The others do not.
     EndsLate,
-    /// What is noted is looked at, and then the page.
+    /// A reader looks up the noted version before it reads the page, rather than afterwards.
     LooksAtPageLast,
 }
 
@@ -78,7 +78,7 @@ impl World {
         self.breaks == Some(broken)
     }
 
-    /// Sets a row, or takes it out, as a step of a transaction that has it locked.
+    /// Sets or removes a row, as a step of a transaction that has locked it.
     fn set(&self, undoable: &Undoable, row: u8, value: Option<u8>) {
         let key = [row];
         let mut page = self.page.lock();
@@ -105,7 +105,7 @@ impl World {
         self.versions.keep_to_limit();
     }
 
-    /// Takes back all steps but the first so many.
+    /// Undoes all steps after the first `until`.
     fn take_back(&self, undoable: &Undoable, until: usize) {
         loop {
             let _noting = undoable.noting.lock();
@@ -123,7 +123,7 @@ impl World {
         let mut held = Some(held);
         if is_late {
             held = None;
-            // Long enough for another one.
+            // Long enough for another transaction to run.
             (0..300).for_each(|_| shuttle::thread::yield_now());
         }
         let noted = noting::end(&self.versions, undoable);
@@ -132,7 +132,7 @@ impl World {
         self.active.lock().retain(|other| !Arc::ptr_eq(other, undoable));
     }
 
-    /// Moves something from one row to another, one of which it makes anew, and commits or not.
+    /// Moves an amount from one row to another, deletes and reinserts the second row, and commits or rolls back.
     fn transfer(&self, (from, to): (u8, u8), commits: bool) {
         let undoable = Arc::<Undoable>::default();
         let (first, second) = (from.min(to), from.max(to));
@@ -162,7 +162,7 @@ impl World {
         self.versions.open()
     }
 
-    /// A row, or `None` if the snapshot was too old.
+    /// The value of a row; `None` if the snapshot was ended because it was too old.
     fn get(&self, seen: &Seen, row: u8) -> Option<u8> {
         let find = || self.versions.find(seen, TABLE, &[row]);
         let early = self.has(Break::LooksAtPageLast).then(find);
@@ -174,7 +174,7 @@ impl World {
         Some(value(image).unwrap_or(page).unwrap_or_else(|| panic!("row {row} is missing")))
     }
 
-    /// All rows in order, from either end.
+    /// All rows in order, read from either end.
     fn scan(&self, seen: &Seen, end: End) -> Option<Vec<(u8, u8)>> {
         let page = self.page.lock().clone();
         let everything: Edges<'_> = (Bound::Unbounded, Bound::Unbounded);
@@ -190,7 +190,7 @@ impl World {
         (!seen.has_ended()).then(|| rows.into_iter().collect())
     }
 
-    /// Opens a snapshot, reads everything by it, row by row and at once, and closes it; whether it lasted.
+    /// Opens a snapshot, reads everything row by row and by scans, and closes it. Returns whether the snapshot lasted.
     fn look(&self) -> bool {
         let seen = self.open();
         let by_row =
@@ -206,7 +206,7 @@ impl World {
     }
 }
 
-/// What a version says that a row was.
+/// The row that a version holds.
 fn value(image: Option<Image>) -> Option<Option<u8>> {
     match image? {
         Image::Absent => Some(None),
@@ -215,7 +215,7 @@ fn value(image: Option<Image>) -> Option<Option<u8>> {
     }
 }
 
-/// Two threads that transfer and two that look, over and over.
+/// Runs two threads that transfer and two that read, in many schedules.
 fn explore(limit: u64, breaks: Option<Break>, lasts: bool, rounds: usize) {
     shuttle::check_random(
         move || {
@@ -241,7 +241,7 @@ fn explore(limit: u64, breaks: Option<Break>, lasts: bool, rounds: usize) {
                 spawn(|world, lasts| assert!(world.look() || !lasts, "ended")),
             ];
             threads.into_iter().for_each(|thread| thread.join().unwrap());
-            // Everything that was noted is given up.
+            // All versions are purged.
             while world.versions.bytes() > 0 && !lasts {
                 let before = world.versions.bytes();
                 world.versions.keep_to_limit();
@@ -258,13 +258,13 @@ fn inv56_snapshots_show_one_moment_in_every_order() {
     explore(u64::MAX, None, true, rounds(20_000));
 }
 
-/// With a limit that one or two rows are enough for.
+/// The limit has room for the versions of only one or two rows.
 #[test]
 fn inv57_snapshots_that_are_ended_show_nothing_wrong() {
     explore(600, None, false, rounds(10_000));
 }
 
-/// Whether the explorer notices a broken rule.
+/// Whether the explorer notices the broken rule.
 fn is_noticed(broken: Break) -> bool {
     let explored = std::panic::catch_unwind(|| explore(u64::MAX, Some(broken), true, 3000));
     explored.is_err()
