@@ -1,9 +1,8 @@
-//! `duralite`: run programs on Duralite; look at databases and their logs, check them, and checkpoint a log back into its
-//! database; and the same for stores.
-//! Measurements and rigs are a command of their own, `duralite-proof`, which is run from here.
+//! `duralite`: runs programs on Duralite, shows and checks databases and their logs, and checkpoints a log back into its database. It does
+//! the same for stores. The measurements and test rigs are in a command of their own, `duralite-proof`, which this command starts.
 //!
-//! Exit status: 0 all is well, 1 the command failed or `verify` found damage, 2 wrong usage; of `run` and `shell` the
-//! program's own, 126 if it cannot be run so, 127 if it is not there.
+//! Exit status: 0 success, 1 the command failed or `verify` found damage, 2 wrong usage. `run` and `shell` end with the program's own
+//! status, or with 126 if the program cannot be run on Duralite, or with 127 if it does not exist.
 
 mod backup;
 mod checkpoint;

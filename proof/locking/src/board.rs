@@ -120,8 +120,8 @@ pub fn board() -> &'static Board {
         // SAFETY: new memory at a place of the kernel's choice, which is never unmapped.
         let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::SHARED) };
         let memory = memory.unwrap().cast::<Board>();
-        // SAFETY: mapped with this size and at a page's boundary; zeros are a value of every field, and nobody has
-        // another reference that is not shared.
+        // SAFETY: mapped with this size and at a page's boundary; zeros are a value of every field, and every other
+        // reference to the memory is shared too.
         unsafe { &*memory }
     })
 }

@@ -59,7 +59,7 @@ pub fn operation_begins(process: usize) {
 }
 
 fn sleep_as_asked(asked: *const timespec) -> c_int {
-    // SAFETY: the caller passes how long it wants to sleep.
+    // SAFETY: the caller passes a valid duration.
     let asked = unsafe { &*asked };
     let ns = (asked.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(asked.tv_nsec as u64);
     match process() {
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn clock_gettime(clock: clockid_t, to: *mut timespec) -> c
         return unsafe { libc::syscall(libc::SYS_clock_gettime, clock, to) as c_int };
     };
     let ns = START_NS + board().processes[process].clock_ns.load(SeqCst);
-    // SAFETY: the caller passes where it wants the time.
+    // SAFETY: the caller passes a place for the time.
     unsafe {
         (*to).tv_sec = (ns / 1_000_000_000) as i64;
         (*to).tv_nsec = (ns % 1_000_000_000) as i64;

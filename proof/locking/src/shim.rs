@@ -181,7 +181,7 @@ unsafe extern "C" fn access(
         (*vfs).xAccess.map_or(SQLITE_ERROR, |access| access(vfs, name, flags, found))
     };
     if let Some(entry) = entry {
-        // SAFETY: where SQLite wants the answer.
+        // SAFETY: `found` is SQLite's place for the answer.
         entry.code.store(if code == SQLITE_OK { unsafe { *found } } else { code }, SeqCst);
     }
     code
@@ -198,7 +198,7 @@ unsafe extern "C" fn sleep(_vfs: *mut sqlite3_vfs, microseconds: c_int) -> c_int
 unsafe extern "C" fn randomness(_vfs: *mut sqlite3_vfs, bytes: c_int, to: *mut c_char) -> c_int {
     let process = me::process().map_or(99, |process| process as u8);
     for at in 0..bytes {
-        // SAFETY: SQLite passes where it wants so many bytes.
+        // SAFETY: SQLite passes a buffer of `bytes` bytes.
         unsafe { *to.add(at as usize) = (at as u8).wrapping_mul(37).wrapping_add(process) as c_char };
     }
     bytes
