@@ -13,7 +13,7 @@ pub(crate) fn time(ns: u64) -> String {
     format!("{} {unit}", digits(value))
 }
 
-/// A duration in its two largest units.
+/// A duration in its one or two largest units.
 pub(crate) fn age(age: Duration) -> String {
     let seconds = age.as_secs();
     match seconds {
