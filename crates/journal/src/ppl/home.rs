@@ -239,6 +239,7 @@ impl Store {
     fn drain(&self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
         // No process merges now. A slot's owner has died, and its process slot may belong to a live process by now.
         (0..self.area.geometry.slots).for_each(|slot| self.words.own_slot(slot, false));
+        self.undo_unseen(file)?;
         loop {
             let pages: Vec<u32> = self.area.all_chains()?.into_iter().map(|(page, _)| page).collect();
             if pages.is_empty() || self.merge(file, &pages, Cause::Closing)?.pages == 0 {
@@ -264,7 +265,42 @@ impl Store {
         self.drop_chains()
     }
 
-    /// Drops the chains that are left, with records of transactions that no reader could see.
+    /// Undoes, as one transaction, what was sealed and never published because its writer died. If the chains with such records
+    /// were dropped one after the other, a crash in between would leave a part of that transaction, and recovery would show it.
+    /// Pages beyond the end need no undo.
+    fn undo_unseen(&self, file: &dyn DatabaseFile) -> Result<(), JournalError> {
+        let end = self.home_pages(file)?;
+        let (mut home, mut newest) = (vec![0; self.page_bytes as usize], vec![0; self.page_bytes as usize]);
+        let (mut changes, mut scratch) = (Vec::new(), Scratch::default());
+        let sealed = AsOf::Transaction(self.words.load(SEALED));
+        for (page_number, first) in self.area.all_chains()? {
+            if u64::from(page_number) > end || !self.is_ahead(first) {
+                continue;
+            }
+            self.read(file, page_number, AsOf::Home, &mut home, &mut scratch)?;
+            self.read(file, page_number, sealed, &mut newest, &mut scratch)?;
+            if home != newest {
+                let mut payload = Vec::new();
+                page_change::encode_whole(&home, &mut payload);
+                changes.push(Change { page_number, payload });
+            }
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let turn = self.lock_for(file, &changes, 0)?;
+        let number = self.words.load(SEALED) + 1;
+        let entry = Entry::empty(number, u32::try_from(end).unwrap_or(u32::MAX), wall_clock());
+        self.seal(&turn, &Sealing { changes: &changes, entry, retired: false }, &mut Buffers::default())?;
+        for change in &changes {
+            if let Some(first) = self.area.find_chain(change.page_number)? {
+                self.area.set_state(first, State::Home, number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the chains that are left. Their records are of pages beyond the end, or leave their page as the home shows it.
     fn drop_chains(&self) -> Result<(), JournalError> {
         let turn = self.lock()?;
         let mut extents = Vec::new();

@@ -377,10 +377,13 @@ impl Store {
         new.into_iter().for_each(|extent| self.area.give_back(&self.words, turn, extent));
     }
 
-    /// Frees the extents of a chain that is no longer in the page table. Cuts the chain first and then frees its extents from
-    /// the last to the first, so that a crash on the way leaves a chain without gaps.
+    /// Frees the extents of a chain that is no longer in the page table. Marks all its records as merged, cuts the chain, and
+    /// then frees its extents from the last to the first. So a crash on the way leaves a chain without gaps, and recovery does
+    /// not take the records behind the cut for those of a damaged chain.
     pub(super) fn drop_extents(&self, turn: &Turn<'_>, extents: &[Extent]) {
         if let Some(first) = extents.first() {
+            self.set_merged(*first, self.words.load(SEALED));
+            self.area.nvm.fence();
             self.area.cut(*first, EXTENT_HEADER_BYTES);
             self.area.nvm.fence();
         }
@@ -404,10 +407,15 @@ impl Store {
         if let Some(new) = self.relocate(turn, merging, &chain)? {
             return Ok(Detached::Replaced { old: chain.extents, new: Some(new) });
         }
-        let at = self.area.at(merging.first, MERGED_AT as u32);
-        self.area.nvm.store_u64(at, merging.upto);
-        self.area.nvm.flush(at, 8);
+        self.set_merged(merging.first, merging.upto);
         Ok(Detached::Noted)
+    }
+
+    /// Notes in a chain up to which transaction its records are merged. Flushes, but does not fence.
+    fn set_merged(&self, first: Extent, upto: u64) {
+        let at = self.area.at(first, MERGED_AT as u32);
+        self.area.nvm.store_u64(at, upto);
+        self.area.nvm.flush(at, 8);
     }
 
     /// Copies the records that are newer than the merge into a new log sector. `None` if they do not fit into one sector, or if

@@ -336,3 +336,49 @@ fn inv07_a_torn_transaction_record_is_no_damage() {
         assert!(which.is_some(), "a crash before step {step}, seed {seed}");
     }
 }
+
+/// Drains a log after `work`, and gives `check` each log that a power loss in the drain can leave.
+fn crash_while_draining(work: impl Fn(&Rig, &mut Ppl), check: impl Fn(&Ppl, &Database, &str)) {
+    let mut crashes = 0;
+    for (step, seed) in (0..200).flat_map(|step| (0..4).map(move |seed| (step, seed))) {
+        let rig = Rig::new(2);
+        let mut log = rig.attach(true);
+        work(&rig, &mut log);
+        rig.nvm.crash_before(step, seed);
+        log.home().unwrap().drain(&rig.file).unwrap();
+        let Some(left) = rig.nvm.image() else { continue };
+        crashes += 1;
+        let log = attach(&Arc::new(rig.nvm.over(left)), &Arc::new(LocalSegment::new(SHARED_BYTES)), true);
+        check(&log, &rig.file, &format!("a crash before step {step}, seed {seed}"));
+    }
+    assert!(crashes >= 40, "{crashes} crashes");
+}
+
+/// Two transactions have changed a page that lies beyond the end since a third one, so no checkpoint writes it.
+#[test]
+fn inv17_a_crash_while_a_page_beyond_the_end_is_dropped_leaves_a_log_that_opens() {
+    let work = |rig: &Rig, log: &mut Ppl| {
+        for version in 1..=2 {
+            commit(log, &rig.file, &[(8, version)], PAGES).unwrap();
+        }
+        commit(log, &rig.file, &[(2, 3)], 5).unwrap();
+        checkpoint(log, &rig.file, 2, 3).unwrap();
+        log.home().unwrap().truncate(&rig.file, 5 * PAGE as u64).unwrap();
+    };
+    crash_while_draining(work, |log, file, what| assert_eq!(home_page(log, file, 2), image(3), "{what}"));
+}
+
+/// The writer of a transaction died before it could publish the transaction, and nobody has replaced its frames.
+#[test]
+fn inv17_a_crash_while_an_unseen_transaction_is_dropped_leaves_all_of_it_or_nothing() {
+    let work = |rig: &Rig, log: &mut Ppl| {
+        commit(log, &rig.file, &[(2, 1), (3, 1)], PAGES).unwrap();
+        checkpoint(log, &rig.file, 2, 1).unwrap();
+        checkpoint(log, &rig.file, 3, 1).unwrap();
+        commit(log, &rig.file, &[(2, 2), (3, 2)], PAGES).unwrap();
+    };
+    crash_while_draining(work, |log, file, what| {
+        let found = [2, 3].map(|page| home_page(log, file, page));
+        assert!([1, 2].map(|version| [image(version), image(version)]).contains(&found), "{what}");
+    });
+}
