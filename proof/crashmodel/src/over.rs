@@ -90,6 +90,10 @@ impl<T: OverBlock> Block for Through<T> {
         self.0.below().guarantee()
     }
 
+    fn writes_reach_device(&self) -> bool {
+        self.0.below().writes_reach_device()
+    }
+
     fn describe(&self) -> String {
         self.0.below().describe()
     }

@@ -338,9 +338,12 @@ impl LogFile for Waldio {
 
     fn guarantee(&self) -> Guarantee {
         use duralite_medium::block::Durability;
-        match self.group.block().guarantee() {
+        let block = self.group.block();
+        match block.guarantee() {
             Guarantee::PowerLoss if !self.options.waits() => Guarantee::Ordered,
-            Guarantee::PowerLoss if self.options.durability == Durability::Normal => Guarantee::SystemCrash,
+            Guarantee::PowerLoss if self.options.durability == Durability::Normal => {
+                if block.writes_reach_device() { Guarantee::SystemCrash } else { Guarantee::Ordered }
+            }
             guarantee => guarantee,
         }
     }

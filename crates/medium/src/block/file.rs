@@ -542,6 +542,10 @@ impl Block for FileBlock {
         if self.unsynced { Guarantee::ProcessCrash } else { Guarantee::PowerLoss }
     }
 
+    fn writes_reach_device(&self) -> bool {
+        self.direct.is_some()
+    }
+
     fn describe(&self) -> String {
         let moves = if self.unsettled.load(Ordering::Relaxed) {
             ", which allocates blocks anew when they are written"

@@ -35,8 +35,8 @@ pub enum Durability {
     /// One write that the device itself makes durable, where it can (the paper's persistent
     /// direct I/O).
     Fua,
-    /// A write only: what it wrote survives a crash of the system, not a power loss (the paper's
-    /// normal synch).
+    /// A write only: what it wrote survives a crash of the system if it was written directly, and not a
+    /// power loss (the paper's normal synch).
     Normal,
 }
 
@@ -194,6 +194,12 @@ pub trait Block: Send + Sync + fmt::Debug {
 
     /// What survives once [`flush`](Block::flush) has returned.
     fn guarantee(&self) -> Guarantee;
+
+    /// Whether a write that has returned has reached the device, so that it survives a crash of the system. A
+    /// write through the page cache has not.
+    fn writes_reach_device(&self) -> bool {
+        false
+    }
 
     /// One line for people: how blocks get to the device, and why that way.
     fn describe(&self) -> String;

@@ -102,6 +102,15 @@ fn guarantee_in(databases: &Path, logs: &Path) -> (String, Option<String>) {
     (guarantee, status.remove("guarantee_reason"))
 }
 
+/// With `durability=normal` a commit is a write and nothing more. Through the page cache, even a crash of the system may lose it.
+#[test]
+fn normal_durability_through_the_page_cache_does_not_promise_to_survive_a_system_crash() {
+    let fixture = Fixture::on(Engine::WALDIO);
+    let conn = fixture.open_with("d.db", "durability=normal&access=buffered");
+    fill(&conn, 10);
+    assert_eq!(status_of(&conn)["guarantee"], "ordered");
+}
+
 #[test]
 fn a_mount_on_which_a_sync_does_nothing_is_not_taken_for_safe() {
     let fixture = Fixture::on(Engine::WALDIO);
