@@ -6,7 +6,7 @@ FUZZ_SECONDS ?= 60
 MINUTES ?= 30
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long bench storebench build lint install packages docs release deny fuzz proof soak compat clean
+.PHONY: help demo check test test-long bench storebench build lint install packages docs release deny fuzz proof soak compat clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
@@ -58,6 +58,10 @@ deny: ## licences, sources and advisories of all dependencies (deny.toml)
 
 install: ## what `make build` left, below $(DESTDIR)$(PREFIX)
 	@DESTDIR="$(DESTDIR)" PREFIX="$(PREFIX)" scripts/install
+
+check: ## format, lints, and unit tests of what has changed, while you work
+	@scripts/setup lint
+	@scripts/check
 
 lint: ## formatting and clippy, warnings as errors
 	@scripts/setup lint
