@@ -6,7 +6,7 @@
 #[allow(dead_code)]
 #[path = "../../proof/iotrace/src/parse.rs"]
 mod parse;
-#[allow(dead_code)]
+#[allow(dead_code, unused_imports)]
 #[path = "../../crates/sqlite-vfs/src/settings/mod.rs"]
 mod settings;
 

@@ -1,7 +1,7 @@
 //! `duralite shell`, `enable`, `disable`, `doctor` and `generate`.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
-mod place;
+use crate::place;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;

@@ -1,7 +1,7 @@
 //! Processes in namespaces of their own, like containers, that share a database with processes outside.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
-mod place;
+use crate::place;
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -1,7 +1,7 @@
 //! What the commands say when a place cannot be written: first the operating system's error and the path, then the remedy.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
-mod place;
+use crate::place;
 
 use std::fs;
 use std::path::{Path, PathBuf};

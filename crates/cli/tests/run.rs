@@ -1,7 +1,7 @@
 //! `duralite run`: unchanged programs on Duralite, compared with stock SQLite.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
-mod place;
+use crate::place;
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;

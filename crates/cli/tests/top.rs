@@ -1,8 +1,8 @@
 //! `duralite top` while processes commit, read, are killed, and close the database.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // helpers of tests fail as tests do
 
-mod exposition;
-mod place;
+use crate::exposition;
+use crate::place;
 
 use std::fs::Permissions;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};

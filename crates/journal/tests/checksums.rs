@@ -4,7 +4,7 @@
 
 #![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a failed expectation is a failed test")]
 
-mod common;
+use crate::common;
 
 use common::directory;
 use duralite_journal::home::NoDatabase;

@@ -3,7 +3,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
-mod common;
+use crate::common;
 
 use std::path::Path;
 use std::sync::Arc;

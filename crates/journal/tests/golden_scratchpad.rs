@@ -4,9 +4,8 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
-mod common;
-#[path = "common/scratchpad.rs"]
-mod rig;
+use crate::common;
+use crate::rig;
 
 use std::path::{Path, PathBuf};
 

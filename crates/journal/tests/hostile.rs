@@ -4,7 +4,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
-mod common;
+use crate::common;
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

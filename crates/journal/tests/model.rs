@@ -3,7 +3,7 @@
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
-mod common;
+use crate::common;
 
 use std::sync::Arc;
 

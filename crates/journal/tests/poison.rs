@@ -2,7 +2,7 @@
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
-mod common;
+use crate::common;
 
 use std::os::unix::fs::FileExt;
 

@@ -3,9 +3,8 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
-mod common;
-#[path = "common/scratchpad.rs"]
-mod rig;
+use crate::common;
+use crate::rig;
 
 use common::{Model, Rng, Transaction, for_seeds};
 use duralite_crashmodel::Crashes as _;

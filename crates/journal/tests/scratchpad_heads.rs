@@ -3,8 +3,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
-#[path = "common/scratchpad.rs"]
-mod rig;
+use crate::rig;
 
 use std::sync::Arc;
 

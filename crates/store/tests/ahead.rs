@@ -1,7 +1,7 @@
 //! Scans that read leaves ahead, while other transactions change what the scans read, and where pages cannot be read.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

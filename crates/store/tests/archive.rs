@@ -1,7 +1,7 @@
 //! Backups of a store that keeps running, and the archive that brings a backup to any later moment.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Compaction gives space back to the file system, while transactions read and write, and with crashes.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! Bytes that differ from what was written cause an error. They cause no panic and no endless loop.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! One call of a medium after the other fails.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Archives with gaps: a restore reports the gap, and never skips it.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@
 //! existing file.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! A transaction that is idle for long does not keep others from writing.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,7 +2,7 @@
 //! fits into that history.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -100,7 +100,7 @@ fn prepare(dir: &Path, scheme: Scheme) {
 /// Lets the child work until `wanted` transactions have committed, and kills it. Returns what the child has reported.
 fn kill_after(dir: &Path, scheme: Scheme, seed: u64, wanted: u64) -> Told {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", "killed::child", "--nocapture"])
         .env(DIR, dir)
         .env(SCHEME, scheme.as_str())
         .env(SEED, seed.to_string())

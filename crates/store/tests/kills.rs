@@ -1,7 +1,7 @@
 //! `kill -9` of a process with 16 working threads.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -125,7 +125,7 @@ fn prepare(dir: &Path, scheme: Scheme, case: Case) {
 /// commits of each thread.
 fn kill_after(dir: &Path, scheme: Scheme, case: Case, commits: u64) -> Vec<i64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", "kills::child", "--nocapture"])
         .env(DIR, dir)
         .env(SCHEME, scheme.as_str())
         .env(CASE, case.name)
@@ -281,7 +281,7 @@ fn inv50_a_large_transaction_that_was_open_at_a_kill_is_taken_back() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "open_child", "--nocapture"])
+        .args(["--exact", "kills::open_child", "--nocapture"])
         .env(OPEN, &path)
         .stdout(Stdio::piped())
         .spawn()

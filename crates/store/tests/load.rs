@@ -1,7 +1,7 @@
 //! Sorted rows are loaded in bulk: all of them are there, or none, and other transactions are not disturbed.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Rows that were loaded in bulk are in backups and archives; if they are not, a restore says what is missing.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Long values are written and read, at once and in pieces, in a log that is smaller than the values.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::io::{self, Read};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Recovery distinguishes damage in the middle of a log from the end that a crash leaves.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::path::Path;

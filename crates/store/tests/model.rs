@@ -1,7 +1,7 @@
 //! The whole interface of the store beside a model of it, with crashes at any step.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -109,7 +109,7 @@ fn child() {
 /// have then.
 fn killed(dir: &Path, scheme: Scheme, seed: u64, commits: u64) -> Vec<u64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--nocapture"])
+        .args(["--exact", "model::child", "--nocapture"])
         .env(CHILD, format!("{}\n{}\n{seed}", dir.display(), scheme.as_str()))
         .stdout(Stdio::piped())
         .spawn()

@@ -2,7 +2,7 @@
 //! interface, or transactions beside checkpoints, at ten times the smallest cache have to notice that.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

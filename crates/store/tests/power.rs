@@ -1,7 +1,7 @@
 //! Power cuts on ext4. Every request to the disk is recorded; what a cut may leave is mounted, recovered and checked.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeSet;
 use std::path::Path;

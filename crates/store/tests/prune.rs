@@ -1,7 +1,7 @@
 //! The oldest part of an archive is pruned, and the rest restores what it can.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::path::Path;
 use std::time::Duration;

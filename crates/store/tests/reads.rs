@@ -1,7 +1,7 @@
 //! Ways to read rows, compared with a map; tickets as futures; the approximate number of rows.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::io::Read;

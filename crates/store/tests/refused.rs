@@ -1,7 +1,7 @@
 //! Bad input: each kind gets a clear error of its own, and nothing is lost.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -1,7 +1,7 @@
 //! Logs and disks with little room: the store can finish and undo every transaction that it has admitted.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::io::Read;
 use std::path::Path;

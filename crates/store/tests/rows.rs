@@ -1,7 +1,7 @@
 //! Rows, transactions and scans, compared with a map, on every scheme.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -2,7 +2,7 @@
 //! that are not.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 

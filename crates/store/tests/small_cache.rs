@@ -1,7 +1,7 @@
 //! The data are many times as large as the cache. Recovery ends, and a miss costs one read.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

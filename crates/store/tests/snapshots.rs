@@ -1,7 +1,7 @@
 //! A snapshot shows one moment, whatever other transactions do.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

@@ -1,7 +1,7 @@
 //! Tables are made, renamed and dropped with all their pages, compared with a map, with crashes.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -44,6 +44,24 @@ fn no_function_is_longer_than_a_screen() {
     assert_none("functions of more than 70 lines", &long);
 }
 
+/// Where a crate's tests are one program, a file that its root does not name is never compiled.
+#[test]
+fn every_file_of_tests_is_a_module_of_its_program() {
+    let sources = files(&["crates", "proof"], &["rs"]);
+    let is_forgotten = |path: &str| {
+        let (dir, name) = path.rsplit_once('/')?;
+        let root = sources.iter().find(|file| file.path == format!("{dir}/all.rs"))?;
+        let module = format!("mod {};", name.strip_suffix(".rs")?);
+        Some(dir.ends_with("/tests") && name != "all.rs" && !root.text.lines().any(|line| line == module))
+    };
+    let forgotten: Vec<String> = sources
+        .iter()
+        .filter(|file| is_forgotten(&file.path).unwrap_or(false))
+        .map(|file| file.path.clone())
+        .collect();
+    assert_none("files of tests that are in no program", &forgotten);
+}
+
 #[test]
 fn every_dependency_is_used() {
     assert_none("dependencies that nothing uses", &dependencies::unused());

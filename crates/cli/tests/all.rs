@@ -1,0 +1,18 @@
+//! The tests of the command, each run of which is a process of its own.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
+
+mod backup;
+mod checkpoint;
+mod commands;
+mod containers;
+mod deleted;
+mod exposition;
+mod live;
+mod place;
+mod places;
+mod progress;
+mod reclaim;
+mod run;
+mod salvage;
+mod store;
+mod top;

@@ -1,0 +1,32 @@
+//! The tests of the log as its users see it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
+
+mod acknowledged;
+mod attach;
+mod checksums;
+mod claims;
+mod common;
+mod controls;
+mod damage;
+mod follow;
+mod generations;
+mod golden;
+mod golden_ppl;
+mod golden_scratchpad;
+mod golden_waldio;
+mod hostile;
+mod large;
+mod leftovers;
+mod limits;
+mod model;
+mod one_pass;
+mod panics;
+mod poison;
+#[path = "common/scratchpad.rs"]
+mod rig;
+mod scratchpad;
+mod scratchpad_heads;
+mod shrink;
+mod versions;
+mod waldio;
+mod waldio_length;
