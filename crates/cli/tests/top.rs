@@ -248,9 +248,9 @@ fn what_has_no_duralite_is_told_so() {
         .unwrap();
     let said = |name: &str| place.duralite(&["top", "--once", name]);
     for (name, why) in [
-        ("wal.db", "plain SQLite: no program uses it through Duralite just now"),
+        ("wal.db", "plain SQLite: no program uses it through Duralite now"),
         ("plain.db", "plain SQLite: it is not in WAL mode"),
-        ("empty.db", "plain SQLite: it is an empty file so far"),
+        ("empty.db", "plain SQLite: it is an empty file"),
     ] {
         let said = said(name);
         assert!(said.code == 0 && said.out.contains(why), "{said:?}");

@@ -33,7 +33,8 @@ pub(crate) fn serve(source: &mut Source, address: SocketAddr) -> Result<ExitCode
 
 /// The warning to print when other machines may reach the port.
 fn warning(address: SocketAddr) -> Option<String> {
-    let why = "is not on the loopback interface: whoever reaches it sees the figures, without a password and unencrypted";
+    let why = "is not on the loopback interface: everybody who reaches it can read the metrics, without a password \
+               and unencrypted";
     (!address.ip().is_loopback()).then(|| format!("{address} {why}"))
 }
 
@@ -65,8 +66,8 @@ fn answer(source: &mut Source, mut stream: TcpStream) -> std::io::Result<()> {
             let state = source.look_on();
             ("200 OK", prometheus::page(source.database(), &state))
         }
-        (Some("GET"), _) => ("404 Not Found", "the figures are at /metrics\n".to_owned()),
-        _ => ("405 Method Not Allowed", "only GET is answered\n".to_owned()),
+        (Some("GET"), _) => ("404 Not Found", "the metrics are at /metrics\n".to_owned()),
+        _ => ("405 Method Not Allowed", "this server answers only GET\n".to_owned()),
     };
     let length = body.len();
     write!(

@@ -29,17 +29,17 @@ use source::{Source, State};
 pub(crate) struct Arguments {
     #[command(flatten)]
     target: Target,
-    /// Print once what there is, as text
+    /// Print the status once, as text
     #[arg(long)]
     once: bool,
-    /// Seconds between two looks; with --json, a line at each
+    /// Seconds between two readings; with --json, print a line at each
     #[arg(long, value_name = "SECONDS", value_parser = interval)]
     interval: Option<Duration>,
-    /// Print once what there is, in the text format of Prometheus
+    /// Print the status once, in the text format of Prometheus
     #[arg(long, conflicts_with_all = ["json", "interval"])]
     prometheus: bool,
-    /// Serve that by HTTP; 127.0.0.1:0 takes any port that is free, and says which. Elsewhere than on the loopback interface whoever
-    /// reaches the port sees the figures
+    /// Serve the text for Prometheus by HTTP; with 127.0.0.1:0, take a free port and print its number. On an address that is not of the
+    /// loopback interface, everybody who reaches the port can read the metrics
     #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with_all = ["json", "interval", "once", "prometheus"])]
     listen: Option<SocketAddr>,
 }
@@ -49,11 +49,12 @@ fn interval(text: &str) -> Result<Duration, String> {
     if (0.01..=86_400.0).contains(&seconds) {
         return Ok(Duration::from_secs_f64(seconds));
     }
-    Err("from 0.01 to 86400 seconds".to_owned())
+    Err("give from 0.01 to 86400 seconds".to_owned())
 }
 
 fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse::<SocketAddr>().map_err(|error| format!("{error}; 127.0.0.1:9187, for one"))
+    text.parse::<SocketAddr>()
+        .map_err(|error| format!("{error}; give an address and a port, such as 127.0.0.1:9187"))
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode> {

@@ -41,49 +41,57 @@ impl Page {
         let counts = &reading.counts;
         self.counter(
             "groups_total",
-            "Groups of commits written, each with one write and at most one flush.",
+            "Groups of commits that were written. Each took one write and at most one flush.",
             counts.groups,
         );
         self.counter("group_commits_total", "Commits in these groups.", counts.grouped);
-        self.counter("checkpoints_total", "Checkpoints that put something home.", counts.checkpoints);
+        self.counter("checkpoints_total", "Checkpoints that wrote to the database file.", counts.checkpoints);
         self.counter(
             "home_writes_total",
-            "Writes to the database file: of pages in checkpoints, and of its size at their ends.",
+            "Writes to the database file: checkpoints write pages, and set the file's size at their ends.",
             counts.home_writes,
         );
-        self.counter("lock_busy_total", "Locks of the wal-index that were refused.", counts.refusals);
+        self.counter(
+            "lock_busy_total",
+            "Requests for a lock of the wal-index that were refused.",
+            counts.refusals,
+        );
         if let Some(fill) = reading.fill {
-            self.gauge(
-                "log_used_bytes",
-                "What is in use of the log, as of the newest commit.",
-                fill.used_bytes,
-            );
+            self.gauge("log_used_bytes", "Bytes of the log in use at the newest commit.", fill.used_bytes);
         }
         if let Some(limit) = reading.limit_bytes() {
-            self.gauge("log_limit_bytes", "What the log may take.", limit);
+            self.gauge("log_limit_bytes", "The most bytes that the log may use.", limit);
         }
         if let Some(index) = reading.index {
             self.gauge("log_frames", "Committed frames in the log.", index.frames);
-            self.gauge("log_frames_home", "Those of them that a checkpoint has put home.", index.backfilled);
+            self.gauge(
+                "log_frames_home",
+                "Committed frames in the log that a checkpoint has written to the database file.",
+                index.backfilled,
+            );
         }
         self.gauge(
             "home_failures",
-            "Failed writes of the database that nothing has made good yet.",
+            "Failed syncs of the database file since all committed pages were last written to it again and synced.",
             reading.home_failures,
         );
         self.gauge("processes", "Processes that have the database open.", reading.processes.len());
-        self.gauge("readers", "Read marks that are held.", reading.readers);
+        self.gauge("readers", "Read marks that readers hold.", reading.readers);
         let oldest = reading.oldest_reader.unwrap_or_default().as_secs_f64();
         self.gauge(
             "oldest_reader_seconds",
-            "For how long the oldest reader has read; 0 without one.",
+            "Seconds since the oldest reader began to read; 0 without a reader.",
             oldest,
         );
     }
 
     fn latencies(&mut self, reading: &Reading) {
         const NAME: &str = "commit_latency_seconds";
-        self.header(NAME, "histogram", "From the first page of a commit to its acknowledgement.");
+        self.header(
+            NAME,
+            "histogram",
+            "Latencies of commits, each from its first page to its acknowledgement.",
+        );
         let name = format!("{NAME}_bucket");
         for bits in BUCKETS {
             let limit = 1_u64 << bits;

@@ -75,7 +75,7 @@ impl Source {
             self.watch = Some(watch);
             return Ok(State::InUse(Box::new(reading)));
         }
-        let why = "nobody has it open; its newest commits are in its log".to_owned();
+        let why = "no program has it open; its newest commits are in its log".to_owned();
         Ok(State::Idle { state: "not in use", why })
     }
 
@@ -93,12 +93,12 @@ fn plain(database: &Path, header: DatabaseHeader) -> Result<State> {
     let idle = |state, why: &str| Ok(State::Idle { state, why: why.to_owned() });
     match header {
         DatabaseHeader::Plain { wal: true, .. } => {
-            idle("plain SQLite", "no program uses it through Duralite just now")
+            idle("plain SQLite", "no program uses it through Duralite now")
         }
         DatabaseHeader::Plain { wal: false, .. } => {
-            idle("plain SQLite", "it is not in WAL mode: `duralite enable` puts it there")
+            idle("plain SQLite", "it is not in WAL mode: `duralite enable` sets that mode")
         }
-        DatabaseHeader::Empty => idle("plain SQLite", "it is an empty file so far"),
+        DatabaseHeader::Empty => idle("plain SQLite", "it is an empty file"),
         other => bail!("{} is {}", database.display(), locate::describe(other)),
     }
 }

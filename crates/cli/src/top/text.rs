@@ -62,15 +62,16 @@ pub(crate) fn facts(reading: &Reading) -> Vec<(&'static str, String)> {
     }
     if let Some(index) = reading.index {
         let (home, frames) = (units::count(index.backfilled.into()), units::count(index.frames.into()));
-        facts.push(("checkpoint", format!("{home} of {frames} frames are home")));
+        facts.push(("checkpoint", format!("{home} of {frames} frames checkpointed")));
     }
     let (checkpoints, writes) = (units::count(counts.checkpoints), units::count(counts.home_writes));
-    facts.push(("checkpoints", format!("{checkpoints}, {writes} writes of the database")));
+    facts.push(("checkpoints", format!("{checkpoints}, {writes} writes to the database file")));
     facts.push(("locks refused", units::count(counts.refusals)));
     let oldest = reading.oldest_reader.map(|age| format!(", the oldest for {}", units::age(age)));
     facts.push(("readers", format!("{}{}", reading.readers, oldest.unwrap_or_default())));
     if reading.home_failures > 0 {
-        facts.push(("database", format!("{} failed writes not made good yet", reading.home_failures)));
+        let failed = format!("{} failed syncs of the database file, not repaired yet", reading.home_failures);
+        facts.push(("database", failed));
     }
     facts
 }
@@ -85,6 +86,6 @@ pub(crate) fn process(process: &Process) -> String {
 
 /// The names of the locks that a process holds.
 pub(crate) fn locks(process: &Process) -> String {
-    let reserved = if process.is_reserved { " (WRITE is kept for it)" } else { "" };
+    let reserved = if process.is_reserved { " (WRITE is reserved for this process)" } else { "" };
     format!("{}{reserved}", process.locks.join(" "))
 }

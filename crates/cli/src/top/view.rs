@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(lines[5], format!("commit latency, now: {percentiles}"));
         assert!(lines[6].starts_with("   2.10 ms       10,000 ████"), "{lines:#?}");
         let has = |text: &str| lines.iter().any(|line| line.contains(text));
-        assert!(has("log 1.00 MiB of 2.00 MiB") && has("60 of 100 frames are home"), "{lines:#?}");
+        assert!(has("log 1.00 MiB of 2.00 MiB") && has("60 of 100 frames checkpointed"), "{lines:#?}");
         assert!(has("1, the oldest for 3.0 s"), "{lines:#?}");
         let process = lines.iter().find(|line| line.starts_with("4711")).unwrap();
         assert!(process.contains("11,000") && process.ends_with("WRITE READ1"), "{process}");
