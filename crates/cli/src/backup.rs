@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     settings: Settings,
     /// The database
     database: PathBuf,
-    /// The copy: a file that is not there yet
+    /// The copy: a file that does not exist yet
     out: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -76,7 +76,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 /// Refuses a file that is not a database, and an OUT that exists.
 fn check(database: &Path, out: &Path) -> Result<()> {
     if out.symlink_metadata().is_ok() {
-        bail!("{} is there already, and was not touched; name another file, or move it away", out.display());
+        bail!(
+            "{} exists already and was not changed; name another file, or move that one away",
+            out.display()
+        );
     }
     match offline::inspect(database)? {
         header @ (DatabaseHeader::NotSqlite | DatabaseHeader::Damaged) => {

@@ -88,8 +88,9 @@ fn check_reserved(database: &Path, yes: bool) -> Result<()> {
     File::open(database)?.read_at(&mut reserved, guard::RESERVED_BYTES as u64)?;
     if reserved[0] == CHECKSUM_BYTES && !yes {
         bail!(
-            "{} keeps 8 bytes at the end of each page, as cksumvfs does, which fills them as pages go home, and this command does not: open the \
-             database once by a program with Duralite and cksumvfs, and close it. Should nothing fill them, --yes",
+            "{} keeps 8 bytes at the end of each page, as cksumvfs does. cksumvfs puts checksums there whenever pages are written to the \
+             database file, and this command does not: open the database once in a program with Duralite and cksumvfs, and close it. If no \
+             VFS uses these bytes, add --yes",
             database.display()
         );
     }
@@ -108,7 +109,7 @@ fn of_log(target: &Target, wanted: Wanted) -> Result<ExitCode> {
     let name = about.database.file_name().unwrap_or_default();
     let database = [about.database.clone(), dir.join(name)].into_iter().find(|database| database.exists());
     let Some(database) = database else {
-        bail!("the database of {}, {}, is not there", path.display(), about.database.display())
+        bail!("the database of {}, {}, does not exist", path.display(), about.database.display())
     };
     let log = FoundLog { log_dir: locate::directory_of(about.engine, &dir), path, id: about.id };
     check_reserved(&database, wanted.yes)?;

@@ -54,7 +54,7 @@ pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String>
     {
         let dir = log.parent().unwrap_or(Path::new("/"));
         bail!(
-            "the log is not lost: it is {}; `duralite checkpoint --log-dir {} {}` puts it home",
+            "the log is not lost: it is {}; `duralite checkpoint --log-dir {} {}` writes its pages to the database file",
             log.display(),
             dir.display(),
             database.display()
@@ -70,7 +70,7 @@ pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String>
     offline::discard_log(database)?;
     let kept: Vec<_> = kept.iter().map(|path| path.display().to_string()).collect();
     Ok(format!(
-        "guard lifted; as they were are kept: {}; check the database with PRAGMA integrity_check",
+        "guard lifted; copies of the files as they were: {}; check the database with PRAGMA integrity_check",
         kept.join(", ")
     ))
 }
@@ -79,7 +79,7 @@ pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String>
 fn losses(target: &Target, lost: &Lost) -> Result<String> {
     let database = &target.path;
     let mut text = format!(
-        "{} goes back to its last checkpoint; the file was written last at {}.",
+        "{} goes back to its last checkpoint. The file was last written at {}.",
         database.display(),
         when(database)
     );
@@ -87,8 +87,8 @@ fn losses(target: &Target, lost: &Lost) -> Result<String> {
         let id = lost.id.map_or_else(|| "not known".to_owned(), |id| id.to_string());
         let dirs: Vec<_> = locate::candidates(target).iter().map(|dir| dir.display().to_string()).collect();
         text.push_str(&format!(
-            "\nEvery commit since is lost. How many, until when, and of which tables is unknown: their log ({id}) is nowhere, neither in {} \
-             nor in {}. If it is on a disk that is not mounted, or in a backup, bring it back instead.",
+            "\nEvery commit since then is lost. How many, until when, and of which tables is unknown: their log ({id}) was not found in {}, \
+             nor in {}. If the log is on a disk that is not mounted, or in a backup, bring it back instead.",
             dirs.join(", "),
             ROOTS.join(", ")
         ));
@@ -114,8 +114,8 @@ fn of_damaged(database: &Path, log: &Path) -> String {
         Ok(salvaged) => salvaged,
         Err(error) => {
             return format!(
-                "Lost are the commits since, until {until}, in {log}. How many and of which tables is unknown: nothing of it can be read \
-                 ({error})."
+                "The commits since then, until {until}, are lost with {log}. How many and of which tables is unknown: nothing of the log \
+                 can be read ({error})."
             );
         }
     };
@@ -129,18 +129,18 @@ fn of_damaged(database: &Path, log: &Path) -> String {
         |time_ms: u64| if time_ms > 0 { format!(", the last of {}", utc(time_ms)) } else { String::new() };
     let missing = missing.map_or_else(|| "an unknown number".to_owned(), |missing| missing.to_string());
     let mut text = format!(
-        "Lost are those of its transactions that are not home yet, until {until}: in {log} {} are whole before the damage ({why}){}, \
-         {missing} missing in it, {later} whole behind it{}.",
+        "All transactions until {until} that no checkpoint has written to the database file are lost. In {log}, {} transactions are whole \
+         before the damage ({why}){}, {missing} are missing in the damage, and {later} are whole after it{}.",
         point.transactions,
         at(point.time_ms),
         at(newest),
     );
     if !pages.is_empty() {
         let tables = tables(database, &pages).unwrap_or_else(|_| format!("{} pages", pages.len()));
-        text.push_str(&format!(" Those that are whole are of {tables}."));
+        text.push_str(&format!(" The whole transactions changed {tables}."));
     }
     let database = database.display();
-    text.push_str(&format!(" `duralite salvage {database} OUT` saves all that is whole: do that first."));
+    text.push_str(&format!(" First save the whole transactions: `duralite salvage {database} OUT`."));
     text
 }
 
@@ -164,7 +164,7 @@ fn tables(database: &Path, pages: &BTreeSet<u32>) -> Result<String> {
         }
     }
     let names: Vec<_> = names.into_iter().collect();
-    Ok(format!("{} and {} pages that are new since", names.join(", "), new.len()))
+    Ok(format!("{} and {} pages that are new since then", names.join(", "), new.len()))
 }
 
 /// When the file was last written, in UTC.
@@ -185,9 +185,9 @@ fn consent(yes: bool) -> Result<()> {
         return Ok(());
     }
     if !std::io::stdin().is_terminal() {
-        bail!("nothing was changed; --yes says that this is meant");
+        bail!("nothing was changed; to go back without being asked, add --yes");
     }
-    eprint!("Give them up? Type yes: ");
+    eprint!("Give these commits up? Type yes: ");
     std::io::stderr().flush()?;
     let mut answer = String::new();
     std::io::stdin().read_line(&mut answer)?;

@@ -10,14 +10,14 @@ use clap_complete::Shell;
 
 #[derive(Subcommand)]
 pub(crate) enum What {
-    /// duralite(1), and a page for each of its commands, into a directory
+    /// Write duralite(1), and a page for each command, into a directory
     Man {
-        /// Made if it is not there
+        /// The directory; created if it does not exist
         dir: PathBuf,
     },
-    /// The completions for bash, zsh and fish, into a directory
+    /// Write the completions for bash, zsh and fish into a directory
     Completions {
-        /// Made if it is not there
+        /// The directory; created if it does not exist
         dir: PathBuf,
     },
 }

@@ -30,7 +30,7 @@ pub(crate) struct Settings {
     /// Order of write-back of a log in memory: lazy, eager, checksum, async
     #[arg(long, value_name = "ORDER")]
     pub(crate) sync: Option<String>,
-    /// Any other setting, as often as needed (docs/settings.md has them all)
+    /// Any other setting; may be given several times (docs/settings.md lists all settings)
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub(crate) others: Vec<String>,
 }
@@ -106,7 +106,10 @@ pub(crate) fn command(name: &OsStr, settings: &Settings, orders: Orders) -> Resu
 fn preloaded(library: &Path) -> Result<OsString> {
     let text = library.to_str().filter(|text| !text.contains([' ', '\t', '\n', ':']));
     let Some(text) = text else {
-        bail!("{} has a blank or a colon in its path, which LD_PRELOAD cannot name", library.display());
+        bail!(
+            "the path {} has a blank or a colon, and LD_PRELOAD cannot name such a path",
+            library.display()
+        );
     };
     let mut list = OsString::from(text);
     if let Some(others) = env::var_os(LD_PRELOAD).filter(|others| !others.is_empty() && *others != *text) {

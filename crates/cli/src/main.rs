@@ -42,9 +42,10 @@ struct Cli {
 enum Command {
     /// Run a program with Duralite under its SQLite
     ///
-    /// The program is not changed: a library is preloaded that makes Duralite the default VFS of every SQLite that the
-    /// program links dynamically. Databases in WAL mode are served; at its end the program says on standard error what
-    /// became of each. A program that cannot be reached so (statically linked, with another user's rights) is not started.
+    /// This command does not change the program: it preloads a library that makes Duralite the default VFS of every SQLite
+    /// that the program links dynamically. Duralite serves the databases in WAL mode. When the program ends, it prints on
+    /// standard error what served each database. The command does not start a program that it cannot reach in this way
+    /// (statically linked, or with another user's rights).
     #[command(after_help = "Example:\n  duralite run --wal -- python3 app.py")]
     Run(run::Arguments),
     /// Open a database in SQLite's own shell, sqlite3, with Duralite under it
@@ -52,13 +53,13 @@ enum Command {
         after_help = "Examples:\n  duralite shell app.db\n  duralite shell app.db 'SELECT count(*) FROM t' -header"
     )]
     Shell(run::ShellArguments),
-    /// Put a database into WAL mode, and say what serves it here
+    /// Put a database into WAL mode, and print which engine serves it here
     #[command(after_help = "Example:\n  duralite enable --create app.db")]
     Enable(mode::EnableArguments),
     /// Take a database out of WAL mode: a plain file with a rollback journal
     #[command(after_help = "Example:\n  duralite disable app.db")]
     Disable(mode::DisableArguments),
-    /// Show what this machine, and a directory on it, can give, and which settings to take
+    /// Show what this machine and a directory on it offer, and which settings to use
     #[command(after_help = "Example:\n  duralite doctor /srv")]
     Doctor(doctor::Arguments),
     /// Show what a database or log file is, and where its newest commits are
@@ -66,10 +67,10 @@ enum Command {
         after_help = "Examples:\n  duralite info app.db\n  duralite info --log-dir /srv/logs --json app.db"
     )]
     Info(Target),
-    /// Show what the processes do that have a database open: commits, their latencies, log, checkpoints, locks
+    /// Show what the processes do that have a database open: commits, latencies, log, checkpoints, locks
     ///
-    /// Reads the memory that they share, without a lock, and keeps nobody waiting. In a terminal the view is live (q ends it); elsewhere
-    /// it is written once, as with --once.
+    /// Reads the memory that these processes share, takes no lock, and makes no process wait. In a terminal the view is live (q ends
+    /// it); elsewhere the status is printed once, as with --once.
     #[command(after_help = "Examples:\n  duralite top app.db\n  duralite top --listen 127.0.0.1:9187 app.db")]
     Top(top::Arguments),
     /// Walk a log, report every transaction, and decide whether it would recover
@@ -83,33 +84,34 @@ enum Command {
     },
     /// Copy a database into one ordinary SQLite file, also while programs write it
     ///
-    /// The copy has every commit that was acknowledged when it began, and nothing later. No writer waits for it in WAL mode. OUT
-    /// appears under its name when it is whole and durable; one that is there already is not touched.
+    /// The copy is of one moment, and has every commit that was acknowledged when the backup began. In WAL mode no writer waits for
+    /// the backup. OUT gets its name when it is complete and durable. The command never overwrites a file.
     #[command(after_help = "Example:\n  duralite backup app.db \"app-$(date +%F).db\"")]
     Backup(backup::Arguments),
     /// Save what a damaged log holds into a new database; change nothing in place
     ///
-    /// OUT becomes the database after the last transaction before the damage. What is whole behind the damage goes to the directory
-    /// OUT-later: a file with the pages of each transaction, and transactions.txt, which lists them. Says what is missing, and
-    /// runs SQLite's integrity_check on OUT: exit status 1 unless that is ok.
+    /// OUT becomes the database after the last transaction before the damage. Transactions that are whole after the damage go to the
+    /// directory OUT-later: a file with the pages of each, and transactions.txt, which lists these files. The command prints what is
+    /// missing, and runs SQLite's integrity_check on OUT: the exit status is 1 unless the check reports ok.
     #[command(after_help = "Example:\n  duralite salvage app.db saved.db")]
     Salvage(salvage::Arguments),
-    /// Write a log home and make its database one plain SQLite file again
+    /// Write a log's pages to the database file, and make the database one plain SQLite file again
     #[command(after_help = "Examples:\n  duralite checkpoint app.db\n  duralite checkpoint --adopt copy.db")]
     Checkpoint {
         #[command(flatten)]
         target: Target,
-        /// Let a copy of the original database take over its log
+        /// Let a copy of the original database take over the original's log
         #[arg(long)]
         adopt: bool,
-        /// The log is lost or damaged: say which commits are lost, ask, keep copies, and go back to the last checkpoint
+        /// For a lost or damaged log: print which commits are lost, ask, keep copies of the files, and go back to the last checkpoint
         #[arg(long, conflicts_with = "adopt")]
         discard_log: bool,
-        /// Do not ask; and checkpoint pages with 8 reserved bytes, where a VFS such as cksumvfs may keep checksums that this does not make
+        /// Do not ask; and checkpoint pages with 8 reserved bytes, although a VFS such as cksumvfs may keep checksums there, which this
+        /// command does not compute
         #[arg(long)]
         yes: bool,
     },
-    /// Show what logs have of the regions in a directory (scratchpad), and give back what deleted ones have had
+    /// Show how much of the regions in a directory logs use (scratchpad), and free the space of deleted logs
     #[command(after_help = "Example:\n  duralite reclaim /dev/shm")]
     Reclaim(reclaim::Arguments),
     /// Look at a transactional store, check it, copy its rows, back it up and restore it
@@ -121,13 +123,13 @@ enum Command {
     /// Draw tables of figures as SVG or PNG
     #[command(disable_help_flag = true)]
     Chart(proof::Arguments),
-    /// Trace what a command writes to the device of a database, and what for (needs root)
+    /// Trace what a command writes to the device of a database, and for which purpose (needs root)
     #[command(disable_help_flag = true)]
     Iotrace(proof::Arguments),
     /// Look for a crash that loses an acknowledged commit
     #[command(disable_help_flag = true)]
     Crashtest(proof::Arguments),
-    /// Write the man pages, or the completions of shells
+    /// Write the man pages, or the completions for shells
     #[command(
         subcommand,
         after_help = "Examples:\n  duralite generate man /usr/share/man/man1\n  duralite generate completions ."

@@ -19,7 +19,7 @@ pub(crate) struct EnableArguments {
     settings: Settings,
     /// The database
     database: PathBuf,
-    /// Make the database, if it is not there
+    /// Create the database if it does not exist
     #[arg(long)]
     create: bool,
 }
@@ -64,16 +64,18 @@ impl Status {
 fn meaning(guarantee: &str) -> &'static str {
     match guarantee {
         "power-loss" => "a commit survives a power loss",
-        "system-crash" => "a commit survives a crash of the system, the newest not a power loss",
-        "ordered" => "a crash may lose the newest commits, never their order",
-        _ => "a commit survives the death of the process, not of the machine",
+        "system-crash" => {
+            "a commit survives a crash of the system, but a power loss may lose the newest commits"
+        }
+        "ordered" => "a crash may lose the newest commits, but never an older one before a newer one",
+        _ => "a commit survives a crash of the process, but not of the machine",
     }
 }
 
 pub(crate) fn enable(arguments: &EnableArguments) -> Result<ExitCode> {
     let database = &arguments.database;
     if !arguments.create {
-        check_exists(database, "; --create makes one")?;
+        check_exists(database, "; --create creates it")?;
     }
     let status = set(database, "wal", &arguments.settings)?;
     print_text(&format!("{} is in WAL mode; {}\n", database.display(), status.in_words()))?;
@@ -83,16 +85,13 @@ pub(crate) fn enable(arguments: &EnableArguments) -> Result<ExitCode> {
 pub(crate) fn disable(arguments: &DisableArguments) -> Result<ExitCode> {
     check_exists(&arguments.database, "")?;
     set(&arguments.database, "delete", &arguments.settings)?;
-    print_text(&format!(
-        "{} is one plain file, with a rollback journal when it is written\n",
-        arguments.database.display()
-    ))?;
+    print_text(&format!("{} is one plain file, in rollback-journal mode\n", arguments.database.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn check_exists(database: &Path, hint: &str) -> Result<()> {
     if !database.exists() {
-        bail!("{} is not there{hint}", database.display());
+        bail!("{} does not exist{hint}", database.display());
     }
     Ok(())
 }
@@ -105,7 +104,7 @@ pub(crate) fn set(database: &Path, mode: &str, settings: &Settings) -> Result<St
     let sql = format!("PRAGMA journal_mode={mode}; SELECT count(*) FROM sqlite_schema; PRAGMA duralite;");
     let output =
         launch::command(OsStr::new(SHELL), settings, Orders { wal: false, quiet: true, reasons: true })
-            .context("sqlite3, SQLite's own shell, does this (Debian's package sqlite3)")?
+            .context("this command needs sqlite3, SQLite's own shell (Debian's package sqlite3)")?
             .args(["-batch", "-bail", "-init", "/dev/null"])
             .arg(std::path::absolute(database)?)
             .arg(sql)
@@ -139,8 +138,8 @@ fn not_writable(database: &Path) -> Option<String> {
     let (place, error) = places.filter_map(refused).next()?;
     let what_to_do = match error {
         Errno::ROFS => "mount the file system for writing first",
-        _ => "do it as a user who may write the database and its directory",
+        _ => "run this command as a user who may write the database and its directory",
     };
     let reason = std::io::Error::from(error);
-    Some(format!("{}: {reason}; the journal mode is in the database file: {what_to_do}", place.display()))
+    Some(format!("{}: {reason}; the database file stores the journal mode: {what_to_do}", place.display()))
 }

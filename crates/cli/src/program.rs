@@ -76,7 +76,7 @@ fn check_to(path: &Path, depth: u32) -> Result<()> {
     }
     match program.linker(&file)? {
         None => bail!(
-            "{} is statically linked: Duralite cannot get into it, and it would be plain SQLite",
+            "{} is statically linked: Duralite cannot be preloaded, and its databases would be plain SQLite",
             path.display()
         ),
         Some(linker) if linker.as_bytes().windows(7).any(|word| word == b"ld-musl") => {
@@ -97,8 +97,8 @@ fn check_rights(path: &Path, file: &File) -> Result<()> {
         process.uid() != 0 && rustix::fs::fgetxattr(file, "security.capability", &mut value[..]).is_ok();
     if gets_user || gets_group || gets_capabilities {
         bail!(
-            "{} runs with another user's rights (setuid, setgid or capabilities): nothing is preloaded into it, and it \
-             would be plain SQLite",
+            "{} runs with another user's rights (setuid, setgid or capabilities): Duralite cannot be preloaded, and its \
+             databases would be plain SQLite",
             path.display()
         );
     }

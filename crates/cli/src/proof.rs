@@ -31,5 +31,5 @@ fn become_program(name: &str, home: &str, first: &[OsString], arguments: &Argume
     let beside = std::env::current_exe()?.with_file_name(name);
     let program = if beside.is_file() { beside } else { name.into() };
     let error = Command::new(&program).args(first).args(&arguments.all).exec();
-    Err(anyhow!("this is a part of {name}, which cannot be run ({error}); it is in {home}"))
+    Err(anyhow!("this command is a part of {name}, which cannot be run ({error}); build {name} from {home}"))
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 pub(crate) struct Arguments {
     /// The directory of the regions
     directory: PathBuf,
-    /// Give back what logs have that are not in the directory: they were deleted, and not moved
+    /// Free the space of logs that are not in the directory: use this only if they were deleted, not moved
     #[arg(long)]
     discard: bool,
     /// Print JSON
@@ -48,9 +48,10 @@ fn as_json(region: &RegionUse, discarded: bool) -> Value {
 
 fn as_text(region: &RegionUse, directory: &Path, discarded: bool) -> String {
     let RegionUse { ref path, limit_bytes, used_bytes, missing_bytes, missing_logs } = *region;
-    let done = if discarded { "given back" } else { "kept for them" };
+    let done = if discarded { "freed" } else { "kept" };
     format!(
-        "{}: {used_bytes} of {limit_bytes} bytes are of logs in {} or in use; {missing_bytes} of {missing_logs} other logs, {done}\n",
+        "{}: {used_bytes} of {limit_bytes} bytes belong to logs in {} or in use; {missing_bytes} bytes of {missing_logs} other logs were \
+         {done}\n",
         path.display(),
         directory.display()
     )

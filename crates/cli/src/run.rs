@@ -21,10 +21,10 @@ pub(crate) const SHELL: &str = "sqlite3";
 pub(crate) struct Arguments {
     #[command(flatten)]
     settings: Settings,
-    /// Set WAL mode in every database that the program opens; otherwise those in another mode stay plain SQLite
+    /// Set WAL mode in every database that the program opens; without this option a database in another mode stays plain SQLite
     #[arg(long)]
     wal: bool,
-    /// Say nothing at the end
+    /// Print nothing at the end
     #[arg(long, short)]
     quiet: bool,
     /// The program, and its arguments
@@ -38,7 +38,7 @@ pub(crate) struct ShellArguments {
     settings: Settings,
     /// The database
     database: OsString,
-    /// What sqlite3 gets besides: SQL, or its options
+    /// Further arguments of sqlite3: SQL, or options
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     rest: Vec<OsString>,
 }

@@ -8,10 +8,10 @@ use clap::Args;
 pub(crate) struct Target {
     /// A database, or a log file (DATABASE-duralite)
     pub(crate) path: PathBuf,
-    /// Directory with the logs, if not one of the usual places
+    /// Directory with the logs, if it is none of the usual places
     #[arg(long, value_name = "DIR")]
     pub(crate) log_dir: Option<PathBuf>,
-    /// The same, for logs in NVRAM
+    /// Directory with the logs in NVRAM, if it is none of the usual places
     #[arg(long, value_name = "DIR", env = "DURALITE_NVRAM_DIR")]
     pub(crate) nvram_dir: Option<PathBuf>,
     /// Print JSON

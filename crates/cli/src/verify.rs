@@ -79,12 +79,12 @@ fn verdict(result: &Result<Looked<WalkSummary>, JournalError>, database: &Path) 
             "would recover: {} transactions, {} frames{}{}",
             found.transactions,
             found.frames,
-            if found.retired { "; retired, all of it is in the database file" } else { "" },
-            if *in_use { "; programs have it open, and this is what it held at that moment" } else { "" },
+            if found.retired { "; retired, because all of them are in the database file" } else { "" },
+            if *in_use { "; programs have the log open, and this is what it held at one moment" } else { "" },
         ),
         Err(error) if error.kind() == ErrorKind::Corrupt => format!(
-            "would not recover: {error}; `duralite salvage {} OUT` saves what is before the damage into a new database, and what \
-             is whole behind it apart",
+            "would not recover: {error}; `duralite salvage {} OUT` saves the transactions before the damage in a new database, and \
+             the whole transactions after it in a directory",
             database.display()
         ),
         Err(error) => format!("would not recover: {error}"),

@@ -85,7 +85,7 @@ fn a_backup_of_what_a_crash_has_left_has_every_commit_and_replaces_nothing() {
         assert_eq!(one::<i64>(&stock(&out), "SELECT sum(a) FROM t"), 6);
         let before = std::fs::read(&out).unwrap();
         let (done, said) = backup(&fixture, &out);
-        assert!(!done && said.contains("is there already, and was not touched"), "{said}");
+        assert!(!done && said.contains("exists already and was not changed"), "{said}");
         assert_eq!(std::fs::read(&out).unwrap(), before);
         assert_eq!(temporary_files(out.parent().unwrap()), 0);
     }

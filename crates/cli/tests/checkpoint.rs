@@ -189,7 +189,7 @@ fn what_a_lost_log_takes_along_is_said_and_agreed_to_first() {
     let path = fixture.path("c.db");
     let before = std::fs::read(&path).unwrap();
     let (done, said) = checkpoint(&["--discard-log"], &path);
-    assert!(!done && said.contains("Every commit since is lost") && said.contains("--yes"), "{said}");
+    assert!(!done && said.contains("Every commit since then is lost") && said.contains("--yes"), "{said}");
     assert!(said.contains("How many, until when, and of which tables is unknown"), "{said}");
     assert_eq!(std::fs::read(&path).unwrap(), before);
     assert!(kept(&fixture).is_empty());
@@ -246,12 +246,16 @@ fn a_damaged_log_is_given_up_with_what_is_lost_and_kept() {
         let said = given_up(engine);
         // The log of `ppl` counts all transactions since it was made, and keeps a chain of records for each page.
         let counts = if engine == Engine::PPL {
-            [" 4 are whole before the damage (log damaged", "an unknown number missing in it, ", "are of "]
+            [
+                " 4 transactions are whole before the damage (log damaged",
+                "an unknown number are missing in the damage, ",
+                " changed ",
+            ]
         } else {
             [
-                " 2 are whole before the damage (log damaged",
-                " 1 missing in it, 2 whole",
-                "are of t and 0 pages",
+                " 2 transactions are whole before the damage (log damaged",
+                " 1 are missing in the damage, and 2 are whole after it",
+                " changed t and 0 pages",
             ]
         };
         for part in counts.into_iter().chain(["`duralite salvage ", " UTC"]) {
@@ -268,7 +272,7 @@ fn of_a_log_that_cannot_be_read_at_all_nothing_is_claimed() {
     std::fs::write(&log, vec![0x5a; 8192]).unwrap();
     let logs = fixture.log_dir().to_str().unwrap();
     let (done, said) = checkpoint(&["--discard-log", "--yes", "--log-dir", logs], &path);
-    assert!(done && said.contains("is unknown: nothing of it can be read"), "{said}");
+    assert!(done && said.contains("is unknown: nothing of the log can be read"), "{said}");
     fixture.assert_plain("c.db");
 }
 

@@ -43,7 +43,7 @@ input()
 fn a_database_is_enabled_and_disabled() {
     let place = Place::new();
     let said = place.duralite(&["enable", "e.db"]);
-    assert!(said.code == 1 && said.err.contains("e.db is not there; --create makes one"), "{said:?}");
+    assert!(said.code == 1 && said.err.contains("e.db does not exist; --create creates it"), "{said:?}");
     assert!(!place.path("e.db").exists());
     assert_eq!(place.stock("e.db", "CREATE TABLE t(a); INSERT INTO t VALUES(1)").code, 0);
     let said = place.duralite(&["enable", "e.db"]);

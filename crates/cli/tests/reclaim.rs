@@ -24,14 +24,14 @@ fn what_a_deleted_log_has_had_is_given_back_when_asked_for() {
     assert_eq!(actor.run("CREATE TABLE t(a)"), "");
     let log = fixture.log();
     let (done, said) = reclaim(&fixture, &["--discard"]);
-    assert!(done && said.contains("; 0 of 0 other logs"), "{said}");
+    assert!(done && said.contains("; 0 bytes of 0 other logs"), "{said}");
     assert_eq!(actor.run("SELECT count(*) FROM t"), "0");
     actor.kill();
     let (done, said) = reclaim(&fixture, &["--discard"]);
-    assert!(done && said.contains("; 0 of 0 other logs"), "its log is there: {said}");
+    assert!(done && said.contains("; 0 bytes of 0 other logs"), "its log is there: {said}");
     fs::remove_file(log).unwrap();
     let (done, said) = reclaim(&fixture, &[]);
-    assert!(done && said.contains("of 1 other logs, kept for them"), "{said}");
+    assert!(done && said.contains("bytes of 1 other logs were kept"), "{said}");
     let (done, said) = reclaim(&fixture, &["--discard", "--json"]);
     assert!(done && said.contains("\"missing_logs\": 1") && said.contains("\"discarded\": true"), "{said}");
     let (done, _) = reclaim(&fixture, &[]);

@@ -28,7 +28,7 @@ impl Apart {
         dir.push("-later");
         let dir = PathBuf::from(dir);
         if dir.symlink_metadata().is_ok() {
-            bail!("{} is there already; name another file to write", dir.display());
+            bail!("{} exists already; name another file to write", dir.display());
         }
         Ok(Self { dir, list: None, count: 0 })
     }
@@ -60,7 +60,7 @@ impl Apart {
                     at += image.len();
                 }
                 None => text.push_str(&format!(
-                    "  page {}: only a change of it, to a page that is lost\n",
+                    "  page {}: only a change; the page that it changes is lost\n",
                     page.page_number
                 )),
             }

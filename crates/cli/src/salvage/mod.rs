@@ -28,7 +28,7 @@ use source::{Found, Source};
 pub(crate) struct Arguments {
     #[command(flatten)]
     target: Target,
-    /// The database to write: a file that is not there
+    /// The database to write: a file that does not exist
     out: PathBuf,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Arguments { target, out } = arguments;
     let apart = Apart::beside(out)?;
     if out.symlink_metadata().is_ok() {
-        bail!("{} is there already; name another file to write", out.display());
+        bail!("{} exists already; name another file to write", out.display());
     }
     let found = source::find(target)?;
     let from = match Source::of(target, out, &found) {

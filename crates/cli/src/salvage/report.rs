@@ -58,7 +58,7 @@ impl Report {
             vec![format!("log {} ({}), of {}", self.log.display(), self.engine, self.database.display())];
         if let Some((process, copy)) = &self.copied {
             lines.push(format!(
-                "the log was deleted; process {process} has it open, and commits nothing more to it; a copy of it is {}",
+                "the log was deleted; process {process} has it open, but commits nothing more; a copy of the log is {}",
                 copy.display()
             ));
         }
@@ -71,7 +71,7 @@ impl Report {
                 lines.push(format!("rolled back: {pages} pages, by the rollback journal in the log"))
             }
             Err(error) => lines.push(format!(
-                "rollback journal: {error}; a transaction may be half in {}",
+                "rollback journal: {error}; {} may have only a part of a transaction",
                 self.out.display()
             )),
         }
@@ -84,10 +84,10 @@ impl Report {
         });
         lines.push(match &self.copied {
             Some((process, _)) => format!(
-                "{} is not changed; it has all of that too when every connection of process {process} has been closed",
+                "{} was not changed; it gets the same commits when every connection of process {process} is closed",
                 self.database.display()
             ),
-            None => format!("{} and its log are as they were", self.database.display()),
+            None => format!("{} and its log were not changed", self.database.display()),
         });
         lines.join("\n") + "\n"
     }
@@ -107,19 +107,21 @@ impl Report {
         let place =
             until.map_or_else(|| format!("from byte {from} on"), |until| format!("bytes {from} to {until}"));
         let missing = match (missing, self.salvaged.is_sequence) {
-            (Some(missing), _) => format!("missing: {missing} transactions between the two"),
-            (None, false) => {
-                "missing: the log is kept by page; how many transactions are incomplete cannot be told"
-                    .to_owned()
+            (Some(missing), _) => {
+                format!("missing: {missing} transactions between those before and those after the damage")
             }
-            (None, true) if *later == 0 => "missing: what came after; how much cannot be told".to_owned(),
+            (None, false) => "missing: unknown, because each page has a log of its own".to_owned(),
+            (None, true) if *later == 0 => "missing: all later transactions; how many is unknown".to_owned(),
             (None, true) => {
-                format!("missing: transactions between frame {} and the first behind it", point.last_frame)
+                format!(
+                    "missing: transactions between frame {} and the first one after the damage",
+                    point.last_frame
+                )
             }
         };
         let behind = match &self.apart {
-            Some(dir) => format!("behind it: {later} transactions, in {}", dir.display()),
-            None => "behind it: no whole transaction".to_owned(),
+            Some(dir) => format!("after it: {later} transactions, in {}", dir.display()),
+            None => "after it: no whole transaction".to_owned(),
         };
         vec![
             format!("damage: {place}: {}", error.to_string().split("; ").next().unwrap_or_default()),
@@ -134,21 +136,22 @@ impl Report {
         let mut lines = Vec::new();
         if let Some(number) = checkpointed {
             lines.push(format!(
-                "the database file was checkpointed beyond the damage, up to transaction {number} or further"
+                "a checkpoint wrote transactions after the damage to the database file, up to transaction {number} or later"
             ));
         }
         if !newer.is_empty() && self.contents == Contents::BeforeDamage {
             let pages = listed(newer);
-            lines.push(format!("newer than the rest, since no older image is left: pages {pages}"));
+            lines.push(format!("pages newer than the rest, because no older image is left: {pages}"));
         }
         if !older.is_empty() {
             lines.push(format!(
-                "as the database file has them, perhaps older than the rest: pages {}",
+                "pages from the database file, perhaps older than the rest: {}",
                 listed(older)
             ));
         }
         if !self.written.absent.is_empty() {
-            lines.push(format!("nowhere, and written as zeros: pages {}", listed(&self.written.absent)));
+            lines
+                .push(format!("pages found nowhere, and written as zeros: {}", listed(&self.written.absent)));
         }
         lines
     }
@@ -162,8 +165,8 @@ impl Report {
                 self.salvaged.point.transactions
             ),
             Contents::FileAlone => format!(
-                "{out}: the database file alone, {db_pages} pages, as its last checkpoint left it: with what the log holds before \
-                 the damage it does not pass SQLite's check"
+                "{out}: the database file alone, {db_pages} pages, as its last checkpoint left it, because with the transactions \
+                 before the damage the database does not pass SQLite's check"
             ),
         }
     }

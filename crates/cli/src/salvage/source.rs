@@ -66,7 +66,7 @@ impl Source {
             let beside = log.parent().map(|dir| dir.join(about.database.file_name().unwrap_or_default()));
             let places = [Some(about.database.clone()), beside];
             let found = places.into_iter().flatten().find(|database| database.exists());
-            found.with_context(|| format!("the database {} is not there", about.database.display()))?
+            found.with_context(|| format!("the database {} does not exist", about.database.display()))?
         } else {
             target.path.clone()
         };
@@ -117,7 +117,7 @@ impl Source {
         let Some(copied) = self.copied.as_ref() else { return Ok(()) };
         if self.engine.needs.contains(&Medium::Scratchpad) && !copied.deleted.is_as_in(&copied.log)? {
             std::fs::remove_file(&copied.log).ok();
-            bail!("process {} has written to the log meanwhile; try again", copied.process());
+            bail!("process {} wrote to the log while it was copied; try again", copied.process());
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use duralite_cli::progress::{self, HowFar};
 
 pub(super) fn run(place: &Place, tables: &[String], output: Option<&Path>) -> Result<ExitCode> {
     if place.json && output.is_none() {
-        bail!("--json tells of a dump that goes to a file; name it with --output");
+        bail!("--json reports on a dump that is written to a file; name the file with --output");
     }
     let store = place.open()?;
     let tables = chosen(&store, tables)?;

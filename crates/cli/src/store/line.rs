@@ -40,11 +40,12 @@ fn unescape(field: &[u8]) -> Result<Vec<u8>> {
                 rest = after;
             }
             (b'\\', [b'x', high, low, after @ ..]) => {
-                let digit = |byte: u8| char::from(byte).to_digit(16).context("\\x without two digits");
+                let digit =
+                    |byte: u8| char::from(byte).to_digit(16).context("\\x without two hexadecimal digits");
                 bytes.push((digit(*high)? * 16 + digit(*low)?) as u8);
                 rest = after;
             }
-            (b'\\', _) => bail!("a backslash that stands for nothing"),
+            (b'\\', _) => bail!("a backslash that begins no escape"),
             (byte, _) => bytes.push(*byte),
         }
     }
@@ -54,7 +55,9 @@ fn unescape(field: &[u8]) -> Result<Vec<u8>> {
 /// Parses a line, without its line end, into table, key and value.
 pub(super) fn read(line: &[u8]) -> Result<(String, Vec<u8>, Vec<u8>)> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b'\t').collect();
-    let [table, key, value] = fields[..] else { bail!("not a table, a key and a value with tabs between") };
+    let [table, key, value] = fields[..] else {
+        bail!("not three fields (table, key and value) separated by tabs")
+    };
     let table = String::from_utf8(unescape(table)?).context("a table's name")?;
     Ok((table, unescape(key)?, unescape(value)?))
 }

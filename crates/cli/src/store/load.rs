@@ -44,7 +44,7 @@ pub(super) fn run(place: &Place, input: &Path, replace: bool) -> Result<ExitCode
     };
     let done = progress::with("loading", how_far, || load(&store, &mut lines, replace, &loaded));
     let rows = loaded.load(Ordering::Relaxed);
-    done.with_context(|| format!("{rows} rows were loaded before it failed"))?;
+    done.with_context(|| format!("{rows} rows were loaded before the failure"))?;
     if place.json {
         print_json(&json!({ "outcome": "loaded", "rows": rows }))?;
     } else {
@@ -81,13 +81,16 @@ fn load(store: &Store, lines: &mut Lines<'_>, replace: bool, loaded: &AtomicU64)
     let (mut rows, mut bytes) = (Vec::new(), 0);
     loop {
         let Some(line) = lines.next()? else {
-            bail!("the dump is cut off: its last line does not say how many rows it has");
+            bail!("the dump is cut off: its last line does not give the number of rows");
         };
         if let Some(count) = line.strip_prefix(line::LAST.as_bytes()) {
             put(store, &mut rows, replace, loaded)?;
             let has = loaded.load(Ordering::Relaxed);
             if String::from_utf8_lossy(count) != has.to_string() {
-                bail!("the dump says that it has {} rows, and has {has}", String::from_utf8_lossy(count));
+                bail!(
+                    "the last line of the dump says that it has {} rows, but it has {has}",
+                    String::from_utf8_lossy(count)
+                );
             }
             return Ok(());
         }

@@ -20,27 +20,27 @@ use place::Place;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Show what is in a store, after recovering it if need be
+    /// Show what a store holds; recover it first if necessary
     #[command(after_help = "Examples:\n  duralite store info STORE\n  duralite store info --json STORE")]
     Info(Place),
-    /// Check the log, every page, the order of keys, that each page is reached once, and the free pages
+    /// Check the log, every page, the order of keys, the free pages, and that each page is reached once
     #[command(after_help = "Example:\n  duralite store verify STORE")]
     Verify(Place),
-    /// Write all rows as lines of text, as they are at one moment
+    /// Write all rows, as they are at one moment, as lines of text
     #[command(
         after_help = "Examples:\n  duralite store dump STORE > rows\n  duralite store dump --table accounts -o rows STORE"
     )]
     Dump {
         #[command(flatten)]
         place: Place,
-        /// Only this table; may be given several times
+        /// Write only this table; may be given several times
         #[arg(long = "table", value_name = "NAME")]
         tables: Vec<String>,
         /// Write to this file, and not to standard output
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Put the rows of a dump into a store, which is made if there is none
+    /// Put the rows of a dump into a store; create the store if there is none
     #[command(
         after_help = "Examples:\n  duralite store load STORE rows\n  duralite store dump OLD | duralite store load NEW"
     )]
@@ -50,7 +50,7 @@ pub(crate) enum Command {
         /// The dump; `-` is standard input
         #[arg(default_value = "-", value_name = "FILE")]
         input: PathBuf,
-        /// Overwrite rows that are there; without it one that is ends the command
+        /// Overwrite rows that exist; without this option the first such row ends the command
         #[arg(long)]
         replace: bool,
     },
@@ -62,20 +62,20 @@ pub(crate) enum Command {
     Backup {
         #[command(flatten)]
         place: Place,
-        /// A directory that is not there, or empty
+        /// A directory that does not exist, or is empty
         #[arg(value_name = "BACKUP")]
         to: PathBuf,
     },
-    /// Make a store of one whose log is damaged before its end, as it was before the damage
+    /// Make a new store from one whose log is damaged before its end, with its state before the damage
     #[command(after_help = "Example:\n  duralite store salvage STORE OUT")]
     Salvage {
         #[command(flatten)]
         place: Place,
-        /// A directory that is not there, or empty
+        /// A directory that does not exist, or is empty
         #[arg(value_name = "OUT")]
         to: PathBuf,
     },
-    /// Make a store of a backup, as it was at some moment
+    /// Make a store from a backup, with its state at some moment
     #[command(
         after_help = "Examples:\n  duralite store restore BACKUP STORE\n  duralite store restore BACKUP STORE --from-archive ARCHIVE --to 2026-01-31T23:59:59Z"
     )]
@@ -85,10 +85,10 @@ pub(crate) enum Command {
         from: PathBuf,
         #[command(flatten)]
         place: Place,
-        /// A log object's number, or a time in UTC as 2026-01-31T23:59:59Z; the last moment if not given
+        /// A log object's number, or a time in UTC such as 2026-01-31T23:59:59Z; the last moment if not given
         #[arg(long, value_name = "LSN|TIME", value_parser = when::parse)]
         to: Option<RestoreTo>,
-        /// Directory of the archive of the store that the backup is of, for moments after the backup
+        /// Directory of the archive of the store that was backed up, for moments after the backup
         #[arg(long, value_name = "DIR")]
         from_archive: Option<PathBuf>,
     },

@@ -16,10 +16,10 @@ pub(crate) struct Place {
     /// The store's directory
     #[arg(value_name = "STORE")]
     pub(super) dir: PathBuf,
-    /// Directory with its log, if that is in NVRAM
+    /// Directory with the store's log, if the log is in NVRAM
     #[arg(long, value_name = "DIR", env = "DURALITE_NVRAM_DIR")]
     nvram_dir: Option<PathBuf>,
-    /// Directory of its archive, if it has one: what its log gives up goes there
+    /// Directory of the store's archive, if it has one: log objects stay there after the log has dropped them
     #[arg(long, value_name = "DIR")]
     archive: Option<PathBuf>,
     /// Print JSON

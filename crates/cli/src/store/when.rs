@@ -9,7 +9,7 @@ pub(super) fn parse(text: &str) -> Result<RestoreTo, String> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return text.parse().map(RestoreTo::Lsn).map_err(|error| error.to_string());
     }
-    let since = since_1970(text).ok_or("neither a number nor a time as 2026-01-31T23:59:59Z")?;
+    let since = since_1970(text).ok_or("this is neither a number nor a time such as 2026-01-31T23:59:59Z")?;
     Ok(RestoreTo::Time(UNIX_EPOCH + since))
 }
 
