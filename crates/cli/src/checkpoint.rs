@@ -88,9 +88,10 @@ fn check_reserved(database: &Path, yes: bool) -> Result<()> {
     File::open(database)?.read_at(&mut reserved, guard::RESERVED_BYTES as u64)?;
     if reserved[0] == CHECKSUM_BYTES && !yes {
         bail!(
-            "{} keeps 8 bytes at the end of each page, as cksumvfs does. cksumvfs puts checksums there whenever pages are written to the \
-             database file, and this command does not: open the database once in a program with Duralite and cksumvfs, and close it. If no \
-             VFS uses these bytes, add --yes",
+            "{} keeps 8 bytes at the end of each page, as cksumvfs does. cksumvfs puts checksums there \
+             whenever pages are written to the database file, and this command does not: open the database \
+             once in a program with Duralite and cksumvfs, and close it. If no VFS uses these bytes, add \
+             --yes",
             database.display()
         );
     }

@@ -54,7 +54,8 @@ pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String>
     {
         let dir = log.parent().unwrap_or(Path::new("/"));
         bail!(
-            "the log is not lost: it is {}; `duralite checkpoint --log-dir {} {}` writes its pages to the database file",
+            "the log is not lost: it is {}; `duralite checkpoint --log-dir {} {}` writes its pages to the \
+             database file",
             log.display(),
             dir.display(),
             database.display()
@@ -87,8 +88,10 @@ fn losses(target: &Target, lost: &Lost) -> Result<String> {
         let id = lost.id.map_or_else(|| "not known".to_owned(), |id| id.to_string());
         let dirs: Vec<_> = locate::candidates(target).iter().map(|dir| dir.display().to_string()).collect();
         text.push_str(&format!(
-            "\nEvery commit since then is lost. How many, until when, and of which tables is unknown: their log ({id}) was not found in {}, \
-             nor in {}. If the log is on a disk that is not mounted, or in a backup, bring it back instead.",
+            "\n\
+             Every commit since then is lost. How many, until when, and of which tables is unknown: their \
+             log ({id}) was not found in {}, nor in {}. If the log is on a disk that is not mounted, or in a \
+             backup, bring it back instead.",
             dirs.join(", "),
             ROOTS.join(", ")
         ));
@@ -114,8 +117,8 @@ fn of_damaged(database: &Path, log: &Path) -> String {
         Ok(salvaged) => salvaged,
         Err(error) => {
             return format!(
-                "The commits since then, until {until}, are lost with {log}. How many and of which tables is unknown: nothing of the log \
-                 can be read ({error})."
+                "The commits since then, until {until}, are lost with {log}. How many and of which tables is \
+                 unknown: nothing of the log can be read ({error})."
             );
         }
     };
@@ -129,8 +132,9 @@ fn of_damaged(database: &Path, log: &Path) -> String {
         |time_ms: u64| if time_ms > 0 { format!(", the last of {}", utc(time_ms)) } else { String::new() };
     let missing = missing.map_or_else(|| "an unknown number".to_owned(), |missing| missing.to_string());
     let mut text = format!(
-        "All transactions until {until} that no checkpoint has written to the database file are lost. In {log}, {} transactions are whole \
-         before the damage ({why}){}, {missing} are missing in the damage, and {later} are whole after it{}.",
+        "All transactions until {until} that no checkpoint has written to the database file are lost. In \
+         {log}, {} transactions are whole before the damage ({why}){}, {missing} are missing in the damage, \
+         and {later} are whole after it{}.",
         point.transactions,
         at(point.time_ms),
         at(newest),

@@ -133,8 +133,9 @@ pub(crate) fn missing(target: &Target, id: LogId) -> String {
     if let Ok(Some(deleted)) = directory::find_deleted(id) {
         let (log, process) = (deleted.path.display(), deleted.process);
         return format!(
-            "the newest commits of {database} are in log {log}, which was deleted; process {process} has the log \
-             open: save the commits by `duralite salvage {database} OUT`, or by closing every connection of the process without killing it"
+            "the newest commits of {database} are in log {log}, which was deleted; process {process} has the \
+             log open: save the commits by `duralite salvage {database} OUT`, or by closing every connection \
+             of the process without killing it"
         );
     }
     let dirs: Vec<String> = candidates(target).iter().map(|dir| dir.display().to_string()).collect();
@@ -152,7 +153,8 @@ pub(crate) fn describe(header: DatabaseHeader) -> &'static str {
         DatabaseHeader::Plain { wal: true, .. } => "a plain SQLite database in WAL mode",
         DatabaseHeader::Plain { wal: false, .. } => "a plain SQLite database",
         DatabaseHeader::Guarded { provisional: true, .. } => {
-            "guarded by a log that has no commits: a program has the database open, or had it open when that program or the system stopped"
+            "guarded by a log that has no commits: a program has the database open, or had it open when that \
+             program or the system stopped"
         }
         DatabaseHeader::Guarded { kind: JournalKind::Wal, .. } => {
             "guarded: its newest commits are in a Duralite log"

@@ -97,8 +97,8 @@ fn check_rights(path: &Path, file: &File) -> Result<()> {
         process.uid() != 0 && rustix::fs::fgetxattr(file, "security.capability", &mut value[..]).is_ok();
     if gets_user || gets_group || gets_capabilities {
         bail!(
-            "{} runs with another user's rights (setuid, setgid or capabilities): Duralite cannot be preloaded, and its \
-             databases would be plain SQLite",
+            "{} runs with another user's rights (setuid, setgid or capabilities): Duralite cannot be \
+             preloaded, and its databases would be plain SQLite",
             path.display()
         );
     }

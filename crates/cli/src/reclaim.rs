@@ -50,8 +50,8 @@ fn as_text(region: &RegionUse, directory: &Path, discarded: bool) -> String {
     let RegionUse { ref path, limit_bytes, used_bytes, missing_bytes, missing_logs } = *region;
     let done = if discarded { "freed" } else { "kept" };
     format!(
-        "{}: {used_bytes} of {limit_bytes} bytes belong to logs in {} or in use; {missing_bytes} bytes of {missing_logs} other logs were \
-         {done}\n",
+        "{}: {used_bytes} of {limit_bytes} bytes belong to logs in {} or in use; {missing_bytes} bytes of \
+         {missing_logs} other logs were {done}\n",
         path.display(),
         directory.display()
     )

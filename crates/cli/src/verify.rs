@@ -83,8 +83,8 @@ fn verdict(result: &Result<Looked<WalkSummary>, JournalError>, database: &Path) 
             if *in_use { "; programs have the log open, and this is what it held at one moment" } else { "" },
         ),
         Err(error) if error.kind() == ErrorKind::Corrupt => format!(
-            "would not recover: {error}; `duralite salvage {} OUT` saves the transactions before the damage in a new database, and \
-             the whole transactions after it in a directory",
+            "would not recover: {error}; `duralite salvage {} OUT` saves the transactions before the damage \
+             in a new database, and the whole transactions after it in a directory",
             database.display()
         ),
         Err(error) => format!("would not recover: {error}"),

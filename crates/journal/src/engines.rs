@@ -27,10 +27,10 @@ pub fn add(engines: &'static [&'static Descriptor]) -> Result<(), &'static str> 
         if others.any(|other| other.name == engine.name || other.magic == engine.magic)
             || ["auto", "off"].contains(&engine.name)
         {
-            return Err("an engine of this name, or with this magic number, is there already");
+            return Err("an engine with this name or this magic number exists already");
         }
     }
-    ADDED.set(engines).map_err(|_| "engines have been added before")
+    ADDED.set(engines).map_err(|_| "engines can be added only once, and were added before")
 }
 
 /// All engines.

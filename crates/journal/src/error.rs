@@ -11,7 +11,7 @@ use rustix::io::Errno;
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum JournalError {
     /// The log directory's file system is full.
-    #[error("no space left for the log in {}; make room there, or checkpoint", dir.display())]
+    #[error("no space left for the log in {}; free space there, or run a checkpoint", dir.display())]
     NoSpace {
         /// The log directory, or the log file.
         dir: PathBuf,
@@ -27,7 +27,9 @@ pub enum JournalError {
     },
     /// Logs that share a region use all of it (invariant 10), and some of them are no longer beside it.
     #[error(
-        "the logs in {} have all of its {limit_bytes} bytes, and {missing_bytes} of them are of logs that are not beside it any          more: open their databases, wherever they are now, or if they were deleted, run `duralite reclaim --discard DIRECTORY`",
+        "the logs in region {} use all of its {limit_bytes} bytes, and {missing_bytes} of these bytes belong \
+         to logs that are no longer beside it: open their databases, wherever they are now; if the logs were \
+         deleted, run `duralite reclaim --discard DIRECTORY`",
         region.display()
     )]
     RegionFull {
@@ -40,7 +42,8 @@ pub enum JournalError {
     },
     /// The log's bytes contradict themselves in a way that no crash can have caused.
     #[error(
-        "log damaged at offset {offset}: {what}; `duralite verify` shows what is before that, and `duralite salvage` saves it"
+        "log damaged at offset {offset}: {what}; `duralite verify` shows the transactions before the damage, \
+         and `duralite salvage` saves them"
     )]
     Corrupt {
         /// Offset in the log file in bytes.
@@ -53,8 +56,8 @@ pub enum JournalError {
     Unexpected(&'static str),
     /// The database names a log that cannot be found.
     #[error(
-        "the newest commits of {} are in log {id}, which is not in {}: point nvram or nvram_dir at the \
-         directory that holds it; if it is lost for good, `duralite checkpoint --discard-log` opens the \
+        "the newest commits of {} are in log {id}, which is not in {}: set nvram or nvram_dir to the \
+         directory of the log; if the log is lost for good, `duralite checkpoint --discard-log` opens the \
          database as of its last checkpoint", database.display(), searched.display()
     )]
     Missing {
@@ -66,12 +69,12 @@ pub enum JournalError {
         searched: PathBuf,
     },
     /// The database names no log.
-    #[error("{} names no log: it is open in no program that uses Duralite", .0.display())]
+    #[error("{} names no log: no program has the database open through Duralite", .0.display())]
     NoLog(PathBuf),
     /// A follower asked for transactions that the log no longer has.
     #[error(
-        "the log no longer has what follows position {position}, it begins at {oldest}: copy the database \
-         anew, and follow it from there"
+        "the log no longer has the transactions after position {position}; it begins at {oldest}: copy the \
+         database again, and follow the log from that copy on"
     )]
     LostPlace {
         /// The position that the follower asked from.
@@ -81,8 +84,9 @@ pub enum JournalError {
     },
     /// Log and database do not belong together (invariant 3).
     #[error(
-        "log {} belongs to another file than {} (it was made for {}): use that one; or if this is a copy that should \
-         take the log over, or that very database on another file system, run `duralite checkpoint --adopt`",
+        "log {} belongs to another file than {} (it was made for {}): use the file that the log was made \
+         for; if this file is a copy that should take over the log, or the same database on another file \
+         system, run `duralite checkpoint --adopt`",
         log.display(), database.display(), owner.display()
     )]
     Foreign {
@@ -96,8 +100,8 @@ pub enum JournalError {
     /// The caller wanted a copy to adopt a log that cannot both be emptied into the copy and stay complete for its own
     /// database.
     #[error(
-        "log {} holds pages of its own database, and would hold them no more: copy it beside {} as {}-duralite, and \
-         checkpoint that", log.display(), database.display(), database.display()
+        "log {} holds pages of its own database, which that database would lose: copy the log beside {} as \
+         {}-duralite, and checkpoint that copy", log.display(), database.display(), database.display()
     )]
     NotToAdopt {
         /// The log.
@@ -121,8 +125,9 @@ pub enum JournalError {
     },
     /// The region that holds a log's pages cannot be found.
     #[error(
-        "the newest commits in {} are in region {region}, which is in none of {searched}: put it back where it was; if it is \
-         lost for good, `duralite checkpoint --discard-log` opens the database as of its last checkpoint", log.display()
+        "the newest commits in {} are in region {region}, which is in none of {searched}: put the region \
+         back where it was; if the region is lost for good, `duralite checkpoint --discard-log` opens the \
+         database as of its last checkpoint", log.display()
     )]
     NoRegion {
         /// The log.
@@ -142,19 +147,22 @@ pub enum JournalError {
     },
     /// The log was deleted while it was in use (invariant 9).
     #[error(
-        "log {} was deleted while it was in use: nothing more is committed, since nothing would be left of it; what was committed goes \
-         into the database file: end all transactions and close every connection to the database, then open it again",
+        "log {} was deleted while it was in use: Duralite refuses new commits, because they would be lost, \
+         and writes the earlier commits to the database file: end all transactions, close every connection \
+         to the database, and open it again",
         .0.display()
     )]
     Deleted(PathBuf),
     /// Another process uses the log with different settings.
     #[error(
         "another process uses the log with another durability or group_synch, or as another kind of memory \
-         (nvram=DIR, nvram=emulate): use the same settings, or close it there first"
+         (nvram=DIR, nvram=emulate): use the same settings, or close the database there first"
     )]
     Settings,
     /// The log file belongs to neither the owner of the database nor this user (invariant 13).
-    #[error("{} belongs to neither the owner of the database nor this user; refused", .0.display())]
+    #[error(
+        "{} belongs to neither the owner of the database nor this user; Duralite refuses to use it", .0.display()
+    )]
     Owner(PathBuf),
     /// A file operation failed.
     #[error("{op} {}: {message}", path.display())]
@@ -180,7 +188,7 @@ pub enum JournalError {
     },
     /// SQLite's VFS below this library refused to read or write the database file. SQLite is given the result code of
     /// that VFS.
-    #[error("SQLite's own VFS answers {code} to {op} of the database file")]
+    #[error("SQLite's own VFS returned error {code} for {op} of the database file")]
     BaseVfs {
         /// The operation.
         op: &'static str,

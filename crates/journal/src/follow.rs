@@ -77,8 +77,7 @@ impl Follower {
         let file = Box::new(DatabaseAt::new(database));
         match checkpoint::inspect_file(&*file)? {
             DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => {
-                let what =
-                    "it is not in WAL mode: what is committed with rollback journals cannot be followed";
+                let what = "it is not in WAL mode, and commits with rollback journals cannot be followed";
                 Err(JournalError::Busy { path: db.path, what })
             }
             DatabaseHeader::Guarded { log_id, provisional, .. } => {
@@ -105,13 +104,13 @@ impl Follower {
         let log = Log::attach(&*file, directory, options, db, id, &directory::pause())?;
         let busy = |what| JournalError::Busy { path: db.path.clone(), what };
         if log.outside().is_some() {
-            return Err(busy("its log can be followed by those only who may write it"));
+            return Err(busy("only a user who may write its log can follow it"));
         }
         // From here on no process can be alone with the log, so none deletes it.
         let failed = |source| JournalError::Medium { path: log.segment_path().to_path_buf(), source };
         let used = |kind| log.segment().share_use(kind).map_err(failed);
         if !used(SegmentUse::Any)? || !used(SegmentUse::Wal)? || log.path_now()?.is_none() {
-            return Err(busy("another connection has the database to itself, or is closing it"));
+            return Err(busy("another connection uses the database exclusively, or is closing it"));
         }
         Ok(Self { log, database: file, process: ProcessId::current() })
     }
@@ -237,7 +236,9 @@ impl Follower {
         if self.process.is_current() {
             return Ok(&mut self.log);
         }
-        Err(JournalError::Poisoned("it is followed by the process that this one was forked from".to_owned()))
+        Err(JournalError::Poisoned(
+            "the parent process opened the follower; open another one in the child".to_owned(),
+        ))
     }
 
     /// Waits for at most `limit` until there is a transaction after a position. Returns whether there is one.

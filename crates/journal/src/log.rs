@@ -288,7 +288,7 @@ impl Log {
         let engine = self.stream.engine();
         let is_lost = |outside: &Arc<Outside>| outside.is_lost() || outside.is_overtaken(engine);
         if self.outside.as_ref().is_some_and(is_lost) {
-            let what = "its log has been recovered since the transaction began; begin it again";
+            let what = "the log has been recovered since the transaction began; begin the transaction again";
             return Err(JournalError::Busy { path: self.path.clone(), what });
         }
         Ok(())
@@ -373,7 +373,7 @@ impl Log {
         if self.may_start_over()? {
             return Ok(());
         }
-        let what = "the log cannot start over: somebody follows it who has not read it to its end";
+        let what = "the log cannot start over: a follower has not read it to its end";
         Err(JournalError::Busy { path: self.path.clone(), what })
     }
 
@@ -444,7 +444,7 @@ impl Log {
         match &self.poisoned {
             Some(why) => Err(JournalError::Poisoned(why.clone())),
             None if self.unfinished => {
-                Err(JournalError::Poisoned("a panic; its message says why".to_owned()))
+                Err(JournalError::Poisoned("a thread panicked; the panic's message says why".to_owned()))
             }
             None => Ok(()),
         }

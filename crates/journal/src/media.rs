@@ -180,8 +180,9 @@ impl MediaOptions {
                  system, or nvram=emulate (survives a process crash, not a power loss)"
             )),
             Medium::Scratchpad if self.scratchpad.is_none() => Err(format!(
-                "{who} needs a region: set scratchpad=DIR to a directory on a DAX file system, scratchpad=emulate \
-                 (survives a process crash, not a power loss), or scratchpad=off for a region in what nvram names"
+                "{who} needs a region: set scratchpad=DIR to a directory on a DAX file system, \
+                 scratchpad=emulate (survives a process crash, not a power loss), or scratchpad=off for a \
+                 region in the memory that nvram names"
             )),
             Medium::Scratchpad if self.scratchpad == Some(ScratchpadPlace::Off) => {
                 self.check_named(Medium::LogMemory, "scratchpad=off")
@@ -365,7 +366,7 @@ fn check_home(memory: &Memory) -> Result<(), String> {
     if memory.kind == MemoryKind::Dax && !has_dax(dir).map_err(|error| cannot_use(dir, &error))? {
         return Err(format!(
             "{} is not on a DAX file system, so its databases cannot be mapped as persistent memory: move them to \
-             one, or set home=emulate (survives a process crash, not a power loss)",
+             a DAX file system, or set home=emulate (survives a process crash, not a power loss)",
             dir.display()
         ));
     }

@@ -42,8 +42,8 @@ pub enum MediumError {
     },
     /// A file system that is known to break write-ahead logs.
     #[error(
-        "{} is on {name}, where locks or shared memory do not reach everybody who has the file; keep the \
-         database on a local file system, or use journal=off", path.display()
+        "{} is on {name}, where locks or shared memory do not reach every process that opens the file; keep \
+         the database on a local file system, or use journal=off", path.display()
     )]
     FileSystem {
         /// The directory.
@@ -61,14 +61,14 @@ pub enum MediumError {
     },
     /// Another program made the file shorter while it was mapped, or the file lost a page: an access has
     /// found nothing there. What the mapping holds from there on is worth nothing.
-    #[error("{} was cut by another program while it was open, or cannot be read there", path.display())]
+    #[error("another program truncated {} while it was open, or a part of it cannot be read", path.display())]
     Cut {
         /// The file.
         path: PathBuf,
     },
     /// Every process slot is taken.
     #[error(
-        "{most} processes have the database open already, and there can be no more; close it in one of them"
+        "{most} processes have the database open already, and no more can open it; close it in one of them"
     )]
     Crowded {
         /// How many slots there are.

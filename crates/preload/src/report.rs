@@ -31,7 +31,7 @@ pub fn at_exit() {
     let account = library::if_loaded().map(|library| library::said(library.account)).unwrap_or_default();
     account.lines().for_each(say);
     if !orders.wal && account.contains(": journal_mode is not wal") {
-        say("only databases in WAL mode are served: `duralite enable DB`, or run with --wal");
+        say("Duralite serves only databases in WAL mode: use `duralite enable DB`, or run with --wal");
     }
     if !account.is_empty() {
         return;
@@ -47,7 +47,7 @@ pub fn at_exit() {
         }
         say(
             "this program opened no database file through a SQLite that can be reached (one that it links dynamically, \
-             or exports); what its children did, they say themselves",
+             or exports); its child processes report on their own databases",
         );
     }
 }

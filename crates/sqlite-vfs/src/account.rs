@@ -13,8 +13,8 @@ use duralite_logfmt::LogId;
 use duralite_medium::process::PerProcess;
 
 /// What to know at the end of a process that has not closed a database.
-const NOT_CLOSED: &str = "; not closed: its newest commits are in the log, for programs with Duralite; `duralite checkpoint` \
-                          makes it one plain file";
+const NOT_CLOSED: &str = "; not closed: its newest commits are in the log, where only programs with Duralite \
+                          see them; `duralite checkpoint` makes the database one plain file";
 
 static IS_ON: AtomicBool = AtomicBool::new(false);
 static ACCOUNT: PerProcess<Mutex<Account>> = PerProcess::new();

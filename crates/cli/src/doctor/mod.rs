@@ -133,17 +133,18 @@ fn advice(dir: &Path) -> Value {
         let why = "the directory is on persistent memory: a commit needs no system call";
         (Settings { nvram: Some(nvram.clone()), ..Settings::default() }, format!("--nvram {nvram}"), why)
     } else if check_filesystem(dir).is_ok_and(|found| found.volatile) {
-        let why = "the directory is in memory: nothing in it survives a power loss, whatever the settings are; use it for \
-                   experiments only";
+        let why = "the directory is in memory: nothing in it survives a power loss, whatever the settings \
+                   are; use it for experiments only";
         (Settings::default(), String::new(), why)
     } else if check_filesystem(dir).is_ok_and(|found| found.unsynced.is_some()) {
-        let why = "a sync in this directory does not make a commit survive a power loss, whatever the settings are (file_system, \
-                   lost_with_the_power): mount the file system without that option, or keep databases and logs elsewhere";
+        let why = "a sync in this directory does not make a commit survive a power loss, whatever the \
+                   settings are (file_system, lost_with_the_power): mount the file system without that \
+                   option, or keep databases and logs elsewhere";
         (Settings::default(), String::new(), why)
     } else {
-        let why = "no setting is needed on a disk: Duralite allocates blocks in advance, so that a commit is an overwrite and a \
-                   flush (durable_write_us.overwrite...); stock SQLite appends to its log, and the file system's journal \
-                   has to commit too (append...)";
+        let why = "no setting is needed on a disk: Duralite allocates blocks in advance, so that a commit is \
+                   an overwrite and a flush (durable_write_us.overwrite...); stock SQLite appends to its \
+                   log, and the file system's journal has to commit too (append...)";
         (Settings::default(), String::new(), why)
     };
     match serves(dir, &settings) {

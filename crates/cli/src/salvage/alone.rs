@@ -50,8 +50,10 @@ pub(super) fn save(
             integrity.as_deref().unwrap_or("sqlite3 is not on PATH; run `PRAGMA integrity_check` yourself");
         print_text(&format!(
             "nothing can be read of the log {log}: {error}\n\
-             missing: every commit since the last checkpoint; how many, when, and of which tables is unknown\n\
-             {out}: the database file alone, {db_pages} pages, as its last checkpoint left it, if that checkpoint was complete\n\
+             missing: every commit since the last checkpoint; how many, when, and of which tables is \
+             unknown\n\
+             {out}: the database file alone, {db_pages} pages, as its last checkpoint left it, if that \
+             checkpoint was complete\n\
              integrity_check of {out}: {said}\n\
              {database} and its log were not changed\n"
         ))?;

@@ -58,7 +58,8 @@ impl Report {
             vec![format!("log {} ({}), of {}", self.log.display(), self.engine, self.database.display())];
         if let Some((process, copy)) = &self.copied {
             lines.push(format!(
-                "the log was deleted; process {process} has it open, but commits nothing more; a copy of the log is {}",
+                "the log was deleted; process {process} has it open, but commits nothing more; a copy of the \
+                 log is {}",
                 copy.display()
             ));
         }
@@ -84,7 +85,8 @@ impl Report {
         });
         lines.push(match &self.copied {
             Some((process, _)) => format!(
-                "{} was not changed; it gets the same commits when every connection of process {process} is closed",
+                "{} was not changed; it gets the same commits when every connection of process {process} is \
+                 closed",
                 self.database.display()
             ),
             None => format!("{} and its log were not changed", self.database.display()),
@@ -136,7 +138,8 @@ impl Report {
         let mut lines = Vec::new();
         if let Some(number) = checkpointed {
             lines.push(format!(
-                "a checkpoint wrote transactions after the damage to the database file, up to transaction {number} or later"
+                "a checkpoint wrote transactions after the damage to the database file, up to transaction \
+                 {number} or later"
             ));
         }
         if !newer.is_empty() && self.contents == Contents::BeforeDamage {
@@ -165,8 +168,8 @@ impl Report {
                 self.salvaged.point.transactions
             ),
             Contents::FileAlone => format!(
-                "{out}: the database file alone, {db_pages} pages, as its last checkpoint left it, because with the transactions \
-                 before the damage the database does not pass SQLite's check"
+                "{out}: the database file alone, {db_pages} pages, as its last checkpoint left it, because \
+                 with the transactions before the damage the database does not pass SQLite's check"
             ),
         }
     }

@@ -33,7 +33,8 @@ pub(super) fn restore(from: &Path, place: &Place, to: RestoreTo, archive: Option
         print_json(&json!({ "outcome": "restored", "last": last, "taken_back": taken_back }))?;
     } else {
         print_text(&format!(
-            "{} has the state after log object {}; {} transactions had not committed by then and were rolled back\n",
+            "{} has the state after log object {}; {} transactions had not committed by then and were rolled \
+             back\n",
             place.dir.display(),
             restored.last,
             restored.taken_back
@@ -57,7 +58,8 @@ pub(super) fn salvage(place: &Place, to: &Path) -> Result<ExitCode> {
         }))?;
     } else {
         print_text(&format!(
-            "{} has the state after log object {last}: {} transactions of the log are there, {taken_back} had not committed by then\n\
+            "{} has the state after log object {last}: {} transactions of the log are there, {taken_back} \
+             had not committed by then\n\
              lost: log objects {} and later; {} commits of these are whole, from log object {} on\n",
             to.display(),
             salvaged.transactions,

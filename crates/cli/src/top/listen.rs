@@ -33,8 +33,8 @@ pub(crate) fn serve(source: &mut Source, address: SocketAddr) -> Result<ExitCode
 
 /// The warning to print when other machines may reach the port.
 fn warning(address: SocketAddr) -> Option<String> {
-    let why = "is not on the loopback interface: everybody who reaches it can read the metrics, without a password \
-               and unencrypted";
+    let why = "is not on the loopback interface: everybody who reaches it can read the metrics, without a \
+               password and unencrypted";
     (!address.ip().is_loopback()).then(|| format!("{address} {why}"))
 }
 

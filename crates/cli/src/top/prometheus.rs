@@ -72,7 +72,8 @@ impl Page {
         }
         self.gauge(
             "home_failures",
-            "Failed syncs of the database file since all committed pages were last written to it again and synced.",
+            "Failed syncs of the database file since all committed pages were last written to it again and \
+             synced.",
             reading.home_failures,
         );
         self.gauge("processes", "Processes that have the database open.", reading.processes.len());

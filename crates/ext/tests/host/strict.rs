@@ -106,8 +106,8 @@ fn what_cannot_be_served_is_not_opened() {
         ("new.db", "journal=off", "journal=off"),
         ("rollback.db", "journal=off", "journal=off"),
         ("rollback.db", "mode=ro", "read-only and not in WAL mode"),
-        ("rollback.db", "nolock=1", "without a write-ahead log"),
-        ("wal.db", "immutable=1", "without a write-ahead log"),
+        ("rollback.db", "nolock=1", "use no write-ahead log"),
+        ("wal.db", "immutable=1", "use no write-ahead log"),
     ] {
         let uri = |strict: &str| {
             format!("file:{}?vfs=duralite&{settings}&strict={strict}", host.path(name).display())
@@ -149,7 +149,7 @@ fn a_database_opened_before_the_load_is_caught() {
     for default in ["0", "1"] {
         // The warning is in the log, and where it is asked for.
         let said = shell(&[("DURALITE_MAKE_DEFAULT", default)], "app.db");
-        assert!(said.out == "1" && said.err.contains("stays on the VFS unix: plain SQLite"), "{}", said.err);
+        assert!(said.out == "1" && said.err.contains("stays plain SQLite on the VFS unix"), "{}", said.err);
         let said = shell(&[("DURALITE_MAKE_DEFAULT", default), ("DURALITE_STRICT", "1")], "app.db");
         assert!(said.err.contains(refusal), "{default}: {}", said.err);
         let off = shell(&[("DURALITE_MAKE_DEFAULT", default), ("DURALITE_STRICT", "off")], "app.db");

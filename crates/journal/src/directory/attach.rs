@@ -47,7 +47,7 @@ pub(crate) fn attach(
     // a process could be overtaken by another that then finds itself alone too.
     let attaching = place.lock(db, pause)?;
     let gone = || {
-        let what = "its log has just been checkpointed into it or put aside; open it again";
+        let what = "another process has just checkpointed its log or renamed it; open the database again";
         JournalError::Busy { path: db.path.clone(), what }
     };
     if !is_in_place(&path, &file)? {
@@ -83,7 +83,7 @@ pub(crate) fn attach(
     if !shared.map_err(|error| JournalError::io("lock", &path, &error))? {
         return Err(JournalError::Busy {
             path: db.path.clone(),
-            what: "another process checkpoints its log just now",
+            what: "another process is checkpointing its log; try again",
         });
     }
     if !is_in_place(&path, &log.file)? {
@@ -158,7 +158,8 @@ fn find_alone(
             break;
         }
     }
-    let what = "its log is held by a process that does not share its memory, which may have been deleted";
+    let what = "a process uses its log without the log's shared memory, which may have been deleted; close \
+                the database in all processes, and open it again";
     Err(JournalError::Busy { path: path.to_path_buf(), what })
 }
 

@@ -31,7 +31,7 @@ pub(crate) fn create(
     if !log_dir.dir.metadata().map_err(failed)?.is_dir() {
         return Err(failed(io::Error::new(
             io::ErrorKind::NotADirectory,
-            "it is none; make it, or name another",
+            "it is not a directory; name another",
         )));
     }
     // Reading the directory once costs little compared with making a log.

@@ -132,7 +132,7 @@ impl DeletedLog {
         let busy = |what| JournalError::Busy { path: to.to_path_buf(), what };
         if is_log_name(to) {
             return Err(busy(
-                "a copy that is called like a log would be opened beside the one in use; choose another name",
+                "a copy with the name of a log would be opened beside the log in use; choose another name",
             ));
         }
         let failed = |error: io::Error| JournalError::io("copy a deleted log to", to, &error);
@@ -150,7 +150,7 @@ impl DeletedLog {
             if settled {
                 publish(to, &copy).map_err(failed)
             } else {
-                Err(busy("the log is being written to; try again"))
+                Err(busy("a process is still writing the log; try again"))
             }
         });
         if copied.is_err() && copy.metadata().is_ok_and(|meta| meta.nlink() > 0) {

@@ -137,10 +137,10 @@ impl Users {
 
 fn undecided(path: &Path, error: Option<&JournalError>) -> JournalError {
     let what = match error {
-        None => "its users change the log faster than it can be read; it was not found to be damaged",
+        None => "processes change the log faster than it can be read; no damage was found",
         Some(_) => {
-            "what is read of its log contradicts itself while programs write it, which is no damage yet: close them, \
-             and look again"
+            "parts of the log contradict each other while programs write it, which is no sign of damage: \
+             close the programs, and look again"
         }
     };
     JournalError::Busy { path: path.to_path_buf(), what }

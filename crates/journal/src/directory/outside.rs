@@ -154,7 +154,7 @@ impl Outside {
             // SQLite has the wal-index mapped. It stems from the current start of the system, because this process
             // already ran while processes with slots lived.
             if !is_complete(&attaching) {
-                return busy("its log has to be recovered by somebody who may write it");
+                return busy("its log needs recovery: a user who may write the log has to open the database");
             }
             true
         } else {
@@ -177,7 +177,7 @@ impl Outside {
         if is_in_place(&self.path, &self.file)? && is_in_place(&self.segment_path, self.segment_file())? {
             return Ok(());
         }
-        let what = "its log has just been checkpointed into it or put aside; open it again";
+        let what = "another process has just checkpointed its log or renamed it; open the database again";
         Err(JournalError::Busy { path: self.db.path.clone(), what })
     }
 
@@ -201,8 +201,9 @@ impl Outside {
                 if self.segment.load(READABLE) != 0 {
                     return Ok(true);
                 }
-                let what = "its log is used by processes that take nobody into account who may only read it; \
-                            give its files the database's mode, and open it once more with the right to write";
+                let what = "the processes that use this log ignore users who may only read it; give the \
+                            log's files the mode of the database, and open the database once more as a user \
+                            who may write it";
                 return Err(JournalError::Busy { path: path.clone(), what });
             }
             if !held {
@@ -213,7 +214,7 @@ impl Outside {
                 break;
             }
         }
-        let what = "something that does not use the database holds its log's lock";
+        let what = "a process that does not use the database holds the lock of this log";
         Err(JournalError::Busy { path: path.clone(), what })
     }
 

@@ -14,7 +14,7 @@ use crate::log_file::making::{adjust, is_in_place, open_new};
 use crate::{DatabaseIdentity, JournalError};
 
 /// The error for a process that attaches a log while another process does.
-pub(super) const ATTACHING: &str = "another process opens its log just now";
+pub(super) const ATTACHING: &str = "another process is opening its log; try again";
 
 /// Creates the file of the segment of a new log, without a name where the file system supports that.
 pub(super) fn create_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
@@ -77,8 +77,8 @@ pub(super) fn open_segment_again(path: &Path, locked: &File) -> Result<Option<Ow
 pub(super) fn open_segment_read_only(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, JournalError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => {
-            let why = "it is not there, and this user may only read the database: somebody who may write has to \
-                       open it once";
+            let why = "it does not exist, and this user may only read the database: a user who may write has \
+                       to open the database once";
             JournalError::io("open the shared memory of the log", path, &io::Error::new(error.kind(), why))
         }
         _ => JournalError::io("open the shared memory of the log", path, &error),

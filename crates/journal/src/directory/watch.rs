@@ -59,7 +59,7 @@ impl Watch {
             return Ok(None);
         }
         if layout_of(&file) != MAGIC {
-            let what = "another version of Duralite uses it; look on with the command of that version";
+            let what = "another version of Duralite uses it; run the command of that version";
             return Err(JournalError::Busy { path: database.path.clone(), what });
         }
         let (_, bytes) = figures_of(about.engine.shared.all);

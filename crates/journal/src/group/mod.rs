@@ -221,14 +221,16 @@ impl Group {
     /// Fails if any process has poisoned the log (invariant 9).
     pub(crate) fn check(&self) -> Result<(), JournalError> {
         if self.panicked.load(Ordering::Relaxed) {
-            return Err(JournalError::Poisoned("a panic; its message says why".to_owned()));
+            return Err(JournalError::Poisoned("a thread panicked; the panic's message says why".to_owned()));
         }
         if self.get(POISON) == 0 {
             return Ok(());
         }
         let reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         Err(reason.clone().unwrap_or_else(|| {
-            JournalError::Poisoned("another process could not write the log; its message says why".to_owned())
+            JournalError::Poisoned(
+                "another process could not write the log; that process's error message says why".to_owned(),
+            )
         }))
     }
 

@@ -89,7 +89,7 @@ impl Store {
     /// Takes the lock of the structure, and repairs what a dead holder has left.
     pub(super) fn lock(&self) -> Result<Turn<'_>, JournalError> {
         let turn = self.words.lock().map_err(|source| self.area.medium(source))?;
-        let what = "a process is stopped while it changes the log";
+        let what = "a process was stopped while it changed the log; resume or end that process";
         let turn = turn.ok_or_else(|| JournalError::Busy { path: self.area.path.clone(), what })?;
         if turn.inherited || self.has_open_transaction() || self.words.epoch().is_none() {
             self.repair(&turn)?;
@@ -161,7 +161,7 @@ impl Store {
                 std::thread::yield_now();
             }
         }
-        let what = "its log changes for ever";
+        let what = "other processes change the log faster than it can be read";
         Err(JournalError::Busy { path: self.area.path.clone(), what })
     }
 

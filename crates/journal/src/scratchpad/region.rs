@@ -235,7 +235,7 @@ impl Region {
             }
             std::thread::sleep(RegionFile::PAUSE);
         }
-        let what = "another process makes the region of its log longer just now";
+        let what = "another process is extending the region of its log; try again";
         Err(JournalError::Busy { path: self.path.clone(), what })
     }
 

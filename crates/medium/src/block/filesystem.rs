@@ -133,7 +133,7 @@ fn why_unsynced(name: &str, options: &str) -> Option<String> {
         let what = if WITHOUT_SYNC.contains(&(name, option)) {
             "a sync does nothing there"
         } else if WITHOUT_BARRIER.contains(&option) {
-            "a sync leaves in the disk's cache what it wrote"
+            "a sync leaves the data in the disk's cache"
         } else {
             return None;
         };

@@ -76,7 +76,7 @@ fn lock_slot<'a>(slot: &'a Slot, pause: Pause<'_>) -> Result<MutexGuard<'a, Weak
             Err(TryLockError::WouldBlock) => break,
         }
     }
-    Err(Failure::new(ffi::BUSY, "another thread opens the log just now"))
+    Err(Failure::new(ffi::BUSY, "another thread is opening the log; try again"))
 }
 
 /// A log in use. It is detached when the last connection lets go of it.
@@ -172,7 +172,7 @@ impl Attachment {
         log.limit_size(settings.size_limit);
         let outside = log.outside().cloned();
         if outside.is_some() && settings.read_durable {
-            let message = "read_durable needs the right to write the log, which this user may only read";
+            let message = "read_durable=on needs the right to write the log, and this user may only read it";
             return Err(Failure::cannot_open(message));
         }
         let room = Room::default();
@@ -487,7 +487,7 @@ impl Attachment {
 }
 
 fn in_use() -> Failure {
-    Failure::new(ffi::BUSY, "another connection has the database to itself, or is closing it")
+    Failure::new(ffi::BUSY, "another connection uses the database exclusively, or is closing it")
 }
 
 /// The counts of this process's use of the log.

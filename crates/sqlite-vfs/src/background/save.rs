@@ -30,7 +30,7 @@ pub fn put_home(db: &Db, attachment: &Attachment) {
 fn checkpoint(db: &Db) -> Result<(), Failure> {
     let uri = uri_of(&db.path, &db.settings().parameters())?;
     let (wait, purpose) =
-        (BusyWait::polling(Duration::ZERO), "cannot put home what is in a log that was deleted");
+        (BusyWait::polling(Duration::ZERO), "cannot write the commits of a deleted log to the database file");
     let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, wait, purpose)?;
     own.run(c"PRAGMA synchronous=FULL")?;
     own.run(c"PRAGMA wal_checkpoint(PASSIVE)").map(|_| ())

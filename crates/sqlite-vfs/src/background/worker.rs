@@ -42,8 +42,9 @@ pub fn start_if_wanted(db: &Db, attachment: &Arc<Attachment>) -> Result<(), Fail
         return Ok(());
     }
     if settings.background_checkpoint > 0 && db.reserves_bytes()? {
-        let message = "background_checkpoint writes pages past a VFS above this one, and this database keeps bytes at the ends of pages for one \
-                       (cksumvfs): leave it off, and SQLite's own auto-checkpoint on";
+        let message = "background_checkpoint writes pages past a VFS above this one, and this database keeps \
+                       bytes at the ends of pages for such a VFS (cksumvfs): leave background_checkpoint \
+                       off, and SQLite's auto-checkpoint on";
         return Err(Failure::cannot_open(message));
     }
     if !db.sqlite.api.is_threadsafe() {

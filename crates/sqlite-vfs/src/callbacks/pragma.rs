@@ -70,7 +70,9 @@ fn read(db: &Db, setting: &str) -> Result<String, String> {
 fn change(db: &Db, setting: &str, value: &str) -> Result<String, String> {
     let row = settings::find(setting).ok_or_else(|| settings::unknown(setting))?;
     if !row.is_changeable() {
-        return Err(format!("{setting} is fixed once the database is open; give it when opening"));
+        return Err(format!(
+            "{setting} is fixed once the database is open; set it when you open the database"
+        ));
     }
     db.settings().set(setting, value)?;
     if let Some(attachment) = db.in_service() {

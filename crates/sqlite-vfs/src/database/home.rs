@@ -147,7 +147,10 @@ impl Db {
             return Ok(());
         }
         self.saw_rollback_guard.store(true, Ordering::Relaxed);
-        let message = format!("{} has got a log meanwhile; begin the transaction again", self.path.display());
+        let message = format!(
+            "{} got a log after this connection had opened it; begin the transaction again",
+            self.path.display()
+        );
         Err(Failure::new(ffi::BUSY, message))
     }
 
@@ -222,8 +225,10 @@ impl Db {
         if let DatabaseHeader::Guarded { provisional, .. } = self.header()?
             && !(provisional && has_all)
         {
-            let message =
-                format!("{} has commits in a log; refused to overwrite its guard", self.path.display());
+            let message = format!(
+                "{} has commits in a log; Duralite refuses to overwrite its guard",
+                self.path.display()
+            );
             return Err(Failure::new(ffi::IOERR_WRITE, message));
         }
         self.forget_prepared(Level::None);

@@ -240,7 +240,7 @@ impl Db {
             && self.active().is_some_and(|attachment| attachment.outside().is_some_and(Outside::is_lost));
         if lost {
             let message = format!(
-                "the log of {} has been recovered since the transaction began; begin it again",
+                "the log of {} has been recovered since the transaction began; begin the transaction again",
                 self.path.display()
             );
             return Err(Failure::new(ffi::BUSY, message));

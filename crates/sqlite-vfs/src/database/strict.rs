@@ -49,7 +49,7 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
     let why = match (header, db.log_dir()) {
         (DatabaseHeader::Guarded { .. }, _) => return Ok(()),
         (_, Err(why)) => why,
-        _ if ignores_wal => "immutable and nolock go without a write-ahead log",
+        _ if ignores_wal => "immutable and nolock use no write-ahead log",
         (DatabaseHeader::Plain { wal: true, .. }, _) => return Ok(()),
         _ if db.read_only => "it is opened read-only and not in WAL mode",
         _ => return Ok(()),
@@ -66,11 +66,13 @@ pub fn check_wal(db: &Db) -> Result<(), Failure> {
         Err(why) => why,
         Ok(_) if db.read_only => "it is opened read-only, and no log is in use",
         Ok(_) if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) && db.reserves_bytes()? => {
-            "it has an ordinary -wal file, which goes home only by closing it in all programs, once without strict, through the VFS above \
-             this one that fills the bytes at the ends of its pages (cksumvfs)"
+            "it has an ordinary -wal file; to checkpoint that file, open the database with strict=off \
+             through the VFS that fills the bytes at the ends of its pages (cksumvfs), and close the \
+             database in all programs"
         }
         Ok(_) if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) => {
-            "it has an ordinary -wal file that this user may not write, so it can only be read without a log"
+            "it has an ordinary -wal file that this user may not write, so this user can only read the \
+             database, without a log"
         }
         Ok(_) => "its first page does not say that it is in WAL mode",
     };
@@ -122,7 +124,7 @@ pub fn check_pragma(db: &Db, name: &str, value: Option<&str>) -> Result<(), Fail
 fn not_wal(db: &Db) -> Failure {
     let message = format!(
         "strict=on refuses to write to {}: it is not in WAL mode, so the commit would be plain SQLite's; use PRAGMA \
-         journal_mode=WAL first, or open it with strict=off",
+         journal_mode=WAL first, or open the database with strict=off",
         db.path.display()
     );
     Failure::new(ffi::READONLY, message)

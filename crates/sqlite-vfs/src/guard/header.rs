@@ -46,7 +46,7 @@ pub fn check_journal(db: &Db) -> Result<bool, Failure> {
     match File::open(&name).and_then(|journal| journal.read_at(&mut first, 0)) {
         Ok(0) => Ok(true),
         Ok(_) if first == [0] => Ok(true),
-        Ok(_) => Err(failed(ffi::BUSY, "a transaction is in progress that uses it, or a crash has left it")),
+        Ok(_) => Err(failed(ffi::BUSY, "a transaction is using it, or a crash has left it")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
         Err(error) => Err(match Failure::of(&JournalError::io("open", &name, &error), During::Delete) {
             out_of_descriptors if out_of_descriptors.code == ffi::CANTOPEN => out_of_descriptors,

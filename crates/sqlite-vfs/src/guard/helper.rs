@@ -101,7 +101,8 @@ impl Lifter {
             if self.unless_used.as_deref().is_some_and(is_used_or_gone) {
                 break;
             }
-            if let Err(failure) = open(self.sqlite, &self.uri, "cannot close a log that nobody uses any more")
+            if let Err(failure) =
+                open(self.sqlite, &self.uri, "cannot close a log that no connection uses any more")
             {
                 self.sqlite.report(ffi::NOTICE, &failure.message);
             }

@@ -86,9 +86,10 @@ pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
 fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
     let Some(attachment) = db.attached() else { return Ok(false) };
     let lifted = match db.lock.sqlites_exclusive() {
-        None => {
-            Err(Failure::new(ffi::IOERR_DELETE, "the WAL is deleted without EXCLUSIVE; guard and log stay"))
-        }
+        None => Err(Failure::new(
+            ffi::IOERR_DELETE,
+            "SQLite deletes the WAL without holding EXCLUSIVE; guard and log stay",
+        )),
         Some(alone) if attachment.take_alone(SegmentUse::Wal)? => lift(db, &alone, &attachment),
         Some(_) => Err(Failure::new(ffi::BUSY, "another connection uses the log; guard and log stay")),
     };
@@ -121,7 +122,8 @@ pub fn lift(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(), F
 fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<(), Failure> {
     let failed = |error: JournalError| Failure::of(&error, During::Delete);
     if attachment.has_hot_journal()? {
-        let message = format!("a crash has left a rollback journal of {}: open it again", db.path.display());
+        let message =
+            format!("a crash has left a rollback journal of {}: open the database again", db.path.display());
         return Err(Failure::new(ffi::IOERR_DELETE, message));
     }
     let provisional = is_provisional(db, attachment)?;
@@ -172,8 +174,8 @@ fn find_all(
         Comparison::Differs { page_number } => Err(Failure::new(
             ffi::IOERR_DELETE,
             format!(
-                "page {page_number} of {} is not what the log holds; guard and log stay, nothing is lost: \
-                 open the database again, or run `duralite checkpoint`",
+                "page {page_number} of {} differs from that page in the log; guard and log stay, and nothing \
+                 is lost: open the database again, or run `duralite checkpoint`",
                 db.path.display()
             ),
         )),

@@ -75,14 +75,14 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
     let path = db.path.display();
     if !db.is_capable() {
         return Err(Failure::cannot_open(format!(
-            "{path} has its newest commits in log {log_id}, and journal=off was asked for; use journal=auto, or \
-             run `duralite checkpoint` first"
+            "{path} has its newest commits in log {log_id}, but the settings say journal=off; use \
+             journal=auto, or run `duralite checkpoint` first"
         )));
     }
     if ignores_wal {
         return Err(Failure::cannot_open(format!(
-            "{path} has its newest commits in log {log_id}, which immutable and nolock would ignore; open it \
-             without them"
+            "{path} has its newest commits in log {log_id}, which immutable and nolock would ignore; open \
+             the database without them"
         )));
     }
     let identity = db.identity()?;
@@ -130,8 +130,12 @@ fn put_home(db: &Db, identity: &DatabaseIdentity, log: &FoundLog, adopt: bool) -
         offline::checkpoint_into(&file, log_dir, identity, log.id, adopt, Afterwards::Delete, &pause)
             .map_err(|error| Failure::of(&error, During::Open))?;
     drop(alone);
-    let message =
-        format!("{}: {} pages put home from {}", db.path.display(), checkpointed.pages, log.path.display());
+    let message = format!(
+        "{}: {} pages written to the database file from {}",
+        db.path.display(),
+        checkpointed.pages,
+        log.path.display()
+    );
     db.sqlite.report(ffi::NOTICE, &message);
     Ok(())
 }
@@ -254,7 +258,8 @@ pub fn damaged(db: &Db) -> Failure {
 
 /// The error of a log that the database does not name: such a log gets no commits.
 pub fn unguarded(db: &Db) -> Failure {
-    let message = format!("{} does not name its log any more: close it and open it again", db.path.display());
+    let message =
+        format!("{} does not name its log any more: close the database and open it again", db.path.display());
     Failure::new(ffi::IOERR_WRITE, message)
 }
 

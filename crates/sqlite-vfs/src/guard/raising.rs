@@ -44,8 +44,8 @@ pub fn raise(db: &Db, _alone: &Alone<'_>, log_dir: &LogDirectory) -> Result<Rais
     let Some(kind) = guard::kind_of_page(0, &plain) else { return Ok(Raised::LookAgain) };
     if log_dir.engine.writes_home && db.reserves_bytes()? {
         return Err(Failure::cannot_open(format!(
-            "journal={} writes pages past a VFS above this one, and {} keeps bytes at the ends of pages for one (cksumvfs): use another \
-             journal",
+            "journal={} writes pages past a VFS above this one, and {} keeps bytes at the ends of pages for \
+             such a VFS (cksumvfs): use another journal",
             log_dir.engine.name,
             db.path.display()
         )));

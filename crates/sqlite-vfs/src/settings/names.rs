@@ -76,7 +76,7 @@ pub fn refuse_unknown(
         } else if let Some(name) = setting_meant(&key) {
             format!("did you mean {name}?")
         } else if begins_as_ours(&plain(&key)) {
-            format!("known are {}", names())
+            format!("the settings are {}", names())
         } else {
             continue;
         };
@@ -94,7 +94,7 @@ fn begins_as_ours(name: &str) -> bool {
 pub fn unknown(name: &str) -> String {
     match setting_meant(name) {
         Some(meant) => format!("{name} is not a setting; did you mean {meant}?"),
-        None => format!("{name} is not a setting; known are {}", names()),
+        None => format!("{name} is not a setting; the settings are {}", names()),
     }
 }
 
@@ -122,7 +122,7 @@ fn check_variable(variable: &str) -> Result<(), String> {
             Err(format!("unknown environment variable {variable}; did you mean {}?", variable_of(name)))
         }
         None if prefix == own => {
-            Err(format!("unknown environment variable {variable}; settings are {}", names()))
+            Err(format!("unknown environment variable {variable}; the settings are {}", names()))
         }
         // The variable belongs to another program, and its name happens to look like one of Duralite's.
         None => Ok(()),

@@ -29,7 +29,7 @@ pub fn set_defaults(settings: &[(&str, &str)]) -> Result<(), String> {
     if *GIVEN.get_or_init(|| given.clone()) == given {
         Ok(())
     } else {
-        Err("this process has been given other settings before; it has one set of them".to_owned())
+        Err("this process was given other settings before, and they cannot be changed".to_owned())
     }
 }
 

@@ -21,16 +21,17 @@ pub struct PlainDatabase {
 impl PlainDatabase {
     pub fn refusal(&self) -> String {
         format!(
-            "{} is open through the VFS {}, not through Duralite, and DURALITE_STRICT is on: load the library \
-             through a connection to :memory: before opening the database, and open that with vfs=duralite; or \
-             with strict=off, if it is meant to be plain",
+            "{} is open through the VFS {}, not through Duralite, and DURALITE_STRICT is on: first load \
+             the library through a connection to :memory:, then open the database with vfs=duralite; if the \
+             database is meant to be plain, open it with strict=off",
             self.file, self.vfs
         )
     }
 
     pub fn warning(&self) -> String {
         format!(
-            "{} was opened before the library was loaded, and stays on the VFS {}: plain SQLite; open it anew",
+            "{} was opened before the library was loaded, and stays plain SQLite on the VFS {}; open it \
+             again",
             self.file, self.vfs
         )
     }
