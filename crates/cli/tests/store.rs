@@ -228,7 +228,7 @@ fn a_backup_is_restored_to_a_moment() {
     // Refused: restoring into an existing store, from a directory that is no backup, and to an invalid moment.
     assert_eq!(run(&["restore", text(&backup), place]).0, 1);
     let (code, told) = run(&["restore", place, text(&fixture.path("new"))]);
-    assert!(code == 1 && told.contains("no backup"), "{told}");
+    assert!(code == 1 && told.contains("is not a backup"), "{told}");
     assert_eq!(run(&["restore", text(&backup), text(&fixture.path("new")), "--to", "soon"]).0, 2);
     assert_eq!(run(&["backup", place, text(&backup)]).0, 1);
 }

@@ -76,8 +76,8 @@ impl Admission {
             let tried = self.rounds.load(Ordering::SeqCst) >= rounds + 2;
             if begun.elapsed() >= if tried { limit } else { limit + LONGEST_WAIT } {
                 return Err(Error::full(
-                    "the log is full, and what large transactions in progress need keeps it so; commit them or roll them back, or raise \
-                     Options::log_bytes",
+                    "the log is full, because large transactions in progress need its space; commit them or \
+                     roll them back, or raise Options::log_bytes",
                 ));
             }
             let mut waiting = self.waiting.lock();
@@ -158,7 +158,7 @@ fn could_fit(room: Room, own: Room, space: Space) -> Result<(), Error> {
     Err(Error::Full {
         what: format!(
             "the transaction is too large for a log of {all} bytes, of which it may take a third; set Options::log_bytes to \
-             {log_bytes} or more, or make it several"
+             {log_bytes} or more, or split the transaction"
         ),
     })
 }

@@ -24,14 +24,17 @@ pub const VALUE_LIMIT: u64 = 1 << 30;
 #[non_exhaustive]
 pub enum Error {
     /// Transactions waited for each other in a cycle, and this one, the youngest of them, gave way.
-    #[error("transactions wait for each other, and this one gives way; run it again")]
+    #[error("deadlock: transactions wait for each other, and this transaction has to give way; run it again")]
     Deadlock,
     /// The transaction did not get a lock within the lock timeout.
-    #[error("a lock did not come in time; run the transaction again, or raise the lock timeout")]
+    #[error(
+        "the transaction did not get a lock in time; run the transaction again, or raise the lock timeout"
+    )]
     Timeout,
     /// Since the snapshot was opened, more rows have changed than the store keeps old versions of.
     #[error(
-        "the snapshot is too old: more was changed since than is kept; open another one, or raise snapshot_bytes"
+        "the snapshot is too old: since it was opened, more rows changed than the store keeps old versions \
+         of; open another snapshot, or raise snapshot_bytes"
     )]
     SnapshotTooOld,
     /// There is no room: on the disk, in the log for a transaction as large as this, or in the cache.
@@ -57,8 +60,8 @@ pub enum Error {
     },
     /// An archive lacks a part of the log that comes before the requested moment.
     #[error(
-        "{what}; the last moment before that is log object {last} (RestoreTo::Lsn({last}), or --to {last}); \
-         for a later one take a backup that was made later"
+        "{what}; the last moment before this gap is log object {last} (RestoreTo::Lsn({last}), or --to \
+         {last}); for a later moment, restore a later backup"
     )]
     Gap {
         /// What is missing, and why.
@@ -86,16 +89,16 @@ pub enum Error {
     #[error("a row with this key exists already")]
     Exists,
     /// A table for a bulk load has rows, or an open snapshot still shows some.
-    #[error("the table {name:?} has rows, or an open snapshot shows some; load into one that has none")]
+    #[error("the table {name:?} has rows, or an open snapshot shows some; load into a table without rows")]
     NotEmpty {
         /// The table's name.
         name: String,
     },
     /// The key of a bulk load's row is not above the key of the row before.
-    #[error("a row of a bulk load is out of order; sort the rows by their keys, each of which comes once")]
+    #[error("a row of a bulk load is out of order; sort the rows by key, and give each key only once")]
     OutOfOrder,
     /// There is no table of this name, or the table was dropped.
-    #[error("there is no table {name:?}; it was dropped, or never made")]
+    #[error("there is no table {name:?}; it was dropped, or never created")]
     NoTable {
         /// The table's name.
         name: String,
@@ -108,7 +111,8 @@ pub enum Error {
     },
     /// A row does not have the types that its table is read by.
     #[error(
-        "a row of the table {table:?} is not of the types {key} and {value}; read it as what it was written as"
+        "a row of the table {table:?} is not of the types {key} and {value}; read it with the types that it \
+         was written with"
     )]
     NotOfType {
         /// The table.
@@ -140,7 +144,10 @@ pub enum Error {
         what: &'static str,
     },
     /// The store's page size is not the requested one.
-    #[error("the store has pages of {has} bytes, and {asked} were asked for; a page size is for ever")]
+    #[error(
+        "the store has pages of {has} bytes, and the options ask for {asked}; the page size of a store \
+             cannot be changed"
+    )]
     PageSize {
         /// The store's page size.
         has: u32,
@@ -148,7 +155,7 @@ pub enum Error {
         asked: u32,
     },
     /// The file was written by another version of the format.
-    #[error("{} has format version {version}, which this build does not read; use the one that wrote it", path.display())]
+    #[error("{} has format version {version}, which this build does not read; use the build that wrote it", path.display())]
     Version {
         /// The file.
         path: PathBuf,
@@ -156,7 +163,7 @@ pub enum Error {
         version: u32,
     },
     /// The directory contains something that is not a store.
-    #[error("{} is not a store ({why}); name an empty directory or one that a store is in", path.display())]
+    #[error("{} is not a store ({why}); name an empty directory, or the directory of a store", path.display())]
     NotAStore {
         /// The directory.
         path: PathBuf,
@@ -181,7 +188,7 @@ impl Error {
 
     pub(crate) fn io(what: &str, path: &Path, source: io::Error) -> Self {
         if source.kind() == io::ErrorKind::StorageFull {
-            return Self::full("the disk is full; make room on it, and try again");
+            return Self::full("the disk is full; free space on it, and try again");
         }
         Self::Io { what: format!("{what} {}", path.display()), source }
     }
@@ -207,7 +214,7 @@ impl Error {
     pub(crate) fn medium(what: &str, error: MediumError) -> Self {
         match error {
             MediumError::NoSpace => {
-                Self::Full { what: format!("the disk is full: {what}; make room on it, and try again") }
+                Self::Full { what: format!("the disk is full: {what}; free space on it, and try again") }
             }
             error => Self::Io { what: what.to_owned(), source: io::Error::other(error) },
         }

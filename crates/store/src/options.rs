@@ -292,7 +292,7 @@ impl Options {
             return Err(Error::invalid("the page size has to be a power of two from 4096 to 32768"));
         }
         if self.log_bytes < SMALLEST_LOG || self.log_bytes > 1 << 40 {
-            return Err(Error::invalid("the log has to have from 4 MiB to 1 TiB"));
+            return Err(Error::invalid("the log's size has to be from 4 MiB to 1 TiB"));
         }
         let in_memory =
             matches!(self.scheme, Scheme::FlushOnInsert | Scheme::FlushOnCommit | Scheme::Distributed);

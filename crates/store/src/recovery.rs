@@ -79,7 +79,10 @@ impl Analysis {
         } else if it.moved.len() as u64 == previous {
             it.steps = std::mem::take(&mut it.moved);
         } else {
-            return Err(Error::corrupt(&format!("what log object {lsn} says of a transaction's steps")));
+            return Err(Error::corrupt(&format!(
+                "the information about a transaction's steps in log object \
+                                                {lsn}"
+            )));
         }
         Ok(())
     }

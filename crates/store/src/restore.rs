@@ -68,7 +68,7 @@ struct Span {
 fn span_of(backup: &Path) -> Result<Span, Error> {
     let not = |why: &str| Error::NotAStore { path: backup.to_owned(), why: why.to_owned() };
     let text = fs::read_to_string(backup.join(MARK))
-        .map_err(|_| not("it is no backup, or one that was not finished"))?;
+        .map_err(|_| not("it is not a backup, or the backup was not finished"))?;
     let parse = || {
         let mut numbers = text.split_whitespace().map(|number| number.parse::<Lsn>().ok());
         let (begin, end) = (numbers.next()??, numbers.next()??);
@@ -133,8 +133,8 @@ fn restore_into(
 /// The error for a bulk load whose pages only the original store has.
 fn not_in_log(commit: Lsn) -> Error {
     let what = format!(
-        "the archive lacks the rows of a bulk load that committed with log object {commit}: the store was opened without \
-         the archive then"
+        "the archive lacks the rows of a bulk load that committed with log object {commit}: the store was \
+         open without the archive at that time"
     );
     Error::Gap { what, last: commit - 1 }
 }
@@ -175,7 +175,10 @@ fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) 
     };
     if limit < end {
         return Err(Error::Invalid {
-            what: format!("the backup is of a later moment (log object {}); take an older one", end - 1),
+            what: format!(
+                "the backup is of a later moment (log object {}); restore an older backup",
+                end - 1
+            ),
         });
     }
     Ok(limit)
@@ -223,8 +226,8 @@ impl History {
         let last = next - 1;
         let what = match self.segments.iter().find(|segment| segment.head.first > next) {
             Some(Segment { head, .. }) if head.previous == 0 => format!(
-                "the archive has no log objects {next} to {}: the store was opened without this archive then, \
-                 or the archive was begun anew",
+                "the archive has no log objects {next} to {}: the store was open without this archive at \
+                 that time, or the archive was begun again",
                 head.first - 1
             ),
             Some(Segment { head, .. }) => format!(
@@ -235,7 +238,7 @@ impl History {
             ),
             None if self.reached > next => format!(
                 "the archive lacks log objects {next} to {}: segments are missing at its end, or the store was \
-                 opened without this archive then",
+                 open without this archive at that time",
                 self.reached - 1
             ),
             None => return None,

@@ -116,8 +116,8 @@ fn check_pages(file: &PageFile, missing: Lsn) -> Result<(), Error> {
         // If a damaged page is not replaced by redo, the next reader of the page gets the error.
         if file.read_page(id, &mut page).is_ok() && lsn(&page) >= missing {
             let what = format!(
-                "the log at log object {missing}, and page {id} went home with what came later, so that the store as it \
-                 was before cannot be made of it: the log"
+                "the log at log object {missing}, and page {id} in the page file has later changes, so no \
+                 store with the state before the damage can be made: the log"
             );
             return Err(Error::corrupt(&what));
         }

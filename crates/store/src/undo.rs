@@ -13,7 +13,7 @@ use crate::tree::{Outcome, Reaped};
 /// # Errors
 /// Errors of the pages or the log.
 pub(crate) fn undo_step(engine: &Engine, author: Author, undo: &[u8]) -> Result<Logged, Error> {
-    let damaged = || Error::corrupt("what a log object says about taking it back");
+    let damaged = || Error::corrupt("the undo information of a log object");
     match Undo::decode(undo).map_err(|_| damaged())? {
         Undo::Row { root, key, old } => {
             let tree = engine.tree(root);
@@ -24,7 +24,7 @@ pub(crate) fn undo_step(engine: &Engine, author: Author, undo: &[u8]) -> Result<
             match done {
                 Outcome::Changed(changed) => Ok(changed.logged),
                 Outcome::NoRow | Outcome::Refused => {
-                    Err(Error::corrupt("a tree, where a row is missing that is to be taken back,"))
+                    Err(Error::corrupt("a tree, where a row whose change is to be undone is missing,"))
                 }
             }
         }
@@ -49,7 +49,7 @@ fn empty_tree(engine: &Engine, root: PageId) -> Result<(), Error> {
             Err(Error::Full { .. }) => return Ok(()),
             Ok(Reaped::LongRow { .. } | Reaped::Root) => {
                 return Err(Error::Corrupt {
-                    what: "a table that is not made after all, and has rows,".to_owned(),
+                    what: "a table whose creation is rolled back, but which has rows,".to_owned(),
                     page: Some(root),
                 });
             }

@@ -156,7 +156,7 @@ fn compare_maps(engine: &Engine, reached: &HashSet<PageId>) -> Result<(u64, u64)
                     used += 1;
                     last = page;
                 }
-                (true, false) => return Err(wrong(page, "a page in use that nothing leads to")),
+                (true, false) => return Err(wrong(page, "a page in use that no tree reaches")),
                 (false, true) => return Err(wrong(page, "a page that the map says is free")),
                 (false, false) => {}
             }

@@ -27,7 +27,7 @@ pub(crate) struct Options {
     /// Write a Markdown report to this file
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Rounds a median is taken of
+    /// Rounds; each result is their median
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Transactions per run

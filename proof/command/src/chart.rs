@@ -10,19 +10,19 @@ use duralite_cli::output::print_text;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// A directory with what `bench --csv` has written, or one CSV file whose first column names bars
+    /// A directory with the files of `bench --csv`, or one CSV file whose first column names bars
     #[arg(value_name = "DIR|FILE")]
     source: PathBuf,
-    /// Of a file: where the picture goes; ends in .svg or in .png [default: beside it, with the ending svg]
+    /// For one file: the picture to write; ends in .svg or .png [default: beside the file, ending in .svg]
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Of a file: what stands above the picture [default: the file's name]
+    /// For one file: the title of the picture [default: the file's name]
     #[arg(long, value_name = "TEXT")]
     title: Option<String>,
-    /// Of a file: a logarithmic scale
+    /// For one file: use a logarithmic scale
     #[arg(long)]
     log: bool,
-    /// A PNG beside each SVG, twice as wide and as high in pixels
+    /// Write a PNG beside each SVG, twice as wide and as high in pixels
     #[arg(long, conflicts_with = "output")]
     png: bool,
 }

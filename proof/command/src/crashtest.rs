@@ -37,10 +37,10 @@ pub(crate) struct Options {
     /// Images of power cuts on a real file system to recover, for each engine (needs root)
     #[arg(long, value_name = "N", default_value_t = 0)]
     images: u64,
-    /// The file system for them: ext4, xfs or btrfs
+    /// The file system of those images: ext4, xfs or btrfs
     #[arg(long, value_name = "NAME", default_value = "ext4")]
     file_system: FileSystemKind,
-    /// Its mount options; with nobarrier commits have to be lost
+    /// Mount options of that file system; with nobarrier, commits have to be lost
     #[arg(long, value_name = "OPTIONS", default_value = "")]
     mount_options: String,
     /// Processes to kill, for each engine
@@ -49,8 +49,8 @@ pub(crate) struct Options {
     /// Let every N-th call of a workload fail, each in a run of its own
     #[arg(long, value_name = "N")]
     faults: Option<u64>,
-    /// Leave out every flush, fence and sync in turn, and show which of that is noticed; for so many
-    /// workloads
+    /// For N workloads, leave out every flush, fence and sync in turn, and show which omissions the test
+    /// notices
     #[arg(long, value_name = "N")]
     mutations: Option<u64>,
     /// Steps of a workload
@@ -59,7 +59,7 @@ pub(crate) struct Options {
     /// The first workload's seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Where states that fail are kept
+    /// Directory in which to keep states that fail
     #[arg(long, value_name = "DIR", default_value = "out/crashtest")]
     keep: PathBuf,
     /// Write the results to this file too, as a table in Markdown

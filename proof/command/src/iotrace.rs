@@ -27,14 +27,14 @@ pub(crate) struct Options {
     /// A log elsewhere, or a directory of logs, on the same device
     #[arg(long, value_name = "PATH")]
     log: Vec<PathBuf>,
-    /// Print figures per transaction too, for so many
+    /// The number of transactions that the command runs; print the numbers per transaction too
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     transactions: Option<u64>,
-    /// Draw address over time into this directory: squares (figures 2 and 11 of the paper) and circles
-    /// (figure 12)
+    /// Draw addresses over time into files in this directory: squares (figures 2 and 11 of the paper) and
+    /// circles (figure 12)
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
-    /// Write the kernel's lines to this file, afterwards
+    /// Write the kernel's trace lines to this file when the command has ended
     #[arg(long, value_name = "FILE")]
     raw: Option<PathBuf>,
     /// Print JSON, every request included

@@ -38,13 +38,13 @@ const KILLED: [&str; 5] = ["waldio", "nvwal", "ppl", "scratchpad", "scratchpad-d
     about = "Durable commits, fast: stock SQLite inserts real input, one transaction for each row"
 )]
 struct Options {
-    /// Only the first ROWS rows, and no crowd
+    /// Use only the first ROWS rows, and no crowd
     #[arg(long, value_parser = clap::value_parser!(u32).range(10..))]
     rows: Option<u32>,
-    /// Repeats the kills of a run [default: chosen by chance]
+    /// Seed that repeats the kills of a run [default: random]
     #[arg(long)]
     seed: Option<u64>,
-    /// Where databases and chart go
+    /// Directory for the databases and the chart
     #[arg(long, value_name = "DIR", default_value = "out")]
     out: PathBuf,
     #[command(subcommand)]

@@ -48,16 +48,16 @@ struct Cli {
     /// Directory in memory, for logs in NVRAM
     #[arg(long, default_value = "/dev/shm", value_name = "DIR")]
     memory: PathBuf,
-    /// All rows of all tables, and databases of full size; some hours
+    /// Measure all rows of all tables, with databases of full size; takes some hours
     #[arg(long)]
     full: bool,
-    /// Rounds a median is taken of
+    /// Rounds; each result is their median
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Milliseconds of a run [default: 400, with --full 5000]
     #[arg(long, value_name = "MS")]
     milliseconds: Option<u64>,
-    /// Threads, in tables with one number of them
+    /// Threads, in tables with one number of threads
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=256))]
     threads: u64,
     /// Seconds of a row of `sizes`, for each store, over all its turns
@@ -69,13 +69,13 @@ struct Cli {
     /// MiB of cache in `sizes`
     #[arg(long, default_value_t = 32, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     cache: u64,
-    /// Rows of `sizes` whose name has TEXT in it, such as `ycsb-a-10x`, or is TEXT; may be repeated
+    /// Measure only rows of `sizes` whose names contain TEXT, such as `ycsb-a-10x`; may be repeated
     #[arg(long = "row", value_name = "TEXT")]
     rows: Vec<String>,
-    /// All rows of `sizes`; most of a day
+    /// Measure all rows of `sizes`; takes most of a day
     #[arg(long)]
     all_rows: bool,
-    /// Stores of `sizes`; may be repeated
+    /// Measure only this store in `sizes`; may be repeated
     #[arg(long = "store", value_name = "NAME")]
     stores: Vec<String>,
     /// Write NAME.csv files into this directory, and NAME.svg where a table has a picture

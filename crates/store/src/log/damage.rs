@@ -79,15 +79,16 @@ impl Damage {
             _ => format!("from byte {from}"),
         };
         let whole = match beyond.objects {
-            0 => "nothing whole is behind it".to_owned(),
+            0 => "nothing whole is after it".to_owned(),
             objects => format!(
-                "{objects} log objects are whole behind it, from {} on, with {} commits",
+                "{objects} log objects are whole after it, from {} on, with {} commits",
                 beyond.first, beyond.commits
             ),
         };
         Error::corrupt(&format!(
-            "the log at log object {missing}, which had been durable, ({range}; {before} transactions of the log before it can be \
-             saved; {whole}; `duralite store salvage STORE OUT` makes a store of what was before)"
+            "the log at log object {missing}, which had been durable, ({range}; {before} transactions of the \
+             log before it can be saved; {whole}; `duralite store salvage STORE OUT` makes a store with the \
+             state before the damage)"
         ))
     }
 }

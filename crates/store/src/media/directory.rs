@@ -101,7 +101,7 @@ pub(crate) fn nothing_there(dir: &Path) -> Error {
 fn check_content(dir: &Path) -> Result<(), Error> {
     let not = |why: &str| Error::NotAStore { path: dir.to_owned(), why: why.to_owned() };
     if dir.join(BACKUP).exists() {
-        return Err(not("it is a backup, of which Store::restore makes one"));
+        return Err(not("it is a backup; Store::restore makes a store from it"));
     }
     if dir.join(PAGES).exists() {
         return Ok(());
@@ -109,7 +109,7 @@ fn check_content(dir: &Path) -> Result<(), Error> {
     for entry in fs::read_dir(dir).map_err(|error| Error::io("reading", dir, error))? {
         let name = entry.map_err(|error| Error::io("reading", dir, error))?.file_name();
         if !NAMES.iter().any(|own| *own == name) {
-            return Err(not(&format!("it has {} in it, and no pages", name.to_string_lossy())));
+            return Err(not(&format!("it contains {}, and no file `pages`", name.to_string_lossy())));
         }
     }
     Ok(())

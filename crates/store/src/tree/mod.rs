@@ -108,7 +108,7 @@ fn is_leaf(page: &[u8], id: PageId, above: Option<u8>) -> Result<bool, Error> {
         (PageKind::Leaf, 0) if is_below => Ok(true),
         (PageKind::Inner, 1..) if is_below => Ok(false),
         _ => Err(Error::Corrupt {
-            what: "a tree, which has a page that is none of it,".to_owned(),
+            what: "a tree, which leads to a page of another kind or level,".to_owned(),
             page: Some(id),
         }),
     }
@@ -230,7 +230,10 @@ impl<'a> Tree<'a> {
             drop(leaf);
             self.make_room(key, new.len(), purpose)?;
         }
-        Err(Error::Corrupt { what: "a tree, where splits make no room,".to_owned(), page: Some(self.root) })
+        Err(Error::Corrupt {
+            what: "a tree, where page splits free no space,".to_owned(),
+            page: Some(self.root),
+        })
     }
 
     /// Removes a row.

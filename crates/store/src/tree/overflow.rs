@@ -160,7 +160,10 @@ pub(crate) fn free_chain_step(pager: &Pager, space: &Space, tx: u64, page: PageI
     let next: Lsn = {
         let page = pager.pool.read(page)?;
         if kind(page.bytes()) != PageKind::Overflow {
-            return Err(Error::Corrupt { what: "a long row that goes".to_owned(), page: Some(page.id()) });
+            return Err(Error::Corrupt {
+                what: "a long row that is being freed".to_owned(),
+                page: Some(page.id()),
+            });
         }
         extra(page.bytes())
     };
