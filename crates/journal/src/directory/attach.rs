@@ -158,7 +158,7 @@ fn find_alone(
             break;
         }
     }
-    let what = "a process uses its log without the log's shared memory, which may have been deleted; close \
+    let what = "a process uses this log without its shared memory, which may have been deleted; close \
                 the database in all processes, and open it again";
     Err(JournalError::Busy { path: path.to_path_buf(), what })
 }

@@ -235,7 +235,7 @@ impl Region {
             }
             std::thread::sleep(RegionFile::PAUSE);
         }
-        let what = "another process is extending the region of its log; try again";
+        let what = "another process is extending this region; try again";
         Err(JournalError::Busy { path: self.path.clone(), what })
     }
 

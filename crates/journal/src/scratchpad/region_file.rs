@@ -78,7 +78,7 @@ impl RegionFile {
     }
 
     fn busy(&self) -> JournalError {
-        let what = "another process is deleting the region of its log; try again";
+        let what = "another process is deleting this region; try again";
         JournalError::Busy { path: self.path.clone(), what }
     }
 
@@ -174,7 +174,7 @@ pub(super) fn open_or_make(
             Err(error) => return Err(error),
         }
     }
-    let what = "other processes are creating or deleting the region of its log; try again";
+    let what = "other processes are creating or deleting this region; try again";
     Err(JournalError::Busy { path, what })
 }
 
