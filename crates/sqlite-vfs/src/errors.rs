@@ -70,7 +70,7 @@ impl During {
     }
 }
 
-/// The one place where kinds of error become SQLite's codes.
+/// The one place where kinds of *journal* errors become SQLite's codes. The VFS's own refusals carry theirs.
 fn code_of(kind: ErrorKind, during: During) -> c_int {
     match kind {
         ErrorKind::Full => ffi::FULL,

@@ -18,7 +18,7 @@ use super::header::is_guarded_by;
 use super::lifting::lift;
 use super::places::attach;
 use super::raising::{Raised, raise};
-use super::waits::{in_use, take_alone};
+use super::waits::{out_of_date, take_alone};
 use crate::attachment::{Attachment, Entering};
 use crate::database::{Db, JournalStore, Serving};
 use crate::errors::{During, Failure};
@@ -174,10 +174,10 @@ pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
     }
     if db.attached().is_none() {
         let log_dir = db.log_dir().map_err(Failure::cannot_open)?;
-        let alone = db.lock.sqlites_exclusive().ok_or_else(|| in_use(db))?;
+        let alone = db.lock.sqlites_exclusive().ok_or_else(|| out_of_date(db))?;
         match raise(db, &alone, log_dir)? {
             Raised::Log(attachment) => db.attach(attachment.enter(Entering::Journal)?, Serving::Journal),
-            Raised::LookAgain => return Err(in_use(db)),
+            Raised::LookAgain => return Err(out_of_date(db)),
         }
     }
     let journal = db.attached().and_then(|attachment| attachment.rollback_journal());

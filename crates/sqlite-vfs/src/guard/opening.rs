@@ -42,7 +42,7 @@ use super::header::{Alone, check_journal, is_guarded_by, is_provisional};
 use super::lifting::{forget, lift};
 use super::places::{self, attach};
 use super::raising::{Raised, raise};
-use super::waits::{in_use, take_alone};
+use super::waits::{contended, in_use, out_of_date, take_alone};
 use super::{absorb, helper, journal};
 use crate::attachment::{Attachment, Entering, Use};
 use crate::background::worker;
@@ -139,7 +139,7 @@ fn look<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, 'd>
 /// log needs. `SQLITE_BUSY` where other connections are in the way for longer than
 /// [`crate::database::Db::patience`] lasts.
 pub fn begin(db: &Db) -> Result<c_int, Failure> {
-    let mut opening = Opening { db, turn: None, writer: None, reads_base: false };
+    let mut opening = Opening { db, turn: None, writer: None, reads_base: false, is_in_use: false };
     for tries in 0.. {
         match db.lock.own() {
             Ok(own) => {
@@ -153,7 +153,7 @@ pub fn begin(db: &Db) -> Result<c_int, Failure> {
             Err(code) => return Ok(code),
         }
     }
-    Err(in_use(db))
+    Err(contended(db))
 }
 
 /// Whether the connection that is in the way may be opening or closing the log. With a rollback journal
@@ -187,6 +187,8 @@ struct Opening<'d> {
     /// Whether this user lacks a right that writing an ordinary `-wal` home takes, and so reads the database
     /// as without this library.
     reads_base: bool,
+    /// Whether another connection kept this one from taking EXCLUSIVE at the last try.
+    is_in_use: bool,
 }
 
 impl Opening<'_> {
@@ -236,7 +238,10 @@ impl Opening<'_> {
 
     /// Waits a little before the next step. Nothing is held meanwhile.
     fn again(&self, tries: u32) -> Result<Step, Failure> {
-        if self.db.patience.pause(tries) { Ok(Step::Again) } else { Err(in_use(self.db)) }
+        if self.db.patience.pause(tries) {
+            return Ok(Step::Again);
+        }
+        Err(if self.is_in_use { in_use(self.db) } else { contended(self.db) })
     }
 
     /// Takes the turn among the threads of this process. If another thread has the turn, gives back the lock,
@@ -265,9 +270,9 @@ impl Opening<'_> {
     ) -> Result<Option<Own<'l, BaseFile>>, Failure> {
         let db = self.db;
         let Some(mut own) = self.with_turn(own)? else { return Ok(None) };
-        let Some(alone) = take_alone(db, own.held_mut())? else {
-            return Ok(None);
-        };
+        let alone = take_alone(db, own.held_mut())?;
+        self.is_in_use = alone.is_none();
+        let Some(alone) = alone else { return Ok(None) };
         let Raised::Log(attachment) = raise(db, &alone, log_dir)? else { return Ok(None) };
         // From here on SHARED keeps the guard on.
         drop(alone);
@@ -281,6 +286,7 @@ impl Opening<'_> {
     fn absorb(&mut self, own: Own<'_, BaseFile>) -> Result<(), Failure> {
         let Some(mut own) = self.with_turn(own)? else { return Ok(()) };
         let is_unused = take_alone(self.db, own.held_mut())?.is_some();
+        self.is_in_use = !is_unused;
         drop(own);
         if !is_unused {
             return Ok(());
@@ -342,7 +348,7 @@ impl Opening<'_> {
         }
         drop(own);
         // Another connection uses the database with other settings, or is about to do the same.
-        self.again(tries).or_else(|in_use| Err(if is_guarded_by(db, id)? { refused } else { in_use }))
+        self.again(tries).or_else(|busy| Err(if is_guarded_by(db, id)? { refused } else { busy }))
     }
 }
 
@@ -409,7 +415,7 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
     if let Some(served) = super::controls::open_wal(db)? {
         return Ok(served);
     }
-    let mut held = db.lock.sqlites().ok_or_else(|| in_use(db))?;
+    let mut held = db.lock.sqlites().ok_or_else(|| out_of_date(db))?;
     // In exclusive locking mode SQLite opens a WAL again that it could not checkpoint. That is the log that
     // was kept for the WAL's deletion.
     db.detach_lingering();
@@ -446,10 +452,10 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
                 None => return Err(refused),
             },
             Need::Look => {}
-            Need::Absorb | Need::Writer(_) => return Err(in_use(db)),
+            Need::Absorb | Need::Writer(_) => return Err(out_of_date(db)),
         }
     }
-    Err(in_use(db))
+    Err(contended(db))
 }
 
 fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
@@ -458,7 +464,7 @@ fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
         // Its own use of the log for journals would be in its way.
         db.leave_journal();
         if !used.take_alone(SegmentUse::Wal)? {
-            return Err(in_use(db));
+            return Err(contended(db));
         }
     }
     Ok(Prepared::Log(used))

@@ -33,10 +33,31 @@ pub fn cannot_lock(db: &Db) -> impl Fn(Code) -> Failure + '_ {
     |code| Failure::new(code, format!("cannot lock {}", db.path.display()))
 }
 
-/// The failure when the database cannot be had alone, or not at all just now. The message names the processes
-/// that have it locked, as far as this process can see.
+/// The failure when a connection that does not use the log keeps this VFS from taking EXCLUSIVE. The message
+/// names the processes that have the file locked, as far as this process can see.
 pub fn in_use(db: &Db) -> Failure {
     in_use_by(&db.path, who_locks(db))
+}
+
+/// The failure when other connections of this VFS open, use or close the log, and patience has run out.
+pub fn contended(db: &Db) -> Failure {
+    let path = db.path.display();
+    let reason = format!("other connections open, use or close the log of {path} just now; try again");
+    let message = match who_locks(db) {
+        Some(who) => format!("{reason} (the database is locked in {who})"),
+        None => reason.clone(),
+    };
+    Failure::new(ffi::BUSY, message).because_of(reason)
+}
+
+/// The failure when what SQLite has read under its lock of the file does not hold any more.
+pub fn out_of_date(db: &Db) -> Failure {
+    let path = db.path.display();
+    let message = format!(
+        "what this connection has read of {path} is out of date: the database has changed, or its lock was \
+         given back; begin the transaction again"
+    );
+    Failure::new(ffi::BUSY, message)
 }
 
 /// The same failure for this reason, whether or not a process that has the lock is seen this time.
