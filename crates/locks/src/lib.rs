@@ -19,13 +19,15 @@
 //! **Fairness of WRITE.** SQLite answers *busy* by dropping its snapshot and calling the busy handler, which
 //! sleeps in the VFS. That sleep is [`Holder::wait_for_write`]. The connection queues, is woken when it is
 //! the oldest waiter, and gets the lock *reserved*, so SQLite finds the lock free when it tries again with a
-//! fresh snapshot.
+//! fresh snapshot. A connection that does not sleep there has no place in the queue: one whose busy handler
+//! does not use the VFS, and one that has read in its transaction, for which SQLite asks no busy handler.
 //!
 //! Turns are of time, not of transactions: each hand-over costs a wake-up, and empties SQLite's page cache. A
 //! turn begins with a reservation and lasts for the time given to [`Table::with_turn`]. During it any running
-//! connection may take a free lock although others wait; then the oldest waiter is next. A waiter may take a
-//! free lock during a turn as well. The exception is a waiter that is known to come back at once: it leaves
-//! the lock to the connection that has the turn, as long as that one keeps coming back too.
+//! connection may take a free lock although others wait; then the oldest waiter is next, and any other
+//! connection is told that WRITE is *busy* even while it is free. A waiter may take a free lock during a turn
+//! as well. The exception is a waiter that is known to come back at once: it leaves the lock to the connection
+//! that has the turn, as long as that one keeps coming back too.
 //!
 //! A connection that gives the lock back wakes the oldest waiter, unless the turn is not over and the
 //! connection always comes back at once. If it does not come back this time, the oldest waiter's sleep ends
