@@ -11,7 +11,7 @@ use duralite_journal::home::NoDatabase;
 use duralite_journal::media::MediaSet;
 use duralite_journal::{
     DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, JournalError, Log, LogDirectory, directory,
-    nvwal, ppl, scratchpad, waldio,
+    engines, nvwal, ppl, scratchpad, waldio,
 };
 use duralite_logfmt::LogId;
 
@@ -55,6 +55,13 @@ fn refusal(engine: &'static Descriptor, version: u32, log: &str) -> JournalError
     assert_eq!(walked.to_string(), error.to_string());
     assert!(contents(dir.path()) == before, "{engine:?} {version}: something has changed");
     error
+}
+
+#[test]
+fn every_engine_is_here() {
+    for engine in engines::ENGINES {
+        assert!(FORMATS.iter().any(|(here, ..)| here.name == engine.name), "no versions of {engine:?}");
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod limits;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use duralite_journal::engines::ENGINES;
 use limits::{constants, dependencies, files, functions};
 
 const FILE_LINES: usize = 600;
@@ -69,9 +70,10 @@ fn every_dependency_is_used() {
 
 #[test]
 fn format_documents_have_the_constants_of_the_code() {
-    let formats = ["nvwal", "waldio", "ppl", "scratchpad", "page_change", "store"];
-    for format in formats {
-        let of_others: Vec<&str> = formats.into_iter().filter(|other| *other != format).collect();
+    let engines = ENGINES.iter().map(|engine| engine.name);
+    let formats: Vec<&str> = engines.chain(["page_change", "store"]).collect();
+    for format in formats.iter().copied() {
+        let of_others: Vec<&str> = formats.iter().copied().filter(|other| *other != format).collect();
         let code = constants::in_code(format, &of_others);
         let name = format.replace('_', "-");
         let document = constants::in_document(&name);

@@ -10,6 +10,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
+use duralite_journal::engines::ENGINES;
+
 /// A module's path from the crate's root; empty for the root.
 type Module = Vec<String>;
 
@@ -439,16 +441,44 @@ fn circles_are_found_however_they_are_written() {
     assert_eq!(folders, ["a -> b -> a"]);
 }
 
-/// Code that needs an engine asks the registry. No other code depends on which engines exist.
+/// Code that needs an engine asks the registry. No other code of `journal` depends on which engines exist.
 #[test]
 fn the_registry_alone_names_the_engines() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/journal/src/lib.rs");
     let uses = uses_of_folders(&Modules::of(&root).uses());
-    for engine in ["nvwal", "waldio", "ppl", "scratchpad"] {
-        let engine = vec![engine.to_owned()];
+    for engine in ENGINES {
+        let engine = vec![engine.name.to_owned()];
         let users: Vec<_> =
             uses.iter().filter(|(_, used)| used.contains(&engine)).map(|(user, _)| user).collect();
         assert_eq!(users, [&["engines"]], "who names {engine:?}");
+    }
+}
+
+/// The lists that decide what is tested, and that no compiler checks: file, beginning, and what follows a
+/// name. CONTRIBUTING.md has all places that list engines.
+const LISTS: [(&str, &str, &str); 6] = [
+    ("scripts/test", "for engine in ", ""),
+    ("scripts/proof", "all_engines=", ""),
+    ("scripts/fuzz", "targets=", "_recover"),
+    ("python/tests/dropin/harness.py", "ENGINES = ", ""),
+    ("python/tests/versions/sqlite.py", "ENGINES = ", ""),
+    ("crates/cli/src/launch.rs", "Where the log goes: ", ""),
+];
+
+#[test]
+fn lists_of_engines_have_every_engine() {
+    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for (file, beginning, suffix) in LISTS {
+        let text = std::fs::read_to_string(workspace.join(file)).unwrap();
+        let (_, rest) = text.split_once(beginning).unwrap_or_else(|| panic!("{file}: no {beginning:?}"));
+        let list = rest.split([')', ';', '}']).next().unwrap_or_default();
+        let words: Vec<&str> = list.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+        for engine in ENGINES {
+            let name = format!("{}{suffix}", engine.name);
+            // The other tests run on the first engine without being told.
+            let is_default = file == "scripts/test" && engine.name == ENGINES[0].name;
+            assert!(is_default || words.contains(&name.as_str()), "{file}: {beginning:?} lacks {name}");
+        }
     }
 }
 
