@@ -1,6 +1,8 @@
 //! An engine's descriptor: everything that the rest of the product knows about an engine.
 //!
-//! A new engine is a module with a descriptor, a document of its format, and a line in [`crate::engines`].
+//! A new engine is a module with a descriptor, a document of its format, and a line in [`crate::engines`]. Inside this
+//! crate only that registry names engines. Tests, scripts and documents list them too: see CONTRIBUTING.md, "Adding an
+//! engine".
 
 use std::fmt;
 use std::fs::File;
