@@ -270,9 +270,9 @@ impl Opening<'_> {
     ) -> Result<Option<Own<'l, BaseFile>>, Failure> {
         let db = self.db;
         let Some(mut own) = self.with_turn(own)? else { return Ok(None) };
-        let alone = take_alone(db, own.held_mut())?;
-        self.is_in_use = alone.is_none();
-        let Some(alone) = alone else { return Ok(None) };
+        self.is_in_use = true;
+        let Some(alone) = take_alone(db, own.held_mut())? else { return Ok(None) };
+        self.is_in_use = false;
         let Raised::Log(attachment) = raise(db, &alone, log_dir)? else { return Ok(None) };
         // From here on SHARED keeps the guard on.
         drop(alone);
