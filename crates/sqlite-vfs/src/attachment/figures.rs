@@ -1,4 +1,5 @@
-//! The metrics of a process's use of a log, for other processes that look on.
+//! Acknowledging a commit: this process tells the others which commit was acknowledged last. Here too are the
+//! metrics of a process's use of a log, for other processes that look on.
 
 use duralite_journal::engine::Fill;
 use duralite_journal::figures::Counter;

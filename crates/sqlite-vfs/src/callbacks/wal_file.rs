@@ -178,6 +178,7 @@ unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
 
 unsafe extern "C" fn sync(file: *mut File, _flags: c_int) -> c_int {
     with_wal!(file, ffi::IOERR_FSYNC, |wal| {
+        // This makes nothing durable: `Db::wait_durable` waits for the transaction that the commit frame has sealed.
         let synced = wal.attachment.log().sync(&wal.db.base);
         wal.answer(During::Sync, synced.map(|()| ffi::OK))
     })
