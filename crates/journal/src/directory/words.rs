@@ -42,7 +42,8 @@ pub const HOME_WRITES: u64 = 56;
 /// One more than the value of [`HOME_WRITES`] when the last successful sync of the file began; 0 if there was none.
 pub const HOME_SYNCED: u64 = 64;
 
-/// Not 0 once the log and the guard are known to be durable, and the guard not to be provisional.
+/// Not 0 once the log's file and the guard are known to be durable, and the guard not to be provisional. It says nothing
+/// about single commits: the word of the same name in `group/words.rs` says up to which byte they survive a power loss.
 pub const HARDENED: u64 = 80;
 
 /// Not 0 once a process has seen that the log was deleted while it was in use: no process commits to the log any more.
