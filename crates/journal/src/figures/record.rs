@@ -20,7 +20,7 @@ pub enum Counter {
     Checkpoints,
     /// Groups that this process has written as leader, each with one write and at most one flush.
     Groups,
-    /// Transactions in those groups.
+    /// Transactions in those groups, as [`Led::transactions`] counts them.
     Grouped,
 }
 

@@ -77,7 +77,8 @@ pub(crate) trait Framing: Send + Sync {
     fn placeholder(&self, generation: u64, time_ms: u64) -> Vec<u8>;
 
     /// Completes the header of a closed group that is about to be written at an offset of the file. `ordered` says
-    /// whether everything before the group is durable. Returns the number of transactions in the group.
+    /// whether everything before the group is durable. Returns the number of transactions in the group, for metrics, or 1
+    /// where counting them would cost too much.
     ///
     /// # Errors
     /// `Corrupt`.

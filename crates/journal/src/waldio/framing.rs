@@ -41,6 +41,7 @@ impl Framing for WaldioFraming {
         ordered: bool,
     ) -> Result<u64, JournalError> {
         if self.layout == Layout::Embedded {
+            // A group may hold more transactions. Only decoding all its frames, checksums included, would count them.
             return Ok(1);
         }
         let corrupt = |what| JournalError::Corrupt { offset, what };
