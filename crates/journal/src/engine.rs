@@ -105,20 +105,21 @@ impl Ticket {
 pub struct Led {
     /// Groups that this process has written as leader.
     pub groups: u64,
-    /// Transactions in those groups.
+    /// Transactions in those groups. `waldio` counts each group of the layout `embedded` as one.
     pub transactions: u64,
 }
 
 /// Makes sealed transactions durable, without the lock of the stream that sealed them.
 pub trait DurabilityWaiter: Send + Sync {
-    /// Returns when the transaction is durable.
+    /// Returns when the transaction is as durable as the log's `durability` makes it: with `durability=normal` it is
+    /// only written.
     ///
     /// # Errors
-    /// When the transaction could not be made durable: then no transaction sealed after it is durable either
-    /// (invariant 9).
+    /// When the transaction could not be made durable. Whether it is durable is then in doubt until the log is attached
+    /// anew, and no transaction sealed after it is acknowledged (invariant 9).
     fn wait(&self, ticket: Ticket) -> Result<(), JournalError>;
 
-    /// Returns when everything sealed before the call is durable.
+    /// Returns when everything sealed before the call is as durable as [`DurabilityWaiter::wait`] makes it.
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
@@ -298,14 +299,16 @@ pub trait LogWriter: Send {
     /// `Corrupt`.
     fn discard_staged(&mut self) -> Result<(), JournalError>;
 
-    /// Seals the staged frames. On return every process can see them. They are durable too (but see
-    /// [`crate::SyncMode::Async`]), unless `seal` returns a ticket to wait for.
+    /// Seals the staged frames. On return every process can see them. A ticket is what the committer waits with until they
+    /// are durable ([`DurabilityWaiter::wait`]). `None`: nothing to wait for. The transaction is durable already, or Group
+    /// Synch or [`crate::SyncMode::Async`] acknowledges it before it is durable.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: nothing is committed.
     fn seal(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
 
-    /// The waiter that makes sealed transactions durable; `None` where sealing does so itself.
+    /// The waiter that makes sealed transactions durable; `None` where no commit waits, because sealing makes a
+    /// transaction durable (but see [`crate::SyncMode::Async`]).
     fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>>;
 
     /// Makes every committed frame durable, where sealing alone does not (invariant 5).

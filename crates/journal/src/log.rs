@@ -239,13 +239,15 @@ impl Log {
         &self.segment
     }
 
-    /// The waiter that makes sealed transactions durable; `None` where the write that seals a transaction also makes it durable.
+    /// The waiter that makes sealed transactions durable; `None` where no commit waits, because the write that seals a transaction makes it
+    /// durable (but see [`crate::SyncMode::Async`]).
     #[must_use]
     pub fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>> {
         self.stream.engine().durability_waiter()
     }
 
-    /// The ticket of the transaction that the last write sealed; `None` when that transaction is durable.
+    /// The ticket of the transaction that the last write sealed. `None`: nothing to wait for. The transaction is durable already, or Group
+    /// Synch or [`crate::SyncMode::Async`] acknowledges it before it is durable.
     pub fn take_ticket(&mut self) -> Option<Ticket> {
         self.stream.take_ticket()
     }
@@ -314,8 +316,8 @@ impl Log {
         Ok(outside.is_live())
     }
 
-    /// Processes a write by SQLite. If the write completes a commit frame, the transaction is sealed on return, and durable unless there is
-    /// a ticket to wait for. Before a write at offset 0 the caller has synced the database file (invariant 6).
+    /// Processes a write by SQLite. If the write completes a commit frame, the transaction is sealed on return; [`Log::take_ticket`] says
+    /// whether there is anything to wait for. Before a write at offset 0 the caller has synced the database file (invariant 6).
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached` and `Busy` fail this write only; anything else poisons the log.

@@ -117,7 +117,8 @@ impl<E: Engine> WalStream<E> {
         &mut self.engine
     }
 
-    /// The ticket of the transaction sealed last, unless it was taken before.
+    /// The ticket of the transaction sealed last, unless it was taken before. `None`: nothing to wait for. The transaction is durable
+    /// already, or Group Synch or [`crate::SyncMode::Async`] acknowledges it before it is durable.
     pub fn take_ticket(&mut self) -> Option<Ticket> {
         self.ticket.take()
     }
@@ -172,8 +173,8 @@ impl<E: Engine> WalStream<E> {
         Ok(done)
     }
 
-    /// Processes a write by SQLite. A write that completes a commit frame seals the transaction: the transaction is durable on return, or
-    /// once the caller has waited for its ticket. A write at offset 0 starts the log over: the caller has synced the database file before
+    /// Processes a write by SQLite. A write that completes a commit frame seals the transaction; [`WalStream::take_ticket`] says whether
+    /// there is anything to wait for. A write at offset 0 starts the log over: the caller has synced the database file before
     /// (invariant 6).
     ///
     /// # Errors

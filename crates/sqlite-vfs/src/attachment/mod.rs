@@ -365,7 +365,7 @@ impl Attachment {
         self.segment.index_region(number, extend)
     }
 
-    /// Waits until a sealed transaction is durable.
+    /// Waits until a sealed transaction is as durable as the log's `durability` makes it.
     pub fn wait(&self, ticket: Ticket) -> Result<(), JournalError> {
         self.durability_waiter().map_or(Ok(()), |committer| committer.wait(ticket))
     }

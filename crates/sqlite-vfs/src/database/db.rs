@@ -150,7 +150,8 @@ impl State {
 
 /// A transaction in the log that all processes can see.
 struct Sealed {
-    /// What this connection waits for until the transaction is durable; `None` when it is durable already.
+    /// What this connection waits with until the transaction is durable. `None`: nothing to wait for. The
+    /// transaction is durable already, or Group Synch or `sync=async` acknowledges it before it is durable.
     ticket: Option<Ticket>,
     /// The transaction's name for [`Attachment::acknowledge`].
     commit: u64,
@@ -514,7 +515,7 @@ impl Db {
         self.kept.swap(false, Ordering::Relaxed)
     }
 
-    /// Writes to the log for SQLite. A transaction that this completes is sealed, and durable only after
+    /// Writes to the log for SQLite. A transaction that this completes is sealed, and may be durable only after
     /// [`Db::wait_durable`] (invariant 4).
     pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), JournalError> {
         if let Some(now_ns) = self.commit_clock.written(offset, || attachment.clock_ns()) {
