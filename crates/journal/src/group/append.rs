@@ -29,7 +29,7 @@ impl Content<'_> {
 /// The place that a transaction gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Placing {
-    /// Position of the transaction's first byte.
+    /// Byte position of the transaction's first byte.
     pub(crate) at: u64,
     /// Whether the transaction begins a group.
     pub(crate) starts_group: bool,
@@ -94,7 +94,7 @@ impl Group {
         Err(JournalError::Unexpected("a transaction of a generation that is over"))
     }
 
-    /// Whether the ring has space up to a position: its oldest bytes may be overwritten only once they are durable.
+    /// Whether the ring has space up to a byte position: its oldest bytes may be overwritten only once they are durable.
     fn is_free(&self, end: u64) -> bool {
         end.next_multiple_of(self.block_bytes()) <= self.durable().position + RING_BYTES
     }
@@ -112,7 +112,7 @@ impl Group {
         self.is_free(at + bytes) && (!tail.closed || self.may_open_behind(tail))
     }
 
-    /// Makes sure that the file reaches to a position, even after a power loss.
+    /// Makes sure that the file reaches to a byte position, even after a power loss.
     pub(crate) fn reserve(&self, end: u64) -> Result<(), JournalError> {
         let offset = self.offset_of(self.generation(), end).next_multiple_of(self.block_bytes());
         if offset > self.get(LENGTH) {
@@ -178,17 +178,17 @@ impl Group {
         Ok(())
     }
 
-    /// The place of a transaction that bypasses the ring. On return everything before it is durable, and the last group
-    /// is closed.
+    /// The byte position of a transaction that bypasses the ring. On return everything before it is durable, and the
+    /// last group is closed.
     pub(crate) fn begin_direct(&self) -> Result<u64, JournalError> {
         self.drain()?;
         self.refuse_during_switch()?;
         Ok(self.group_start(self.tail().position))
     }
 
-    /// Seals a group that was written to the device, bypassing the ring, at the place that [`Group::begin_direct`]
-    /// gave. The group is as durable as groups are. No other process appends meanwhile, so there is nothing for a
-    /// leader to write.
+    /// Seals a group that was written to the device, bypassing the ring, at the byte position that
+    /// [`Group::begin_direct`] gave. The group is as durable as groups are. No other process appends meanwhile, so there
+    /// is nothing for a leader to write.
     pub(crate) fn publish_direct(&self, end: u64) -> Result<Ticket, JournalError> {
         self.check()?;
         let (word, durable) = (self.get(TAIL), self.get(DURABLE));

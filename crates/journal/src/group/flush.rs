@@ -34,7 +34,7 @@ impl Group {
         }
     }
 
-    /// Makes durable everything that is sealed now, unless another process has taken over.
+    /// Makes durable everything that is sealed now, unless another thread has taken over the lead.
     pub(super) fn flush(&self, leader: &Leader<'_>) -> Result<(), JournalError> {
         self.check()?;
         let goal = self.tail().position;
@@ -58,7 +58,8 @@ impl Group {
         Ok(self.made_durable(durable, Mark { position: end, group, closed: false }))
     }
 
-    /// Publishes that the group after `before` is durable, unless another process has done so.
+    /// Publishes to all processes that the group after `before` is durable, unless another leader has done so. With
+    /// `durability=normal` it is only written.
     pub(super) fn made_durable(&self, before: u64, mark: Mark) -> bool {
         if self.exchange(DURABLE, before, mark.pack()).is_err() {
             return false;

@@ -1,5 +1,5 @@
-//! The interface between group commit and the log that it serves. Group commit knows positions, groups and generations,
-//! but no format.
+//! The interface between group commit and the log that it serves. Group commit knows byte positions, groups and
+//! generations, but no format.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub(crate) struct Generation {
     pub(crate) retired: bool,
     /// The least length of the file in bytes.
     pub(crate) file_bytes: u64,
-    /// Transactions sealed before this generation.
+    /// Transactions sealed before this generation: the log's position, not a byte position.
     pub(crate) position: u64,
     /// When the generation began, in milliseconds since 1970.
     pub(crate) time_ms: u64,
@@ -62,7 +62,7 @@ pub(crate) struct NewGeneration {
     pub(crate) retired: bool,
     /// The number of bytes to which the file may be shrunk; `None` to keep its length.
     pub(crate) keep_bytes: Option<u64>,
-    /// Transactions sealed before the new generation.
+    /// Transactions sealed before the new generation: the log's position, not a byte position.
     pub(crate) position: u64,
     /// When the new generation begins, in milliseconds since 1970.
     pub(crate) time_ms: u64,

@@ -1,12 +1,12 @@
 //! The leader lock: who holds it, and for how long.
 //!
-//! **The word.** `LEADER` holds the process slot of the leader, and an epoch that every acquisition advances. So no two
-//! leaders ever hold the same word. A process that frees the word, or takes it over, compares all of it. If that
-//! process has slept in between, its late exchange finds another word and does nothing.
+//! **The word.** The leader is a thread. `LEADER` holds the slot of its process, and an epoch that every acquisition
+//! advances. So no two leaders ever hold the same word. A thread that frees the word, or takes it over, compares all of
+//! it. If that thread has slept in between, its late exchange finds another word and does nothing.
 //!
-//! **Stopped leaders.** A process that is stopped while it leads (SIGSTOP, a frozen container) holds the word and
-//! cannot be told from a slow one. After a while another process takes the word over, and writes the same group again.
-//! The stopped process may still do one write when it continues, long after. Before that write it checked that its
+//! **Stopped leaders.** A process that is stopped while one of its threads leads (SIGSTOP, a frozen container) holds the
+//! word and cannot be told from a slow one. After a while another thread takes the word over, and writes the same group
+//! again. The stopped thread may still do one write when it continues, long after. Before that write it checked that its
 //! group was the oldest that was not durable. So it writes the bytes of that group, which do no harm where they already
 //! are. They would do harm if the place had been reused, which takes a new generation. So each process counts in a word
 //! how many of its threads may write, and a new generation waits until no other living process has such a thread
@@ -32,7 +32,7 @@ pub(super) struct Leader<'a> {
 }
 
 impl Leader<'_> {
-    /// Whether no other process has taken over.
+    /// Whether no other thread has taken over.
     pub(super) fn leads(&self) -> bool {
         self.group.get(LEADER) == self.token
     }

@@ -1,17 +1,22 @@
-//! Group commit: sealed transactions wait in shared memory, and one committer, the leader, writes them for all.
+//! Group commit: sealed transactions wait in shared memory, and one thread, the leader, writes them for all.
 //!
-//! **Positions.** A transaction's place is a position, which only grows while processes share the segment. A generation
-//! maps its positions to the file, from [`Geometry::data_offset`] on. The ring in the segment holds the bytes of the
-//! newest positions, in the form that they get on the device.
+//! **Byte positions.** A transaction's place is a byte position, which only grows while processes share the segment. A
+//! generation maps its byte positions to the file, from [`Geometry::data_offset`] on. The ring in the segment holds the
+//! newest bytes, in the form that they get on the device. In this folder `position` is a byte position, except in
+//! [`Generation`], [`NewGeneration`] and the word `INTENT_POSITION`: there it is the log's position, a number of
+//! transactions.
 //!
 //! **Words.** `TAIL` is the end of the last sealed transaction, `DURABLE` the end of the last durable group. Both carry
 //! a group number, and `TAIL` also whether its group is closed. The holder of SQLite's WRITE lock appends: it writes to
 //! the ring after `TAIL` and moves `TAIL` by one compare-and-exchange. The holder of the leader lock closes the open
 //! group by another compare-and-exchange, writes the group with one write, and moves `DURABLE`. Either process may die
 //! at any instruction. Before its exchange nothing has happened. After the exchange the words say what is left to do,
-//! and the next leader redoes it from the ring (invariants 4, 7, 9). Another process may replace a leader that is
-//! stopped: see [`lead`]. While a closed group is not yet durable, the next group may already be open; `ENDS` then says
-//! where the closed group ends.
+//! and the next leader redoes it from the ring (invariants 4, 7, 9). Another thread may replace a leader whose process
+//! is stopped: see [`lead`]. While a closed group is not yet durable, the next group may already be open; `ENDS` then
+//! says where the closed group ends.
+//!
+//! **The leader** is a thread: a committer, mostly, or another thread that needs everything sealed to be durable. The
+//! leader word holds the slot of its process.
 //!
 //! **Sleeping.** A committer sleeps on one of two words, chosen by the parity of its group: at any time at most one
 //! closed and one open group are not durable. The leader wakes its whole group, and one committer of the next group to
@@ -173,12 +178,12 @@ impl Group {
         self.get(GENERATION)
     }
 
-    /// End of the last sealed transaction.
+    /// End of the last sealed transaction, a byte position.
     pub(crate) fn sealed(&self) -> u64 {
         self.tail().position
     }
 
-    /// End of the last durable group.
+    /// End of the last durable group, a byte position.
     pub(crate) fn durable_end(&self) -> u64 {
         self.durable().position
     }
@@ -189,17 +194,17 @@ impl Group {
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 
-    /// The position at which a generation begins.
+    /// The byte position at which a generation begins.
     pub(crate) fn start_of(&self, generation: u64) -> u64 {
         self.get(STARTS[(generation % 2) as usize])
     }
 
-    /// The file offset of a position of a generation.
+    /// The file offset of a byte position of a generation.
     pub(crate) fn offset_of(&self, generation: u64, position: u64) -> u64 {
         position.wrapping_sub(self.start_of(generation)).wrapping_add(self.geometry.data_offset)
     }
 
-    /// The position of a group that is appended after `end`.
+    /// The byte position of a group that is appended after `end`.
     fn group_start(&self, end: u64) -> u64 {
         end.next_multiple_of(self.block_bytes()).max(self.start_of(self.generation()))
     }

@@ -29,7 +29,7 @@ impl Group {
         in_ring(self.get(FRONTIER))
     }
 
-    /// The position before which all bytes have left the ring: they are on the device.
+    /// The byte position before which all bytes have left the ring: they are on the device.
     pub(crate) fn past_ring(&self) -> u64 {
         self.get(DIRECT_END).max(self.get(FRONTIER).saturating_sub(RING_BYTES))
     }

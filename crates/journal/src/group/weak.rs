@@ -14,7 +14,7 @@ use super::*;
 const DATA_OFFSET: u64 = 3 * AREA_BYTES;
 const OLD: [u8; 16] = [1; 16];
 const NEW: [u8; 16] = [2; 16];
-/// The position of the old bytes, and a later position that has the same place in the ring.
+/// The byte position of the old bytes, and a later one that has the same place in the ring.
 const AT: u64 = DATA_OFFSET;
 const AGAIN: u64 = AT + RING_BYTES;
 

@@ -19,7 +19,7 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// Returns `len` bytes from a position on. If the buffer does not hold them, calls `read` to fill the buffer from that
+    /// Returns `len` bytes from a byte position on. If the buffer does not hold them, calls `read` to fill the buffer from that
     /// position on. The log has `at_once` bytes there that can be read in one piece, so `read` may be called for more than `len`
     /// bytes.
     ///
@@ -53,7 +53,7 @@ impl Ahead {
         self.at = at;
     }
 
-    /// Fills the buffer with `len` bytes from a position on, by `read`. If `read` returns `false`, because the bytes have left
+    /// Fills the buffer with `len` bytes from a byte position on, by `read`. If `read` returns `false`, because the bytes have left
     /// the ring, the buffer is empty afterwards.
     pub(super) fn fill(&mut self, at: u64, len: usize, read: impl FnOnce(&mut [u8]) -> bool) {
         self.bytes.resize(len, 0);

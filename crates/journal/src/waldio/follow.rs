@@ -24,7 +24,7 @@ const AT_HAND: u64 = 64 << 10;
 struct Window(Ahead);
 
 impl Window {
-    /// Returns `len` bytes from a position on. More may be read in the same piece: the bytes before `end`, and all that have left
+    /// Returns `len` bytes from a byte position on. More may be read in the same piece: the bytes before `end`, and all that have left
     /// the ring.
     fn get(&mut self, log: &Waldio, from: u64, len: u32, end: u64) -> Result<&[u8], JournalError> {
         let at_once = end.max(log.group.past_ring()).saturating_sub(from);
@@ -39,7 +39,7 @@ impl Window {
         self.get(log, from, len, end)
     }
 
-    /// Returns `N` bytes from a position on.
+    /// Returns `N` bytes from a byte position on.
     fn array<const N: usize>(&mut self, log: &Waldio, from: u64) -> Result<[u8; N], JournalError> {
         let bytes = self.get(log, from, N as u32, 0)?.first_chunk();
         bytes.copied().ok_or_else(|| log.damaged(from, "a transaction's records"))
@@ -66,7 +66,7 @@ impl Waldio {
         followed
     }
 
-    /// Applies the transactions of a group that recovery has just read. During recovery a position is an offset in the file.
+    /// Applies the transactions of a group that recovery has just read. During recovery a byte position is an offset in the file.
     pub(super) fn take_in_group(&mut self, group: &CheckedGroup<'_>) -> Result<(), JournalError> {
         self.window.put(group.at, group.bytes);
         // The bytes between the last group and this one are padding.
@@ -162,7 +162,7 @@ impl Waldio {
         Ok(end)
     }
 
-    /// Returns where the group ends that begins at a position and bypassed the ring. The group's header is on the device: its
+    /// Returns where the group ends that begins at a byte position and bypassed the ring. The group's header is on the device: its
     /// writer writes it before it seals the transaction.
     fn end_of_group(&self, at: u64) -> Result<u64, JournalError> {
         let mut head = [0; GROUP_HEADER_BYTES as usize];

@@ -34,7 +34,7 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
         Self { block, scope, bytes: Vec::new(), at: 0, size: 0, reader: None, is_single: false }
     }
 
-    /// Returns `len` bytes from a position on.
+    /// Returns `len` bytes from a byte position on.
     ///
     /// # Errors
     /// Those of [`Block::read`]. An error of a piece that was read ahead is returned when the caller asks for that piece.

@@ -276,7 +276,7 @@ impl Waldio {
         Committed { last_frame, db_pages, checksum: None, sequence: self.sequence + 1, time_ms: 0 }
     }
 
-    /// Writes the frames of a transaction to the device from a position on, bypassing the ring. Only the last write waits for
+    /// Writes the frames of a transaction to the device from a byte position on, bypassing the ring. Only the last write waits for
     /// durability: without any one of its frames the transaction is not committed.
     fn write_frames(
         &mut self,
