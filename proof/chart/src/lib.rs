@@ -9,6 +9,7 @@ mod figures;
 mod legend;
 mod lines;
 mod picture;
+#[cfg(feature = "png")]
 mod png;
 mod scale;
 mod style;
@@ -16,4 +17,5 @@ mod table;
 
 pub use draw::{draw_known, draw_known_in, draw_table};
 pub use figures::is_known;
+#[cfg(feature = "png")]
 pub use png::png_beside;

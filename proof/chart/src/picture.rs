@@ -4,8 +4,6 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-use crate::png;
-
 /// The formats of a picture file.
 #[derive(Clone, Copy)]
 pub(crate) enum Format {
@@ -35,7 +33,12 @@ impl Format {
     pub(crate) fn write(self, path: &Path, svg: &str) -> Result<()> {
         let bytes = match self {
             Self::Svg => svg.as_bytes().to_vec(),
-            Self::Png => png::of_svg(svg).with_context(|| format!("cannot draw {}", path.display()))?,
+            #[cfg(feature = "png")]
+            Self::Png => {
+                crate::png::of_svg(svg).with_context(|| format!("cannot draw {}", path.display()))?
+            }
+            #[cfg(not(feature = "png"))]
+            Self::Png => bail!("{}: this program draws SVG files only", path.display()),
         };
         std::fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
     }

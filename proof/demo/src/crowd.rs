@@ -1,31 +1,92 @@
 //! Many concurrent connections: stock SQLite starves all but one.
 
-use std::process::Command;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use serde_json::Value;
+use anyhow::{Result, anyhow};
+use rusqlite::ErrorCode;
 
+use crate::modes::{self, Mode};
 use crate::scene::Scene;
-use crate::screen::{say, table};
-use crate::stock;
+use crate::screen::{grouped, say, table};
 
-/// Runs the corresponding measurement of `duralite bench`, and prints the result.
+const CONNECTIONS: usize = 16;
+const TIME: Duration = Duration::from_secs(2);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
+const INSERT: &str = "INSERT INTO characters(code, name) VALUES('U+0041', 'LATIN CAPITAL LETTER A')";
+
+/// What one connection did.
+#[derive(Default)]
+struct Share {
+    commits: u64,
+    worst: Duration,
+    busy: u64,
+}
+
+/// Lets many connections commit on stock SQLite and on Duralite, and prints what each did.
 ///
 /// # Errors
-/// If the measurement fails, or after an interrupt.
+/// An error of SQLite, or an interrupt.
 pub(crate) fn run(scene: &Scene) -> Result<()> {
-    say("\nMany writers at once, two seconds each (busy timeout 20 s) ...")?;
-    let mut command = Command::new(stock::built("duralite")?);
-    command.args(["bench", "--json", "--rounds", "1", "--dir"]);
-    command.arg(scene.databases().join("crowd")).arg("waldio_crowds");
-    let answer = scene.processes.output(&mut command)?;
-    if !answer.status.success() {
-        bail!("duralite bench: {}", String::from_utf8_lossy(&answer.stderr).trim());
+    say(&format!(
+        "\n{CONNECTIONS} writers at once, {} s each (busy timeout {} s) ...",
+        TIME.as_secs(),
+        BUSY_TIMEOUT.as_secs()
+    ))?;
+    let (mut rows, mut stock) = (Vec::new(), None);
+    for mode in ["warm", "waldio"] {
+        let mode = modes::find(mode)?;
+        let shares = measure(scene, mode)?;
+        let commits: u64 = shares.iter().map(|share| share.commits).sum();
+        let rate = commits as f64 / TIME.as_secs_f64();
+        let slowest = shares.iter().map(|share| share.commits).min().unwrap_or(0) as f64;
+        let worst = shares.iter().map(|share| share.worst).max().unwrap_or_default();
+        let label = if mode.settings.is_none() { "stock SQLite, WAL" } else { mode.label };
+        rows.push(vec![
+            label.to_owned(),
+            grouped(rate.round()),
+            format!("{:.1}x", rate / *stock.get_or_insert(rate)),
+            format!("{:.2}", slowest * CONNECTIONS as f64 / commits.max(1) as f64),
+            grouped((worst.as_secs_f64() * 1e3).round()),
+            shares.iter().map(|share| share.busy).sum::<u64>().to_string(),
+        ]);
     }
-    let report: Value = serde_json::from_slice(&answer.stdout).context("what duralite bench printed")?;
-    let rows: Vec<Vec<String>> = serde_json::from_value(report["tables"][0]["rows"].clone())?;
-    let rows: Vec<_> =
-        rows.into_iter().filter(|row| row.get(1).is_some_and(|what| !what.contains("embedded"))).collect();
-    let heading = ["", "", "commits/s", "of stock", "slowest / mean", "worst commit, ms", "SQLITE_BUSY"];
-    say(&table(&heading, &rows))
+    say(&table(&["", "commits/s", "of stock", "slowest / mean", "worst commit, ms", "SQLITE_BUSY"], &rows))
+}
+
+fn measure(scene: &Scene, mode: &Mode) -> Result<Vec<Share>> {
+    let database = scene.database(&format!("crowd-{}", mode.key));
+    // Keeps the log open from the first connection to the last.
+    let kept = mode.open(&database, scene.pool(), true)?;
+    let barrier = Barrier::new(CONNECTIONS);
+    let work = || -> Result<Share> {
+        let opened = mode.open(&database, scene.pool(), true);
+        barrier.wait();
+        let conn = opened?;
+        conn.busy_timeout(BUSY_TIMEOUT)?;
+        let mut insert = conn.prepare(INSERT)?;
+        let (mut share, start) = (Share::default(), Instant::now());
+        while start.elapsed() < TIME && !scene.processes.is_interrupted() {
+            let begun = Instant::now();
+            match insert.execute([]) {
+                Ok(_) => share.commits += 1,
+                Err(rusqlite::Error::SqliteFailure(error, _)) if error.code == ErrorCode::DatabaseBusy => {
+                    share.busy += 1;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            share.worst = share.worst.max(begun.elapsed());
+        }
+        Ok(share)
+    };
+    let shares = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(work)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow!("a writer panicked"))))
+            .collect()
+    });
+    drop(kept);
+    scene.processes.check()?;
+    shares
 }

@@ -4,7 +4,7 @@ use std::io::{Write, stdout};
 use std::time::Instant;
 
 use anyhow::Result;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use indicatif::{HumanCount, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// Prints a line.
 ///
@@ -58,15 +58,7 @@ impl Progress {
 
 /// A number without decimals, with commas between the thousands.
 pub(crate) fn grouped(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(number.round() as u64).to_string()
 }
 
 /// Aligned columns: the first to the left, the others to the right.

@@ -32,6 +32,16 @@ use lead::Rig;
 use plan::Plan;
 use scenario::{ENGINE, SCENARIOS, Scenario};
 
+/// Settings, and what a schedule begins with.
+const NAMES: [&str; 8] = ["preemptions", "deaths", "limit", "random", "seed", "until", "engine", "order"];
+
+/// Refuses a name that is not known: an exploration with the default instead would prove less than it seems to.
+fn check_names(arguments: &[String]) {
+    for (name, _) in arguments.iter().filter_map(|argument| argument.split_once('=')) {
+        assert!(NAMES.contains(&name), "no setting {name}; there are {NAMES:?}");
+    }
+}
+
 fn setting<'a>(arguments: &'a [String], name: &str) -> Option<&'a str> {
     arguments.iter().find_map(|argument| argument.strip_prefix(name)?.strip_prefix('='))
 }
@@ -113,6 +123,7 @@ fn replay(arguments: &[String]) -> bool {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    check_names(&arguments);
     ENGINE.get_or_init(|| setting(&arguments, "engine").unwrap_or("waldio").to_owned());
     clock::check();
     shim::register();

@@ -134,3 +134,11 @@ fn control_unlocked() {
     let what = "believes to hold SHARED after `open`, and the base holds nothing";
     finds("reading_while_another_is_exclusive", Some("unlocked"), what);
 }
+
+#[test]
+fn a_misspelt_bound_is_refused() {
+    let program = env!("CARGO_BIN_EXE_duralite-locking");
+    let output = Command::new(program).args(["explore", SCENARIOS[0], "preemtions=3"]).output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no setting preemtions"));
+}

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use chrono::DateTime;
 use duralite_store::RestoreTo;
 
 /// Parses the value of `--to`.
@@ -13,46 +14,11 @@ pub(super) fn parse(text: &str) -> Result<RestoreTo, String> {
     Ok(RestoreTo::Time(UNIX_EPOCH + since))
 }
 
-/// The time between 1970 and a time in UTC. The fraction of a second is optional.
+/// The time between 1970 and a time of RFC 3339; `None` for earlier times.
 fn since_1970(text: &str) -> Option<Duration> {
-    let (date, time) = text.strip_suffix('Z')?.split_once(['T', ' '])?;
-    let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
-    let [year, month, day] = numbers(date, '-')?;
-    let [hour, minute, second] = numbers(time, ':')?;
-    let is_fraction = (1..=9).contains(&fraction.len()) && fraction.bytes().all(|byte| byte.is_ascii_digit());
-    if !(1..=days_of(year, month)?).contains(&day) || hour > 23 || minute > 59 || second > 59 || !is_fraction
-    {
-        return None;
-    }
-    let years: u64 = (1970..year).map(|year| if is_leap(year) { 366 } else { 365 }).sum();
-    let months = (1..month).map(|month| days_of(year, month)).sum::<Option<u64>>()?;
-    let days = years + months + day - 1;
-    let nanos: u32 = format!("{fraction:0<9}").parse().ok()?;
-    Some(Duration::new(days * 86_400 + hour * 3600 + minute * 60 + second, nanos))
-}
-
-fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
-    let parts: Vec<u64> = text
-        .split(between)
-        .map(|part| part.bytes().all(|byte| byte.is_ascii_digit()).then(|| part.parse().ok())?)
-        .collect::<Option<_>>()?;
-    let parts: [u64; 3] = parts.try_into().ok()?;
-    // A year with more digits would take long to count up to, and no backup is from such a year.
-    (parts[0] < 10_000).then_some(parts)
-}
-
-fn is_leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-fn days_of(year: u64, month: u64) -> Option<u64> {
-    match (year, month) {
-        (..1970, _) => None,
-        (_, 2) => Some(if is_leap(year) { 29 } else { 28 }),
-        (_, 4 | 6 | 9 | 11) => Some(30),
-        (_, 1..=12) => Some(31),
-        _ => None,
-    }
+    let time = DateTime::parse_from_rfc3339(text).ok()?;
+    let seconds = u64::try_from(time.timestamp()).ok()?;
+    Some(Duration::from_secs(seconds) + Duration::from_nanos(time.timestamp_subsec_nanos().into()))
 }
 
 #[cfg(test)]
@@ -70,6 +36,7 @@ mod tests {
         assert_eq!(seconds("2000-02-29T12:30:15Z"), Some(951_827_415.0));
         assert_eq!(seconds("2026-01-31 23:59:59.25Z"), Some(1_769_903_999.25));
         assert_eq!(seconds("2100-03-01T00:00:00Z"), Some(4_107_542_400.0));
+        assert_eq!(seconds("2000-02-29T14:30:15+02:00"), Some(951_827_415.0));
     }
 
     #[test]

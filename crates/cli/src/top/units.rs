@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use indicatif::HumanCount;
+
 /// A time with three significant digits.
 pub(crate) fn time(ns: u64) -> String {
     let (value, unit) = match ns {
@@ -38,16 +40,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
 
 /// A count or rate, with commas between the thousands.
 pub(crate) fn count(count: u64) -> String {
-    let digits = count.to_string();
-    let first = digits.len() % 3;
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && at % 3 == first {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+    HumanCount(count).to_string()
 }
 
 /// Three significant digits; numbers of 100 or more keep all digits before the point.

@@ -29,7 +29,7 @@ use std::time::Instant;
 use duralite_logfmt::sqlite_wal::WalHeader;
 use duralite_logfmt::waldio::{DATA_OFFSET, GROUP_MAGIC, Layout, Slot, Superblock, slot_offset};
 use duralite_logfmt::{FormatError, LogId, Origin};
-use duralite_medium::block::Block;
+use duralite_medium::block::{Block, Durability};
 use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
 
 use crate::delta_chains::DeltaChains;
@@ -337,14 +337,13 @@ impl LogFile for Waldio {
     }
 
     fn guarantee(&self) -> Guarantee {
-        use duralite_medium::block::Durability;
+        use Guarantee::{Ordered, PowerLoss, SystemCrash};
         let block = self.group.block();
-        match block.guarantee() {
-            Guarantee::PowerLoss if !self.options.waits() => Guarantee::Ordered,
-            Guarantee::PowerLoss if self.options.durability == Durability::Normal => {
-                if block.writes_reach_device() { Guarantee::SystemCrash } else { Guarantee::Ordered }
-            }
-            guarantee => guarantee,
+        match (block.guarantee(), self.options.durability) {
+            (PowerLoss, _) if !self.options.waits() => Ordered,
+            (PowerLoss, Durability::Normal) if block.writes_reach_device() => SystemCrash,
+            (PowerLoss, Durability::Normal) => Ordered,
+            (guarantee, _) => guarantee,
         }
     }
 

@@ -14,7 +14,8 @@ pub fn unused() -> Vec<String> {
     let mut found = Vec::new();
     for dir in crates {
         let manifest = std::fs::read_to_string(root().join(&dir).join("Cargo.toml")).unwrap();
-        let sources = files(&[&dir], &["rs"]);
+        let mut sources = files(&[&dir], &["rs"]);
+        sources.extend(elsewhere(&dir, &manifest));
         let is_test = |path: &str| path.starts_with(&format!("{dir}/tests/"));
         let (tests, product): (Vec<_>, Vec<_>) = sources.iter().partition(|file| is_test(&file.path));
         let texts = |files: &[&super::File]| files.iter().map(|file| file.text.clone()).collect::<Vec<_>>();
@@ -24,6 +25,14 @@ pub fn unused() -> Vec<String> {
         found.extend(unused_in(&manifest, &product, &tests).into_iter().map(|name| format!("{dir}: {name}")));
     }
     found
+}
+
+/// The programs of a crate whose sources are beside another crate.
+fn elsewhere(dir: &str, manifest: &str) -> Vec<super::File> {
+    let paths = manifest.lines().filter_map(|line| line.strip_prefix("path = \"")?.strip_suffix('"'));
+    let outside = paths.filter(|path| path.starts_with("..") && path.ends_with(".rs"));
+    let read = |path: &str| std::fs::read_to_string(root().join(dir).join(path)).unwrap();
+    outside.map(|path| super::File { path: path.to_owned(), text: read(path) }).collect()
 }
 
 /// These are dependencies only because of one of their features; `syn` uses them.
