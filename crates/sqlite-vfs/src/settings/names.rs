@@ -230,7 +230,7 @@ mod tests {
         // No setting is near, but no other program's names begin like this.
         for key in ["nvram_latency", "log_size", "waldio", "background"] {
             let message = check(&[key], &[]).unwrap_err();
-            assert!(message.contains(key) && message.contains("known are journal"), "{message}");
+            assert!(message.contains(key) && message.contains("the settings are journal"), "{message}");
         }
         assert!(check(&["journal_mode"], &[]).unwrap_err().ends_with("PRAGMA journal_mode"));
     }
