@@ -1,5 +1,5 @@
 //! The golden file of the `ppl` format. A test pins what it means, and the bytes that the current code writes, except
-//! those that recovery rebuilds. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden_ppl` rewrites the
+//! those that recovery rebuilds. `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test all golden_ppl::` rewrites the
 //! file, which is only for a new version of the format. The zeros at its end are not stored.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]

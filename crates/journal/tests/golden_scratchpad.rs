@@ -1,5 +1,5 @@
 //! The golden files of the `scratchpad` format. A test pins what they mean, and the bytes that the current code writes.
-//! `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden_scratchpad` rewrites them, which is only for a
+//! `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test all golden_scratchpad::` rewrites them, which is only for a
 //! new version of the format. The zeros at their ends are not stored.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]

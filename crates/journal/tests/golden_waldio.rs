@@ -1,5 +1,5 @@
 //! Golden files of the `waldio` format. A test pins what each file means, and the bytes that the current code writes.
-//! `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test golden_waldio` rewrites them, which is only for a new
+//! `DURALITE_REGENERATE=1 cargo test -p duralite-journal --test all golden_waldio::` rewrites them, which is only for a new
 //! version of the format. The zeros at the end of a log are not stored.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]

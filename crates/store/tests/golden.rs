@@ -1,6 +1,6 @@
 //! Every later build opens stores of each format version, as a crash has left them.
 //!
-//! `STORE_GOLDEN=1 cargo test -p duralite-store --test golden` writes the files that are missing. It changes no
+//! `STORE_GOLDEN=1 cargo test -p duralite-store --test all golden::` writes the files that are missing. It changes no
 //! existing file.
 #![allow(clippy::unwrap_used, clippy::panic)]
 

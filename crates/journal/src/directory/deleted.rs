@@ -16,7 +16,7 @@ use duralite_medium::process::OwnFile;
 
 use super::head::Head;
 use super::names::{self, Kind, is_log_name};
-use super::words::{LOG_DELETED, is_complete, is_segment_of};
+use super::words::{DELETED_LOG_COPIED, DELETION_SEEN, LOG_DELETED, is_complete, is_segment_of};
 use crate::log_file::making::{make_file, publish};
 use crate::{DatabaseIdentity, JournalError};
 
@@ -181,11 +181,12 @@ impl DeletedLog {
         let named = OwnFile::open(|| fs::OpenOptions::new().read(true).write(true).open(&path)).ok();
         let named = named.filter(|file| is_complete(file));
         let deleted = open_files()?.filter_map(|(_, descriptor)| deleted_segment_at(&descriptor, self.id));
-        let told = |file: OwnFile| file.write_all_at(&1_u64.to_ne_bytes(), LOG_DELETED).is_ok();
-        let told = named.into_iter().chain(deleted).map(told).fold(false, |any, told| any | told);
+        let word = DELETION_SEEN | DELETED_LOG_COPIED;
+        let tell = |file: OwnFile| file.write_all_at(&word.to_ne_bytes(), LOG_DELETED).is_ok();
+        let told: Vec<bool> = named.into_iter().chain(deleted).map(tell).collect();
         // The word is set before anything is read.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-        Ok(told)
+        Ok(!told.is_empty() && told.into_iter().all(|is_told| is_told))
     }
 }
 

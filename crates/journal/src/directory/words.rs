@@ -48,6 +48,10 @@ pub const HARDENED: u64 = 80;
 
 /// Not 0 once a process has seen that the log was deleted while it was in use: no process commits to the log any more.
 pub const LOG_DELETED: u64 = 88;
+/// The bit of [`LOG_DELETED`] that a process sets which has seen the deletion.
+pub const DELETION_SEEN: u64 = 1;
+/// The bit of [`LOG_DELETED`] that a process sets before it copies the log.
+pub const DELETED_LOG_COPIED: u64 = 2;
 
 /// The id of the log to which the segment belongs, in 16 bytes. The path of a deleted segment in `/proc` may not show
 /// it.

@@ -543,7 +543,8 @@ impl Block for FileBlock {
     }
 
     fn writes_reach_device(&self) -> bool {
-        self.direct.is_some()
+        // Where blocks are allocated anew, a crash of the system loses where they are.
+        self.direct.is_some() && !self.unsettled.load(Ordering::Relaxed)
     }
 
     fn describe(&self) -> String {

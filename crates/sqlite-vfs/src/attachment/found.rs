@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use duralite_journal::directory::LOG_DELETED;
+use duralite_journal::directory::{DELETED_LOG_COPIED, DELETION_SEEN, LOG_DELETED};
 use duralite_journal::{DatabaseIdentity, JournalError};
 use duralite_logfmt::LogId;
 use duralite_medium::Segment as _;
@@ -38,7 +38,7 @@ impl Attachment {
     /// As [`Self::look_for_log`], whenever the last look was.
     pub fn look_for_log_now(&self, has_no_name: impl FnOnce() -> bool) {
         if self.outside.is_none() && self.log().is_deleted() && !has_no_name() {
-            self.segment.store(LOG_DELETED, 1);
+            self.segment.fetch_or(LOG_DELETED, DELETION_SEEN);
         }
     }
 
@@ -61,6 +61,15 @@ impl Attachment {
     pub fn check_found_after_commit(&self) -> Result<(), JournalError> {
         fence(Ordering::SeqCst);
         self.check_found()
+    }
+
+    /// As [`Self::check_found_after_commit`], where a commit that nobody copies is in the database file already:
+    /// with a rollback journal.
+    #[inline]
+    pub fn check_not_copied_after_commit(&self) -> Result<(), JournalError> {
+        fence(Ordering::SeqCst);
+        let is_copied = self.segment.load(LOG_DELETED) & DELETED_LOG_COPIED != 0;
+        if is_copied { Err(self.deleted()) } else { Ok(()) }
     }
 
     #[cold]

@@ -542,8 +542,6 @@ impl Db {
             && (super_journal::is_open() || self.has_main_elsewhere.load(Ordering::Relaxed))
         {
             attachment.wait(ticket)?;
-            // SQLite ignores what is refused once the super-journal is gone.
-            attachment.check_found_after_commit()?;
         }
         *locked(&self.sealed) = Some(Sealed { ticket, commit, fill });
         Ok(())
@@ -556,7 +554,7 @@ impl Db {
         let sealed = locked(&self.sealed).take();
         let Some((sealed, attachment)) = sealed.zip(self.attached()) else {
             let found =
-                self.attached_for(Serving::Journal).map_or(Ok(()), |log| log.check_found_after_commit());
+                self.attached_for(Serving::Journal).map_or(Ok(()), |log| log.check_not_copied_after_commit());
             return found.map_err(|error| Failure::of(&error, During::Sync));
         };
         if let Some(ticket) = sealed.ticket {
