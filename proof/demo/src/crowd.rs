@@ -64,7 +64,8 @@ fn measure(scene: &Scene, mode: &Mode) -> Result<Vec<Share>> {
         let opened = mode.open(&database, scene.pool(), true);
         barrier.wait();
         let conn = opened?;
-        conn.busy_timeout(BUSY_TIMEOUT)?;
+        // Not by the binding, which calls functions then that older SQLite of a system does not have.
+        conn.execute_batch(&format!("PRAGMA busy_timeout={}", BUSY_TIMEOUT.as_millis()))?;
         let mut insert = conn.prepare(INSERT)?;
         let (mut share, start) = (Share::default(), Instant::now());
         while start.elapsed() < TIME && !scene.processes.is_interrupted() {
