@@ -100,10 +100,15 @@ fn deleted_log_at(descriptor: &Path, id: LogId) -> Option<PathBuf> {
 fn deleted_segment_at(descriptor: &Path, id: LogId) -> Option<OwnFile> {
     let path = deleted_path(descriptor)?;
     let name = path.file_name()?;
-    let may_be = names::kind_of(name) == Some(Kind::Segment(id)) || name.as_bytes().starts_with(NAMELESS);
-    let options = may_be.then(|| fs::OpenOptions::new().read(true).write(true).clone())?;
-    let file = OwnFile::open(|| options.open(descriptor)).ok()?;
+    if names::kind_of(name) != Some(Kind::Segment(id)) && !name.as_bytes().starts_with(NAMELESS) {
+        return None;
+    }
+    let file = open_to_write(descriptor)?;
     (is_deleted(&file) && is_segment_of(&file, id)).then_some(file)
+}
+
+fn open_to_write(path: &Path) -> Option<OwnFile> {
+    OwnFile::open(|| fs::OpenOptions::new().read(true).write(true).open(path)).ok()
 }
 
 /// Whether an open file has no name any more.
@@ -178,8 +183,7 @@ impl DeletedLog {
     /// process may have made a new segment under the name of a deleted one, so both may exist.
     fn stop_writers(&self) -> Result<bool, JournalError> {
         let path = names::segment(&self.path, self.id);
-        let named = OwnFile::open(|| fs::OpenOptions::new().read(true).write(true).open(&path)).ok();
-        let named = named.filter(|file| is_complete(file));
+        let named = open_to_write(&path).filter(|file| is_complete(file));
         let deleted = open_files()?.filter_map(|(_, descriptor)| deleted_segment_at(&descriptor, self.id));
         let word = DELETION_SEEN | DELETED_LOG_COPIED;
         let tell = |file: OwnFile| file.write_all_at(&word.to_ne_bytes(), LOG_DELETED).is_ok();

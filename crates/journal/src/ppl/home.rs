@@ -17,7 +17,7 @@ use super::pages::Chain;
 use super::recent::is_same;
 use super::seal::{Buffers, Change, Sealing};
 use super::store::{AsOf, Scratch, Store};
-use super::words::{CHECKPOINTED, DB_PAGES, EPOCH, FILE_SYNCED, HOME_PAGES, SEALED};
+use super::words::{CHECKPOINTED, DB_PAGES, EPOCH, FILE_SYNCED, HOME_PAGES, SEALED, Turn};
 use crate::JournalError;
 use crate::engine::wall_clock;
 use crate::home::{DatabaseFile, Header, Home};
@@ -219,18 +219,12 @@ impl Store {
         page_change::encode_whole(page, &mut payload);
         let changes = [Change { page_number, payload }];
         let turn = self.lock_for(file, &changes, 0)?;
-        let number = self.words.load(SEALED) + 1;
         if self.area.find_chain(page_number)?.is_some_and(|first| self.is_ahead(first)) {
             // The write would replace what others have committed since.
             return Err(JournalError::Unexpected("a page that was changed on its way to the database"));
         }
         let pages = self.home_pages(file)?.max(u64::from(page_number));
-        let db_pages = u32::try_from(pages.max(self.words.load(DB_PAGES))).unwrap_or(u32::MAX);
-        let entry = Entry::empty(number, db_pages, wall_clock());
-        self.seal(&turn, &Sealing { changes: &changes, entry, retired: false }, &mut Buffers::default())?;
-        if let Some(first) = self.area.find_chain(page_number)? {
-            self.area.set_state(first, State::Home, number);
-        }
+        self.seal_home(&turn, &changes, pages.max(self.words.load(DB_PAGES)))?;
         self.words.store(HOME_PAGES, pages);
         Ok(())
     }
@@ -289,10 +283,15 @@ impl Store {
             return Ok(());
         }
         let turn = self.lock_for(file, &changes, 0)?;
+        self.seal_home(&turn, &changes, end)
+    }
+
+    /// Seals pages as a transaction after which the database has `db_pages` pages, and which is home at once.
+    fn seal_home(&self, turn: &Turn<'_>, changes: &[Change], db_pages: u64) -> Result<(), JournalError> {
         let number = self.words.load(SEALED) + 1;
-        let entry = Entry::empty(number, u32::try_from(end).unwrap_or(u32::MAX), wall_clock());
-        self.seal(&turn, &Sealing { changes: &changes, entry, retired: false }, &mut Buffers::default())?;
-        for change in &changes {
+        let entry = Entry::empty(number, u32::try_from(db_pages).unwrap_or(u32::MAX), wall_clock());
+        self.seal(turn, &Sealing { changes, entry, retired: false }, &mut Buffers::default())?;
+        for change in changes {
             if let Some(first) = self.area.find_chain(change.page_number)? {
                 self.area.set_state(first, State::Home, number);
             }
