@@ -1,5 +1,4 @@
 //! The tests of the command, each run of which is a process of its own.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod backup;
 mod checkpoint;

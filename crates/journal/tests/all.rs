@@ -1,5 +1,4 @@
 //! The tests of the log as its users see it.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod acknowledged;
 mod attach;

@@ -1,5 +1,5 @@
 //! Scans that read leaves ahead, while other transactions change what the scans read, and where pages cannot be read.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Backups of a store that keeps running, and the archive that brings a backup to any later moment.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Compaction gives space back to the file system, while transactions read and write, and with crashes.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

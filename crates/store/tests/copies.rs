@@ -1,6 +1,6 @@
 //! The store finds rows by copies of inner pages, while the trees change and their pages move in and out of a small
 //! cache.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Power failures at any step, over recorded media.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Bytes that differ from what was written cause an error. They cause no panic and no endless loop.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

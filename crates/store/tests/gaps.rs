@@ -1,5 +1,5 @@
 //! Archives with gaps: a restore reports the gap, and never skips it.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -2,7 +2,7 @@
 //!
 //! `STORE_GOLDEN=1 cargo test -p duralite-store --test all golden::` writes the files that are missing. It changes no
 //! existing file.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! A transaction that is idle for long does not keep others from writing.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

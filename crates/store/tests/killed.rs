@@ -1,6 +1,6 @@
 //! `kill -9` of a process whose threads report what their transactions and snapshots see. What the store has afterwards
 //! fits into that history.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! `kill -9` of a process with 16 working threads.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

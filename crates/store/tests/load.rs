@@ -1,5 +1,5 @@
 //! Sorted rows are loaded in bulk: all of them are there, or none, and other transactions are not disturbed.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

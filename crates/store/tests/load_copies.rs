@@ -1,5 +1,5 @@
 //! Rows that were loaded in bulk are in backups and archives; if they are not, a restore says what is missing.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Long values are written and read, at once and in pieces, in a log that is smaller than the values.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

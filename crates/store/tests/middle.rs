@@ -1,5 +1,5 @@
 //! Recovery distinguishes damage in the middle of a log from the end that a crash leaves.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! The whole interface of the store beside a model of it, with crashes at any step.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,6 +1,6 @@
 //! Rules of recovery, of the cache and of writing pages home are broken, one at a time. Walks through the whole
 //! interface, or transactions beside checkpoints, at ten times the smallest cache have to notice that.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Power cuts on ext4. Every request to the disk is recorded; what a cut may leave is mounted, recovered and checked.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

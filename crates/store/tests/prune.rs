@@ -1,5 +1,5 @@
 //! The oldest part of an archive is pruned, and the rest restores what it can.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Ways to read rows, compared with a map; tickets as futures; the approximate number of rows.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Bad input: each kind gets a clear error of its own, and nothing is lost.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

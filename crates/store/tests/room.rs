@@ -1,5 +1,5 @@
 //! Logs and disks with little room: the store can finish and undo every transaction that it has admitted.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Rows, transactions and scans, compared with a map, on every scheme.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

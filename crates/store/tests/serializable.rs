@@ -1,6 +1,6 @@
 //! Histories of many threads, with transactions and snapshots, are strictly serializable. The checker notices histories
 //! that are not.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! The data are many times as large as the cache. Recovery ends, and a miss costs one read.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! A snapshot shows one moment, whatever other transactions do.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Tables are made, renamed and dropped with all their pages, compared with a map, with crashes.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
 

@@ -1,5 +1,5 @@
 //! Typed tables compared with a map of the same types, and the order of encoded keys.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

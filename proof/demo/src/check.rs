@@ -66,7 +66,7 @@ pub(crate) fn expect_rows(database: &Path, expected: &[Row]) -> Result<()> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used)] // a failed helper is a failed test
 mod tests {
     use super::*;
     use crate::modes::find;

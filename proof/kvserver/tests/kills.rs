@@ -1,6 +1,6 @@
 //! Kills the service in the middle of requests, again and again. Everything that a client was told must be
 //! there, money must be neither made nor lost, and a repeated transfer must be made once.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,6 +1,6 @@
 //! The workloads' consistency conditions hold while they run and after crashes, and are violated by wrong
 //! rows.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::sync::Arc;
 

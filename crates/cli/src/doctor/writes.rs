@@ -95,7 +95,7 @@ impl Way {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used)] // a failed helper is a failed test
 mod tests {
     use super::*;
 

@@ -63,7 +63,7 @@ pub(super) fn read(line: &[u8]) -> Result<(String, Vec<u8>, Vec<u8>)> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used)] // a failed helper is a failed test
 mod tests {
     use super::*;
 

@@ -22,7 +22,7 @@ fn since_1970(text: &str) -> Option<Duration> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used)] // a failed helper is a failed test
 mod tests {
     use super::*;
 

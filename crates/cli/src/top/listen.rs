@@ -89,7 +89,7 @@ fn read_request(mut request: impl BufRead) -> std::io::Result<String> {
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used)] // a failed helper is a failed test
 mod tests {
     use super::*;
 

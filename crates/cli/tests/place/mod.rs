@@ -1,5 +1,5 @@
 //! An empty directory, and programs that run in it, with and without `duralite`.
-#![allow(dead_code)] // each test program uses a part of it
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::ffi::OsStr;
 use std::io::Write as _;

@@ -2,7 +2,6 @@
 //! SQLite would write, and a formatted medium.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
-#![allow(dead_code, reason = "each test file uses a part")]
 
 mod leaf;
 

@@ -1,6 +1,5 @@
 //! Logs of `scratchpad` and their region, in one memory, so that one crash hits all of them.
-
-#![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
 use std::path::Path;
 use std::sync::Arc;

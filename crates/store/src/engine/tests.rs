@@ -1,5 +1,5 @@
 //! A transaction that ends in the middle of a checkpoint.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use std::fmt;
 use std::sync::Arc;

@@ -65,7 +65,7 @@ impl Drop for DirectoryLock {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
+    #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
     use super::*;
 

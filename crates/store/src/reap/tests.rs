@@ -1,5 +1,5 @@
 //! What wakes the reaper.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
 //! Counts of what recovery visits.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use super::*;
 use crate::opening;

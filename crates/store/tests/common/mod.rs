@@ -1,5 +1,5 @@
 //! Code that several tests share.
-#![allow(dead_code)] // No test uses all of this code.
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! The lock manager of the store under the schedule explorer. The test compiles the module itself with other
 //! mutexes.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 #[allow(dead_code, unused_imports)]
 #[path = "../../../../crates/store/src/locks/mod.rs"]

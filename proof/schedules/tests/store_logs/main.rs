@@ -3,7 +3,7 @@
 //!
 //! Every thread's commit is durable when it returns, whichever thread made it durable. Each number is given once. No
 //! thread reuses discarded log space too early.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 #[path = "../../../../crates/store/src/counter.rs"]
 mod counter;

@@ -3,7 +3,7 @@
 //!
 //! Transfers between two rows keep the sum of all rows. Each snapshot must show that sum, and the same rows when it reads
 //! again: whatever is rolled back, whenever snapshots open and close, and whichever thread purges versions meanwhile.
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 #[allow(dead_code, unused_imports)]
 #[path = "../../../../crates/store/src/locks/mod.rs"]

@@ -1,6 +1,6 @@
 //! Counts of what is in the cache, and of what a miss costs. There is no keeper thread; the tests do its work when it
 //! is due.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 mod ahead;
 
