@@ -9,8 +9,8 @@ mod scratchpad_log;
 #[path = "decoders/sqlite.rs"]
 mod sqlite;
 
-use duralite_logfmt::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
-use duralite_logfmt::{GENERATION_LIMIT, LogHead, LogId, PATH_LIMIT, diff, guard, nvwal, ppl, waldio};
+use duralite_format::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
+use duralite_format::{GENERATION_LIMIT, LogHead, LogId, PATH_LIMIT, diff, guard, nvwal, ppl, waldio};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};

@@ -6,10 +6,11 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use duralite_journal::home::NoDatabase;
-use duralite_journal::{directory, offline};
-use duralite_logfmt::guard::{self, DatabaseHeader};
-use duralite_logfmt::{LogId, nvwal, ppl, scratchpad, waldio};
+use duralite_format::guard::{self, DatabaseHeader};
+use duralite_format::{LogId, nvwal, ppl, scratchpad, waldio};
+use duralite_wal::engine::home::NoDatabase;
+use duralite_wal::log::offline;
+use duralite_wal::placement;
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -81,11 +82,11 @@ fuzz_target!(|data: &[u8]| {
         DatabaseHeader::Guarded { page_bytes, .. } => assert!(guard::page_size_is_valid(page_bytes)),
         _ => {}
     }
-    let about = directory::describe(path);
-    let opened = directory::open_log_read_only(path);
+    let about = placement::describe(path);
+    let opened = placement::open_log_read_only(path);
     assert!(about.is_ok() || opened.is_err());
     let mut transactions = 0;
-    let walked = directory::walk(path, &NoDatabase, &mut |_| transactions += 1);
+    let walked = placement::walk(path, &NoDatabase, &mut |_| transactions += 1);
     if let (Ok(about), Ok(mut log)) = (about, opened) {
         assert_eq!((log.name(), log.id()), (about.engine.name, about.id));
         assert!(log.metrics().iter().any(|(name, _)| *name == "log_frames"));

@@ -6,16 +6,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use duralite_crashmodel::RecordingNvm;
-use duralite_journal::NvwalOptions;
-use duralite_journal::engine::prelude::*;
-use duralite_journal::home::NoDatabase;
-use duralite_journal::nvwal::{self, Nvwal};
-use duralite_journal::stream::WalStream;
-use duralite_logfmt::LogId;
-use duralite_logfmt::nvwal::{
+use duralite_format::LogId;
+use duralite_format::nvwal::{
     Order, Superblock, TxHash, TxHeader, VERSION, active_word, encode_mark, read_active_word, slot_offset,
 };
-use duralite_logfmt::sqlite_wal::make_wal_header;
+use duralite_format::sqlite_wal::make_wal_header;
+use duralite_wal::NvwalOptions;
+use duralite_wal::engine::checksums::find_checksum_mismatch;
+use duralite_wal::engine::home::NoDatabase;
+use duralite_wal::engine::prelude::*;
+use duralite_wal::engines::nvwal::{self, Nvwal};
+use duralite_wal::log::stream::WalStream;
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -40,7 +41,7 @@ fuzz_target!(|data: &[u8]| {
         return;
     }
     let mut stream = WalStream::new(engine);
-    let _ = stream.find_checksum_mismatch(&NoDatabase);
+    let _ = find_checksum_mismatch(stream.engine_mut(), &NoDatabase);
     let mut piece = vec![0; page_bytes + 24];
     if let Ok(size) = stream.size() {
         for at in [0, size / 2 + 1, size.saturating_sub(9), size, u64::MAX - 9] {

@@ -2,8 +2,8 @@
 //! than plain ranges need. A payload of any bytes must be refused, or change the page only within its bounds.
 #![no_main]
 
-use duralite_logfmt::diff;
-use duralite_logfmt::page_change::{self, ChangeKind, Difference, Scratch};
+use duralite_format::diff;
+use duralite_format::page_change::{self, ChangeKind, Difference, Scratch};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use libfuzzer_sys::fuzz_target;
 

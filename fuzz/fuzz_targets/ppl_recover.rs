@@ -10,18 +10,18 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use duralite_crashmodel::RecordingNvm;
-use duralite_journal::engine::prelude::*;
-use duralite_journal::engine::{Commit, Engine as _};
-use duralite_journal::home::DatabaseFile;
-use duralite_journal::ppl::{Ppl, SHARED_BYTES};
-use duralite_journal::{JournalError, PplOptions};
-use duralite_logfmt::ppl::{
+use duralite_format::ppl::{
     EXTENT_HEADER_BYTES, Extent, ExtentHeader, GROWN_OFFSET, Geometry, MERGED_AT, SLOT_HEADER_BYTES,
     SlotHeader, Superblock, TRANSACTION_BYTES, TRANSACTIONS, TransactionKind, TransactionRecord,
     read_record_word, record_check,
 };
-use duralite_logfmt::{LogHead, LogId};
+use duralite_format::{LogHead, LogId};
 use duralite_medium::LocalSegment;
+use duralite_wal::engine::home::DatabaseFile;
+use duralite_wal::engine::prelude::*;
+use duralite_wal::engine::{Commit, Engine as _};
+use duralite_wal::engines::ppl::{Ppl, SHARED_BYTES};
+use duralite_wal::{LogError, PplOptions};
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -37,7 +37,7 @@ struct Database {
 }
 
 impl DatabaseFile for Database {
-    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
         let bytes = self.bytes.borrow();
         let rest = bytes.get(offset as usize..).unwrap_or_default();
         let count = rest.len().min(buf.len());
@@ -45,12 +45,12 @@ impl DatabaseFile for Database {
         Ok(count)
     }
 
-    fn write(&self, new: &[u8], offset: u64) -> Result<(), JournalError> {
+    fn write(&self, new: &[u8], offset: u64) -> Result<(), LogError> {
         let mut bytes = self.bytes.borrow_mut();
         let end = offset as usize + new.len();
         // A log may claim a larger database than there is memory for.
         if end > 64 << 20 {
-            return Err(JournalError::BaseVfs { op: "write", code: 13 });
+            return Err(LogError::BaseVfs { op: "write", code: 13 });
         }
         if bytes.len() < end {
             bytes.resize(end, 0);
@@ -59,15 +59,15 @@ impl DatabaseFile for Database {
         Ok(())
     }
 
-    fn sync(&self) -> Result<(), JournalError> {
-        if self.fails.get() { Err(JournalError::BaseVfs { op: "sync", code: 10 }) } else { Ok(()) }
+    fn sync(&self) -> Result<(), LogError> {
+        if self.fails.get() { Err(LogError::BaseVfs { op: "sync", code: 10 }) } else { Ok(()) }
     }
 
-    fn size(&self) -> Result<u64, JournalError> {
+    fn size(&self) -> Result<u64, LogError> {
         Ok(self.bytes.borrow().len() as u64)
     }
 
-    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
+    fn truncate(&self, bytes: u64) -> Result<(), LogError> {
         self.bytes.borrow_mut().truncate(bytes as usize);
         Ok(())
     }
@@ -94,13 +94,13 @@ fn options() -> PplOptions {
     PplOptions { overflow_bytes: 0, cache_bytes: 0, ..PplOptions::default() }
 }
 
-fn attach(nvm: &Arc<RecordingNvm>) -> Result<Ppl, JournalError> {
+fn attach(nvm: &Arc<RecordingNvm>) -> Result<Ppl, LogError> {
     let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
     Ppl::attach(nvm.clone(), Path::new("fuzz"), &options(), segment, 0, true)
 }
 
 /// Commits a page.
-fn commit(log: &mut Ppl, file: &Database, page_number: u32, page: &[u8]) -> Result<u32, JournalError> {
+fn commit(log: &mut Ppl, file: &Database, page_number: u32, page: &[u8]) -> Result<u32, LogError> {
     let frame = log.committed() + 1;
     log.stage(file, frame, page_number, page)?;
     let db_pages = 100;

@@ -7,20 +7,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use duralite_crashmodel::RecordingNvm;
-use duralite_journal::ScratchpadOptions;
-use duralite_journal::engine::Engine as _;
-use duralite_journal::engine::prelude::*;
-use duralite_journal::home::NoDatabase;
-use duralite_journal::scratchpad::Scratchpad;
-use duralite_journal::stream::WalStream;
-use duralite_logfmt::scratchpad::{
+use duralite_format::scratchpad::{
     FOLLOW_AT, HEADER_BYTES, JOURNAL_CHAIN_OFFSET, JOURNAL_STATE_OFFSET, Kind, LAST_AT, LINK_AT, Owner,
     PAGE_BYTES, PageHeader, RegionId, RegionSuperblock, SUPERBLOCK_BYTES, Superblock, UndoChain, UndoState,
     committed_mark, link_word,
 };
-use duralite_logfmt::sqlite_wal::make_wal_header;
-use duralite_logfmt::{LogHead, LogId};
+use duralite_format::sqlite_wal::make_wal_header;
+use duralite_format::{LogHead, LogId};
 use duralite_medium::{LocalSegment, Nvm};
+use duralite_wal::ScratchpadOptions;
+use duralite_wal::engine::Engine as _;
+use duralite_wal::engine::checksums::find_checksum_mismatch;
+use duralite_wal::engine::home::NoDatabase;
+use duralite_wal::engine::prelude::*;
+use duralite_wal::engines::scratchpad::Scratchpad;
+use duralite_wal::log::stream::WalStream;
 use libfuzzer_sys::fuzz_target;
 
 const PAGE: usize = 512;
@@ -147,7 +148,7 @@ fn flip(nvm: &RecordingNvm, at: u64, value: u8) {
 }
 
 fn read_all(stream: &mut WalStream<Scratchpad>) {
-    let _ = stream.find_checksum_mismatch(&NoDatabase);
+    let _ = find_checksum_mismatch(stream.engine_mut(), &NoDatabase);
     let committed = stream.engine().committed();
     let mut page = vec![0; PAGE];
     for (page_number, frame) in stream.engine().newest_frames() {

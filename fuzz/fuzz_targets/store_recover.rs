@@ -6,7 +6,7 @@
 use std::sync::{Arc, OnceLock};
 
 use duralite_crashmodel::{RecordingBlock, RecordingNvm};
-use duralite_logfmt::store::{
+use duralite_format::store::{
     BATCH_HEADER_BYTES, Batch, DISK_DATA_OFFSET, DISK_SLOT_OFFSETS, DiskHead, NvHead, OBJECT_ALIGNMENT,
     PageFileHead, RINGS_OFFSET, RingsHead, page_id, seal, seal_object,
 };

@@ -12,9 +12,9 @@ mod rig;
 use std::sync::LazyLock;
 
 use duralite_crashmodel::BlockOp;
-use duralite_journal::home::NoDatabase;
-use duralite_journal::{ErrorKind, JournalError};
 use duralite_medium::MediumError;
+use duralite_wal::engine::home::NoDatabase;
+use duralite_wal::{ErrorKind, LogError};
 use libfuzzer_sys::arbitrary::{self, Unstructured};
 use libfuzzer_sys::fuzz_target;
 
@@ -126,7 +126,7 @@ impl History {
     }
 
     /// An error that the medium was not told to make is a bug. A lack of space does not come here.
-    fn fails<T>(&self, error: &JournalError) -> Result<T, Stop> {
+    fn fails<T>(&self, error: &LogError) -> Result<T, Stop> {
         trace!("{error}");
         assert!(self.faulty, "failed without a fault: {error}");
         Err(Stop::Crash)
@@ -357,7 +357,7 @@ impl History {
         Ok(())
     }
 
-    fn write(&mut self, which: usize, writes: &[Write]) -> Result<(), JournalError> {
+    fn write(&mut self, which: usize, writes: &[Write]) -> Result<(), LogError> {
         writes.iter().try_for_each(|write| self.processes[which].write(&NoDatabase, write.at, &write.bytes))
     }
 

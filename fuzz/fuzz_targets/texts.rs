@@ -10,7 +10,7 @@ mod parse;
 #[path = "../../crates/sqlite-vfs/src/settings/mod.rs"]
 mod settings;
 
-use duralite_logfmt::LogId;
+use duralite_format::LogId;
 use libfuzzer_sys::fuzz_target;
 use settings::{Settings, rows};
 

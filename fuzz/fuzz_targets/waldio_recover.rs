@@ -6,14 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use duralite_crashmodel::RecordingBlock;
-use duralite_journal::WaldioOptions;
-use duralite_journal::engine::prelude::*;
-use duralite_journal::home::NoDatabase;
-use duralite_journal::stream::WalStream;
-use duralite_journal::waldio::{self, SHARED_BYTES, Waldio};
-use duralite_logfmt::sqlite_wal::make_wal_header;
-use duralite_logfmt::waldio::{DATA_OFFSET, GroupHeader, Superblock, VERSION, body_hash};
+use duralite_format::sqlite_wal::make_wal_header;
+use duralite_format::waldio::{DATA_OFFSET, GroupHeader, Superblock, VERSION, body_hash};
 use duralite_medium::LocalSegment;
+use duralite_wal::WaldioOptions;
+use duralite_wal::engine::checksums::find_checksum_mismatch;
+use duralite_wal::engine::home::NoDatabase;
+use duralite_wal::engine::prelude::*;
+use duralite_wal::engines::waldio::{self, SHARED_BYTES, Waldio};
+use duralite_wal::log::stream::WalStream;
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
@@ -42,7 +43,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let committed = engine.committed();
     let mut stream = WalStream::new(engine);
-    let _ = stream.find_checksum_mismatch(&NoDatabase);
+    let _ = find_checksum_mismatch(stream.engine_mut(), &NoDatabase);
     let mut piece = vec![0; page_bytes + 24];
     if let Ok(size) = stream.size() {
         for at in [0, size / 2 + 1, size.saturating_sub(9), size, u64::MAX - 9] {

@@ -16,8 +16,9 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
 use duralite_cli::output::{print_json, print_text};
 use duralite_cli::progress::{self, HowFar};
-use duralite_journal::{directory, offline};
-use duralite_logfmt::guard::DatabaseHeader;
+use duralite_format::guard::DatabaseHeader;
+use duralite_wal::log::offline;
+use duralite_wal::placement;
 use rusqlite::backup::{Backup, StepResult};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::json;
@@ -182,7 +183,7 @@ fn publish(temporary: NamedTempFile, database: &Path, out: &Path) -> Result<()> 
     file.set_permissions(Permissions::from_mode(mode)).with_context(failed)?;
     file.sync_all().with_context(failed)?;
     temporary.persist_noclobber(out).with_context(failed)?;
-    Ok(directory::sync_names(out)?)
+    Ok(placement::sync_names(out)?)
 }
 
 /// SQLite's error text, followed by Duralite's reason if Duralite refused something.

@@ -7,11 +7,12 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow, bail};
 use duralite_cli::output::{print_json, print_text};
-use duralite_journal::directory::{self, Claim, FoundLog};
-use duralite_journal::home::DatabaseAt;
-use duralite_journal::{DatabaseIdentity, ErrorKind, offline};
-use duralite_logfmt::LogId;
-use duralite_logfmt::guard::{self, DatabaseHeader};
+use duralite_format::LogId;
+use duralite_format::guard::{self, DatabaseHeader};
+use duralite_wal::engine::home::DatabaseAt;
+use duralite_wal::log::offline;
+use duralite_wal::placement::{self, Claim, FoundLog};
+use duralite_wal::{DatabaseIdentity, ErrorKind};
 use serde_json::json;
 
 use crate::discard::{self, Lost};
@@ -64,7 +65,7 @@ pub(crate) fn run(target: &Target, wanted: Wanted) -> Result<ExitCode> {
     };
     if discard_log {
         let database = DatabaseAt::new(path);
-        let walked = directory::look_through(&log.path, &database, &mut || (), &mut |_| ());
+        let walked = placement::look_through(&log.path, &database, &mut || (), &mut |_| ());
         if walked.as_ref().is_ok_and(|looked| looked.found.mismatch.is_none()) {
             bail!("the log is not lost: it is {}; checkpoint it, without --discard-log", log.path.display());
         }
@@ -103,7 +104,7 @@ fn of_log(target: &Target, wanted: Wanted) -> Result<ExitCode> {
     if wanted.discard_log {
         bail!("{} is a log; --discard-log takes the database whose log is lost", target.path.display());
     }
-    let about = directory::describe(&target.path)?;
+    let about = placement::describe(&target.path)?;
     let path = target.path.canonicalize()?;
     let dir = path.parent().map(Path::to_path_buf).unwrap_or_default();
     // The database is where it was when the log was made, or beside the log if both were moved.
@@ -112,7 +113,7 @@ fn of_log(target: &Target, wanted: Wanted) -> Result<ExitCode> {
     let Some(database) = database else {
         bail!("the database of {}, {}, does not exist", path.display(), about.database.display())
     };
-    let log = FoundLog { log_dir: locate::directory_of(about.engine, &dir), path, id: about.id };
+    let log = FoundLog { placement: locate::directory_of(about.engine, &dir), path, id: about.id };
     check_reserved(&database, wanted.yes)?;
     checkpoint(target, &database, &log, wanted.adopt)
 }
@@ -120,12 +121,12 @@ fn of_log(target: &Target, wanted: Wanted) -> Result<ExitCode> {
 fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> Result<ExitCode> {
     let identity = DatabaseIdentity::of(database)?;
     // If a database was copied together with its log, no other database uses that log.
-    let copied = directory::claim(log, &identity)? == Claim::Copy;
+    let copied = placement::claim(log, &identity)? == Claim::Copy;
     let checkpointed = progress::with("checkpointing", HowFar::default, || {
         if copied && !adopt {
-            offline::checkpoint_copy(&log.log_dir, database, log.id)
+            offline::checkpoint_copy(&log.placement, database, log.id)
         } else {
-            offline::checkpoint(&log.log_dir, database, log.id, adopt)
+            offline::checkpoint(&log.placement, database, log.id, adopt)
         }
     });
     let checkpointed = checkpointed.map_err(|error| match way_out(error.kind()) {

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail};
 use chrono::DateTime;
 use duralite_cli::progress::{self, HowFar};
-use duralite_journal::directory::{self, sync_names};
-use duralite_journal::home::DatabaseAt;
-use duralite_journal::offline;
-use duralite_journal::salvage::Salvaged;
-use duralite_logfmt::LogId;
+use duralite_format::LogId;
+use duralite_wal::engine::home::DatabaseAt;
+use duralite_wal::engine::salvage::Salvaged;
+use duralite_wal::log::offline;
+use duralite_wal::placement::{self, sync_names};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::locate;
@@ -106,7 +106,7 @@ fn losses(target: &Target, lost: &Lost) -> Result<String> {
 fn of_damaged(database: &Path, log: &Path) -> String {
     let (mut pages, mut newest) = (BTreeSet::new(), 0);
     let salvaged = progress::with("reading the log", HowFar::default, || {
-        directory::salvage(log, &DatabaseAt::new(database), &mut |later| {
+        placement::salvage(log, &DatabaseAt::new(database), &mut |later| {
             newest = newest.max(later.time_ms);
             pages.extend(later.pages.iter().map(|page| page.page_number));
             Ok(())
@@ -265,7 +265,7 @@ fn search_below(dir: &Path, id: LogId, depth: u32, deadline: Instant) -> Option<
         let Ok(kind) = entry.file_type() else { continue };
         let path = entry.path();
         let is_named = || entry.file_name().as_bytes().windows(9).any(|word| word == b"-duralite");
-        if kind.is_file() && is_named() && directory::describe(&path).is_ok_and(|about| about.id == id) {
+        if kind.is_file() && is_named() && placement::describe(&path).is_ok_and(|about| about.id == id) {
             return Some(path);
         }
         if kind.is_dir() && depth > 0 {

@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use anyhow::Result;
-use duralite_journal::DatabaseIdentity;
-use duralite_journal::directory::{self, Watch};
+use duralite_wal::DatabaseIdentity;
+use duralite_wal::placement::{self, Watch};
 use serde_json::{Value, json};
 
 /// A process that has a log open.
@@ -37,7 +37,7 @@ pub(crate) fn in_words(holder: &Value) -> String {
 /// # Errors
 /// As [`Watch::open`].
 pub(crate) fn of(log: &Path) -> Result<Vec<Holder>> {
-    let id = directory::describe(log)?.id;
+    let id = placement::describe(log)?.id;
     // The database may have moved since, but the log has the same mode and owner.
     let Some(watch) = Watch::open(log, id, &DatabaseIdentity::of(log)?)? else { return Ok(Vec::new()) };
     let Some(glance) = watch.look()? else { return Ok(Vec::new()) };

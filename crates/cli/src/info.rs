@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use duralite_cli::output::{print_json, print_text};
-use duralite_journal::directory::{self, Looked, Reading};
-use duralite_journal::home::DatabaseAt;
-use duralite_journal::{ErrorKind, JournalError};
-use duralite_logfmt::guard::DatabaseHeader;
+use duralite_format::guard::DatabaseHeader;
+use duralite_wal::engine::home::DatabaseAt;
+use duralite_wal::placement::{self, Looked, Reading};
+use duralite_wal::{ErrorKind, LogError};
 use serde_json::{Map, Value, json};
 
 use crate::holders;
@@ -40,7 +40,7 @@ type Facts = Vec<(&'static str, Value)>;
 pub(crate) fn run(target: &Target) -> Result<ExitCode> {
     let mut facts = Facts::new();
     if locate::is_log(&target.path) {
-        let database = directory::describe(&target.path)?.database;
+        let database = placement::describe(&target.path)?.database;
         add_log(&mut facts, &target.path, &database)?;
     } else {
         add_database(&mut facts, target)?;
@@ -86,22 +86,22 @@ fn add_database(facts: &mut Facts, target: &Target) -> Result<()> {
 }
 
 fn add_log(facts: &mut Facts, path: &Path, database: &Path) -> Result<()> {
-    let about = match directory::describe(path) {
+    let about = match placement::describe(path) {
         Err(error) if error.is_other_version() => {
             facts.push(("log", json!(path.display().to_string())));
             facts.push(("refused", json!(error.to_string())));
             return Ok(());
         }
-        Err(error @ JournalError::Format { .. }) => return add_damage(facts, path, database, &error),
+        Err(error @ LogError::Format { .. }) => return add_damage(facts, path, database, &error),
         about => about?,
     };
-    let looked = directory::look(path, &mut |reading| match reading {
+    let looked = placement::look(path, &mut |reading| match reading {
         Reading::Along(mut engine) => {
             engine.refresh()?;
             let metrics = engine.metrics();
             Ok(engine.is_current().then_some(metrics))
         }
-        Reading::Unused(path) => Ok(Some(directory::open_log_read_only(path)?.metrics())),
+        Reading::Unused(path) => Ok(Some(placement::open_log_read_only(path)?.metrics())),
     });
     let (metrics, in_use) = match looked {
         Ok(Looked { found, in_use }) => (found, in_use),
@@ -126,12 +126,12 @@ fn add_log(facts: &mut Facts, path: &Path, database: &Path) -> Result<()> {
 }
 
 /// Puts the damage of a log at the top, and adds how much of the log can still be read.
-fn add_damage(facts: &mut Facts, log: &Path, database: &Path, error: &JournalError) -> Result<()> {
+fn add_damage(facts: &mut Facts, log: &Path, database: &Path, error: &LogError) -> Result<()> {
     facts.retain(|(name, _)| *name != "state");
     let state = format!("damaged: `duralite salvage {} OUT` saves what can be read", database.display());
     facts.insert(0, ("state", json!(state)));
     facts.push(("damage", json!(error.to_string())));
-    match directory::salvage(log, &DatabaseAt::new(database), &mut |_| Ok(())) {
+    match placement::salvage(log, &DatabaseAt::new(database), &mut |_| Ok(())) {
         Ok(salvaged) => {
             facts.push(("before_damage", json!(salvaged.point.transactions)));
             facts.push(("behind_damage", json!(salvaged.later)));

@@ -4,22 +4,23 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use duralite_journal::directory::{self, FoundLog};
-use duralite_journal::media::{MediaSet, SHARED_MEMORY_DIR};
-use duralite_journal::{DatabaseIdentity, Descriptor, LogDirectory, engines, offline};
-use duralite_logfmt::LogId;
-use duralite_logfmt::guard::{DatabaseHeader, JournalKind};
+use duralite_format::LogId;
+use duralite_format::guard::{DatabaseHeader, JournalKind};
+use duralite_wal::engine::media::{MediaSet, SHARED_MEMORY_DIR};
+use duralite_wal::log::offline;
+use duralite_wal::placement::{self, FoundLog};
+use duralite_wal::{DatabaseIdentity, Descriptor, LogPlacement, engines};
 
 use crate::target::Target;
 
 /// The directory, once for each engine, as a place where that engine could keep logs.
-fn directories(dir: &Path) -> impl Iterator<Item = LogDirectory> {
+fn directories(dir: &Path) -> impl Iterator<Item = LogPlacement> {
     engines::all().map(move |engine| directory_of(engine, dir))
 }
 
 /// The directory as the place of this engine's logs.
-pub(crate) fn directory_of(engine: &'static Descriptor, dir: &Path) -> LogDirectory {
-    LogDirectory::at(engine, dir, &MediaSet::default()).as_found()
+pub(crate) fn directory_of(engine: &'static Descriptor, dir: &Path) -> LogPlacement {
+    LogPlacement::at(engine, dir, &MediaSet::default()).as_found()
 }
 
 /// The directories where a log may be: those that the user named, those in the environment, shared memory, and the database's own
@@ -37,9 +38,9 @@ pub(crate) fn candidates(target: &Target) -> Vec<PathBuf> {
 /// Finds the log with this id, and the directory that it is in.
 pub(crate) fn find(target: &Target, id: LogId) -> Option<FoundLog> {
     let database = target.path.canonicalize().unwrap_or_else(|_| target.path.clone());
-    candidates(target).iter().flat_map(|dir| directories(dir)).find_map(|log_dir| {
-        let path = log_dir.find(&database, id).ok().flatten()?;
-        Some(FoundLog { log_dir, path, id })
+    candidates(target).iter().flat_map(|dir| directories(dir)).find_map(|placement| {
+        let path = placement.find(&database, id).ok().flatten()?;
+        Some(FoundLog { placement, path, id })
     })
 }
 
@@ -59,12 +60,12 @@ pub(crate) fn unreadable(target: &Target, id: LogId) -> Option<PathBuf> {
 pub(crate) fn find_by_owner(target: &Target) -> Option<FoundLog> {
     let identity = DatabaseIdentity::of(&target.path).ok()?;
     let log_dirs: Vec<_> = candidates(target).iter().flat_map(|dir| directories(dir)).collect();
-    directory::made_for(&log_dirs, &identity).ok().flatten()
+    placement::made_for(&log_dirs, &identity).ok().flatten()
 }
 
 /// Whether the path is a log file.
 pub(crate) fn is_log(path: &Path) -> bool {
-    directory::is_log_name(path) && directory::describe(path).is_ok()
+    placement::is_log_name(path) && placement::describe(path).is_ok()
 }
 
 /// Where the newest commits of a database are.
@@ -130,7 +131,7 @@ pub(crate) fn without_log(database: &Path, header: DatabaseHeader) -> String {
 /// The message for a log that was not found.
 pub(crate) fn missing(target: &Target, id: LogId) -> String {
     let database = target.path.display();
-    if let Ok(Some(deleted)) = directory::find_deleted(id) {
+    if let Ok(Some(deleted)) = placement::find_deleted(id) {
         let (log, process) = (deleted.path.display(), deleted.process);
         return format!(
             "the newest commits of {database} are in log {log}, which was deleted; process {process} has the \

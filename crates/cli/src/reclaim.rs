@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use duralite_cli::output::{print_json, print_text};
-use duralite_journal::scratchpad::{RegionUse, reclaim};
+use duralite_wal::engines::scratchpad::{RegionUse, reclaim};
 use serde_json::{Value, json};
 
 #[derive(Args)]

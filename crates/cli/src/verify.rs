@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Result, bail};
 use duralite_cli::output::{print_json, print_text};
-use duralite_journal::directory::{self, Looked};
-use duralite_journal::home::DatabaseAt;
-use duralite_journal::walk::{WalkSummary, WalkedTransaction};
-use duralite_journal::{ErrorKind, JournalError};
+use duralite_wal::engine::home::DatabaseAt;
+use duralite_wal::engine::walk::{WalkSummary, WalkedTransaction};
+use duralite_wal::placement::{self, Looked};
+use duralite_wal::{ErrorKind, LogError};
 use serde_json::{Value, json};
 
 use crate::locate;
@@ -19,7 +19,7 @@ use duralite_cli::progress::{self, HowFar};
 
 pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let path = locate::log_file(target)?;
-    let log = directory::describe(&path)?;
+    let log = placement::describe(&path)?;
     let database = DatabaseAt::new(if path == target.path { &log.database } else { &target.path });
     let (mut transactions, mut text) = (Vec::new(), String::new());
     let walked = AtomicU64::new(0);
@@ -33,7 +33,7 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
             text.clear();
             walked.store(0, Ordering::Relaxed);
         };
-        directory::look_through(&path, &database, &mut begin, &mut |transaction| {
+        placement::look_through(&path, &database, &mut begin, &mut |transaction| {
             walked.fetch_add(1, Ordering::Relaxed);
             let (transactions, text) = &mut *found.borrow_mut();
             if target.json {
@@ -69,7 +69,7 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn verdict(result: &Result<Looked<WalkSummary>, JournalError>, database: &Path) -> String {
+fn verdict(result: &Result<Looked<WalkSummary>, LogError>, database: &Path) -> String {
     match result {
         Ok(Looked { found, .. }) if found.mismatch.is_some() => format!(
             "would not recover whole: pages up to frame {} do not match SQLite's checksum",

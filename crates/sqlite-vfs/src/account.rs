@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
-use duralite_logfmt::LogId;
+use duralite_format::LogId;
 use duralite_medium::process::PerProcess;
 
 /// What to know at the end of a process that has not closed a database.
@@ -21,7 +21,7 @@ static ACCOUNT: PerProcess<Mutex<Account>> = PerProcess::new();
 
 /// What a log has done for this process so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Figures {
+pub struct Summary {
     /// The engine's name.
     pub engine: &'static str,
     /// What a commit survives, in the words of `PRAGMA duralite`.
@@ -33,7 +33,7 @@ pub struct Figures {
 /// A log in use.
 pub trait Accounted: Send + Sync {
     /// What the log has done so far; `None` while another thread uses it.
-    fn figures(&self) -> Option<Figures>;
+    fn summary(&self) -> Option<Summary>;
 }
 
 #[derive(Default)]
@@ -46,20 +46,20 @@ struct Account {
 #[derive(Default)]
 struct Fate {
     /// The sum over logs that are no longer in use.
-    served: Option<Figures>,
+    served: Option<Summary>,
     /// What to say of the database as long as no log has served it.
     plain: Option<String>,
 }
 
 impl Fate {
-    fn add(&mut self, figures: Figures) {
+    fn add(&mut self, summary: Summary) {
         let before = self.served.map_or(0, |served| served.commits);
-        self.served = Some(Figures { commits: before + figures.commits, ..figures });
+        self.served = Some(Summary { commits: before + summary.commits, ..summary });
     }
 
     fn text(&self) -> Option<String> {
         match (&self.served, &self.plain) {
-            (Some(Figures { engine, guarantee, commits }), _) => {
+            (Some(Summary { engine, guarantee, commits }), _) => {
                 Some(format!("engine {engine}, guarantee {guarantee}, commits {commits}"))
             }
             (None, why) => why.clone(),
@@ -94,7 +94,7 @@ pub fn text() -> String {
         let of_this = account.logs.values().filter(|(of, _)| of == path);
         let before = in_use.len();
         in_use.extend(of_this.filter_map(|(_, log)| log.upgrade()));
-        in_use[before..].iter().filter_map(|log| log.figures()).for_each(|figures| fate.add(figures));
+        in_use[before..].iter().filter_map(|log| log.summary()).for_each(|summary| fate.add(summary));
         let open = if in_use.len() == before { "" } else { NOT_CLOSED };
         // Writing to a string cannot fail.
         let _ = fate.text().map(|fate| writeln!(text, "{}: {fate}{open}", path.display()));
@@ -112,11 +112,11 @@ pub fn serves(path: &Path, id: LogId, log: Weak<dyn Accounted>) {
 }
 
 /// Notes that the last connection of this process has let go of a log.
-pub fn ended(id: LogId, figures: Figures) {
+pub fn ended(id: LogId, summary: Summary) {
     if is_on() {
         let mut account = account();
         if let Some((path, _)) = account.logs.remove(&id.0) {
-            account.databases.entry(path).or_default().add(figures);
+            account.databases.entry(path).or_default().add(summary);
         }
     }
 }
@@ -143,10 +143,10 @@ mod tests {
 
     use super::*;
 
-    struct Log(Figures);
+    struct Log(Summary);
 
     impl Accounted for Log {
-        fn figures(&self) -> Option<Figures> {
+        fn summary(&self) -> Option<Summary> {
             Some(self.0)
         }
     }
@@ -154,23 +154,23 @@ mod tests {
     /// One test only: the process has a single account.
     #[test]
     fn commits_of_ended_and_living_logs_are_added_up() {
-        let figures = |commits| Figures { engine: "waldio", guarantee: "power-loss", commits };
+        let summary = |commits| Summary { engine: "waldio", guarantee: "power-loss", commits };
         plain(Path::new("/early.db"), "idle: nothing");
         begin();
         assert_eq!(text(), "");
         plain(Path::new("/b.db"), "idle: journal_mode is not wal");
         plain(Path::new("/a.db"), "off: journal=off");
-        let first: Arc<dyn Accounted> = Arc::new(Log(figures(2)));
+        let first: Arc<dyn Accounted> = Arc::new(Log(summary(2)));
         serves(Path::new("/a.db"), LogId([1; 16]), Arc::downgrade(&first));
-        ended(LogId([1; 16]), figures(2));
-        let second: Arc<dyn Accounted> = Arc::new(Log(figures(3)));
+        ended(LogId([1; 16]), summary(2));
+        let second: Arc<dyn Accounted> = Arc::new(Log(summary(3)));
         serves(Path::new("/a.db"), LogId([2; 16]), Arc::downgrade(&second));
         let served = "/a.db: engine waldio, guarantee power-loss, commits 5";
         let plain = "/b.db: plain SQLite: journal_mode is not wal\n";
         assert_eq!(text(), format!("{served}{NOT_CLOSED}\n{plain}"));
         drop(second);
-        ended(LogId([2; 16]), figures(3));
-        ended(LogId([2; 16]), figures(3));
+        ended(LogId([2; 16]), summary(3));
+        ended(LogId([2; 16]), summary(3));
         assert_eq!(text(), format!("{served}\n{plain}"), "counted once");
     }
 }

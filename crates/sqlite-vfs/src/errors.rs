@@ -2,8 +2,8 @@
 
 use std::ffi::c_int;
 
-use duralite_journal::{ErrorKind, JournalError};
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::{ErrorKind, LogError};
 
 /// A result code and the message that goes with it.
 #[derive(Debug, Clone)]
@@ -33,10 +33,10 @@ impl Failure {
         Self::new(ffi::CANTOPEN, message)
     }
 
-    pub fn of(error: &JournalError, during: During) -> Self {
+    pub fn of(error: &LogError, during: During) -> Self {
         let code = match error {
             // An error of the VFS below about the database file reaches SQLite as it would without this VFS.
-            JournalError::BaseVfs { code, .. } if during != During::Open => *code,
+            LogError::BaseVfs { code, .. } if during != During::Open => *code,
             _ => code_of(error.kind(), during),
         };
         Self::new(code, error.to_string())

@@ -1,7 +1,7 @@
 //! What serves a database, with which settings, and what was done. It is the one source of `PRAGMA duralite`,
 //! of the table `duralite`, and of `duralite_json()`.
 
-use duralite_logfmt::guard::DatabaseHeader;
+use duralite_format::guard::DatabaseHeader;
 
 use crate::account;
 use crate::database::Db;
@@ -71,7 +71,7 @@ pub fn account_for(db: &Db) {
 
 /// The engine that would serve the database, and why none does now.
 fn why_idle(db: &Db, settings: &Settings) -> (&'static str, String) {
-    let engine = match settings.log_dir(&db.path) {
+    let engine = match settings.placement(&db.path) {
         Ok(directory) => directory.engine.name,
         Err(why) => return ("off", format!("off: {why}")),
     };

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use duralite_logfmt::store::{Lsn, TxId};
+use duralite_format::store::{Lsn, TxId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-use duralite_logfmt::store::Lsn;
+use duralite_format::store::Lsn;
 use duralite_medium::block::sync_directory;
 
 use crate::archive::{SegmentHead, write_segment};

@@ -7,7 +7,7 @@
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
-use duralite_logfmt::store::{PageId, Value, leaf_value};
+use duralite_format::store::{PageId, Value, leaf_value};
 
 use crate::admission::Room;
 use crate::engine::Engine;

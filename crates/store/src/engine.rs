@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use duralite_logfmt::store::{Lsn, PageId, TxId};
+use duralite_format::store::{Lsn, PageId, TxId};
 use parking_lot::Mutex;
 
 use crate::active::Active;

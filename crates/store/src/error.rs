@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use duralite_logfmt::FormatError;
-use duralite_logfmt::store::{KEY_LIMIT, PageId};
+use duralite_format::FormatError;
+use duralite_format::store::{KEY_LIMIT, PageId};
 use duralite_medium::MediumError;
 
 /// The most bytes of a row's value: 1 GiB.

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use duralite_logfmt::store::{Lsn, OBJECT_HEADER_BYTES, ObjectKind};
+use duralite_format::store::{Lsn, OBJECT_HEADER_BYTES, ObjectKind};
 
 use crate::active::{Active, Entry};
 use crate::admission::{Admission, Room};

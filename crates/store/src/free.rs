@@ -1,6 +1,6 @@
 //! Freeing the long values that a committed transaction replaced or removed, page by page.
 
-use duralite_logfmt::store::{ObjectKind, PageId, TxId};
+use duralite_format::store::{ObjectKind, PageId, TxId};
 
 use crate::engine::Engine;
 use crate::error::Error;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use duralite_logfmt::store::{Lsn, Undo};
+use duralite_format::store::{Lsn, Undo};
 
 use crate::locks::TableId;
 use crate::steps::{Step, Steps, Undoable};

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use duralite_logfmt::FormatError;
-use duralite_logfmt::store::{Change, Lsn, PageFileHead, PageKind, blank, kind};
+use duralite_format::FormatError;
+use duralite_format::store::{Change, Lsn, PageFileHead, PageKind, blank, kind};
 use parking_lot::Mutex;
 
 use crate::active::Active;

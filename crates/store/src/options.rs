@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use duralite_logfmt::store::{LARGEST_PAGE, SMALLEST_PAGE};
+use duralite_format::store::{LARGEST_PAGE, SMALLEST_PAGE};
 
 use crate::buffer::smallest_cache_bytes;
 use crate::controls::Controls;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use duralite_logfmt::FormatError;
-use duralite_logfmt::store::{
+use duralite_format::FormatError;
+use duralite_format::store::{
     BatchList, DOUBLE_WRITE_PAGES, PageFileHead, PageId, SLOT_OFFSETS, SUPERBLOCK_AREA_BYTES,
     SUPERBLOCK_BYTES, check, lsn, seal,
 };

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use duralite_logfmt::store::{Change, Lsn, Object, ObjectKind, TxId};
+use duralite_format::store::{Change, Lsn, Object, ObjectKind, TxId};
 
 use crate::buffer::{Pool, Writing};
 use crate::error::Error;

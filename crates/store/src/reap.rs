@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use duralite_logfmt::store::{ObjectKind, PageId};
+use duralite_format::store::{ObjectKind, PageId};
 
 use crate::admission::Room;
 use crate::engine::{Engine, now_ns};

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use duralite_logfmt::store::{Change, Lsn, Object, ObjectKind, PageId, TxId};
+use duralite_format::store::{Change, Lsn, Object, ObjectKind, PageId, TxId};
 use rustc_hash::FxHashMap;
 
 use crate::controls::{Controls, Rule};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use duralite_logfmt::store::{Lsn, Object, ObjectKind};
+use duralite_format::store::{Lsn, Object, ObjectKind};
 
 use crate::archive::{Segment, list, name_of, read_reached};
 use crate::backup::{MARK, PAGES, prepare};

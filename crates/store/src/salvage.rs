@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use duralite_logfmt::store::{Lsn, lsn};
+use duralite_format::store::{Lsn, lsn};
 
 use crate::backup::prepare;
 use crate::error::Error;

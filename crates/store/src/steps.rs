@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use duralite_logfmt::store::Lsn;
+use duralite_format::store::Lsn;
 
 use crate::sync::Mutex;
 use crate::versions::{Fate, Place};

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use duralite_logfmt::store::PageId;
+use duralite_format::store::PageId;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 

@@ -1,6 +1,6 @@
 //! Undoing one step, for a rollback or for recovery.
 
-use duralite_logfmt::store::{PageId, PageKind, Undo, kind};
+use duralite_format::store::{PageId, PageKind, Undo, kind};
 
 use crate::controls::Rule;
 use crate::engine::Engine;

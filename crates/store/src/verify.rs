@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use duralite_logfmt::store::{
+use duralite_format::store::{
     PageId, PageKind, Value, bits_of, cell, cell_count, cell_key, child_at, extra, is_set, kind, leaf_value,
     level, payload, validate,
 };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::thread::JoinHandle;
 
-use duralite_logfmt::store::Lsn;
+use duralite_format::store::Lsn;
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::Error;

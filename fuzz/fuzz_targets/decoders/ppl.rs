@@ -1,11 +1,11 @@
 //! The decoders of the `ppl` log.
 
-use duralite_logfmt::ppl::{
+use duralite_format::ppl::{
     EXTENT_HEADER_BYTES, Extent, ExtentHeader, LAST_TRANSACTION, MERGED_AT, MOST_SLOTS, SECTORS_PER_CHUNK,
     SLOT_HEADER_BYTES, SUPERBLOCK_BYTES, SlotHeader, Superblock, TRANSACTION_BYTES, TRANSACTIONS,
     TransactionKind, TransactionRecord, read_record_word, record_check, record_word, sector_size_is_valid,
 };
-use duralite_logfmt::{PATH_LIMIT, guard};
+use duralite_format::{PATH_LIMIT, guard};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 use super::{flip, log_head, log_id, overlay, page, page_size};

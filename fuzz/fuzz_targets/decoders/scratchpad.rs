@@ -1,12 +1,12 @@
 //! The decoders of the `scratchpad` log and its region.
 
-use duralite_logfmt::scratchpad::{
+use duralite_format::scratchpad::{
     CommitEntry, ENTRY_BYTES, HEADER_BYTES, JOURNAL_LIMIT, Kind, MOST_PAGES, Owner, PageHeader,
     REFERENCE_OFFSET, RegionId, RegionSuperblock, SUPERBLOCK_BYTES, Superblock, TxHeader, UndoChain,
     UndoState, change_word, committed_mark, committing_mark, entry_bytes, link_word, read_change_word,
     read_link,
 };
-use duralite_logfmt::{PATH_LIMIT, guard};
+use duralite_format::{PATH_LIMIT, guard};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 use super::{flip, log_head, log_id, overlay, path};

@@ -1,9 +1,9 @@
 //! The decoders of SQLite's own formats: the database header under the guard, and the beginning of the
 //! write-ahead log.
 
-use duralite_logfmt::LogId;
-use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind};
-use duralite_logfmt::sqlite_wal::{
+use duralite_format::LogId;
+use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind};
+use duralite_format::sqlite_wal::{
     FRAME_HEADER_BYTES, FrameHeader, WAL_HEADER_BYTES, WalHeader, make_wal_header,
 };
 use libfuzzer_sys::arbitrary::{Result, Unstructured};

@@ -1,11 +1,11 @@
 //! The write-ahead log as a plain file would hold it, and the writes that SQLite makes.
 
-use duralite_journal::home::NoDatabase;
+use duralite_wal::engine::home::NoDatabase;
 use std::fmt;
 use std::rc::Rc;
 
-use duralite_logfmt::page_change;
-use duralite_logfmt::sqlite_wal::{Checksum, FRAME_HEADER_BYTES, WalHeader, make_wal_header};
+use duralite_format::page_change;
+use duralite_format::sqlite_wal::{Checksum, FRAME_HEADER_BYTES, WalHeader, make_wal_header};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 use crate::rig::Stream;

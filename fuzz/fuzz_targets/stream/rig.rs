@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duralite_crashmodel::{BlockOp, Crashes as _, RecordingBlock, RecordingNvm};
-use duralite_journal::engine::Engine;
-use duralite_journal::home::NoDatabase;
-use duralite_journal::nvwal::Nvwal;
-use duralite_journal::stream::WalStream;
-use duralite_journal::waldio::{SHARED_BYTES, Waldio};
-use duralite_journal::{HeapMode, JournalError, NvwalOptions, SyncMode, WaldioOptions};
-use duralite_logfmt::waldio::Layout;
-use duralite_logfmt::{LogHead, LogId, nvwal, waldio};
+use duralite_format::waldio::Layout;
+use duralite_format::{LogHead, LogId, nvwal, waldio};
 use duralite_medium::block::{Block as _, Durability};
 use duralite_medium::{LocalSegment, MediumError, Nvm as _, Segment};
+use duralite_wal::engine::Engine;
+use duralite_wal::engine::checksums::find_checksum_mismatch;
+use duralite_wal::engine::home::NoDatabase;
+use duralite_wal::engines::nvwal::Nvwal;
+use duralite_wal::engines::waldio::{SHARED_BYTES, Waldio};
+use duralite_wal::log::stream::WalStream;
+use duralite_wal::{HeapMode, LogError, NvwalOptions, SyncMode, WaldioOptions};
 use libfuzzer_sys::arbitrary::{self, Unstructured};
 
 pub type Stream = WalStream<Box<dyn Engine>>;
@@ -122,12 +123,12 @@ impl Rig {
     }
 
     /// The first process, which recovers the log, and a second one, which joins it.
-    pub fn processes(&self) -> Result<[Stream; 2], JournalError> {
+    pub fn processes(&self) -> Result<[Stream; 2], LogError> {
         Ok([self.attach(true)?, self.attach(false)?])
     }
 
     /// New processes after all old ones have died.
-    pub fn revive(&mut self) -> Result<[Stream; 2], JournalError> {
+    pub fn revive(&mut self) -> Result<[Stream; 2], LogError> {
         if let Self::Waldio { segment, .. } = self {
             *segment = fresh();
         }
@@ -135,11 +136,11 @@ impl Rig {
     }
 
     /// Another process that joins.
-    pub fn join(&self) -> Result<Stream, JournalError> {
+    pub fn join(&self) -> Result<Stream, LogError> {
         self.attach(false)
     }
 
-    fn attach(&self, first: bool) -> Result<Stream, JournalError> {
+    fn attach(&self, first: bool) -> Result<Stream, LogError> {
         let path = Path::new("fuzz");
         let engine: Box<dyn Engine> = match self {
             Self::Nvwal { nvm, options, .. } => {
@@ -155,7 +156,11 @@ impl Rig {
             }
         };
         let mut stream = WalStream::new(engine);
-        assert_eq!(stream.find_checksum_mismatch(&NoDatabase)?, None, "SQLite's recovery would stop here");
+        assert_eq!(
+            find_checksum_mismatch(stream.engine_mut(), &NoDatabase)?,
+            None,
+            "SQLite's recovery would stop here"
+        );
         Ok(stream)
     }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
-use duralite_journal::engine::Fill;
-use duralite_journal::figures::{FIGURES_BYTES, Figures};
 use duralite_medium::{FileSegment, Segment as _};
+use duralite_wal::engine::Fill;
+use duralite_wal::metrics::{METRICS_BYTES, Recorder};
 
 use crate::workload::median;
 
@@ -23,10 +23,10 @@ const COMMITS: u32 = 20_000;
 pub fn cost_ns(dir: &Path) -> Result<f64> {
     let path = dir.join("counting");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
-    let segment = Arc::new(FileSegment::join(file.into(), &path, FIGURES_BYTES, Some(0))?);
+    let segment = Arc::new(FileSegment::join(file.into(), &path, METRICS_BYTES, Some(0))?);
     std::fs::remove_file(&path)?;
-    Figures::join(segment.clone(), 0, 1);
-    let figures = Figures::new(segment.clone(), 0);
+    Recorder::join(segment.clone(), 0, 1);
+    let figures = Recorder::new(segment.clone(), 0);
     let fill = Fill { used_bytes: 1 << 20, limit_bytes: 1 << 30 };
     let rounds = (0..ROUNDS).map(|_| {
         let start = Instant::now();

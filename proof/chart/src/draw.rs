@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 
 use crate::bars::{Bars, Group, Panel};
-use crate::figures::{self, Along, Each, FIGURES, Figure, Grouped, Kind, Plot};
+use crate::figures::{self, Along, Each, Figure, Grouped, Kind, METRICS, Plot};
 use crate::lines::{Lines, LinesPanel, Series};
 use crate::picture::Format;
 use crate::table::{Table, quantity};
@@ -15,7 +15,7 @@ use crate::table::{Table, quantity};
 /// # Errors
 /// If a file cannot be read or written, or lacks a column.
 pub fn draw_known_in(dir: &Path) -> Result<Vec<PathBuf>> {
-    let sources = FIGURES.iter().map(|figure| dir.join(figure.table).with_extension("csv"));
+    let sources = METRICS.iter().map(|figure| dir.join(figure.table).with_extension("csv"));
     let drawn = sources.filter(|source| source.exists()).map(|source| draw_known(&source));
     Ok(drawn.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
@@ -233,9 +233,9 @@ mod tests {
 
     #[test]
     fn every_table_is_described_once() {
-        for figure in FIGURES {
+        for figure in METRICS {
             assert_eq!(
-                FIGURES.iter().filter(|other| other.table == figure.table).count(),
+                METRICS.iter().filter(|other| other.table == figure.table).count(),
                 1,
                 "{}",
                 figure.table

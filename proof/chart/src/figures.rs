@@ -132,7 +132,7 @@ const SYNC_ALONE: [&str; 4] =
 const TOGETHER: [&str; 4] = ["baseline (tx/s)", "on-chip log (tx/s)", "adaptive (tx/s)", "both (tx/s)"];
 
 /// The tables that have a picture, paper by paper.
-pub(crate) const FIGURES: &[Figure] = &[
+pub(crate) const METRICS: &[Figure] = &[
     figure("everyday_sizes", "waldio, one thread: the size of the database, the length of the log", SIZES),
     figure("figure5_6", "NVWAL figure 5: cost of ordering at 500 ns", NVWAL_5),
     figure("figure7", "NVWAL figure 7: six variants over NVRAM write latency", NVWAL_7),
@@ -399,7 +399,7 @@ const RECOVERY: Kind = Kind::Lines {
 
 /// The description of the table's picture, if the table has one.
 pub(crate) fn of(table: &str) -> Option<&'static Figure> {
-    FIGURES.iter().find(|figure| figure.table == table)
+    METRICS.iter().find(|figure| figure.table == table)
 }
 
 /// Whether a table of this name has a picture.

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use duralite_crashmodel::disk::DiskEvent;
-use duralite_journal::media::Medium;
-use duralite_journal::{Descriptor, engines};
 use duralite_medium::LINE_BYTES;
+use duralite_wal::engine::media::Medium;
+use duralite_wal::{Descriptor, engines};
 
 /// The number of a file. A file that is deleted and made again gets a new number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -38,7 +38,7 @@ impl FileKind {
 /// Whether a file of this name is a log.
 #[must_use]
 pub fn is_log(path: &Path) -> bool {
-    duralite_journal::directory::is_log_name(path)
+    duralite_wal::placement::is_log_name(path)
 }
 
 /// One step of a recording.

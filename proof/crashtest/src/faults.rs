@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
-use duralite_logfmt::guard::{JournalKind, VERSIONS};
+use duralite_format::guard::{JournalKind, VERSIONS};
 
 use crate::event::{Event, FileId, FileKind, Recording};
 use crate::failure::Violation;

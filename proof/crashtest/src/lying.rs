@@ -13,11 +13,11 @@ use std::ops::AddAssign;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use duralite_journal::JournalError;
-use duralite_journal::directory;
-use duralite_journal::home::DatabaseAt;
-use duralite_journal::salvage::{self, Contents as Written};
-use duralite_logfmt::guard::{self, DatabaseHeader};
+use duralite_format::guard::{self, DatabaseHeader};
+use duralite_wal::LogError;
+use duralite_wal::engine::home::DatabaseAt;
+use duralite_wal::engine::salvage::{self, Contents as Written};
+use duralite_wal::placement;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::event::{Event, FileId, Recording, is_log};
@@ -295,21 +295,21 @@ impl Rig {
         };
         let at = DatabaseAt::new(&database);
         let logs = || contents.iter().filter(|(path, content)| content.is_some() && is_log(path));
-        let is_it = |path: &Path| matches!(directory::describe(path), Ok(about) if about.id == log_id);
+        let is_it = |path: &Path| matches!(placement::describe(path), Ok(about) if about.id == log_id);
         let Some((log, _)) = logs().find(|(path, _)| is_it(path)) else {
             // The beginning of the log is lost.
             let is_illegible =
-                |path: &Path| matches!(directory::describe(path), Err(JournalError::Format { .. }));
+                |path: &Path| matches!(placement::describe(path), Err(LogError::Format { .. }));
             anyhow::ensure!(logs().any(|(path, _)| is_illegible(path)), "the log is not there");
             return self.save_alone(&at, image, tally);
         };
         let mut later = 0;
-        let salvaged = directory::salvage(log, &at, &mut |_| {
+        let salvaged = placement::salvage(log, &at, &mut |_| {
             later += 1;
             Ok(())
         });
         let mut salvaged = match salvaged {
-            Err(JournalError::Corrupt { .. } | JournalError::NoRegion { .. }) => {
+            Err(LogError::Corrupt { .. } | LogError::NoRegion { .. }) => {
                 return self.save_alone(&at, image, tally);
             }
             salvaged => salvaged?,
@@ -322,7 +322,7 @@ impl Rig {
             salvaged.write(&at, (&file, &self.out), what)?;
             // A damaged journal is rolled back as far as it can be read.
             if let Err(error) = salvaged.roll_back((&file, &self.out), log_id) {
-                anyhow::ensure!(matches!(error, JournalError::Corrupt { .. }), error);
+                anyhow::ensure!(matches!(error, LogError::Corrupt { .. }), error);
             }
             number = self.saved()?;
             if number.is_some() || salvaged.checkpointed.is_none() {

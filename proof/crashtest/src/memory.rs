@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 use duralite_crashmodel::window;
-use duralite_logfmt::guard::{self, DatabaseHeader};
+use duralite_format::guard::{self, DatabaseHeader};
 
 use crate::event::{Event, FileKind, Recording};
 use crate::failure::Violation;

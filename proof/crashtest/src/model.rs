@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use duralite_crashmodel::{Lines, SECTOR, Sectors, window};
 
-use duralite_journal::directory::is_log_name;
+use duralite_wal::placement::is_log_name;
 
 use crate::event::{Event, FileId, FileKind, RecordedFile, Recording};
 

@@ -173,7 +173,7 @@ impl Cut {
             drop(file);
             let _hook = in_memory.then(|| {
                 let hook = Arc::new(DirectoryHook::new(Arc::clone(&recorder)));
-                duralite_journal::directory::hook(&stage.log_dir(), hook)
+                duralite_wal::placement::hook(&stage.log_dir(), hook)
             });
             work()?
         };

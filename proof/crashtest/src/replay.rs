@@ -6,9 +6,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use duralite_crashmodel::disk::Pages;
-use duralite_journal::DatabaseIdentity;
+use duralite_format::{nvwal, ppl, scratchpad, waldio};
 use duralite_logdisk::{FileSystemKind, ImageMounter};
-use duralite_logfmt::{nvwal, ppl, scratchpad, waldio};
+use duralite_wal::DatabaseIdentity;
 
 use crate::failure::{DISK, Description};
 use crate::model::Contents;

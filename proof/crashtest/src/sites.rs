@@ -53,7 +53,7 @@ fn describe(addresses: &[usize]) -> String {
             let Some(path) = symbol.filename() else { return };
             let path = path.to_string_lossy();
             let Some((_, path)) = path.rsplit_once("crates/") else { return };
-            let ours = ["journal/src/", "sqlite-vfs/src/"].iter().any(|start| path.starts_with(start));
+            let ours = ["wal/src/", "sqlite-vfs/src/"].iter().any(|start| path.starts_with(start));
             // These files only pass calls on, so they do not say where a call comes from.
             let passes_on =
                 ["base.rs", "db_file.rs", "hooks.rs", "/vfs.rs"].iter().any(|end| path.ends_with(end));
@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn names_are_shortened() {
-        assert_eq!(short("duralite_journal::heap::Heap::allocate"), "Heap::allocate");
-        assert_eq!(short("<duralite_journal::nvwal::Nvwal>::seal_staged"), "seal_staged");
+        assert_eq!(short("duralite_wal::shared::heap::Heap::allocate"), "Heap::allocate");
+        assert_eq!(short("<duralite_wal::engines::nvwal::Nvwal>::seal_staged"), "seal_staged");
         assert_eq!(short("a::b::c::{{closure}}"), "b::c");
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use duralite_journal::directory::{describe, is_log_name};
+use duralite_wal::placement::{describe, is_log_name};
 use rusqlite::Connection;
 use tempfile::TempDir;
 

@@ -63,8 +63,8 @@ pub fn under_this_hook<T>(
     body: impl FnOnce() -> T,
 ) -> T {
     let hook = Arc::new(hook);
-    let _log_dir = duralite_journal::directory::hook(&stage.log_dir(), hook.clone());
-    let _names = duralite_journal::directory::hook(&stage.home(), hook);
+    let _log_dir = duralite_wal::placement::hook(&stage.log_dir(), hook.clone());
+    let _names = duralite_wal::placement::hook(&stage.home(), hook);
     let _home = tap_files(&stage.home(), Arc::clone(recorder));
     body()
 }

@@ -7,9 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use duralite_journal::pins::{PINS_BYTES, Pins, Recycling};
 use duralite_medium::PROCESS_SLOTS;
 use duralite_schedules::{Death, Memory, Sleep, rounds};
+use duralite_wal::shared::pins::{PINS_BYTES, Pins, Recycling};
 
 /// The true state of the log, independent of the pins: the positions before its first transaction and after
 /// its last one.

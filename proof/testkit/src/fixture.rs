@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use duralite_journal::media::SHARED_MEMORY_DIR;
-use duralite_journal::scratchpad::is_region_name;
+use duralite_wal::engine::media::SHARED_MEMORY_DIR;
+use duralite_wal::engines::scratchpad::is_region_name;
 use rusqlite::Connection;
 use tempfile::TempDir;
 

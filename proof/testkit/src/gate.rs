@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duralite_crashmodel::{OverBlock, Through};
-use duralite_journal::directory::{FileStep, Hook, Hooked, hook};
 use duralite_medium::MediumError;
 use duralite_medium::block::{Block, Durability};
+use duralite_wal::placement::{FileStep, Hook, Hooked, hook};
 
 /// A gate. Its state is in a directory, so that processes can share it.
 #[derive(Clone, Debug)]

@@ -11,21 +11,21 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use duralite_journal::descriptor::{Attaching, Descriptor, HEAD_BYTES, NewLog, OpenFile};
-use duralite_journal::directory::hooked_nvm;
-use duralite_journal::engine::{
+use duralite_format::nvwal::Superblock;
+use duralite_format::sqlite_wal::WalHeader;
+use duralite_format::{LogId, Origin};
+use duralite_medium::{FileNvm, Guarantee, MapOptions, Nvm};
+use duralite_wal::engine::descriptor::{Attaching, Descriptor, HEAD_BYTES, NewLog, OpenFile};
+use duralite_wal::engine::home::{DatabaseFile, Home};
+use duralite_wal::engine::media::MediaOptions;
+use duralite_wal::engine::rollback::RollbackJournal;
+use duralite_wal::engine::walk::{WalkSummary, WalkedTransaction};
+use duralite_wal::engine::{
     Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
 };
-use duralite_journal::home::{DatabaseFile, Home};
-use duralite_journal::media::MediaOptions;
-use duralite_journal::nvwal::{self, Nvwal, NvwalOptions};
-use duralite_journal::rollback::RollbackJournal;
-use duralite_journal::walk::{WalkSummary, WalkedTransaction};
-use duralite_journal::{EngineOptions, JournalError};
-use duralite_logfmt::nvwal::Superblock;
-use duralite_logfmt::sqlite_wal::WalHeader;
-use duralite_logfmt::{LogId, Origin};
-use duralite_medium::{FileNvm, Guarantee, MapOptions, Nvm};
+use duralite_wal::engines::nvwal::{self, Nvwal, NvwalOptions};
+use duralite_wal::placement::hooked_nvm;
+use duralite_wal::{EngineOptions, LogError};
 
 use crate::disguise::Disguised;
 use crate::side_file::SideFile;
@@ -75,7 +75,7 @@ const fn descriptor<const KIND: usize>() -> Descriptor {
 }
 
 /// Makes a log of `nvwal` with this magic number.
-pub(crate) fn format(new: &NewLog<'_>, magic: [u8; MAGIC_BYTES]) -> Result<(), JournalError> {
+pub(crate) fn format(new: &NewLog<'_>, magic: [u8; MAGIC_BYTES]) -> Result<(), LogError> {
     (nvwal::DESCRIPTOR.format)(new)?;
     let nvm = map(&new.file, new.options, false)?;
     nvm.store(0, &magic);
@@ -88,7 +88,7 @@ pub(crate) fn walk(
     file: &OpenFile<'_>,
     database: &dyn DatabaseFile,
     visit: &mut dyn FnMut(&WalkedTransaction),
-) -> Result<WalkSummary, JournalError> {
+) -> Result<WalkSummary, LogError> {
     let nvm = map(file, &EngineOptions::default(), true)?;
     nvwal::walk(nvm, file.path, database, visit)
 }
@@ -97,7 +97,7 @@ fn beside(log: &Path) -> SideFile {
     SideFile::beside(log, true)
 }
 
-fn attach<const KIND: usize>(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
+fn attach<const KIND: usize>(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let mut side = open(KINDS[KIND], &log.file, log.options, true)?;
     if log.alone {
         side.log.recover_heap()?;
@@ -110,7 +110,7 @@ fn open(
     file: &OpenFile<'_>,
     options: &EngineOptions,
     write: bool,
-) -> Result<MoreThanNvwal, JournalError> {
+) -> Result<MoreThanNvwal, LogError> {
     let mut log = MoreThanNvwal::open(kind.name, file, options, write)?;
     if kind.has_home {
         let side = Arc::new(beside(file.path));
@@ -131,18 +131,18 @@ pub(crate) fn as_nvwal(bytes: &[u8], magic: [u8; MAGIC_BYTES]) -> Vec<u8> {
     bytes
 }
 
-fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, JournalError> {
-    let failed = |error| JournalError::io("read", log.path, &error);
+fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, LogError> {
+    let failed = |error| LogError::io("read", log.path, &error);
     let mut bytes = vec![0; HEAD_BYTES as usize];
     log.file.read_exact_at(&mut bytes, 0).map_err(failed)?;
     bytes[..MAGIC_BYTES].copy_from_slice(&nvwal::DESCRIPTOR.magic);
-    Superblock::decode(&bytes).map_err(|source| JournalError::Format { log: log.path.to_path_buf(), source })
+    Superblock::decode(&bytes).map_err(|source| LogError::Format { log: log.path.to_path_buf(), source })
 }
 
-fn map(log: &OpenFile<'_>, options: &EngineOptions, read_only: bool) -> Result<Arc<dyn Nvm>, JournalError> {
+fn map(log: &OpenFile<'_>, options: &EngineOptions, read_only: bool) -> Result<Arc<dyn Nvm>, LogError> {
     let superblock = superblock_of(log)?;
     let MediaOptions { latency, persistency, .. } = options.media;
-    let file = log.file.try_clone().map_err(|error| JournalError::io("open", log.path, &error))?;
+    let file = log.file.try_clone().map_err(|error| LogError::io("open", log.path, &error))?;
     let options = MapOptions {
         capacity: superblock.file_bytes(superblock.limit_blocks),
         read_only,
@@ -151,11 +151,11 @@ fn map(log: &OpenFile<'_>, options: &EngineOptions, read_only: bool) -> Result<A
         ..MapOptions::default()
     };
     let nvm = FileNvm::map(file, log.path, &options)
-        .map_err(|source| JournalError::Medium { path: log.path.to_path_buf(), source })?;
+        .map_err(|source| LogError::Medium { path: log.path.to_path_buf(), source })?;
     let nvm = Arc::new(Disguised::new(nvm, nvwal::DESCRIPTOR.magic));
     // A log that is only read is not hooked, as with the product's engines.
     let hooked = if read_only { Ok(nvm as Arc<dyn Nvm>) } else { hooked_nvm(log.path, nvm) };
-    hooked.map_err(|source| JournalError::Medium { path: log.path.to_path_buf(), source })
+    hooked.map_err(|source| LogError::Medium { path: log.path.to_path_buf(), source })
 }
 
 /// A log of `nvwal`, with a home or rollback journals.
@@ -174,7 +174,7 @@ impl MoreThanNvwal {
         file: &OpenFile<'_>,
         options: &EngineOptions,
         write: bool,
-    ) -> Result<Self, JournalError> {
+    ) -> Result<Self, LogError> {
         let nvm = map(file, options, !write)?;
         let own = options.own::<NvwalOptions>();
         let own = NvwalOptions { cache_bytes: options.cache_bytes.unwrap_or(own.cache_bytes), ..own };
@@ -213,7 +213,7 @@ impl LogFile for MoreThanNvwal {
         self.name
     }
 
-    fn retire(&mut self) -> Result<(), JournalError> {
+    fn retire(&mut self) -> Result<(), LogError> {
         self.log.retire()?;
         self.undo.as_ref().map_or(Ok(()), |undo| undo.delete())?;
         self.side.as_ref().map_or(Ok(()), |side| side.release())
@@ -234,8 +234,8 @@ impl LogFile for MoreThanNvwal {
         fn set_clock(&mut self, clock: Clock) -> ();
         fn begin_generation(
             &mut self, file: &dyn DatabaseFile, header: Option<&WalHeader>
-        ) -> Result<(), JournalError>;
-        fn clear(&mut self, file: &dyn DatabaseFile, keep_bytes: u64) -> Result<(), JournalError>;
+        ) -> Result<(), LogError>;
+        fn clear(&mut self, file: &dyn DatabaseFile, keep_bytes: u64) -> Result<(), LogError>;
     }
 }
 
@@ -252,8 +252,8 @@ impl LogReader for MoreThanNvwal {
         fn is_current(&self) -> bool;
     }
     of_the_log! {
-        fn refresh(&mut self) -> Result<(), JournalError>;
-        fn read_page(&mut self, file: &dyn DatabaseFile, frame: u32, page: &mut [u8]) -> Result<(), JournalError>;
+        fn refresh(&mut self) -> Result<(), LogError>;
+        fn read_page(&mut self, file: &dyn DatabaseFile, frame: u32, page: &mut [u8]) -> Result<(), LogError>;
     }
 }
 
@@ -266,9 +266,9 @@ impl LogWriter for MoreThanNvwal {
     of_the_log! {
         fn stage(
             &mut self, file: &dyn DatabaseFile, frame: u32, page_number: u32, page: &[u8]
-        ) -> Result<(), JournalError>;
-        fn discard_staged(&mut self) -> Result<(), JournalError>;
-        fn seal(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, JournalError>;
-        fn force(&mut self) -> Result<(), JournalError>;
+        ) -> Result<(), LogError>;
+        fn discard_staged(&mut self) -> Result<(), LogError>;
+        fn seal(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, LogError>;
+        fn force(&mut self) -> Result<(), LogError>;
     }
 }

@@ -6,9 +6,9 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use duralite_journal::JournalError;
-use duralite_journal::home::{DatabaseFile, Header, Home, write_past_guard};
-use duralite_logfmt::guard::HEADER_BYTES;
+use duralite_format::guard::HEADER_BYTES;
+use duralite_wal::LogError;
+use duralite_wal::engine::home::{DatabaseFile, Header, Home, write_past_guard};
 
 use crate::steps::step;
 
@@ -48,7 +48,7 @@ impl SideFile {
     ///
     /// # Errors
     /// `Io`.
-    pub fn make(&self) -> std::result::Result<(), JournalError> {
+    pub fn make(&self) -> std::result::Result<(), LogError> {
         let make = |path| File::create(path)?.set_permissions(Permissions::from_mode(0o666));
         make(&self.pages).and_then(|()| make(&self.held)).map_err(self.failed())
     }
@@ -57,7 +57,7 @@ impl SideFile {
     ///
     /// # Errors
     /// `Io`.
-    pub fn release(&self) -> std::result::Result<(), JournalError> {
+    pub fn release(&self) -> std::result::Result<(), LogError> {
         self.cut(0).and_then(|()| self.sync_both()).map_err(self.failed())
     }
 
@@ -65,7 +65,7 @@ impl SideFile {
     ///
     /// # Errors
     /// `Io`.
-    pub fn is_empty(&self) -> std::result::Result<bool, JournalError> {
+    pub fn is_empty(&self) -> std::result::Result<bool, LogError> {
         Ok(Self::end(&self.held().map_err(self.failed())?) == 0)
     }
 
@@ -113,8 +113,8 @@ impl SideFile {
         }
     }
 
-    fn failed(&self) -> impl Fn(Error) -> JournalError + '_ {
-        |error| JournalError::Io {
+    fn failed(&self) -> impl Fn(Error) -> LogError + '_ {
+        |error| LogError::Io {
             op: "hold pages in",
             path: self.pages.clone(),
             message: error.to_string(),
@@ -133,7 +133,7 @@ impl Home for SideFile {
         file: &dyn DatabaseFile,
         buf: &mut [u8],
         offset: u64,
-    ) -> std::result::Result<usize, JournalError> {
+    ) -> std::result::Result<usize, LogError> {
         let held = self.held().map_err(self.failed())?;
         let end = file.size()?.max(Self::end(&held));
         let wanted = buf.len().min(end.saturating_sub(offset) as usize);
@@ -157,26 +157,26 @@ impl Home for SideFile {
         _file: &dyn DatabaseFile,
         bytes: &[u8],
         offset: u64,
-    ) -> std::result::Result<(), JournalError> {
+    ) -> std::result::Result<(), LogError> {
         self.hold(bytes, offset).map_err(self.failed())
     }
 
-    fn sync(&self, file: &dyn DatabaseFile) -> std::result::Result<(), JournalError> {
+    fn sync(&self, file: &dyn DatabaseFile) -> std::result::Result<(), LogError> {
         self.sync_both().map_err(self.failed())?;
         file.sync()
     }
 
-    fn size(&self, file: &dyn DatabaseFile) -> std::result::Result<u64, JournalError> {
+    fn size(&self, file: &dyn DatabaseFile) -> std::result::Result<u64, LogError> {
         let held = self.held().map_err(self.failed())?;
         Ok(file.size()?.max(Self::end(&held)))
     }
 
-    fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> std::result::Result<(), JournalError> {
+    fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> std::result::Result<(), LogError> {
         self.cut(bytes).map_err(self.failed())?;
         if file.size()? > bytes { file.truncate(bytes) } else { Ok(()) }
     }
 
-    fn drain(&self, file: &dyn DatabaseFile) -> std::result::Result<(), JournalError> {
+    fn drain(&self, file: &dyn DatabaseFile) -> std::result::Result<(), LogError> {
         let held = self.held().map_err(self.failed())?;
         for sector in (0..held.len() as u64).filter(|sector| Self::is_held(&held, *sector)) {
             let skipped = if sector == 0 && !self.holds_header { HEADER_BYTES as u64 } else { 0 };
@@ -194,8 +194,8 @@ impl Home for SideFile {
 mod tests {
     use std::sync::Arc;
 
-    use duralite_journal::home::{Homed, OpenDatabase};
-    use duralite_logfmt::guard;
+    use duralite_format::guard;
+    use duralite_wal::engine::home::{Homed, OpenDatabase};
 
     use super::*;
 

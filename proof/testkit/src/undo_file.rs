@@ -5,8 +5,8 @@ use std::io::{ErrorKind, Result};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use duralite_journal::JournalError;
-use duralite_journal::rollback::RollbackJournal;
+use duralite_wal::LogError;
+use duralite_wal::engine::rollback::RollbackJournal;
 
 use crate::steps::step;
 
@@ -35,29 +35,29 @@ impl UndoFile {
         &self,
         op: &'static str,
         work: impl FnOnce(&File) -> Result<T>,
-    ) -> std::result::Result<T, JournalError> {
+    ) -> std::result::Result<T, LogError> {
         let file = OpenOptions::new().read(true).write(true).open(&self.path);
-        file.and_then(|file| work(&file)).map_err(|error| JournalError::io(op, &self.path, &error))
+        file.and_then(|file| work(&file)).map_err(|error| LogError::io(op, &self.path, &error))
     }
 }
 
 impl RollbackJournal for UndoFile {
-    fn size(&self) -> std::result::Result<Option<u64>, JournalError> {
+    fn size(&self) -> std::result::Result<Option<u64>, LogError> {
         match std::fs::metadata(&self.path) {
             Ok(found) => Ok(Some(found.len())),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(JournalError::io("look at", &self.path, &error)),
+            Err(error) => Err(LogError::io("look at", &self.path, &error)),
         }
     }
 
-    fn create(&self) -> std::result::Result<(), JournalError> {
+    fn create(&self) -> std::result::Result<(), LogError> {
         step();
         let file = OpenOptions::new().write(true).create_new(true).open(&self.path);
         file.and_then(|file| file.set_permissions(Permissions::from_mode(0o666)))
-            .map_err(|error| JournalError::io("make", &self.path, &error))
+            .map_err(|error| LogError::io("make", &self.path, &error))
     }
 
-    fn read(&self, buf: &mut [u8], offset: u64) -> std::result::Result<usize, JournalError> {
+    fn read(&self, buf: &mut [u8], offset: u64) -> std::result::Result<usize, LogError> {
         let file = match File::open(&self.path) {
             // A process that checks whether a journal is hot holds no lock that keeps the writer from
             // deleting the journal meanwhile.
@@ -70,30 +70,30 @@ impl RollbackJournal for UndoFile {
             // The file may be truncated meanwhile.
             file.read_at(&mut buf[..wanted], offset)
         });
-        read.map_err(|error| JournalError::io("read", &self.path, &error))
+        read.map_err(|error| LogError::io("read", &self.path, &error))
     }
 
-    fn write(&self, bytes: &[u8], offset: u64) -> std::result::Result<(), JournalError> {
+    fn write(&self, bytes: &[u8], offset: u64) -> std::result::Result<(), LogError> {
         step();
         self.with("write", |file| file.write_all_at(bytes, offset))
     }
 
-    fn truncate(&self, bytes: u64) -> std::result::Result<(), JournalError> {
+    fn truncate(&self, bytes: u64) -> std::result::Result<(), LogError> {
         step();
         self.with("cut", |file| file.set_len(file.metadata()?.len().min(bytes)))
     }
 
     /// Writes nothing: in these tests processes die, but the machine does not.
-    fn sync(&self) -> std::result::Result<(), JournalError> {
+    fn sync(&self) -> std::result::Result<(), LogError> {
         step();
         Ok(())
     }
 
-    fn delete(&self) -> std::result::Result<(), JournalError> {
+    fn delete(&self) -> std::result::Result<(), LogError> {
         step();
         match std::fs::remove_file(&self.path) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(JournalError::io("delete", &self.path, &error))
+                Err(LogError::io("delete", &self.path, &error))
             }
             _ => Ok(()),
         }

@@ -8,20 +8,20 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use duralite_journal::descriptor::{Attaching, Descriptor, LogHead, NewLog, OpenFile, SharedBytes, Walk};
-use duralite_journal::engine::{
-    Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
-};
-use duralite_journal::home::DatabaseFile;
-use duralite_journal::media::Medium;
-use duralite_journal::salvage::Salvaged;
-use duralite_journal::stream::WalStream;
-use duralite_journal::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
-use duralite_journal::{EngineOptions, JournalError};
-use duralite_logfmt::sqlite_wal::WalHeader;
-use duralite_logfmt::{FormatError, LogId, Origin};
+use duralite_format::sqlite_wal::WalHeader;
+use duralite_format::{FormatError, LogId, Origin};
 use duralite_medium::Guarantee;
 use duralite_medium::process::PerProcess;
+use duralite_wal::engine::checksums::find_checksum_mismatch;
+use duralite_wal::engine::descriptor::{Attaching, Descriptor, LogHead, NewLog, OpenFile, SharedBytes, Walk};
+use duralite_wal::engine::home::DatabaseFile;
+use duralite_wal::engine::media::Medium;
+use duralite_wal::engine::salvage::Salvaged;
+use duralite_wal::engine::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
+use duralite_wal::engine::{
+    Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
+};
+use duralite_wal::{EngineOptions, LogError};
 
 const MAGIC: [u8; 8] = *b"DURALVEC";
 /// Magic number, id, inode, birth time and page size. The path follows them.
@@ -68,12 +68,12 @@ fn logs() -> MutexGuard<'static, HashMap<LogId, Shared>> {
     LOGS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn elsewhere(file: &OpenFile<'_>) -> JournalError {
+fn elsewhere(file: &OpenFile<'_>) -> LogError {
     let what = "its frames are in the memory of another process, or went with it";
-    JournalError::Busy { path: file.path.to_path_buf(), what }
+    LogError::Busy { path: file.path.to_path_buf(), what }
 }
 
-fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
+fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     let LogHead { page_bytes, log_id, db_inode, db_birth_ns, path, .. } = &new.head;
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&log_id.0);
@@ -82,16 +82,16 @@ fn format(new: &NewLog<'_>) -> Result<(), JournalError> {
     bytes.extend_from_slice(&page_bytes.to_le_bytes());
     bytes.extend_from_slice(path);
     let written = new.file.file.write_all_at(&bytes, 0);
-    written.map_err(|error| JournalError::io("write", new.file.path, &error))?;
+    written.map_err(|error| LogError::io("write", new.file.path, &error))?;
     logs().insert(*log_id, Shared::default());
     Ok(())
 }
 
 /// Decodes the head of a log from its first bytes.
-fn inspect(file: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
+fn inspect(file: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
     let Some((fixed, path)) = bytes.split_at_checked(FIXED_BYTES) else {
         let source = FormatError::Short { what: "the log file" };
-        return Err(JournalError::Format { log: file.path.to_path_buf(), source });
+        return Err(LogError::Format { log: file.path.to_path_buf(), source });
     };
     let word = |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().unwrap());
     let log_id = LogId(fixed[8..24].try_into().unwrap());
@@ -100,12 +100,12 @@ fn inspect(file: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, JournalError> {
     Ok(LogHead { page_bytes, log_id, db_inode: word(24), db_birth_ns: word(32), path, made_in: None })
 }
 
-fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, JournalError> {
+fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     if log.alone { Ok(Box::new(open(&log.file)?)) } else { Err(elsewhere(&log.file)) }
 }
 
-fn open(file: &OpenFile<'_>) -> Result<VecLog, JournalError> {
-    let failed = |error| JournalError::io("read", file.path, &error);
+fn open(file: &OpenFile<'_>) -> Result<VecLog, LogError> {
+    let failed = |error| LogError::io("read", file.path, &error);
     let mut bytes = vec![0; file.file.metadata().map_err(failed)?.len() as usize];
     file.file.read_exact_at(&mut bytes, 0).map_err(failed)?;
     let LogHead { page_bytes, log_id, .. } = inspect(file, &bytes)?;
@@ -117,7 +117,7 @@ fn open(file: &OpenFile<'_>) -> Result<VecLog, JournalError> {
 }
 
 const WALK: Walk = |file, database, visit| {
-    let log = open(file)?;
+    let mut log = open(file)?;
     let store = log.store().frames.iter().map(|(frame, _)| *frame).collect::<Vec<_>>();
     let mut sequence = 0;
     let mut first_frame = 1;
@@ -154,7 +154,7 @@ const WALK: Walk = |file, database, visit| {
         (store.generation, store.retired, store.transactions)
     };
     let frames = log.committed();
-    let mismatch = WalStream::new(log).find_checksum_mismatch(database)?;
+    let mismatch = find_checksum_mismatch(&mut log, database)?;
     Ok(WalkSummary { generation, transactions, frames, retired, mismatch })
 };
 
@@ -219,7 +219,7 @@ impl LogFile for VecLog {
 
     fn configure(&mut self, _options: &EngineOptions) {}
 
-    fn retire(&mut self) -> Result<(), JournalError> {
+    fn retire(&mut self) -> Result<(), LogError> {
         self.start_over(None, true);
         Ok(())
     }
@@ -232,12 +232,12 @@ impl LogFile for VecLog {
         &mut self,
         _file: &dyn DatabaseFile,
         header: Option<&WalHeader>,
-    ) -> Result<(), JournalError> {
+    ) -> Result<(), LogError> {
         self.start_over(header, false);
         Ok(())
     }
 
-    fn clear(&mut self, _file: &dyn DatabaseFile, _keep_bytes: u64) -> Result<(), JournalError> {
+    fn clear(&mut self, _file: &dyn DatabaseFile, _keep_bytes: u64) -> Result<(), LogError> {
         self.start_over(None, false);
         Ok(())
     }
@@ -261,7 +261,7 @@ impl LogReader for VecLog {
         newest.into_iter().collect()
     }
 
-    fn refresh(&mut self) -> Result<(), JournalError> {
+    fn refresh(&mut self) -> Result<(), LogError> {
         let (generation, header) = {
             let store = self.store();
             (store.generation, store.header)
@@ -286,13 +286,8 @@ impl LogReader for VecLog {
         self.store().frames.get((number as usize).checked_sub(1)?).map(|(frame, _)| *frame)
     }
 
-    fn read_page(
-        &mut self,
-        _file: &dyn DatabaseFile,
-        frame: u32,
-        page: &mut [u8],
-    ) -> Result<(), JournalError> {
-        let missing = JournalError::Unexpected("a frame number");
+    fn read_page(&mut self, _file: &dyn DatabaseFile, frame: u32, page: &mut [u8]) -> Result<(), LogError> {
+        let missing = LogError::Unexpected("a frame number");
         if let Some((_, staged)) = self.staged.get(&frame) {
             page.copy_from_slice(staged);
             return Ok(());
@@ -346,23 +341,23 @@ impl LogWriter for VecLog {
         frame: u32,
         page_number: u32,
         page: &[u8],
-    ) -> Result<(), JournalError> {
+    ) -> Result<(), LogError> {
         self.staged.insert(frame, (page_number, page.to_vec()));
         Ok(())
     }
 
-    fn discard_staged(&mut self) -> Result<(), JournalError> {
+    fn discard_staged(&mut self) -> Result<(), LogError> {
         self.staged.clear();
         Ok(())
     }
 
-    fn seal(&mut self, _file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, JournalError> {
+    fn seal(&mut self, _file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, LogError> {
         let staged = std::mem::take(&mut self.staged);
         let mut store = self.store();
         let numbers = commit.first_frame..=commit.last_frame;
         let complete = numbers.clone().all(|number| staged.contains_key(&number));
         if !complete || commit.first_frame as usize != store.frames.len() + 1 {
-            return Err(JournalError::Unexpected("a transaction's frame numbers"));
+            return Err(LogError::Unexpected("a transaction's frame numbers"));
         }
         for (number, (page_number, page)) in staged.into_iter().filter(|(number, _)| numbers.contains(number))
         {
@@ -381,7 +376,7 @@ impl LogWriter for VecLog {
         false
     }
 
-    fn force(&mut self) -> Result<(), JournalError> {
+    fn force(&mut self) -> Result<(), LogError> {
         Ok(())
     }
 }

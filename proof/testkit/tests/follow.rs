@@ -4,17 +4,17 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use duralite_journal::media::MediaSet;
-use duralite_journal::{EngineOptions, ErrorKind, Follower, LogDirectory, engines};
 use duralite_testkit::{Actor, Fixture, Rng, VERSIONS, for_seeds, one, stock};
+use duralite_wal::engine::media::MediaSet;
+use duralite_wal::{EngineOptions, ErrorKind, Follower, LogPlacement, engines};
 
 const NAME: &str = "followed.db";
 /// The bytes of the header that name the log.
 const LOG_ID: std::ops::Range<usize> = 72..92;
 
-fn logs(fixture: &Fixture) -> LogDirectory {
+fn logs(fixture: &Fixture) -> LogPlacement {
     let engine = engines::by_name(fixture.engine().name()).unwrap();
-    LogDirectory::at(engine, fixture.log_dir(), &MediaSet::default())
+    LogPlacement::at(engine, fixture.log_dir(), &MediaSet::default())
 }
 
 fn follow(fixture: &Fixture) -> Follower {

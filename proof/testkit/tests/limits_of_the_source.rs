@@ -7,11 +7,12 @@ mod limits;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use duralite_journal::engines::ENGINES;
+use duralite_wal::engines::ENGINES;
 use limits::{constants, dependencies, files, functions};
 
-const FILE_LINES: usize = 600;
-const FUNCTION_LINES: usize = 70;
+/// Beyond this nobody reads a file, or a function, as one. `make check` asks about far shorter ones whether they tell one story.
+const FILE_LINES: usize = 1200;
+const FUNCTION_LINES: usize = 120;
 
 fn assert_none(what: &str, found: &[String]) {
     let mut list = String::new();
@@ -29,7 +30,7 @@ fn no_file_is_longer_than_one_reads_at_once() {
         .filter(|(_, lines)| *lines > FILE_LINES)
         .map(|(file, lines)| format!("{}: {lines} lines", file.path))
         .collect();
-    assert_none("files of more than 600 lines", &long);
+    assert_none("files of more than 1,200 lines", &long);
 }
 
 #[test]
@@ -42,7 +43,7 @@ fn no_function_is_longer_than_a_screen() {
             format!("{}:{}: {} has {} lines", file.path, function.line, function.name, function.lines)
         })
         .collect();
-    assert_none("functions of more than 70 lines", &long);
+    assert_none("functions of more than 120 lines", &long);
 }
 
 /// Where a crate's tests are one program, a file that its root does not name is never compiled.

@@ -9,13 +9,14 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use duralite_journal::directory::{self, FileStep, Hook, hook};
-use duralite_journal::media::MediaSet;
-use duralite_journal::{LogDirectory, offline};
 use duralite_medium::{MediumError, Nvm};
 use duralite_testkit::{
     Actor, Engine, Fixture, TinyDirectory, code, connect, integrity, one, run, skip, stock,
 };
+use duralite_wal::LogPlacement;
+use duralite_wal::engine::media::MediaSet;
+use duralite_wal::log::offline;
+use duralite_wal::placement::{self, FileStep, Hook, hook};
 use rusqlite::{Connection, ffi};
 
 const NAME: &str = "m.db";
@@ -243,8 +244,8 @@ fn a_copy_takes_a_log_over_and_leaves_it_as_it_was() {
     let (log, copy) = (fixture.log(), fixture.path("copy.db"));
     fs::copy(fixture.path(NAME), &copy).unwrap();
     let engine = fixture.engine().descriptor();
-    let logs = LogDirectory::at(engine, fixture.log_dir(), &MediaSet::default());
-    let id = directory::describe(&log).unwrap().id;
+    let logs = LogPlacement::at(engine, fixture.log_dir(), &MediaSet::default());
+    let id = placement::describe(&log).unwrap().id;
     let done = offline::checkpoint(&logs, &copy, id, true).unwrap();
     assert_eq!(one::<i64>(&stock(&copy), "SELECT sum(a) FROM t"), 6);
     fs::rename(done.kept.unwrap(), &log).unwrap();

@@ -7,9 +7,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use duralite_journal::directory::{FileStep, Hook, hook};
-use duralite_journal::scratchpad::{RegionUse, is_region_name, reclaim};
 use duralite_testkit::{Actor, Engine, Fixture, code, connect, integrity, one, run};
+use duralite_wal::engines::scratchpad::{RegionUse, is_region_name, reclaim};
+use duralite_wal::placement::{FileStep, Hook, hook};
 use rusqlite::{Connection, ffi};
 
 /// The pages of a region of this size are soon used up.
@@ -185,16 +185,16 @@ fn a_copy_of_a_log_that_is_collected_gives_nothing_back() {
         assert_eq!(actor.run(&format!("INSERT INTO t VALUES({row}, randomblob(1000))")), "");
     }
     let used = the_region(&fixture).used_bytes;
-    let db = duralite_journal::DatabaseIdentity::of(&fixture.path("a.db")).unwrap();
-    duralite_journal::Log::remove_unused(&fixture.log_dir().join("a.db-duralite"), id_of(&log));
+    let db = duralite_wal::DatabaseIdentity::of(&fixture.path("a.db")).unwrap();
+    duralite_wal::Log::remove_unused(&fixture.log_dir().join("a.db-duralite"), id_of(&log));
     assert_eq!(the_region(&fixture).used_bytes, used, "{db:?}");
     assert_eq!(actor.run("SELECT count(*) FROM t"), "13");
     actor.kill();
     assert_eq!(one::<i64>(&open(&fixture, "a.db"), "SELECT count(*) FROM t"), 13);
 }
 
-fn id_of(log: &Path) -> duralite_logfmt::LogId {
-    duralite_journal::directory::describe(log).unwrap().id
+fn id_of(log: &Path) -> duralite_format::LogId {
+    duralite_wal::placement::describe(log).unwrap().id
 }
 
 /// Closes a connection when a log is about to get its name.

@@ -5,10 +5,12 @@
 use std::fs;
 use std::path::Path;
 
-use duralite_journal::media::MediaSet;
-use duralite_journal::{JournalError, LogDirectory, directory, offline};
-use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_testkit::{Actor, Engine, Fixture, connect, integrity, one, run, stock};
+use duralite_wal::engine::media::MediaSet;
+use duralite_wal::log::offline;
+use duralite_wal::placement;
+use duralite_wal::{LogError, LogPlacement};
 
 const NAME: &str = "s.db";
 
@@ -123,10 +125,10 @@ fn a_copy_does_not_take_over_a_log_whose_home_holds_pages() {
     let (log, copy) = (fixture.log(), fixture.path("copy.db"));
     fs::copy(fixture.path(NAME), &copy).unwrap();
     let engine = fixture.engine().descriptor();
-    let logs = LogDirectory::at(engine, fixture.log_dir(), &MediaSet::default());
-    let id = directory::describe(&log).unwrap().id;
+    let logs = LogPlacement::at(engine, fixture.log_dir(), &MediaSet::default());
+    let id = placement::describe(&log).unwrap().id;
     let refused = offline::checkpoint(&logs, &copy, id, true);
-    assert!(matches!(refused, Err(JournalError::NotToAdopt { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(LogError::NotToAdopt { .. })), "{refused:?}");
     check(&fixture, NAME);
     fixture.assert_plain(NAME);
 }

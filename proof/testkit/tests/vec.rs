@@ -1,9 +1,9 @@
 //! An engine that a program adds to the registry serves databases like the product's own engines.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
-use duralite_journal::directory;
-use duralite_journal::home::NoDatabase;
 use duralite_testkit::{Actor, Engine, Fixture, connect, integrity, one, run};
+use duralite_wal::engine::home::NoDatabase;
+use duralite_wal::placement;
 
 fn place() -> Fixture {
     Fixture::on(Engine::named("vec").unwrap())
@@ -36,13 +36,13 @@ fn the_tools_look_at_its_logs() {
     let conn = fixture.open("v.db");
     run(&conn, "PRAGMA wal_autocheckpoint=0").unwrap();
     conn.execute_batch("CREATE TABLE t(a); INSERT INTO t VALUES(1); INSERT INTO t VALUES(2)").unwrap();
-    let about = directory::describe(&fixture.log()).unwrap();
+    let about = placement::describe(&fixture.log()).unwrap();
     assert_eq!((about.engine.name, about.database.as_path()), ("vec", &*fixture.path("v.db")));
     let mut transactions = Vec::new();
     let summary =
-        directory::walk(&fixture.log(), &NoDatabase, &mut |found| transactions.push(found.last_frame))
+        placement::walk(&fixture.log(), &NoDatabase, &mut |found| transactions.push(found.last_frame))
             .unwrap();
-    let log = directory::open_log_read_only(&fixture.log()).unwrap();
+    let log = placement::open_log_read_only(&fixture.log()).unwrap();
     assert_eq!((summary.frames, summary.mismatch), (log.committed(), None));
     assert_eq!(
         (transactions.len(), transactions.last()),

@@ -13,9 +13,9 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use duralite_cli::output::{print_json, print_text};
-use duralite_journal::media::SHARED_MEMORY_DIR;
 use duralite_medium::block::{check_filesystem, probe};
 use duralite_medium::{detect_flush_instruction, is_dax, persistence_domain};
+use duralite_wal::engine::media::SHARED_MEMORY_DIR;
 use serde_json::{Map, Value, json};
 
 use crate::launch::Settings;

@@ -5,8 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use duralite_cli::output::{print_json, print_text};
-use duralite_journal::home::DatabaseAt;
-use duralite_journal::{JournalError, directory, salvage};
+use duralite_wal::LogError;
+use duralite_wal::engine::home::DatabaseAt;
+use duralite_wal::engine::salvage;
+use duralite_wal::placement;
 use serde_json::json;
 
 use super::check::check;
@@ -19,7 +21,7 @@ const NOTHING_READ: u8 = 3;
 pub(super) fn save(
     (database, log): (&Path, &Path),
     out: &Path,
-    error: JournalError,
+    error: LogError,
     as_json: bool,
 ) -> Result<ExitCode> {
     let file_alone = DatabaseAt::new(database);
@@ -31,7 +33,7 @@ pub(super) fn save(
         drop(std::fs::remove_file(out));
     }
     let db_pages = written?;
-    directory::sync_names(&std::path::absolute(out)?)?;
+    placement::sync_names(&std::path::absolute(out)?)?;
     let integrity = check(out)?;
     if as_json {
         print_json(&json!({

@@ -6,8 +6,8 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use duralite_journal::JournalError;
-use duralite_journal::salvage::{LaterTransaction, Salvaged};
+use duralite_wal::LogError;
+use duralite_wal::engine::salvage::{LaterTransaction, Salvaged};
 
 use super::report::in_utc;
 
@@ -33,7 +33,7 @@ impl Apart {
         Ok(Self { dir, list: None, count: 0 })
     }
 
-    pub(super) fn add(&mut self, transaction: &LaterTransaction) -> Result<(), JournalError> {
+    pub(super) fn add(&mut self, transaction: &LaterTransaction) -> Result<(), LogError> {
         self.count += 1;
         let name = match transaction.number {
             Some(number) => format!("transaction-{number:010}.pages"),
@@ -43,7 +43,7 @@ impl Apart {
             self.begin()?;
         }
         let path = self.dir.join(&name);
-        let failed = |error: std::io::Error| JournalError::Io {
+        let failed = |error: std::io::Error| LogError::Io {
             op: "write",
             path: path.clone(),
             kind: error.kind(),
@@ -69,8 +69,8 @@ impl Apart {
         self.list.iter_mut().try_for_each(|list| list.write_all(text.as_bytes())).map_err(failed)
     }
 
-    fn begin(&mut self) -> Result<(), JournalError> {
-        let failed = |error: std::io::Error| JournalError::Io {
+    fn begin(&mut self) -> Result<(), LogError> {
+        let failed = |error: std::io::Error| LogError::Io {
             op: "make",
             path: self.dir.clone(),
             kind: error.kind(),

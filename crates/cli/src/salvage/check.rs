@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
-use duralite_logfmt::guard::{DatabaseHeader, HEADER_BYTES, inspect};
+use duralite_format::guard::{DatabaseHeader, HEADER_BYTES, inspect};
 
 use crate::program;
 use crate::run::SHELL;

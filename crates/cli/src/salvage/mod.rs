@@ -12,10 +12,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use duralite_journal::home::DatabaseAt;
-use duralite_journal::salvage::{self, Contents, Salvaged, Written};
-use duralite_journal::{ErrorKind, JournalError, directory};
-use duralite_logfmt::LogId;
+use duralite_format::LogId;
+use duralite_wal::engine::home::DatabaseAt;
+use duralite_wal::engine::salvage::{self, Contents, Salvaged, Written};
+use duralite_wal::placement;
+use duralite_wal::{ErrorKind, LogError};
 
 use crate::target::Target;
 use apart::Apart;
@@ -68,13 +69,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Returns the error if it means that the log is too damaged to be read at all. Fails with any other error.
-fn nothing_is_read(error: anyhow::Error) -> Result<JournalError> {
-    let is_so = |error: &JournalError| match error {
-        JournalError::Format { .. } => !error.is_other_version(),
-        JournalError::NoRegion { .. } => true,
+fn nothing_is_read(error: anyhow::Error) -> Result<LogError> {
+    let is_so = |error: &LogError| match error {
+        LogError::Format { .. } => !error.is_other_version(),
+        LogError::NoRegion { .. } => true,
         error => error.kind() == ErrorKind::Corrupt,
     };
-    match error.downcast::<JournalError>() {
+    match error.downcast::<LogError>() {
         Ok(error) if is_so(&error) => Ok(error),
         Ok(error) => Err(error.into()),
         Err(error) => Err(error),
@@ -84,7 +85,7 @@ fn nothing_is_read(error: anyhow::Error) -> Result<JournalError> {
 fn save(from: &Source, (file, out): (&File, &Path), mut apart: Apart) -> Result<Report> {
     let database = DatabaseAt::new(from.database_file());
     let mut salvaged = progress::with("reading the log", HowFar::default, || {
-        directory::salvage(from.log_file(), &database, &mut |transaction| apart.add(transaction))
+        placement::salvage(from.log_file(), &database, &mut |transaction| apart.add(transaction))
     })?;
     let mut contents = Contents::BeforeDamage;
     let (mut written, mut journal) = write(&mut salvaged, &database, (file, out), contents, from.id)?;
@@ -103,7 +104,7 @@ fn save(from: &Source, (file, out): (&File, &Path), mut apart: Apart) -> Result<
         }
     }
     from.check_unchanged()?;
-    directory::sync_names(&std::path::absolute(out)?)?;
+    placement::sync_names(&std::path::absolute(out)?)?;
     let (apart, listed) = apart.finish(&salvaged)?;
     Ok(Report {
         database: from.database.clone(),
@@ -122,7 +123,7 @@ fn save(from: &Source, (file, out): (&File, &Path), mut apart: Apart) -> Result<
 }
 
 /// The result of rolling back with the rollback journal in the log: the number of pages restored, or the error.
-type Journal = Result<usize, JournalError>;
+type Journal = Result<usize, LogError>;
 
 fn write(
     salvaged: &mut Salvaged,

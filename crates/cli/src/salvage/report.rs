@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Result;
 use chrono::{DateTime, SecondsFormat};
 use duralite_cli::output::{print_json, print_text};
-use duralite_journal::JournalError;
-use duralite_journal::salvage::{Contents, Damage, Salvaged, Written};
+use duralite_wal::LogError;
+use duralite_wal::engine::salvage::{Contents, Damage, Salvaged, Written};
 use serde_json::json;
 
 pub(super) struct Report {
@@ -20,7 +20,7 @@ pub(super) struct Report {
     pub(super) contents: Contents,
     pub(super) written: Written,
     /// The number of pages that the rollback journal in the log restored, or why it restored none.
-    pub(super) journal: Result<usize, JournalError>,
+    pub(super) journal: Result<usize, LogError>,
     /// `None` if SQLite's shell was not there to check.
     pub(super) integrity: Option<String>,
     /// The directory of later transactions.

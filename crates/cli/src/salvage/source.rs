@@ -4,11 +4,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use duralite_journal::directory::{self, DeletedLog};
-use duralite_journal::media::Medium;
-use duralite_journal::{DatabaseIdentity, Descriptor, offline};
-use duralite_logfmt::LogId;
-use duralite_logfmt::guard::DatabaseHeader;
+use duralite_format::LogId;
+use duralite_format::guard::DatabaseHeader;
+use duralite_wal::engine::media::Medium;
+use duralite_wal::log::offline;
+use duralite_wal::placement::{self, DeletedLog};
+use duralite_wal::{DatabaseIdentity, Descriptor};
 use tempfile::NamedTempFile;
 
 use crate::locate::{self, Place};
@@ -60,7 +61,7 @@ impl Source {
     }
 
     fn in_place(target: &Target, log: PathBuf) -> Result<Self> {
-        let about = directory::describe(&log)?;
+        let about = placement::describe(&log)?;
         let database = if log == target.path {
             // The database is where it was when the log was made, or beside the log if both were moved.
             let beside = log.parent().map(|dir| dir.join(about.database.file_name().unwrap_or_default()));
@@ -85,7 +86,7 @@ impl Source {
         progress::with("copying the log", HowFar::default, || {
             deleted.copy(&to, &identity, Some(as_of.as_file()))
         })?;
-        let about = directory::describe(&to)?;
+        let about = placement::describe(&to)?;
         let (log, id) = (deleted.path.clone(), deleted.id);
         let copied = Some(Copied { deleted, log: to, database: as_of });
         Ok(Self { database: database.to_path_buf(), log, id, engine: about.engine, copied })
@@ -140,7 +141,7 @@ pub(super) fn find(target: &Target) -> Result<Found> {
         DatabaseHeader::Guarded { .. } => match locate::place(target)? {
             (_, Place::Log(log)) => Ok(Found::Log(log)),
             (DatabaseHeader::Guarded { log_id, .. }, Place::Missing(why)) => {
-                let deleted = directory::find_deleted(log_id)?;
+                let deleted = placement::find_deleted(log_id)?;
                 let why = || format!("{why}; no process that this user may look at has it open");
                 deleted.map(Found::Deleted).with_context(why)
             }

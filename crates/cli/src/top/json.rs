@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use duralite_journal::figures::Histogram;
+use duralite_wal::metrics::Histogram;
 use serde_json::{Value, json};
 
 use super::reading::{Process, Reading, Recent};

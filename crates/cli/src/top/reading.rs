@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use duralite_journal::directory::{Glance, Watch};
-use duralite_journal::engine::Fill;
-use duralite_journal::figures::{self, Counter, Histogram};
+use duralite_format::wal_index::WalIndex;
 use duralite_locks::{Held, SLOTS, WRITE};
-use duralite_logfmt::wal_index::WalIndex;
+use duralite_wal::engine::Fill;
+use duralite_wal::metrics::{self, Counter, Histogram};
+use duralite_wal::placement::{Glance, Watch};
 
 /// What one look read from shared memory.
 pub(crate) struct Seen {
@@ -103,7 +103,7 @@ impl Reading {
             clock_ns: glance.clock_ns,
             readers: marks.sum::<usize>() + outside,
             oldest_reader: processes.iter().filter_map(|process| process.reads).max(),
-            fill: figures::fill(&glance.processes, glance.clock_ns),
+            fill: metrics::fill(&glance.processes, glance.clock_ns),
             home_failures: glance.home_failures,
             processes,
             latencies,
@@ -158,7 +158,7 @@ fn is_alive(glance: &Glance, slot: usize) -> bool {
 fn processes(glance: &Glance, locks: &[Held]) -> Vec<Process> {
     let since = |then: u64| Duration::from_nanos(glance.clock_ns.saturating_sub(then));
     let living = glance.processes.iter().filter(|process| process.is_alive);
-    let process = |process: &figures::ProcessFigures| {
+    let process = |process: &metrics::ProcessMetrics| {
         let held = locks.iter().find(|held| held.process == process.slot);
         let all = held.map_or(0, |held| held.shared | held.exclusive);
         Process {
@@ -179,7 +179,7 @@ pub(crate) mod tests {
 
     /// A look at a half-full log, `seconds` after the first process opened it, after `commits` commits of 2 ms each.
     pub(crate) fn reading(seconds: u64, commits: u64) -> Reading {
-        let bucket = figures::bucket_of(2_000_000);
+        let bucket = metrics::bucket_of(2_000_000);
         let process = Process {
             pid: 4711,
             commits,

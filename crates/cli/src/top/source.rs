@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use duralite_journal::directory::{self, LOCKS_OFFSET, Watch};
-use duralite_journal::{DatabaseIdentity, offline};
+use duralite_format::guard::DatabaseHeader;
+use duralite_format::wal_index::{WAL_INDEX_BYTES, WalIndex};
 use duralite_locks::observe;
-use duralite_logfmt::guard::DatabaseHeader;
-use duralite_logfmt::wal_index::{WAL_INDEX_BYTES, WalIndex};
 use duralite_medium::Segment as _;
+use duralite_wal::DatabaseIdentity;
+use duralite_wal::log::offline;
+use duralite_wal::placement::{self, LOCKS_OFFSET, Watch};
 
 use super::reading::{Reading, Seen};
 use crate::locate;
@@ -82,7 +83,7 @@ impl Source {
     /// The database file and its header.
     fn header(&self) -> Result<(PathBuf, DatabaseHeader)> {
         let path = &self.target.path;
-        let database = if locate::is_log(path) { directory::describe(path)?.database } else { path.clone() };
+        let database = if locate::is_log(path) { placement::describe(path)?.database } else { path.clone() };
         let header = offline::inspect(&database)?;
         Ok((database, header))
     }

@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write as _};
 use std::path::Path;
 
-use duralite_journal::figures::Histogram;
+use duralite_wal::metrics::Histogram;
 
 use super::reading::{Process, Reading};
 use super::source::State;

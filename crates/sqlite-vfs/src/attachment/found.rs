@@ -10,10 +10,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use duralite_journal::directory::{DELETED_LOG_COPIED, DELETION_SEEN, LOG_DELETED};
-use duralite_journal::{DatabaseIdentity, JournalError};
-use duralite_logfmt::LogId;
+use duralite_format::LogId;
 use duralite_medium::Segment as _;
+use duralite_wal::placement::{DELETED_LOG_COPIED, DELETION_SEEN, LOG_DELETED};
+use duralite_wal::{DatabaseIdentity, LogError};
 
 use super::{Attachment, Key, attached};
 
@@ -50,7 +50,7 @@ impl Attachment {
 
     /// Refuses to commit to a log that is known to have been deleted.
     #[inline]
-    pub fn check_found(&self) -> Result<(), JournalError> {
+    pub fn check_found(&self) -> Result<(), LogError> {
         if self.is_deleted() { Err(self.deleted()) } else { Ok(()) }
     }
 
@@ -58,7 +58,7 @@ impl Attachment {
     /// that it was deleted and copies it then; a committer does the same the other way round, so that one of
     /// the two sees what the other did. A commit that is refused here may have been saved.
     #[inline]
-    pub fn check_found_after_commit(&self) -> Result<(), JournalError> {
+    pub fn check_found_after_commit(&self) -> Result<(), LogError> {
         fence(Ordering::SeqCst);
         self.check_found()
     }
@@ -66,15 +66,15 @@ impl Attachment {
     /// As [`Self::check_found_after_commit`], where a commit that nobody copies is in the database file already:
     /// with a rollback journal.
     #[inline]
-    pub fn check_not_copied_after_commit(&self) -> Result<(), JournalError> {
+    pub fn check_not_copied_after_commit(&self) -> Result<(), LogError> {
         fence(Ordering::SeqCst);
         let is_copied = self.segment.load(LOG_DELETED) & DELETED_LOG_COPIED != 0;
         if is_copied { Err(self.deleted()) } else { Ok(()) }
     }
 
     #[cold]
-    fn deleted(&self) -> JournalError {
-        JournalError::Deleted(self.log().path().to_path_buf())
+    fn deleted(&self) -> LogError {
+        LogError::Deleted(self.log().path().to_path_buf())
     }
 
     /// Whether this thread is to write home what is in a deleted log. It is asked each time that a commit is

@@ -1,7 +1,7 @@
 //! What the users of a log know of the database file: whether it was synced, and whether a sync has failed.
 
-use duralite_journal::directory::{HARDENED, HOME_FAILURES, HOME_SYNCED, HOME_WRITES};
 use duralite_medium::Segment as _;
+use duralite_wal::placement::{HARDENED, HOME_FAILURES, HOME_SYNCED, HOME_WRITES};
 
 use super::Attachment;
 

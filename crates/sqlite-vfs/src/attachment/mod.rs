@@ -1,12 +1,12 @@
 //! The logs that this process has attached. All its connections to a database share one attachment.
 
 pub mod bound;
-mod figures;
 mod found;
 mod home_state;
 mod index_header;
 mod looks;
 pub mod maintenance;
+mod metrics;
 pub mod room;
 mod turn;
 
@@ -16,20 +16,20 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
-use duralite_journal::directory::{GUARD_KIND, LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause, READABLE};
-use duralite_journal::engine::{DurabilityWaiter, Ticket};
-use duralite_journal::figures::Figures as Counts;
-use duralite_journal::home::Home;
-use duralite_journal::rollback::{self, RollbackJournal};
-use duralite_journal::{DatabaseIdentity, JournalError, Log};
+use duralite_format::LogId;
+use duralite_format::guard::JournalKind;
 use duralite_locks::Table;
-use duralite_logfmt::LogId;
-use duralite_logfmt::guard::JournalKind;
 use duralite_medium::process::PerProcess;
 use duralite_medium::{FileSegment, MediumError, Segment as _, SegmentUse};
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::engine::home::Home;
+use duralite_wal::engine::rollback::{self, RollbackJournal};
+use duralite_wal::engine::{DurabilityWaiter, Ticket};
+use duralite_wal::metrics::Recorder;
+use duralite_wal::placement::{GUARD_KIND, LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause, READABLE};
+use duralite_wal::{DatabaseIdentity, Log, LogError};
 
-use crate::account::{self, Accounted, Figures};
+use crate::account::{self, Accounted, Summary};
 use crate::errors::{During, Failure};
 use crate::settings::Settings;
 use bound::Bound;
@@ -93,7 +93,7 @@ pub struct Attachment {
     /// Why the content of the home has lost its worth.
     home_cut: OnceLock<String>,
     /// Where this process counts its use of the log.
-    figures: Option<Arc<Counts>>,
+    recorder: Option<Arc<Recorder>>,
     /// Set for a user who may only read the log.
     outside: Option<Arc<Outside>>,
     /// The locks of the wal-index.
@@ -187,7 +187,7 @@ impl Attachment {
             home: Mutex::new(log.home()),
             home_cut: OnceLock::new(),
             segment: Arc::clone(log.segment()),
-            figures: log.figures(),
+            recorder: log.recorder(),
             locks: Table::join(log.segment().clone(), LOCKS_OFFSET),
             usage: Mutex::default(),
             bound: Bound::default(),
@@ -209,7 +209,7 @@ impl Attachment {
 
     /// The log, for a write of `bytes` bytes by the holder of the WRITE lock. If such a write has to wait for
     /// anything, it waits here, where it keeps no reader waiting.
-    pub fn log_for_write(&self, bytes: usize) -> Result<MutexGuard<'_, Log>, JournalError> {
+    pub fn log_for_write(&self, bytes: usize) -> Result<MutexGuard<'_, Log>, LogError> {
         self.check_home()?;
         self.check_found()?;
         let Some(committer) = self.durability_waiter() else { return Ok(self.log()) };
@@ -224,7 +224,7 @@ impl Attachment {
     }
 
     /// Must be called before a page is written to the database file (invariant 5).
-    pub fn before_home_write(&self) -> Result<(), JournalError> {
+    pub fn before_home_write(&self) -> Result<(), LogError> {
         self.check_home()?;
         match self.durability_waiter() {
             Some(committer) => {
@@ -300,7 +300,7 @@ impl Attachment {
     }
 
     /// As [`Log::look_again`], which may bring another home.
-    pub fn look_again(&self, pause: Pause<'_>) -> Result<bool, JournalError> {
+    pub fn look_again(&self, pause: Pause<'_>) -> Result<bool, LogError> {
         let mut log = self.log();
         let is_live = log.look_again(pause)?;
         *self.home.lock().unwrap_or_else(PoisonError::into_inner) = log.home();
@@ -366,7 +366,7 @@ impl Attachment {
     }
 
     /// Waits until a sealed transaction is as durable as the log's `durability` makes it.
-    pub fn wait(&self, ticket: Ticket) -> Result<(), JournalError> {
+    pub fn wait(&self, ticket: Ticket) -> Result<(), LogError> {
         self.durability_waiter().map_or(Ok(()), |committer| committer.wait(ticket))
     }
 
@@ -378,8 +378,8 @@ impl Attachment {
         }
     }
 
-    fn check_home(&self) -> Result<(), JournalError> {
-        self.home_cut.get().map_or(Ok(()), |why| Err(JournalError::Poisoned(why.clone())))
+    fn check_home(&self) -> Result<(), LogError> {
+        self.home_cut.get().map_or(Ok(()), |why| Err(LogError::Poisoned(why.clone())))
     }
 
     /// What this process knows of the log's size.
@@ -491,22 +491,22 @@ fn in_use() -> Failure {
 }
 
 /// The counts of this process's use of the log.
-fn figures_of(log: &Log) -> Figures {
+fn summary_of(log: &Log) -> Summary {
     let commits = log.metrics().into_iter().find(|(name, _)| *name == "commits");
     let commits = commits.and_then(|(_, value)| value.parse().ok()).unwrap_or_default();
-    Figures { engine: log.engine().name, guarantee: log.guarantee().as_str(), commits }
+    Summary { engine: log.engine().name, guarantee: log.guarantee().as_str(), commits }
 }
 
 impl Accounted for Attachment {
-    fn figures(&self) -> Option<Figures> {
-        self.log.try_lock().ok().map(|log| figures_of(&log))
+    fn summary(&self) -> Option<Summary> {
+        self.log.try_lock().ok().map(|log| summary_of(&log))
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
         if account::is_on() {
-            account::ended(self.key.log, figures_of(&self.log()));
+            account::ended(self.key.log, summary_of(&self.log()));
         }
         if let Some(maintenance) = self.maintenance.get() {
             maintenance.stop();

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use duralite_journal::engine::Fill;
+use duralite_wal::engine::Fill;
 
 /// After a try in vain the next one comes when this part of the log has been filled since.
 const DISTANCE: u64 = 8;

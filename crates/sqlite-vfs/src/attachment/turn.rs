@@ -1,8 +1,8 @@
 //! The turn to start the log over. One connection of all processes has it, until its time is up or its
 //! process is dead.
 
-use duralite_journal::directory::RESTART_UNTIL;
 use duralite_medium::{PROCESS_SLOTS, Segment};
+use duralite_wal::placement::RESTART_UNTIL;
 
 /// The process slot that has the turn stands in the lowest bits of the time at which the turn ends. They are
 /// less than a microsecond.

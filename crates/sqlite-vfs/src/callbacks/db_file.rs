@@ -186,7 +186,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
             return db.sqlite.fail(&failure);
         }
         let (Ok(offset), Ok(len)) = (u64::try_from(offset), usize::try_from(len)) else { return code };
-        if offset >= duralite_logfmt::guard::MASKED_END || !matches!(code, ffi::OK | ffi::IOERR_SHORT_READ) {
+        if offset >= duralite_format::guard::MASKED_END || !matches!(code, ffi::OK | ffi::IOERR_SHORT_READ) {
             return code;
         }
         // SAFETY: SQLite's buffer of this length, which the base has just filled.
@@ -395,7 +395,7 @@ unsafe extern "C" fn shm_unmap(file: *mut File, delete: c_int) -> c_int {
 
 unsafe extern "C" fn fetch(file: *mut File, offset: i64, len: c_int, out: *mut *mut c_void) -> c_int {
     with_db!(file, ffi::IOERR_MMAP, |db| {
-        let guard_end = i64::try_from(duralite_logfmt::guard::HEADER_BYTES).unwrap_or(i64::MAX);
+        let guard_end = i64::try_from(duralite_format::guard::HEADER_BYTES).unwrap_or(i64::MAX);
         if offset < guard_end && db.is_capable() || db.is_outside() || db.has_home() {
             // The page with the guard is not mapped: SQLite reads it instead. A user who may only read the
             // log looks after each read whether it still counts. What a home holds is not in the file.

@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use duralite_journal::JournalError;
-use duralite_logfmt::sqlite_wal::FRAME_HEADER_BYTES;
+use duralite_format::sqlite_wal::FRAME_HEADER_BYTES;
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
+use duralite_wal::LogError;
 
 use super::file::{BESIDE_DATABASE, to_fill, to_write};
 use crate::attachment::{Attachment, Use};
@@ -70,7 +70,7 @@ macro_rules! with_wal {
 }
 
 impl Wal {
-    fn answer(&self, during: During, result: Result<c_int, JournalError>) -> c_int {
+    fn answer(&self, during: During, result: Result<c_int, LogError>) -> c_int {
         result.unwrap_or_else(|error| self.db.sqlite.fail(&Failure::of(&error, during)))
     }
 
@@ -95,7 +95,7 @@ impl Wal {
 
     fn take(&self, offset: u64, data: &[u8]) -> c_int {
         let written = self.db.write_log(&self.attachment, offset, data);
-        if let Err(JournalError::Deleted(_)) = written {
+        if let Err(LogError::Deleted(_)) = written {
             save::put_home(&self.db, &self.attachment);
         }
         self.answer(During::Write, written.map(|()| ffi::OK))

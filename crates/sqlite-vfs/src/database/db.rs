@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use duralite_journal::engine::{Fill, Ticket};
-use duralite_journal::home::Home;
-use duralite_journal::{DatabaseIdentity, ErrorKind, JournalError, LogDirectory};
 use duralite_locks::file::{FileLock, Level};
 use duralite_medium::in_words;
 use duralite_medium::process::{ProcessId, off_standard_streams};
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::engine::home::Home;
+use duralite_wal::engine::{Fill, Ticket};
+use duralite_wal::{DatabaseIdentity, ErrorKind, LogError, LogPlacement};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -55,7 +55,7 @@ pub struct Db {
     pub(super) mapped: AtomicBool,
     settings: Mutex<Settings>,
     /// Where a new log goes. It is found out once.
-    log_dir: OnceLock<Result<LogDirectory, String>>,
+    placement: OnceLock<Result<LogPlacement, String>>,
     /// The lock of the database file (invariant 44).
     pub lock: FileLock<BaseFile>,
     /// Whether SQLite has deleted the WAL, and has done nothing since.
@@ -187,7 +187,7 @@ impl Db {
             strict: settings.strict,
             is_helper: connection::is_opening(),
             settings: Mutex::new(settings),
-            log_dir: OnceLock::new(),
+            placement: OnceLock::new(),
             lock: FileLock::new(base),
             leaving_wal: AtomicBool::new(false),
             doubts_cache: AtomicBool::new(false),
@@ -242,8 +242,8 @@ impl Db {
     }
 
     /// Where a new log of this database goes. A message says why it goes nowhere.
-    pub fn log_dir(&self) -> Result<&LogDirectory, &str> {
-        let found = self.log_dir.get_or_init(|| self.settings().log_dir(&self.path));
+    pub fn placement(&self) -> Result<&LogPlacement, &str> {
+        let found = self.placement.get_or_init(|| self.settings().placement(&self.path));
         found.as_ref().map_err(String::as_str)
     }
 
@@ -450,7 +450,7 @@ impl Db {
         let id = used.id();
         previous.let_go();
         if let Some(path) = nameless {
-            duralite_journal::Log::remove_unused(&path, id);
+            duralite_wal::Log::remove_unused(&path, id);
         }
     }
 
@@ -517,7 +517,7 @@ impl Db {
 
     /// Writes to the log for SQLite. A transaction that this completes is sealed, and may be durable only after
     /// [`Db::wait_durable`] (invariant 4).
-    pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), JournalError> {
+    pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), LogError> {
         if let Some(now_ns) = self.commit_clock.written(offset, || attachment.clock_ns()) {
             attachment.look_for_log(now_ns, || self.has_no_name());
         }

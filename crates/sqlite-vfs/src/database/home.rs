@@ -1,7 +1,7 @@
 //! The I/O on the database file: reads and writes past the guard, and syncs (invariants 1, 5, 6).
 //!
 //! All that SQLite or this VFS does with pages is done here. It goes through the home of the attached log if
-//! the log has one ([`duralite_journal::home`]), else to the base's file, at the cost of one branch. The
+//! the log has one ([`duralite_wal::engine::home`]), else to the base's file, at the cost of one branch. The
 //! guard alone is always in the file itself. Past the home the VFS looks there only for the guard, the page
 //! size, and whether the file is a database.
 
@@ -9,13 +9,13 @@ use std::ffi::c_int;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use duralite_journal::figures::Counter;
-use duralite_journal::home::{DatabaseFile, Header, Homed};
-use duralite_journal::{JournalError, Log};
+use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind};
 use duralite_locks::file::Level;
-use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind};
 use duralite_medium::{Guarantee, MediumError};
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::engine::home::{DatabaseFile, Header, Homed};
+use duralite_wal::metrics::Counter;
+use duralite_wal::{Log, LogError};
 
 use super::{Db, Serving};
 use crate::attachment::Attachment;
@@ -285,14 +285,14 @@ impl Db {
     }
 
     /// The answer to SQLite for an operation of the home.
-    fn done(&self, result: Result<(), JournalError>, during: During) -> Result<c_int, Failure> {
+    fn done(&self, result: Result<(), LogError>, during: During) -> Result<c_int, Failure> {
         result.map(|()| ffi::OK).map_err(|error| self.home_failure(&error, during))
     }
 
     /// The answer to SQLite for a failure of the home. If the file was truncated under its mapping, nothing
     /// more is acknowledged until the log is attached anew (invariant 9).
-    fn home_failure(&self, error: &JournalError, during: During) -> Failure {
-        if let JournalError::Medium { source: MediumError::Cut { .. }, .. } = error
+    fn home_failure(&self, error: &LogError, during: During) -> Failure {
+        if let LogError::Medium { source: MediumError::Cut { .. }, .. } = error
             && let Some(attachment) = self.attached()
         {
             attachment.home_cut(&error.to_string());
@@ -433,7 +433,7 @@ impl Db {
     /// Writes every committed page to the database file. SQLite has done so before, and no connection reads
     /// an older state: SQLite is about to start the log over, or to delete it.
     fn write_all_home(&self, attachment: &Attachment, log: &mut Log) -> Result<(), Failure> {
-        let failed = |error: JournalError| Failure::of(&error, During::Read);
+        let failed = |error: LogError| Failure::of(&error, During::Read);
         let mut page = vec![0; log.page_bytes() as usize];
         for (page_number, frame) in log.committed_pages().map_err(failed)? {
             log.read_page(&self.base, frame, &mut page).map_err(failed)?;
@@ -494,30 +494,30 @@ impl Drop for Written<'_> {
 /// The file through SQLite's own descriptor. Opening and closing another descriptor would give SQLite's locks
 /// back.
 impl DatabaseFile for BaseFile {
-    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
         match (*self).read(buf, offset) {
             ffi::OK => Ok(buf.len()),
             ffi::IOERR_SHORT_READ => {
                 let left = DatabaseFile::size(self)?.saturating_sub(offset);
                 Ok(usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len())))
             }
-            code => Err(JournalError::BaseVfs { op: "read", code }),
+            code => Err(LogError::BaseVfs { op: "read", code }),
         }
     }
 
-    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), LogError> {
         succeeded("write", (*self).write(bytes, offset))
     }
 
-    fn sync(&self) -> Result<(), JournalError> {
+    fn sync(&self) -> Result<(), LogError> {
         succeeded("sync", (*self).sync(ffi::SYNC_FULL))
     }
 
-    fn size(&self) -> Result<u64, JournalError> {
-        (*self).size().map_err(|code| JournalError::BaseVfs { op: "size", code })
+    fn size(&self) -> Result<u64, LogError> {
+        (*self).size().map_err(|code| LogError::BaseVfs { op: "size", code })
     }
 
-    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
+    fn truncate(&self, bytes: u64) -> Result<(), LogError> {
         if DatabaseFile::size(self)? <= bytes {
             return Ok(());
         }
@@ -525,12 +525,12 @@ impl DatabaseFile for BaseFile {
     }
 }
 
-fn succeeded(op: &'static str, code: c_int) -> Result<(), JournalError> {
-    if code == ffi::OK { Ok(()) } else { Err(JournalError::BaseVfs { op, code }) }
+fn succeeded(op: &'static str, code: c_int) -> Result<(), LogError> {
+    if code == ffi::OK { Ok(()) } else { Err(LogError::BaseVfs { op, code }) }
 }
 
 /// Reads as `xRead` does: bytes past the end are zeros, and the answer is then `IOERR_SHORT_READ`.
-fn read_as_sqlite(file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<c_int, JournalError> {
+fn read_as_sqlite(file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<c_int, LogError> {
     let count = file.read(buf, offset)?;
     let Some(rest) = buf.get_mut(count..).filter(|rest| !rest.is_empty()) else { return Ok(ffi::OK) };
     rest.fill(0);

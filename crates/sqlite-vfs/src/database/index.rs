@@ -6,14 +6,14 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use duralite_journal::JournalError;
-use duralite_journal::directory::Outside;
-use duralite_journal::engine::DurabilityWaiter;
-use duralite_journal::figures::Counter;
+use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES};
 use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, SLOTS, WRITE, is_start_over};
-use duralite_logfmt::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES};
 use duralite_medium::MediumError;
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::LogError;
+use duralite_wal::engine::DurabilityWaiter;
+use duralite_wal::metrics::Counter;
+use duralite_wal::placement::Outside;
 
 use super::Db;
 use super::first_region::FirstRegion;
@@ -212,7 +212,7 @@ impl Db {
 
     /// Applies what has become of the log, for a user who may only read it. Returns whether others use the
     /// log.
-    fn look_again(&self, attachment: &Attachment) -> Result<bool, JournalError> {
+    fn look_again(&self, attachment: &Attachment) -> Result<bool, LogError> {
         let looked = attachment.look_again(&|tries| self.patience.pause(tries))?;
         self.patience.renew();
         Ok(looked)

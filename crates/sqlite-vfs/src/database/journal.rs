@@ -9,9 +9,9 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use duralite_journal::JournalError;
-use duralite_journal::rollback::RollbackJournal;
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::LogError;
+use duralite_wal::engine::rollback::RollbackJournal;
 
 use super::Db;
 use super::journal_store::JournalStore;
@@ -81,7 +81,7 @@ impl Db {
 
     /// Puts the journal from memory into the log, which has none yet. After an error it is still in memory,
     /// and the log has none.
-    pub fn pour_journal(&self, journal: Arc<dyn RollbackJournal>) -> Result<(), JournalError> {
+    pub fn pour_journal(&self, journal: Arc<dyn RollbackJournal>) -> Result<(), LogError> {
         let mut open = self.open_journal();
         let Some(JournalStore::Memory(bytes)) = &*open else { return Ok(()) };
         let poured = journal.delete().and_then(|()| journal.create()).and_then(|()| journal.write(bytes, 0));
@@ -97,10 +97,10 @@ impl Db {
     fn with_journal<T>(
         &self,
         during: During,
-        work: impl FnOnce(&mut JournalStore) -> Result<T, JournalError>,
+        work: impl FnOnce(&mut JournalStore) -> Result<T, LogError>,
     ) -> Result<T, Failure> {
         let mut open = self.open_journal();
-        let store = open.as_mut().ok_or(JournalError::Unexpected("a rollback journal that is not open"));
+        let store = open.as_mut().ok_or(LogError::Unexpected("a rollback journal that is not open"));
         store.and_then(work).map_err(|error| Failure::of(&error, during))
     }
 
@@ -166,13 +166,13 @@ impl Db {
     /// journals, or such a guard has been seen. Otherwise the VFS does not look.
     pub fn looks_for_rollback_guard(&self) -> bool {
         self.saw_rollback_guard.load(Ordering::Relaxed)
-            || self.is_capable() && self.log_dir().is_ok_and(|log_dir| log_dir.engine.rollback_journals)
+            || self.is_capable() && self.placement().is_ok_and(|placement| placement.engine.rollback_journals)
     }
 
     /// Whether a transaction with a rollback journal may put the guard on.
     pub fn may_raise_for_journal(&self) -> bool {
         !self.read_only
             && self.is_capable()
-            && self.log_dir().is_ok_and(|log_dir| log_dir.engine.rollback_journals)
+            && self.placement().is_ok_and(|placement| placement.engine.rollback_journals)
     }
 }

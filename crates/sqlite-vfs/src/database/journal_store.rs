@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use duralite_journal::JournalError;
-use duralite_journal::home::DatabaseFile;
-use duralite_journal::rollback::RollbackJournal;
+use duralite_wal::LogError;
+use duralite_wal::engine::home::DatabaseFile;
+use duralite_wal::engine::rollback::RollbackJournal;
 
 use crate::sqlite::base::BaseFile;
 
@@ -22,7 +22,7 @@ pub enum JournalStore {
 
 impl JournalStore {
     /// Fills `buf` from byte `offset` on. Returns how many bytes there were.
-    pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+    pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
         match self {
             Self::Memory(bytes) => {
                 let at = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
@@ -36,13 +36,13 @@ impl JournalStore {
     }
 
     /// Writes all of `data` from byte `offset` on.
-    pub fn write(&mut self, data: &[u8], offset: u64) -> Result<(), JournalError> {
+    pub fn write(&mut self, data: &[u8], offset: u64) -> Result<(), LogError> {
         let bytes = match self {
             Self::Memory(bytes) => bytes,
             Self::Log(journal) => return journal.write(data, offset),
             Self::Base(file) => return DatabaseFile::write(file, data, offset),
         };
-        let too_large = || JournalError::Unexpected("a rollback journal that is larger than memory");
+        let too_large = || LogError::Unexpected("a rollback journal that is larger than memory");
         let at = usize::try_from(offset).map_err(|_| too_large())?;
         let end = at.checked_add(data.len()).ok_or_else(too_large)?;
         if bytes.len() < end {
@@ -54,7 +54,7 @@ impl JournalStore {
     }
 
     /// Truncates the journal to `size` bytes.
-    pub fn truncate(&mut self, size: u64) -> Result<(), JournalError> {
+    pub fn truncate(&mut self, size: u64) -> Result<(), LogError> {
         match self {
             Self::Memory(bytes) => {
                 bytes.truncate(usize::try_from(size).unwrap_or(usize::MAX));
@@ -66,7 +66,7 @@ impl JournalStore {
     }
 
     /// Makes the journal durable, where anything depends on it.
-    pub fn sync(&self) -> Result<(), JournalError> {
+    pub fn sync(&self) -> Result<(), LogError> {
         match self {
             // Nothing in the database depends on it yet.
             Self::Memory(_) => Ok(()),
@@ -76,7 +76,7 @@ impl JournalStore {
     }
 
     /// The size of the journal in bytes.
-    pub fn size(&self) -> Result<u64, JournalError> {
+    pub fn size(&self) -> Result<u64, LogError> {
         match self {
             Self::Memory(bytes) => Ok(bytes.len() as u64),
             Self::Log(journal) => Ok(journal.size()?.unwrap_or(0)),

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use duralite_journal::JournalError;
-use duralite_journal::home::{DatabaseFile, HomeKind, memory};
 use duralite_medium::Nvm;
+use duralite_wal::LogError;
+use duralite_wal::engine::home::{DatabaseFile, HomeKind, memory};
 
 use super::Db;
 use crate::sqlite::base::BaseFile;
@@ -52,30 +52,30 @@ impl Db {
 }
 
 impl DatabaseFile for Mappable<'_> {
-    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
         DatabaseFile::read(&self.base, buf, offset)
     }
 
-    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), JournalError> {
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), LogError> {
         DatabaseFile::write(&self.base, bytes, offset)
     }
 
-    fn sync(&self) -> Result<(), JournalError> {
+    fn sync(&self) -> Result<(), LogError> {
         DatabaseFile::sync(&self.base)
     }
 
-    fn size(&self) -> Result<u64, JournalError> {
+    fn size(&self) -> Result<u64, LogError> {
         DatabaseFile::size(&self.base)
     }
 
-    fn truncate(&self, bytes: u64) -> Result<(), JournalError> {
+    fn truncate(&self, bytes: u64) -> Result<(), LogError> {
         DatabaseFile::truncate(&self.base, bytes)
     }
 
-    fn map(&self, memory: HomeKind) -> Result<Arc<dyn Nvm>, JournalError> {
+    fn map(&self, memory: HomeKind) -> Result<Arc<dyn Nvm>, LogError> {
         let Some(file) = self.file else {
             let what = "it was replaced while it was being opened; open it again";
-            return Err(JournalError::Busy { path: self.path.to_path_buf(), what });
+            return Err(LogError::Busy { path: self.path.to_path_buf(), what });
         };
         self.mapped.store(true, Ordering::Relaxed);
         memory::map(file, self.path, memory)

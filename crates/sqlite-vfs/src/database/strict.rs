@@ -9,10 +9,10 @@
 
 use std::path::Path;
 
-use duralite_journal::media;
+use duralite_format::guard::{DatabaseHeader, VERSIONS};
 use duralite_locks::file::Level;
-use duralite_logfmt::guard::{DatabaseHeader, VERSIONS};
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::engine::media;
 
 use super::Db;
 use crate::errors::Failure;
@@ -32,7 +32,7 @@ fn refused(path: &Path, why: &str) -> Failure {
 
 /// Checks a database that does not exist yet.
 pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
-    let Some(why) = settings.log_dir(path).err().filter(|_| settings.strict) else { return Ok(()) };
+    let Some(why) = settings.placement(path).err().filter(|_| settings.strict) else { return Ok(()) };
     // A missing directory is no matter of settings.
     match media::check_parent(path) {
         Err(missing) => Err(Failure::cannot_open(format!("cannot make {}: {missing}", path.display()))),
@@ -46,7 +46,7 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
         return Ok(());
     }
     let header = db.header()?;
-    let why = match (header, db.log_dir()) {
+    let why = match (header, db.placement()) {
         (DatabaseHeader::Guarded { .. }, _) => return Ok(()),
         (_, Err(why)) => why,
         _ if ignores_wal => "immutable and nolock use no write-ahead log",
@@ -62,7 +62,7 @@ pub fn check_wal(db: &Db) -> Result<(), Failure> {
     if !db.strict {
         return Ok(());
     }
-    let why = match db.log_dir() {
+    let why = match db.placement() {
         Err(why) => why,
         Ok(_) if db.read_only => "it is opened read-only, and no log is in use",
         Ok(_) if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) && db.reserves_bytes()? => {

@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use duralite_journal::directory::pause_for;
-use duralite_journal::rollback::{RollbackJournal, counts};
-use duralite_journal::{DatabaseIdentity, Log};
-use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::engine::rollback::{RollbackJournal, counts};
+use duralite_wal::placement::pause_for;
+use duralite_wal::{DatabaseIdentity, Log};
 
 use super::places;
 use crate::attachment::{Attachment, Entering, Use};
@@ -100,8 +100,8 @@ impl ChildJournal {
         let database_file = Mappable::new(file.base(), named.as_ref(), database, &mapped);
         let mut missing = None;
         for settings in settings.chain([Settings::default()]) {
-            let log_dir = match places::find_with(&settings, database, &identity, id) {
-                Ok(found) => found.log_dir,
+            let placement = match places::find_with(&settings, database, &identity, id) {
+                Ok(found) => found.placement,
                 Err(failure) => {
                     missing = Some(failure);
                     continue;
@@ -109,7 +109,7 @@ impl ChildJournal {
             };
             let pause = pause_for(std::time::Duration::from_millis(250));
             let attach = || {
-                Log::attach(&database_file, &log_dir, &settings.options, &identity, id, &pause)
+                Log::attach(&database_file, &placement, &settings.options, &identity, id, &pause)
                     .map_err(failed)
             };
             let attachment = Attachment::get(&identity, id, &settings, &pause, attach)?;

@@ -11,8 +11,8 @@
 
 use std::time::Duration;
 
+use duralite_format::guard::DatabaseHeader;
 use duralite_locks::file::{Level, LockedFile};
-use duralite_logfmt::guard::DatabaseHeader;
 
 use super::raising::{Raised, raise};
 use super::waits::in_use;
@@ -111,11 +111,11 @@ fn absorb_unlocked(db: &Db) -> Result<Option<Prepared>, Failure> {
         return Err(in_use(db));
     }
     // This is the lock that SQLite believes in, whatever is held.
-    let Ok(log_dir) = db.log_dir() else { return Ok(None) };
+    let Ok(placement) = db.placement() else { return Ok(None) };
     for name in ["-wal", "-shm"] {
         drop(std::fs::remove_file(db.beside(name)));
     }
-    match raise(db, &db.lock.believed_exclusive(), log_dir)? {
+    match raise(db, &db.lock.believed_exclusive(), placement)? {
         Raised::Log(attachment) => Ok(Some(Prepared::Log(attachment.enter(Entering::WalAlone)?))),
         Raised::LookAgain => Err(in_use(db)),
     }

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
-use duralite_journal::JournalError;
+use duralite_format::LogId;
+use duralite_format::guard::{DatabaseHeader, HEADER_BYTES};
 use duralite_locks::file::Exclusive;
-use duralite_logfmt::LogId;
-use duralite_logfmt::guard::{DatabaseHeader, HEADER_BYTES};
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::LogError;
 
 use crate::attachment::Attachment;
 use crate::database::Db;
@@ -48,7 +48,7 @@ pub fn check_journal(db: &Db) -> Result<bool, Failure> {
         Ok(_) if first == [0] => Ok(true),
         Ok(_) => Err(failed(ffi::BUSY, "a transaction is using it, or a crash has left it")),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(match Failure::of(&JournalError::io("open", &name, &error), During::Delete) {
+        Err(error) => Err(match Failure::of(&LogError::io("open", &name, &error), During::Delete) {
             out_of_descriptors if out_of_descriptors.code == ffi::CANTOPEN => out_of_descriptors,
             other => failed(ffi::IOERR_DELETE, &other.message),
         }),

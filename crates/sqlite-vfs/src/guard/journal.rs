@@ -8,11 +8,11 @@
 
 use std::sync::Arc;
 
-use duralite_journal::rollback::{RollbackJournal, counts};
+use duralite_format::guard::{self, DatabaseHeader, JournalKind};
 use duralite_locks::file::Level;
-use duralite_logfmt::guard::{self, DatabaseHeader, JournalKind};
 use duralite_medium::SegmentUse;
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::engine::rollback::{RollbackJournal, counts};
 
 use super::header::is_guarded_by;
 use super::lifting::lift;
@@ -173,9 +173,9 @@ pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
         return Ok(());
     }
     if db.attached().is_none() {
-        let log_dir = db.log_dir().map_err(Failure::cannot_open)?;
+        let placement = db.placement().map_err(Failure::cannot_open)?;
         let alone = db.lock.sqlites_exclusive().ok_or_else(|| out_of_date(db))?;
-        match raise(db, &alone, log_dir)? {
+        match raise(db, &alone, placement)? {
             Raised::Log(attachment) => db.attach(attachment.enter(Entering::Journal)?, Serving::Journal),
             Raised::LookAgain => return Err(out_of_date(db)),
         }

@@ -2,12 +2,12 @@
 
 use std::ffi::c_int;
 
-use duralite_journal::{JournalError, Log};
+use duralite_format::LogId;
+use duralite_format::guard::{self, DatabaseHeader, JournalKind, VERSIONS};
 use duralite_locks::file::Level;
-use duralite_logfmt::LogId;
-use duralite_logfmt::guard::{self, DatabaseHeader, JournalKind, VERSIONS};
 use duralite_medium::SegmentUse;
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::{Log, LogError};
 
 use super::header::{Alone, is_provisional, write_header};
 use super::places::attach;
@@ -120,7 +120,7 @@ pub fn lift(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(), F
 }
 
 fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<(), Failure> {
-    let failed = |error: JournalError| Failure::of(&error, During::Delete);
+    let failed = |error: LogError| Failure::of(&error, During::Delete);
     if attachment.has_hot_journal()? {
         let message =
             format!("a crash has left a rollback journal of {}: open the database again", db.path.display());
@@ -200,7 +200,7 @@ fn compare(
     log: &mut Log,
     read: impl Fn(&mut [u8], u64) -> Result<c_int, Failure>,
 ) -> Result<Comparison, Failure> {
-    let failed = |error: JournalError| Failure::of(&error, During::Read);
+    let failed = |error: LogError| Failure::of(&error, During::Read);
     let pages = log.committed_pages().map_err(failed)?;
     let page_bytes = log.page_bytes() as usize;
     let (mut home, mut logged) = (vec![0; page_bytes], vec![0; page_bytes]);

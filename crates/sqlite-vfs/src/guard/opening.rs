@@ -30,12 +30,12 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Instant;
 
-use duralite_journal::LogDirectory;
+use duralite_format::LogId;
+use duralite_format::guard::{self, DatabaseHeader, JournalKind};
 use duralite_locks::file::{Concluded, Held, Level, Own};
-use duralite_logfmt::LogId;
-use duralite_logfmt::guard::{self, DatabaseHeader, JournalKind};
 use duralite_medium::SegmentUse;
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::LogPlacement;
 
 use super::gate::{Gate, Turn};
 use super::header::{Alone, check_journal, is_guarded_by, is_provisional};
@@ -82,7 +82,7 @@ enum Need<'h, 'd> {
     /// cannot go on without that.
     Playback(Failure),
     /// A new log, in this directory.
-    NewLog(&'d LogDirectory),
+    NewLog(&'d LogPlacement),
     /// The ordinary `-wal` written home.
     Absorb,
     /// A connection that may write. With the reason why the log that the guard names cannot be attached, if
@@ -119,7 +119,7 @@ fn look<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, 'd>
         },
         DatabaseHeader::Damaged => return Err(places::damaged(db)),
         DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {
-            match (db.log_dir(), check_journal(db)) {
+            match (db.placement(), check_journal(db)) {
                 (Err(_), _) => base(),
                 (Ok(_), Err(hot)) => Need::Playback(hot),
                 _ if db.read_only => Need::Writer(None),
@@ -128,7 +128,7 @@ fn look<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, 'd>
                     // bytes.
                     if db.reserves_bytes()? || !absorb::may_write(db) { base() } else { Need::Absorb }
                 }
-                (Ok(log_dir), _) => Need::NewLog(log_dir),
+                (Ok(placement), _) => Need::NewLog(placement),
             }
         }
         _ => base(),
@@ -227,8 +227,8 @@ impl Opening<'_> {
                 return Ok(pass(own));
             }
             Need::Absorb => self.absorb(own)?,
-            Need::NewLog(log_dir) => {
-                if let Some(own) = self.make_log(own, log_dir)? {
+            Need::NewLog(placement) => {
+                if let Some(own) = self.make_log(own, placement)? {
                     return Ok(pass(own));
                 }
             }
@@ -266,14 +266,14 @@ impl Opening<'_> {
     fn make_log<'l>(
         &mut self,
         own: Own<'l, BaseFile>,
-        log_dir: &LogDirectory,
+        placement: &LogPlacement,
     ) -> Result<Option<Own<'l, BaseFile>>, Failure> {
         let db = self.db;
         let Some(mut own) = self.with_turn(own)? else { return Ok(None) };
         self.is_in_use = true;
         let Some(alone) = take_alone(db, own.held_mut())? else { return Ok(None) };
         self.is_in_use = false;
-        let Raised::Log(attachment) = raise(db, &alone, log_dir)? else { return Ok(None) };
+        let Raised::Log(attachment) = raise(db, &alone, placement)? else { return Ok(None) };
         // From here on SHARED keeps the guard on.
         drop(alone);
         db.prepare(Prepared::Log(attachment.enter(Entering::Wal)?));
@@ -311,7 +311,7 @@ impl Opening<'_> {
         match (&self.writer, refused) {
             (None, _) => {
                 drop(own);
-                let writer = db.log_dir().is_ok().then(|| helper::writer(db, "cannot open the log"));
+                let writer = db.placement().is_ok().then(|| helper::writer(db, "cannot open the log"));
                 self.writer = Some(writer.flatten());
                 Ok(Step::Again)
             }
@@ -439,10 +439,10 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
             // SQLite opens a WAL only where page 1 asks for one.
             Need::Journal => return Ok(Prepared::Base),
             Need::Playback(hot) => return Err(hot),
-            Need::NewLog(log_dir) => {
+            Need::NewLog(placement) => {
                 let alone = take_alone(db, &mut held)?;
                 let Some(alone) = alone else { return Err(in_use(db)) };
-                if let Raised::Log(attachment) = raise(db, &alone, log_dir)? {
+                if let Raised::Log(attachment) = raise(db, &alone, placement)? {
                     return serve(db, attachment.enter(Entering::Wal)?);
                 }
             }

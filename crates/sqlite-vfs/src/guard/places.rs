@@ -4,13 +4,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use duralite_journal::directory::{self, Claim, FoundLog};
-use duralite_journal::media::{MediaSet, SHARED_MEMORY_DIR};
-use duralite_journal::offline::{self, Afterwards};
-use duralite_journal::{DatabaseIdentity, JournalError, Log, LogDirectory, engines};
-use duralite_logfmt::LogId;
-use duralite_logfmt::guard::{self, DatabaseHeader};
+use duralite_format::LogId;
+use duralite_format::guard::{self, DatabaseHeader};
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::engine::media::{MediaSet, SHARED_MEMORY_DIR};
+use duralite_wal::log::offline::{self, Afterwards};
+use duralite_wal::placement::{self, Claim, FoundLog};
+use duralite_wal::{DatabaseIdentity, Log, LogError, LogPlacement, engines};
 
 use super::waits::{cannot_lock, in_use, take_alone};
 use crate::attachment::Attachment;
@@ -65,8 +65,8 @@ fn check_header(db: &Db, header: DatabaseHeader, ignores_wal: bool) -> Result<()
         }
         DatabaseHeader::Empty | DatabaseHeader::Plain { .. } => {
             // This comes before the settings are locked, since it looks at them.
-            let log_dir = db.log_dir();
-            check_log_dir(&db.settings(), log_dir)
+            let placement = db.placement();
+            check_log_dir(&db.settings(), placement)
         }
     }
 }
@@ -91,13 +91,13 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
         Err(_) if Attachment::is_here_deleted(&identity, log_id) => return Ok(()),
         found => found?,
     };
-    match directory::claim(&log, &identity).map_err(|error| Failure::of(&error, During::Open))? {
+    match placement::claim(&log, &identity).map_err(|error| Failure::of(&error, During::Open))? {
         Claim::Own => Ok(()),
         Claim::Copy => put_home(db, &identity, &log, true),
         // The error of attaching it says why it does not belong to the database.
         Claim::Foreign => Err(Failure::of(
-            &JournalError::Foreign {
-                owner: directory::describe(&log.path).map(|log| log.database).unwrap_or_default(),
+            &LogError::Foreign {
+                owner: placement::describe(&log.path).map(|log| log.database).unwrap_or_default(),
                 log: log.path,
                 database: db.path.clone(),
             },
@@ -113,7 +113,7 @@ fn put_torn_home(db: &Db) -> Result<Option<()>, Failure> {
         return Ok(None);
     }
     let identity = db.identity()?;
-    let made_for = directory::made_for(&log_dirs(db), &identity);
+    let made_for = placement::made_for(&log_dirs(db), &identity);
     let Some(log) = made_for.map_err(|error| Failure::of(&error, During::Open))? else { return Ok(None) };
     put_home(db, &identity, &log, false).map(Some)
 }
@@ -125,9 +125,9 @@ fn put_home(db: &Db, identity: &DatabaseIdentity, log: &FoundLog, adopt: bool) -
         return Err(in_use(db));
     }
     let pause = |tries| db.patience.pause(tries);
-    let (file, log_dir) = (db.mappable(), &log.log_dir);
+    let (file, placement) = (db.mappable(), &log.placement);
     let checkpointed =
-        offline::checkpoint_into(&file, log_dir, identity, log.id, adopt, Afterwards::Delete, &pause)
+        offline::checkpoint_into(&file, placement, identity, log.id, adopt, Afterwards::Delete, &pause)
             .map_err(|error| Failure::of(&error, During::Open))?;
     drop(alone);
     let message = format!(
@@ -142,31 +142,31 @@ fn put_home(db: &Db, identity: &DatabaseIdentity, log: &FoundLog, adopt: bool) -
 
 /// As [`check_open`], for a database that does not exist yet. It is not made if it could not be served.
 pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
-    let log_dir = settings.log_dir(path);
-    check_log_dir(settings, log_dir.as_ref().map_err(String::as_str))
+    let placement = settings.placement(path);
+    check_log_dir(settings, placement.as_ref().map_err(String::as_str))
 }
 
 /// Refuses a log directory that cannot hold a log, before the application relies on it.
-fn check_log_dir(settings: &Settings, log_dir: Result<&LogDirectory, &str>) -> Result<(), Failure> {
-    let log_dir = match log_dir {
-        Ok(log_dir) => log_dir,
+fn check_log_dir(settings: &Settings, placement: Result<&LogPlacement, &str>) -> Result<(), Failure> {
+    let placement = match placement {
+        Ok(placement) => placement,
         Err(why) if matches!(settings.journal, Journal::Engine(_)) => {
             return Err(Failure::cannot_open(why));
         }
         // SQLite's own log serves the database, and `PRAGMA duralite` says why.
         Err(_) => return Ok(()),
     };
-    log_dir.check().map_err(Failure::cannot_open)
+    placement.check().map_err(Failure::cannot_open)
 }
 
 /// Where a log may be: as configured, in shared memory, beside the database.
-fn log_dirs(db: &Db) -> Vec<LogDirectory> {
+fn log_dirs(db: &Db) -> Vec<LogPlacement> {
     // When this is asked first, it locks the settings itself.
-    let configured = db.log_dir().ok();
+    let configured = db.placement().ok();
     log_dirs_with(&db.settings(), &db.path, configured)
 }
 
-fn log_dirs_with(settings: &Settings, path: &Path, configured: Option<&LogDirectory>) -> Vec<LogDirectory> {
+fn log_dirs_with(settings: &Settings, path: &Path, configured: Option<&LogPlacement>) -> Vec<LogPlacement> {
     let beside = path.parent().map(Path::to_path_buf);
     let named = &settings.options.media;
     let media = MediaSet::named(named, path);
@@ -174,9 +174,9 @@ fn log_dirs_with(settings: &Settings, path: &Path, configured: Option<&LogDirect
     let mut log_dirs: Vec<_> = configured.cloned().into_iter().collect();
     for dir in named.into_iter().flatten() {
         for engine in engines::all() {
-            let log_dir = LogDirectory::at(engine, &dir, &media);
-            if !log_dirs.contains(&log_dir) {
-                log_dirs.push(log_dir);
+            let placement = LogPlacement::at(engine, &dir, &media);
+            if !log_dirs.contains(&placement) {
+                log_dirs.push(placement);
             }
         }
     }
@@ -187,16 +187,16 @@ fn log_dirs_with(settings: &Settings, path: &Path, configured: Option<&LogDirect
 pub fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
     let identity = db.identity()?;
     let settings = db.settings().clone();
-    let log_dir = match find(db, &identity, id) {
+    let placement = match find(db, &identity, id) {
         Err(missing) if !Attachment::is_here_deleted(&identity, id) => return Err(missing),
-        found => found.map(|found| found.log_dir),
+        found => found.map(|found| found.placement),
     };
     let pause = |tries| db.patience.pause(tries);
     // Where the database cannot be written, recovery is left to SQLite, and also where a VFS above this one
     // may have a say in each page.
-    let attach = if db.read_only || db.reserves_bytes()? { Log::attach } else { duralite_journal::recover };
+    let attach = if db.read_only || db.reserves_bytes()? { Log::attach } else { duralite_wal::log::recover };
     let attach = || {
-        attach(&db.mappable(), &log_dir?, &settings.options, &identity, id, &pause)
+        attach(&db.mappable(), &placement?, &settings.options, &identity, id, &pause)
             .map_err(|error| Failure::of(&error, During::Open))
     };
     Attachment::get(&identity, id, &settings, &pause, attach)
@@ -204,7 +204,7 @@ pub fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
 
 /// The log that a database names.
 pub fn find(db: &Db, identity: &DatabaseIdentity, id: LogId) -> Result<FoundLog, Failure> {
-    find_in(log_dirs(db), db.log_dir().ok(), &db.path, identity, id)
+    find_in(log_dirs(db), db.placement().ok(), &db.path, identity, id)
 }
 
 /// As [`find`], for a database that is not open, as these settings would find its log.
@@ -214,23 +214,23 @@ pub fn find_with(
     identity: &DatabaseIdentity,
     id: LogId,
 ) -> Result<FoundLog, Failure> {
-    let configured = settings.log_dir(path).ok();
+    let configured = settings.placement(path).ok();
     find_in(log_dirs_with(settings, path, configured.as_ref()), configured.as_ref(), path, identity, id)
 }
 
 fn find_in(
-    log_dirs: Vec<LogDirectory>,
-    configured: Option<&LogDirectory>,
+    log_dirs: Vec<LogPlacement>,
+    configured: Option<&LogPlacement>,
     database: &Path,
     identity: &DatabaseIdentity,
     id: LogId,
 ) -> Result<FoundLog, Failure> {
     let (mut found, mut unknown) = (None, None);
-    for log_dir in &log_dirs {
-        match log_dir.find(&identity.path, id) {
+    for placement in &log_dirs {
+        match placement.find(&identity.path, id) {
             Ok(None) => {}
             Ok(Some(path)) => {
-                found = Some((log_dir, path));
+                found = Some((placement, path));
                 break;
             }
             // A log that could not be looked for does not count as missing.
@@ -239,13 +239,14 @@ fn find_in(
             }
         }
     }
-    let Some((log_dir, path)) = found else {
-        let searched = log_dirs.first().map(|log_dir| log_dir.dir.clone()).unwrap_or_default();
-        let missing = JournalError::Missing { database: database.to_path_buf(), id, searched };
+    let Some((placement, path)) = found else {
+        let searched = log_dirs.first().map(|placement| placement.dir.clone()).unwrap_or_default();
+        let missing = LogError::Missing { database: database.to_path_buf(), id, searched };
         return Err(Failure::of(&unknown.unwrap_or(missing), During::Open));
     };
-    let log_dir = if configured == Some(log_dir) { log_dir.clone() } else { log_dir.clone().as_found() };
-    Ok(FoundLog { log_dir, path, id })
+    let placement =
+        if configured == Some(placement) { placement.clone() } else { placement.clone().as_found() };
+    Ok(FoundLog { placement, path, id })
 }
 
 pub fn damaged(db: &Db) -> Failure {

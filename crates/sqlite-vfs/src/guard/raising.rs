@@ -4,10 +4,10 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use duralite_journal::directory::sync_names;
-use duralite_journal::{Log, LogDirectory};
-use duralite_logfmt::guard::{self, DatabaseHeader, HEADER_BYTES};
+use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::placement::sync_names;
+use duralite_wal::{Log, LogPlacement};
 
 use super::header::{Alone, check_journal, is_guarded_by, put_header, write_header};
 use super::places;
@@ -24,7 +24,7 @@ pub enum Raised {
 }
 
 /// Makes a log, and puts on the guard of the mode that the database is in.
-pub fn raise(db: &Db, _alone: &Alone<'_>, log_dir: &LogDirectory) -> Result<Raised, Failure> {
+pub fn raise(db: &Db, _alone: &Alone<'_>, placement: &LogPlacement) -> Result<Raised, Failure> {
     match db.base_wal_bytes()? {
         None => {}
         Some(0) => match db.sqlite.parent.delete(db.names.wal.as_ptr(), 1) {
@@ -42,11 +42,11 @@ pub fn raise(db: &Db, _alone: &Alone<'_>, log_dir: &LogDirectory) -> Result<Rais
         return Ok(Raised::LookAgain);
     };
     let Some(kind) = guard::kind_of_page(0, &plain) else { return Ok(Raised::LookAgain) };
-    if log_dir.engine.writes_home && db.reserves_bytes()? {
+    if placement.engine.writes_home && db.reserves_bytes()? {
         return Err(Failure::cannot_open(format!(
             "journal={} writes pages past a VFS above this one, and {} keeps bytes at the ends of pages for \
              such a VFS (cksumvfs): use another journal",
-            log_dir.engine.name,
+            placement.engine.name,
             db.path.display()
         )));
     }
@@ -56,7 +56,7 @@ pub fn raise(db: &Db, _alone: &Alone<'_>, log_dir: &LogDirectory) -> Result<Rais
     remove_leftover_journal(db)?;
     let identity = db.identity()?;
     let settings = db.settings().clone();
-    let mut log = Log::create(&db.mappable(), log_dir, &settings.options, &identity, page_bytes)
+    let mut log = Log::create(&db.mappable(), placement, &settings.options, &identity, page_bytes)
         .map_err(|error| Failure::of(&error, During::Open))?;
     for (from, to) in log.moved() {
         let (from, to) = (from.display(), to.display());

@@ -1,6 +1,6 @@
 //! The settings of one open database, as values.
 
-use duralite_journal::EngineOptions;
+use duralite_wal::EngineOptions;
 
 use super::values::Journal;
 

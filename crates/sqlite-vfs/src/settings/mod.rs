@@ -10,10 +10,10 @@ mod values;
 use std::path::Path;
 use std::time::Duration;
 
-use duralite_journal::media::MediaSet;
-use duralite_journal::{Descriptor, LogDirectory, engines};
+use duralite_wal::engine::media::MediaSet;
+use duralite_wal::{Descriptor, LogPlacement, engines};
 
-pub use duralite_journal::settings::is_off;
+pub use duralite_wal::engine::settings::is_off;
 pub use fields::Settings;
 pub use names::{refuse_unknown, unknown, variable_of};
 pub use process::{is_strict, set_defaults, variable};
@@ -92,12 +92,12 @@ impl Settings {
     }
 
     /// Where a new log of the database at this path goes. A message says why it goes nowhere.
-    pub fn log_dir(&self, database: &Path) -> Result<LogDirectory, String> {
+    pub fn placement(&self, database: &Path) -> Result<LogPlacement, String> {
         let media = || MediaSet::named(&self.options.media, database);
         match self.journal {
             Journal::Off => Err("journal=off".to_owned()),
             Journal::Auto => engines::choose(&media()),
-            Journal::Engine(engine) => LogDirectory::of(engine, &media()),
+            Journal::Engine(engine) => LogPlacement::of(engine, &media()),
         }
     }
 
@@ -124,7 +124,7 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
-    use duralite_journal::{NvwalOptions, SyncMode, WaldioOptions};
+    use duralite_wal::{NvwalOptions, SyncMode, WaldioOptions};
 
     use super::table::Row;
     use super::*;
@@ -145,9 +145,9 @@ mod tests {
         let settings = uri(&[]).unwrap();
         assert_eq!(settings.journal, Journal::Auto);
         let dir = tempfile::tempdir().unwrap();
-        let log_dir = settings.log_dir(&dir.path().join("app.db")).unwrap();
-        assert_eq!((log_dir.engine.name, &*log_dir.dir), ("waldio", dir.path()));
-        assert!(uri(&[("journal", "off")]).unwrap().log_dir(&dir.path().join("app.db")).is_err());
+        let placement = settings.placement(&dir.path().join("app.db")).unwrap();
+        assert_eq!((placement.engine.name, &*placement.dir), ("waldio", dir.path()));
+        assert!(uri(&[("journal", "off")]).unwrap().placement(&dir.path().join("app.db")).is_err());
     }
 
     #[test]
@@ -158,8 +158,11 @@ mod tests {
         let settings = resolve(&base, &[("DURALITE_SYNC", "checksum"), ("DURALITE_DIFF", "off")]).unwrap();
         let own = settings.options.own::<NvwalOptions>();
         assert_eq!((own.sync, settings.options.diff), (SyncMode::Eager, Some(false)));
-        let log_dir = settings.log_dir(Path::new("app.db")).unwrap();
-        assert_eq!((log_dir.engine.name, &*log_dir.dir, log_dir.is_dax()), ("nvwal", Path::new(dir), false));
+        let placement = settings.placement(Path::new("app.db")).unwrap();
+        assert_eq!(
+            (placement.engine.name, &*placement.dir, placement.is_dax()),
+            ("nvwal", Path::new(dir), false)
+        );
     }
 
     #[test]

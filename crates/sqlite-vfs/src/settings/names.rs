@@ -3,7 +3,7 @@
 //! SQLite hands every parameter of a URI to its VFS, also those of other VFSs and of drivers. So a name
 //! counts as a typing error only if it resembles a setting, or begins as Duralite's settings do.
 
-use duralite_journal::engines;
+use duralite_wal::engines;
 
 use super::table::{Row, find, names, rows};
 

@@ -1,8 +1,8 @@
 //! The table of settings: those of connections, of every engine, and of the media that engines need.
 
-use duralite_journal::engines;
-use duralite_journal::settings::common::SWITCH;
-use duralite_journal::settings::{EngineSetting, Setting, Values, on_off};
+use duralite_wal::engine::settings::common::SWITCH;
+use duralite_wal::engine::settings::{EngineSetting, Setting, Values, on_off};
+use duralite_wal::engines;
 
 use super::fields::{STRICT, Settings};
 use super::values::{background_checkpoint, journal, journal_name, journals};

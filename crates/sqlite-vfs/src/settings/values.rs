@@ -1,7 +1,7 @@
 //! From the text of a connection's setting to its value, and back.
 
-use duralite_journal::settings::Given;
-use duralite_journal::{Descriptor, engines};
+use duralite_wal::engine::settings::Given;
+use duralite_wal::{Descriptor, engines};
 
 /// The number of frames at which the background checkpoint begins: well before SQLite's own, at 1000.
 const BACKGROUND_FRAMES: u32 = 400;

@@ -1,8 +1,8 @@
-//! `SELECT * FROM duralite_log`: the transactions in a log, as [`duralite_journal::Listing`] has them. They
+//! `SELECT * FROM duralite_log`: the transactions in a log, as [`duralite_wal::Listing`] has them. They
 //! are those of one moment, when the statement begins to read. The log goes on meanwhile, and waits only for
 //! one pass over its frames in memory.
 
-use duralite_journal::Listing;
+use duralite_wal::Listing;
 
 use super::view::{Cell, Rows, View};
 use crate::callbacks::ask::Subject;

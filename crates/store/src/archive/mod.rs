@@ -11,7 +11,7 @@ mod segment;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use duralite_logfmt::store::Lsn;
+use duralite_format::store::Lsn;
 use parking_lot::Mutex;
 
 pub use self::prune::{Keep, Pruned};

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-use duralite_logfmt::store::{Lsn, Object};
+use duralite_format::store::{Lsn, Object};
 use duralite_medium::block::sync_directory;
 use xxhash_rust::xxh3::xxh3_64;
 

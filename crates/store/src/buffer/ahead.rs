@@ -10,7 +10,7 @@
 
 use std::sync::atomic::Ordering;
 
-use duralite_logfmt::store::{PageId, lsn};
+use duralite_format::store::{PageId, lsn};
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 

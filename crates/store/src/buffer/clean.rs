@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use duralite_logfmt::store::{DOUBLE_WRITE_PAGES, Lsn, lsn};
+use duralite_format::store::{DOUBLE_WRITE_PAGES, Lsn, lsn};
 use parking_lot::MutexGuard;
 
 use super::Pool;

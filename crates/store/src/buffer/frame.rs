@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use duralite_logfmt::store::{Change, Lsn, PageId, PageKind, kind, lsn, set_lsn};
+use duralite_format::store::{Change, Lsn, PageId, PageKind, kind, lsn, set_lsn};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::snapshot::Snapshot;

@@ -19,7 +19,7 @@ mod way;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use duralite_logfmt::store::{DOUBLE_WRITE_PAGES, Lsn, PageId, lsn};
+use duralite_format::store::{DOUBLE_WRITE_PAGES, Lsn, PageId, lsn};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 

@@ -1,6 +1,6 @@
 //! Pages that are written home without the cache.
 
-use duralite_logfmt::store::{PageId, lsn};
+use duralite_format::store::{PageId, lsn};
 
 use super::Pool;
 use crate::error::Error;

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use duralite_logfmt::store::PageId;
+use duralite_format::store::PageId;
 
 use super::frame::Frame;
 

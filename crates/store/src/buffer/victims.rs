@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use duralite_logfmt::store::DOUBLE_WRITE_PAGES;
+use duralite_format::store::DOUBLE_WRITE_PAGES;
 
 use super::Pool;
 use super::queues::Queues;

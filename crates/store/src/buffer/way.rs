@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use duralite_logfmt::store::PageId;
+use duralite_format::store::PageId;
 use smallvec::SmallVec;
 
 use super::frame::{Frame, Latched};

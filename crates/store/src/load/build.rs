@@ -1,6 +1,6 @@
 //! Builds a tree from sorted rows, from the leaves up. Only the last page of each level is in memory.
 
-use duralite_logfmt::store::{
+use duralite_format::store::{
     LEAF_CELL_HEAD, PAGE_HEADER_BYTES, PageId, PageKind, Value, blank, cell_count, extra, free_bytes,
     inner_cell, leaf_cell, leaf_cell_head, push_cell, set_extra, set_payload,
 };

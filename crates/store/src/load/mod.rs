@@ -9,7 +9,7 @@ mod writer;
 
 use std::sync::Arc;
 
-use duralite_logfmt::store::KEY_LIMIT;
+use duralite_format::store::KEY_LIMIT;
 
 use self::build::Builder;
 use self::pages::Pages;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use duralite_logfmt::store::PageId;
+use duralite_format::store::PageId;
 
 use super::writer::Writer;
 use crate::error::Error;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use duralite_logfmt::store::{Lsn, PageId, set_lsn};
+use duralite_format::store::{Lsn, PageId, set_lsn};
 use duralite_medium::block::AlignedBuf;
 
 use crate::buffer::Pool;

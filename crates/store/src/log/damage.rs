@@ -5,7 +5,7 @@
 //! durable, and nothing has ever claimed that an object was durable which a recovery has cut off. Without such a proof
 //! the log ends as a crash may leave it.
 
-use duralite_logfmt::store::{Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectHeader, ObjectKind};
+use duralite_format::store::{Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectHeader, ObjectKind};
 use duralite_medium::Nvm;
 
 use crate::error::Error;

@@ -12,7 +12,7 @@ mod window;
 
 use std::fmt;
 
-use duralite_logfmt::store::Lsn;
+use duralite_format::store::Lsn;
 
 pub(crate) use self::damage::{Damage, OnDamage, refuse};
 use crate::error::Error;

@@ -3,7 +3,7 @@
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use duralite_logfmt::store::Lsn;
+use duralite_format::store::Lsn;
 
 use crate::sync::pause;
 

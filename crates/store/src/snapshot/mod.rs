@@ -10,7 +10,7 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use duralite_logfmt::store::{KEY_LIMIT, Lsn, PageId, Value, leaf_value};
+use duralite_format::store::{KEY_LIMIT, Lsn, PageId, Value, leaf_value};
 
 pub use self::scan::SnapshotScan;
 use crate::controls::Rule;

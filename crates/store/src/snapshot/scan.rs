@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::{Bound, RangeBounds};
 
-use duralite_logfmt::store::{PageId, Value, leaf_value};
+use duralite_format::store::{PageId, Value, leaf_value};
 
 use super::{Snapshot, damaged};
 use crate::controls::Rule;

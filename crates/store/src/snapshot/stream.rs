@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use duralite_logfmt::store::{KEY_LIMIT, Value, leaf_value};
+use duralite_format::store::{KEY_LIMIT, Value, leaf_value};
 
 use super::{Snapshot, damaged};
 use crate::error::Error;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::Ordering;
 
-use duralite_logfmt::store::{Lsn, PageId, is_set, lsn, pages_in_use};
+use duralite_format::store::{Lsn, PageId, is_set, lsn, pages_in_use};
 
 use super::{SPARE_PAGES, Space};
 use crate::error::Error;

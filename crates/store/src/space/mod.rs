@@ -9,7 +9,7 @@ mod runs;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use duralite_logfmt::store::{Change, Lsn, PageId, bits_of, first_clear, is_set, pages_in_use};
+use duralite_format::store::{Change, Lsn, PageId, bits_of, first_clear, is_set, pages_in_use};
 use parking_lot::Mutex;
 
 pub(crate) use self::runs::Run;

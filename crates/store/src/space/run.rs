@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use duralite_logfmt::store::{Change, Lsn, PageId, Undo, first_clear, is_set};
+use duralite_format::store::{Change, Lsn, PageId, Undo, first_clear, is_set};
 
 use super::Space;
 use super::runs::{GROUP, Run};

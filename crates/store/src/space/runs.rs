@@ -1,6 +1,6 @@
 //! What the store knows of free pages, and of pages that a load is writing.
 
-use duralite_logfmt::store::{Lsn, PageId};
+use duralite_format::store::{Lsn, PageId};
 use rustc_hash::FxHashMap;
 
 /// The size of the groups of pages for which the store records the last object that freed one of them.

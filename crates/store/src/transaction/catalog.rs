@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use duralite_logfmt::store::{
+use duralite_format::store::{
     Change, KEY_LIMIT, PageId, PageKind, Undo, Value, blank, leaf_cell, leaf_value,
 };
 

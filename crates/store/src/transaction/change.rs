@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use duralite_logfmt::store::{PageId, Value, leaf_value};
+use duralite_format::store::{PageId, Value, leaf_value};
 
 use super::Transaction;
 use crate::admission::Room;

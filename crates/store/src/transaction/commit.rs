@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use duralite_logfmt::store::{Lsn, ObjectKind};
+use duralite_format::store::{Lsn, ObjectKind};
 
 use super::{State, Transaction};
 use crate::controls::Rule;

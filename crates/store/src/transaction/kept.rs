@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use duralite_logfmt::store::PageId;
+use duralite_format::store::PageId;
 use rustc_hash::FxHashMap;
 
 use crate::admission::Room;

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use duralite_logfmt::store::{COMMIT_OF_PAGES_AT_HOME, Change, ObjectKind, PageId};
+use duralite_format::store::{COMMIT_OF_PAGES_AT_HOME, Change, ObjectKind, PageId};
 
 use super::change::OBJECT_OVERHEAD;
 use super::{State, Transaction};

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use duralite_logfmt::store::{LEAF_CELL_HEAD, PAGE_HEADER_BYTES, PageId, Value, leaf_cell, leaf_value};
+use duralite_format::store::{LEAF_CELL_HEAD, PAGE_HEADER_BYTES, PageId, Value, leaf_cell, leaf_value};
 
 use super::Transaction;
 use super::change::OBJECT_OVERHEAD;

@@ -18,7 +18,7 @@ mod versions;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use duralite_logfmt::store::{KEY_LIMIT, Lsn, TxId};
+use duralite_format::store::{KEY_LIMIT, Lsn, TxId};
 
 pub use self::commit::Ticket;
 use self::kept::{Kept, Renamed};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use duralite_logfmt::store::{
+use duralite_format::store::{
     LEAF_CELL_HEAD, ObjectKind, PageId, PageKind, Undo, Value, cell_key, leaf_cell, leaf_value,
 };
 

@@ -1,6 +1,6 @@
 //! Rolling back a transaction.
 
-use duralite_logfmt::store::ObjectKind;
+use duralite_format::store::ObjectKind;
 
 use super::{State, Transaction};
 use crate::error::Error;

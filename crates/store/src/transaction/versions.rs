@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use duralite_logfmt::store::{PageId, Undo, Value, leaf_value};
+use duralite_format::store::{PageId, Undo, Value, leaf_value};
 
 use super::Transaction;
 use crate::noting;

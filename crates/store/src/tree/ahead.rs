@@ -1,6 +1,6 @@
 //! Which leaves a scan reaches next, and when to read them ahead.
 
-use duralite_logfmt::store::PageId;
+use duralite_format::store::PageId;
 use smallvec::SmallVec;
 
 use crate::buffer::{MOST_AHEAD, Pool};

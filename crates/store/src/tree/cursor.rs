@@ -2,7 +2,7 @@
 
 use std::ops::{Bound, Range};
 
-use duralite_logfmt::store::{PageId, PageKind, cell, cell_count, cell_key, level, lsn, search};
+use duralite_format::store::{PageId, PageKind, cell, cell_count, cell_key, level, lsn, search};
 
 use super::ahead::{Ahead, Coming};
 use super::{Tree, child_of, damaged, place_for};

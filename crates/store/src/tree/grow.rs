@@ -1,6 +1,6 @@
 //! Splitting pages, from the root down, so that a leaf has room.
 
-use duralite_logfmt::store::{
+use duralite_format::store::{
     Change, INNER_CELL_HEAD, KEY_LIMIT, PageId, PageKind, blank, cell, cell_count, cell_key, child_at, extra,
     free_bytes, inner_cell, kind, level, search, set_extra,
 };

@@ -11,8 +11,8 @@ mod reap;
 mod relocate;
 mod shrink;
 
-use duralite_logfmt::FormatError;
-use duralite_logfmt::store::{
+use duralite_format::FormatError;
+use duralite_format::store::{
     Change, Lsn, ObjectKind, PAGE_HEADER_BYTES, PageId, PageKind, Undo, cell, cell_count, child_at,
     child_for, free_bytes, kind, level, lsn, search,
 };

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use duralite_logfmt::store::{
+use duralite_format::store::{
     Change, Lsn, PAGE_HEADER_BYTES, PageId, PageKind, Undo, blank, extra, kind, payload, set_extra,
     set_payload,
 };

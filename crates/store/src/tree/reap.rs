@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use duralite_logfmt::store::{
+use duralite_format::store::{
     Change, PageId, PageKind, Value, blank, cell, cell_count, cell_key, leaf_value, level, set_extra,
 };
 

@@ -1,6 +1,6 @@
 //! Moving pages of a tree towards the beginning of the file, so that the file's end becomes free.
 
-use duralite_logfmt::store::{
+use duralite_format::store::{
     Change, PageId, PageKind, blank, cell, cell_count, cell_key, inner_cell, level, set_extra,
 };
 

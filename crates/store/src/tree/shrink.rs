@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use duralite_logfmt::store::{
+use duralite_format::store::{
     Change, PageId, PageKind, blank, cell, cell_count, cell_key, child_at, child_for, level, set_extra,
 };
 
@@ -72,7 +72,7 @@ impl<'a> Tree<'a> {
 }
 
 /// Removes a child from an inner page that has another one.
-pub(super) fn without_child(page: &mut [u8], place: usize) -> Result<(), duralite_logfmt::FormatError> {
+pub(super) fn without_child(page: &mut [u8], place: usize) -> Result<(), duralite_format::FormatError> {
     let index = place.saturating_sub(1);
     let key = cell_key(PageKind::Inner, cell(page, index)?)?.to_vec();
     if place == 0 {

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Once;
 
-use duralite_journal::engines;
+use duralite_wal::engines;
 
 use super::paper::{PCM_FENCE_NS, PCM_READ_NS, PCM_WRITE_NS};
 

@@ -12,9 +12,9 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use duralite_journal::directory::{FileStep, Hook};
 use duralite_medium::block::Block;
 use duralite_medium::{MediumError, Nvm};
+use duralite_wal::placement::{FileStep, Hook};
 use rustix::io::Errno;
 
 use refusal::medium_error;

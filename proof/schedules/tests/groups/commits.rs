@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::world::{Rules, World};
-use duralite_logfmt::waldio::Layout;
+use duralite_format::waldio::Layout;
 use duralite_schedules::{Death, Sleep, rounds};
 
 /// Three processes commit twice each. One of them dies at operation `dies_at`, if that is given.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::world::{Process, Rules, World};
-use duralite_logfmt::waldio::Layout;
+use duralite_format::waldio::Layout;
 use duralite_schedules::{Death, rounds};
 
 /// Runs the work of a process. Returns whether the process has survived.

@@ -6,19 +6,20 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duralite_crashmodel::RecordingBlock;
-use duralite_journal::engine::DurabilityWaiter;
-use duralite_journal::engine::prelude::*;
-use duralite_journal::home::NoDatabase;
-use duralite_journal::stream::WalStream;
-use duralite_journal::waldio::{SHARED_BYTES, Waldio};
-use duralite_journal::{ErrorKind, WaldioOptions};
+use duralite_format::sqlite_wal::{Checksum, WalHeader, make_wal_header};
+use duralite_format::waldio::{Layout, Superblock};
+use duralite_format::{LogHead, LogId};
 use duralite_locks::{Holder, LAYOUT_BYTES, LockError, Table, WRITE};
-use duralite_logfmt::sqlite_wal::{Checksum, WalHeader, make_wal_header};
-use duralite_logfmt::waldio::{Layout, Superblock};
-use duralite_logfmt::{LogHead, LogId};
 use duralite_medium::block::{Block, BlockCounters, Durability};
 use duralite_medium::{Guarantee, MediumError, Segment};
 use duralite_schedules::{Memory, ProcessSlot, Sleep};
+use duralite_wal::engine::DurabilityWaiter;
+use duralite_wal::engine::checksums::find_checksum_mismatch;
+use duralite_wal::engine::home::NoDatabase;
+use duralite_wal::engine::prelude::*;
+use duralite_wal::engines::waldio::{SHARED_BYTES, Waldio};
+use duralite_wal::log::stream::WalStream;
+use duralite_wal::{ErrorKind, WaldioOptions};
 
 const PAGE: usize = 512;
 const GROUP: u64 = LAYOUT_BYTES.next_multiple_of(4096);
@@ -236,7 +237,7 @@ impl World {
         let left = Arc::new(RecordingBlock::from_bytes(self.block.device.crash(|_, _| 0), 512));
         let log = Waldio::open_read_only(left, superblock(self.rules.layout), Path::new("left"));
         let mut stream = WalStream::new(log.expect("recovery"));
-        assert_eq!(stream.find_checksum_mismatch(&NoDatabase).expect("checksums"), None);
+        assert_eq!(find_checksum_mismatch(stream.engine_mut(), &NoDatabase).expect("checksums"), None);
         let frames = stream.engine().committed();
         (1..=frames).map(|frame| page_of(&mut stream, frame)).collect()
     }

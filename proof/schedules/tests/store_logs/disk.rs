@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use duralite_crashmodel::RecordingBlock;
-use duralite_logfmt::store::Lsn;
+use duralite_format::store::Lsn;
 use duralite_schedules::rounds;
 
 use super::{SEED, check, run};

@@ -29,7 +29,7 @@ use std::sync::Arc;
 // `error` derives its messages with this crate.
 use thiserror as _;
 
-use duralite_logfmt::store::{Lsn, Object, ObjectKind};
+use duralite_format::store::{Lsn, Object, ObjectKind};
 use rustc_hash as _; // used by another test
 
 use log::Log;

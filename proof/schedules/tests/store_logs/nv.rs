@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use duralite_crashmodel::RecordingNvm;
-use duralite_logfmt::store::Lsn;
+use duralite_format::store::Lsn;
 use duralite_schedules::rounds;
 
 use super::{SEED, check, run};

@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use duralite_logfmt::store::Undo;
+use duralite_format::store::Undo;
 use duralite_schedules::rounds;
 use range::Edges;
 use steps::{Step, Undoable};

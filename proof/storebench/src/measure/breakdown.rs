@@ -24,7 +24,7 @@ const PARTS: [(&str, usize); 16] = [
     ("duralite_store::locks", LOCKS),
     ("duralite_store::active", LOCKS),
     ("duralite_store::", ROWS),
-    ("duralite_logfmt::store", ROWS),
+    ("duralite_format::store", ROWS),
     ("memcmp", ROWS),
     ("parking_lot", WAITS),
     ("Condvar", WAITS),

@@ -3,15 +3,15 @@
 use std::io::{BufRead, Write};
 use std::path::Path;
 
-use duralite_journal::media::MediaSet;
-use duralite_journal::{EngineOptions, Follower, LogDirectory};
 use duralite_testkit::Engine;
+use duralite_wal::engine::media::MediaSet;
+use duralite_wal::{EngineOptions, Follower, LogPlacement};
 
 /// Pins the log at its beginning and prints `pinned`. Then answers each line of input with the position after
 /// the newest transaction.
 pub fn run(engine: &str, dir: &str, database: &str) {
     let engine = Engine::named(engine).unwrap().descriptor();
-    let logs = LogDirectory::at(engine, Path::new(dir), &MediaSet::default());
+    let logs = LogPlacement::at(engine, Path::new(dir), &MediaSet::default());
     let mut follower = Follower::open(&logs, &EngineOptions::default(), Path::new(database)).unwrap();
     let oldest = follower.oldest().unwrap();
     assert!(follower.pin(oldest).unwrap());

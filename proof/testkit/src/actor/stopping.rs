@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use duralite_crashmodel::{OverBlock, Through};
-use duralite_journal::directory::{FileStep, Hook, hook};
 use duralite_medium::MediumError;
 use duralite_medium::block::{Block, Durability};
+use duralite_wal::placement::{FileStep, Hook, hook};
 use rustix::process::{Signal, getpid, kill_process};
 
 static STOPS: AtomicBool = AtomicBool::new(false);

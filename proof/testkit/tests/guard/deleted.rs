@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use duralite_journal::directory::{describe, find_deleted};
-use duralite_journal::{DatabaseIdentity, offline};
 use duralite_testkit::{Actor, Engine, Fixture, code, integrity, one, run, stock};
+use duralite_wal::DatabaseIdentity;
+use duralite_wal::log::offline;
+use duralite_wal::placement::{describe, find_deleted};
 use rusqlite::{Connection, ffi};
 
 use crate::read_elsewhere;

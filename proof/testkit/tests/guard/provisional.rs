@@ -4,12 +4,12 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use duralite_journal::follow::Follower;
-use duralite_journal::media::MediaSet;
-use duralite_journal::{EngineOptions, ErrorKind, LogDirectory};
-use duralite_logfmt::LogId;
-use duralite_logfmt::guard::{DatabaseHeader, HEADER_BYTES, JournalKind, inspect, mask_provisionally};
+use duralite_format::LogId;
+use duralite_format::guard::{DatabaseHeader, HEADER_BYTES, JournalKind, inspect, mask_provisionally};
 use duralite_testkit::{Actor, Engine, Fixture, code, connect, one, run, stock};
+use duralite_wal::engine::media::MediaSet;
+use duralite_wal::log::follow::Follower;
+use duralite_wal::{EngineOptions, ErrorKind, LogPlacement};
 use rusqlite::ffi;
 
 fn header(path: &Path) -> [u8; HEADER_BYTES] {
@@ -264,7 +264,7 @@ fn a_log_that_was_never_durable_cannot_be_followed() {
     read_and_killed(&fixture, "p.db");
     std::fs::remove_file(fixture.log()).unwrap();
     let options = EngineOptions::default();
-    let directory = LogDirectory::at(
+    let directory = LogPlacement::at(
         Engine::WALDIO.descriptor(),
         fixture.log_dir(),
         &MediaSet::named(&options.media, &fixture.path("p.db")),

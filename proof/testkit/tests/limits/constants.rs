@@ -6,7 +6,7 @@ use syn::{BinOp, Expr, Item, Lit};
 
 use super::{files, root};
 
-const FORMATS: &str = "crates/logfmt/src";
+const FORMATS: &str = "crates/format/src";
 
 /// The constants of a format by name: those of the files named after the format, and those of files that
 /// belong to no other format.

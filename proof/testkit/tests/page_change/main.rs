@@ -7,8 +7,8 @@ mod workloads;
 use std::hint::black_box;
 use std::time::Instant;
 
-use duralite_logfmt::diff;
-use duralite_logfmt::page_change::{self, ChangeKind, Difference, Scratch};
+use duralite_format::diff;
+use duralite_format::page_change::{self, ChangeKind, Difference, Scratch};
 use pages::{Change, Pages};
 use workloads::{WORKLOADS, Workload};
 

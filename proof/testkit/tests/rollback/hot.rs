@@ -1,8 +1,10 @@
 //! Processes die at every step of a transaction, and other processes recover.
 
-use duralite_journal::media::MediaSet;
-use duralite_journal::{LogDirectory, directory, offline};
 use duralite_testkit::{Actor, Engine, Fixture, connect, dump, integrity, one, run, stock};
+use duralite_wal::LogPlacement;
+use duralite_wal::engine::media::MediaSet;
+use duralite_wal::log::offline;
+use duralite_wal::placement;
 use rusqlite::Connection;
 
 use super::{NAME, each, make, open};
@@ -120,8 +122,8 @@ fn inv21_and_by_a_checkpoint_without_sqlite() {
         if fixture.is_guarded(NAME) {
             let log = fixture.log();
             let logs =
-                LogDirectory::at(fixture.engine().descriptor(), fixture.log_dir(), &MediaSet::default());
-            let id = directory::describe(&log).unwrap().id;
+                LogPlacement::at(fixture.engine().descriptor(), fixture.log_dir(), &MediaSet::default());
+            let id = placement::describe(&log).unwrap().id;
             offline::checkpoint(&logs, &fixture.path(NAME), id, false).unwrap();
         }
         // Without a guard a log that no database names may be left.

@@ -5,12 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
-use duralite_journal::JournalError;
-use duralite_journal::home::OpenDatabase;
-use duralite_journal::rollback::{RollbackJournal, play_back};
-use duralite_logfmt::LogId;
-use duralite_logfmt::guard::{self, HEADER_BYTES, JournalKind};
+use duralite_format::LogId;
+use duralite_format::guard::{self, HEADER_BYTES, JournalKind};
 use duralite_testkit::{Rng, for_seeds, one, run, stock};
+use duralite_wal::LogError;
+use duralite_wal::engine::home::OpenDatabase;
+use duralite_wal::engine::rollback::{RollbackJournal, play_back};
 
 const ID: LogId = LogId([7; 16]);
 
@@ -18,15 +18,15 @@ const ID: LogId = LogId([7; 16]);
 struct Bytes(Mutex<Option<Vec<u8>>>);
 
 impl RollbackJournal for Bytes {
-    fn size(&self) -> Result<Option<u64>, JournalError> {
+    fn size(&self) -> Result<Option<u64>, LogError> {
         Ok(self.0.lock().unwrap().as_ref().map(|bytes| bytes.len() as u64))
     }
 
-    fn create(&self) -> Result<(), JournalError> {
+    fn create(&self) -> Result<(), LogError> {
         unreachable!("nobody makes one")
     }
 
-    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, JournalError> {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
         let bytes = self.0.lock().unwrap();
         let bytes = bytes.as_ref().unwrap().get(offset as usize..).unwrap_or_default();
         let count = buf.len().min(bytes.len());
@@ -34,19 +34,19 @@ impl RollbackJournal for Bytes {
         Ok(count)
     }
 
-    fn write(&self, _: &[u8], _: u64) -> Result<(), JournalError> {
+    fn write(&self, _: &[u8], _: u64) -> Result<(), LogError> {
         unreachable!("nobody writes")
     }
 
-    fn truncate(&self, _: u64) -> Result<(), JournalError> {
+    fn truncate(&self, _: u64) -> Result<(), LogError> {
         unreachable!("nobody cuts it")
     }
 
-    fn sync(&self) -> Result<(), JournalError> {
+    fn sync(&self) -> Result<(), LogError> {
         Ok(())
     }
 
-    fn delete(&self) -> Result<(), JournalError> {
+    fn delete(&self) -> Result<(), LogError> {
         *self.0.lock().unwrap() = None;
         Ok(())
     }

@@ -3,7 +3,7 @@
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sync::Mutex;
-use duralite_logfmt::store::{Lsn, seal_object};
+use duralite_format::store::{Lsn, seal_object};
 
 use crate::log::window::Patience;
 

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use duralite_logfmt::store::{
+use duralite_format::store::{
     BATCH_HEADER_BYTES, Batch, DISK_DATA_OFFSET, DISK_SLOT_BYTES, DISK_SLOT_OFFSETS, DiskHead, DiskSlot, Lsn,
     Object,
 };

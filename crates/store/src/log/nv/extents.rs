@@ -5,7 +5,7 @@
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sync::Mutex;
-use duralite_logfmt::store::{Lsn, NvHead};
+use duralite_format::store::{Lsn, NvHead};
 
 use crate::sync::thread_number;
 

@@ -11,7 +11,7 @@ mod pending;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use duralite_logfmt::store::{
+use duralite_format::store::{
     EPOCH_OFFSET, HEAD_OFFSET, INDEX_OFFSET, Lsn, NvHead, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object,
     ObjectKind, claim_durable, entry_of, object_of, seal_object,
 };

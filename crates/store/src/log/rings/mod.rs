@@ -15,7 +15,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use crate::sync::Mutex;
-use duralite_logfmt::store::{
+use duralite_format::store::{
     EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, Object, RINGS_OFFSET, RingsHead, claim_durable,
     seal_object,
 };

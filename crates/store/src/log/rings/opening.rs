@@ -4,7 +4,7 @@ use crate::sync::atomic::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use duralite_logfmt::store::{
+use duralite_format::store::{
     EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectKind, RINGS_OFFSET,
     RingsHead,
 };

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use duralite_logfmt::store::Lsn;
+use duralite_format::store::Lsn;
 
 /// An object in a ring.
 #[derive(Clone, Copy, Debug)]

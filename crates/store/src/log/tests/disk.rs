@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use duralite_crashmodel::RecordingBlock;
-use duralite_logfmt::store::{Batch, DISK_DATA_OFFSET, DISK_SLOT_OFFSETS, Object, ObjectKind};
+use duralite_format::store::{Batch, DISK_DATA_OFFSET, DISK_SLOT_OFFSETS, Object, ObjectKind};
 
 use crate::error::Error;
 use crate::log::disk::{DiskLog, Grouping};

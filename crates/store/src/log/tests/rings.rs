@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use duralite_crashmodel::RecordingNvm;
-use duralite_logfmt::store::{HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, Object, ObjectKind, RINGS_OFFSET};
+use duralite_format::store::{HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, Object, ObjectKind, RINGS_OFFSET};
 
 use crate::error::Error;
 use crate::log::rings::RingsLog;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use duralite_logfmt::store::BATCH_HEADER_BYTES;
+use duralite_format::store::BATCH_HEADER_BYTES;
 use duralite_store::Scheme;
 use rustix::time::ClockId;
 

@@ -1,0 +1,263 @@
+//! An engine's descriptor: everything that the rest of the product knows about an engine.
+//!
+//! A new engine is a module with a descriptor, a document of its format, and a line in [`crate::engines`]. Inside this
+//! crate only that registry names engines. Tests, scripts and documents list them too: see CONTRIBUTING.md, "Adding an
+//! engine".
+
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use duralite_format::LogHead;
+use duralite_medium::FileSegment;
+use duralite_medium::process::OwnFile;
+
+use crate::LogError;
+use crate::engine::Engine;
+use crate::engine::home::DatabaseFile;
+use crate::engine::media::{MediaSet, Medium, MemoryKind, check_directory};
+use crate::engine::salvage::{Later, Salvaged};
+use crate::engine::settings::{EngineOptions, EngineSetting};
+use crate::engine::walk::{WalkSummary, WalkedTransaction};
+
+/// Length of a log's head in bytes: the first bytes of its file, which identify it. No engine's superblock is longer.
+pub const HEAD_BYTES: u64 = 4096;
+
+/// An engine, as the registry lists it.
+pub struct Descriptor {
+    /// The engine's name in settings.
+    pub name: &'static str,
+    /// The magic number: the first bytes of the engine's logs.
+    pub magic: [u8; 8],
+    /// The media that the engine needs. The log's file, which begins with the magic number, is on the first of them.
+    pub needs: &'static [Medium],
+    /// The engine's settings, including those that it shares with other engines, in the order in which they are listed
+    /// to users.
+    pub settings: &'static [&'static EngineSetting],
+    /// Whether the engine stores rollback journals ([`crate::engine::rollback`]). If not, nobody needs to look for one.
+    pub rollback_journals: bool,
+    /// Whether the engine itself writes pages to the database file, in addition to SQLite's checkpoints.
+    pub writes_home: bool,
+    /// The size of the engine's part of the segment, the memory that the log's users share.
+    pub shared: SharedBytes,
+    /// Writes an empty log into a new file, which has no name yet. In memory the log is durable on return, as far as
+    /// the medium guarantees. On blocks it is durable once the file has been synced, or after
+    /// [`harden`](crate::engine::LogWriter::harden).
+    pub format: fn(&NewLog<'_>) -> Result<(), LogError>,
+    /// Opens a log. A process that attaches the log alone recovers it.
+    pub attach: fn(Attaching<'_>) -> Result<Box<dyn Engine>, LogError>,
+    /// Opens a log for a user who may only read it. Changes nothing.
+    pub attach_outside: fn(AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError>,
+    /// Opens a log for inspection, in the state in which recovery would find it. Changes nothing, and takes no lock.
+    pub open_read_only: fn(&OpenFile<'_>) -> Result<Box<dyn Engine>, LogError>,
+    /// Reads and checks the head of a log. It is given the first [`HEAD_BYTES`] of the file, or fewer if the file is
+    /// shorter.
+    pub inspect: fn(&OpenFile<'_>, &[u8]) -> Result<LogHead, LogError>,
+    /// Whether a log that nobody uses holds no commits, and its home nothing that is missing from the database file.
+    /// `false` where the engine cannot tell.
+    pub is_empty: fn(&OpenFile<'_>) -> bool,
+    /// Releases what a log owns outside of its file. Nobody uses the log or needs its contents, and its file is about
+    /// to be deleted.
+    pub release: fn(&OpenFile<'_>) -> Result<(), LogError>,
+    /// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums. Reads the
+    /// database file where pages need it. Changes nothing.
+    pub walk: Walk,
+    /// Reads a log that may be damaged: everything before the damage, and the intact transactions after it. Changes
+    /// nothing.
+    pub salvage: Salvage,
+    /// The longest time for which an acknowledged commit may stay non-durable before the background thread makes it
+    /// durable; `None` where the engine needs no background work.
+    pub flush_interval: fn(&EngineOptions) -> Option<Duration>,
+}
+
+/// The type of [`Descriptor::salvage`].
+pub type Salvage = fn(&OpenFile<'_>, &dyn DatabaseFile, Later<'_>) -> Result<Salvaged, LogError>;
+
+/// The type of [`Descriptor::walk`].
+pub type Walk =
+    fn(&OpenFile<'_>, &dyn DatabaseFile, &mut dyn FnMut(&WalkedTransaction)) -> Result<WalkSummary, LogError>;
+
+/// A log of blocks that is longer than this is not kept at the last close.
+const KEPT_BYTES: u64 = 512 << 10;
+
+impl Descriptor {
+    /// Whether a process that attaches this log would read so much of the file, to look for records after the log's
+    /// end, that making a new log is cheaper.
+    pub(crate) fn is_long_to_find(&self, log: &File) -> bool {
+        let is_read = self.needs.contains(&Medium::LogBlocks);
+        is_read && log.metadata().is_ok_and(|log| log.len() > KEPT_BYTES)
+    }
+}
+
+impl fmt::Debug for Descriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Names are unique.
+impl PartialEq for Descriptor {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Descriptor {}
+
+/// The size of an engine's part of the segment, the memory that a log's users share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SharedBytes {
+    /// Bytes at the beginning of the part that are zeroed whenever the segment begins anew.
+    pub zeroed: u64,
+    /// All bytes of the part.
+    pub all: u64,
+}
+
+/// An open log file.
+pub struct OpenFile<'a> {
+    /// The file's path.
+    pub path: &'a Path,
+    /// The open file.
+    pub file: &'a OwnFile,
+}
+
+/// A log that is being made.
+pub struct NewLog<'a> {
+    /// The directory for the log.
+    pub directory: &'a LogPlacement,
+    /// The settings for the log.
+    pub options: &'a EngineOptions,
+    /// The log's file, still empty.
+    pub file: OpenFile<'a>,
+    /// The log's head: its id, and the database for which it is made.
+    pub head: LogHead,
+}
+
+/// A log that is being attached.
+pub struct Attaching<'a> {
+    /// The directory of the log.
+    pub directory: &'a LogPlacement,
+    /// The settings to use.
+    pub options: &'a EngineOptions,
+    /// The log's file.
+    pub file: OpenFile<'a>,
+    /// The database file itself, for an engine whose home maps it. The connection owns the file; the engine does not
+    /// keep it.
+    pub database: &'a dyn DatabaseFile,
+    /// The segment, the memory that the log's users share.
+    pub segment: Arc<FileSegment>,
+    /// Offset of the engine's part of the segment in bytes.
+    pub base: u64,
+    /// Whether no other process uses the log. The engine's part of the segment then begins anew.
+    pub alone: bool,
+    /// Whether the log belongs to another database and is to be applied to a copy of it. The engine then leaves intact
+    /// what the log holds for that other database.
+    pub of_another: bool,
+    /// Whether this process has just made the log: the log is empty, and there is nothing to recover.
+    pub is_new: bool,
+    /// Only for a process that is alone: the [`SharedBytes::zeroed`] bytes of the engine's part of the segment, as the
+    /// last process that used the log left them. `None` where they are not known, or the system has been restarted
+    /// since.
+    pub left: Option<Vec<u8>>,
+}
+
+/// A log that is being attached by a user who may only read it.
+pub struct AttachingOutside<'a> {
+    /// The settings to use.
+    pub options: &'a EngineOptions,
+    /// The log's file.
+    pub file: OpenFile<'a>,
+    /// The segment, the memory that the log's users share. `None` when no process uses the log: the engine then reads
+    /// the log as a crash has left it.
+    pub shared: Option<Arc<FileSegment>>,
+    /// Offset of the engine's part of the segment in bytes.
+    pub base: u64,
+}
+
+/// Where an engine keeps a log: the media that it uses, and the directory of the log's file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogPlacement {
+    /// The engine.
+    pub engine: &'static Descriptor,
+    /// The directory of the log's file.
+    pub dir: PathBuf,
+    media: MediaSet,
+}
+
+impl LogPlacement {
+    /// The placement of an engine's logs on these media.
+    ///
+    /// # Errors
+    /// Names the medium that the engine needs and that is missing or unusable.
+    pub fn of(engine: &'static Descriptor, media: &MediaSet) -> Result<Self, String> {
+        engine.needs.iter().try_for_each(|medium| media.check(*medium))?;
+        let first = engine.needs.first().and_then(|medium| media.directory(*medium));
+        let dir = first.ok_or("no medium for the log's file")?.to_path_buf();
+        Ok(Self { engine, dir, media: media.only(engine.needs) })
+    }
+
+    /// A directory that may hold logs of an engine, with memory taken as emulated. Every other medium that the engine
+    /// needs comes from `media`. If `media` has no memory for pages, that memory is emulated too, wherever the database
+    /// is.
+    #[must_use]
+    pub fn at(engine: &'static Descriptor, dir: &Path, media: &MediaSet) -> Self {
+        let media = media.only(engine.needs);
+        let mut media =
+            engine.needs.first().map_or_else(MediaSet::default, |medium| media.with(*medium, dir));
+        if engine.needs.contains(&Medium::HomeMemory) && media.home_memory.is_none() {
+            media = media.with(Medium::HomeMemory, Path::new(""));
+        }
+        Self { engine, dir: dir.to_path_buf(), media }
+    }
+
+    /// The same directory, with memory as the kind that it really is ([`MediaSet::as_found`]). A log in memory has the same
+    /// format on both kinds.
+    #[must_use]
+    pub fn as_found(mut self) -> Self {
+        self.media = self.media.as_found();
+        self
+    }
+
+    /// The media that the engine uses.
+    #[must_use]
+    pub fn media(&self) -> &MediaSet {
+        &self.media
+    }
+
+    /// The kind of memory as which an engine that keeps pages in memory maps them.
+    #[must_use]
+    pub fn home_kind(&self) -> MemoryKind {
+        self.media.home_memory.as_ref().map_or(MemoryKind::Emulated, |memory| memory.kind)
+    }
+
+    /// Whether the log is in persistent memory.
+    #[must_use]
+    pub fn is_dax(&self) -> bool {
+        let memory = self.engine.needs.first().and_then(|medium| self.media.memory(*medium));
+        memory.is_some_and(|memory| memory.kind == MemoryKind::Dax)
+    }
+
+    /// Refuses a directory that cannot hold a log, before an application relies on it.
+    ///
+    /// # Errors
+    /// Says why the directory cannot hold a log, and what to do.
+    pub fn check(&self) -> Result<(), String> {
+        let dir = self.dir.display();
+        check_directory(&self.dir)?;
+        let has_dax = || {
+            let found = duralite_medium::has_dax(&self.dir);
+            found
+                .map_err(|error| format!("cannot use directory {dir}: {}", duralite_medium::in_words(&error)))
+        };
+        if self.is_dax() && !has_dax()? {
+            return Err(format!(
+                "{dir} is not on a DAX file system, so a commit there would not survive a power loss; name a \
+                 DAX directory, or choose {}=emulate with nvram_dir={dir}",
+                if self.media.scratchpad.is_some() { "scratchpad" } else { "nvram" }
+            ));
+        }
+        Ok(())
+    }
+}

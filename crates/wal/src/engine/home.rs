@@ -1,0 +1,322 @@
+//! The home: the layer through which this library and SQLite read and write the pages of a database. It is the database
+//! file, or what an engine puts in front of that file.
+//!
+//! Most engines put nothing in front of it: SQLite and this library then read and write the file itself. An engine that
+//! stores pages or parts of them beside the file (log sectors that it applies to pages as they are read, a mapping of
+//! the file in persistent memory) supplies a [`Home`], and every access to pages goes through that home ([`Homed`]):
+//! | who | calls | holding |
+//! | --- | --- | --- |
+//! | SQLite, in a read transaction | `read`, `size` | SHARED |
+//! | SQLite's checkpoint | `write`, `checkpointed`, `size`, `truncate`, `sync` | CHECKPOINT, and SHARED |
+//! | SQLite without WAL, or in exclusive locking mode | all but `drain` | EXCLUSIVE |
+//! | the VFS, before the log starts over | `sync`; after a failed sync `write` of all pages | WRITE |
+//! | the VFS, before it lifts the guard | `read`, `sync`, `drain` | EXCLUSIVE, the mutex of the log |
+//! | [`crate::log::offline`] | all | the database and the log to itself |
+//!
+//! SQLite's locks are those of the wal-index (WRITE, CHECKPOINT, read marks) and of the database file (SHARED,
+//! EXCLUSIVE). So writers exclude each other across processes. But a `read` may run beside a `write` of other pages,
+//! and beside a `write` of the same page if SQLite does not use the bytes that this `read` returns. A home is called on
+//! any thread, by callers that hold their process's mutex of the log and by callers that do not, and never takes that
+//! mutex itself.
+//!
+//! # The header
+//!
+//! The guard (invariant 1) is always in the file itself, because every process that has not attached the log looks for
+//! it there. The guard's own bytes, [`guard::VERSIONS`] and [`guard::LOG_ID`], never belong to a home. For the rest of
+//! the first [`HEADER_BYTES`] each home says [where](Home::header) they are:
+//!
+//! - In the file: [`Homed`] reads and writes the header there, and bypasses the home.
+//! - Shared with the file, which the home has mapped: every access goes through the home, including the guard as it is
+//!   in the file, as for a database without a home.
+//! - Held: the home is given the whole of page 1, without a guard. When [`Homed`] reads page 1 from the home, it copies
+//!   the guard from the file over it.
+//!
+//! In the last case the file has an older header:
+//! | --- | --- |
+//! | the guard is put on | that of the database, written anew and synced before the first commit: SQLite has made page 1 without a log |
+//! | under the guard | as the home last wrote it ([`write_past_guard`]), or as it was before; with the guard |
+//! | SQLite changes the page size or mode | what SQLite writes, with the guard for that mode |
+//! | after `drain` | that of the database, with the guard |
+//! | the guard is lifted | that of the database |
+//!
+//! However old that header is, its magic number, page size and kind of guard are correct. Nothing relies on the rest of
+//! it: SQLite reads fields that may be old (the size of the database, the bytes reserved in pages) before it has opened
+//! the WAL, and reads them again from page 1 once it has. A home keeps the header in the file complete: the file always
+//! has its first page. If a power loss tears the header while the home writes it, the log is found by its owner, and
+//! `offline` drains it with the header that the home holds.
+//!
+//! The home itself is responsible for surviving a crash; a log is never recovered with the help of its home. A home
+//! obeys the same invariants as the file: what is written to it came from durable log records (5), and the log starts
+//! over only after `sync` (6).
+
+mod files;
+pub mod memory;
+
+use std::sync::Arc;
+
+use duralite_format::guard::{self, HEADER_BYTES};
+use duralite_medium::{MediumError, Nvm};
+
+use crate::LogError;
+pub use crate::engine::media::MemoryKind as HomeKind;
+pub use files::{DatabaseAt, NoDatabase, OpenDatabase};
+
+/// The page size, the guard, and the reserved bytes of each page: the fields that readers look at in the file.
+const SHAPE: std::ops::Range<usize> = 16..21;
+
+/// An open database file itself, with no home in front of it.
+///
+/// Inside SQLite it is the file that the VFS below has opened for one connection. Closing any other descriptor of the
+/// file would release that connection's locks.
+pub trait DatabaseFile {
+    /// Fills `buf` from byte `offset` on, as far as the file reaches, and returns how many bytes it read. The rest of
+    /// `buf` is unspecified.
+    ///
+    /// # Errors
+    /// `Io`, `BaseVfs`.
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError>;
+
+    /// Writes all of `bytes` from byte `offset` on. Not durable.
+    ///
+    /// # Errors
+    /// `Io`, `BaseVfs`. Any part of `bytes` may have been written then.
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), LogError>;
+
+    /// Makes everything durable that was written through any descriptor. After an error nothing is known about earlier
+    /// writes, whatever a second call returns.
+    ///
+    /// # Errors
+    /// `Io`, `BaseVfs`.
+    fn sync(&self) -> Result<(), LogError>;
+
+    /// The file's size in bytes.
+    ///
+    /// # Errors
+    /// `Io`, `BaseVfs`.
+    fn size(&self) -> Result<u64, LogError>;
+
+    /// Truncates the file to `bytes`. A shorter file may or may not be extended. Not durable.
+    ///
+    /// # Errors
+    /// `Io`, `BaseVfs`.
+    fn truncate(&self, bytes: u64) -> Result<(), LogError>;
+
+    /// Maps the file as memory. All threads of this process that map the file share one mapping: what they store in it
+    /// is in the file, and the other way round. The mapping is read-only where this user may not write. Dropping it
+    /// does not release the locks that SQLite holds on the file ([`memory`]).
+    ///
+    /// # Errors
+    /// `Medium`: the file system has no direct access, or not enough space to fill the file's holes; `Io`.
+    fn map(&self, _memory: HomeKind) -> Result<Arc<dyn Nvm>, LogError> {
+        let source = MediumError::Unsupported { what: "mapping this database file" };
+        Err(LogError::Medium { path: "the database".into(), source })
+    }
+}
+
+/// Where the header of a database with a home is: see [this module](self).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Header {
+    /// In the file. It never belongs to the home.
+    File,
+    /// In the home, like the pages. The file has an older header.
+    Held,
+    /// In the file, which the home reads and writes.
+    Shared,
+}
+
+/// The layer that an engine puts in front of the database file. All connections of a process share it, and each passes
+/// its own `file`. [This module](self) says which caller uses which method under which lock.
+///
+/// Errors of `file` are passed on unchanged: SQLite then gets the result code of its own VFS. For an error of the home
+/// itself, SQLite gets the code of the error's kind, or the I/O error of the operation. After a failed `sync` or
+/// `drain`, everything committed is written anew before the log starts over or the guard is lifted.
+///
+/// With a home, SQLite maps no part of the file: `xFetch` answers that there is no mapping, and SQLite reads instead.
+/// The VFS does not pass hints about the size of the file on to the file; it gives them to the home.
+pub trait Home: Send + Sync {
+    /// Where the header is: see [this module](self). It never changes for a log.
+    fn header(&self) -> Header;
+
+    /// Fills `buf` from byte `offset` on with what was written last, as far as [`Home::size`] reaches, and returns how
+    /// many bytes it read. Callers mostly read whole pages; SQLite may ask for part of a page.
+    ///
+    /// # Errors
+    /// Any; the statement that reads then fails.
+    fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, LogError>;
+
+    /// Writes a page. From then on `read` returns it in every process. If the header is in the file, the first page
+    /// comes without its header. Not durable.
+    ///
+    /// # Errors
+    /// Any; the checkpoint fails, and the page stays in the log.
+    fn write(&self, file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> Result<(), LogError>;
+
+    /// Makes durable what any process has written through this home, and what is in `file`, where [`Homed`] may have
+    /// written the header without the home. On return `read` finds all of it after a power loss, without the help of
+    /// the log.
+    ///
+    /// # Errors
+    /// Any; the log keeps what it holds.
+    fn sync(&self, file: &dyn DatabaseFile) -> Result<(), LogError>;
+
+    /// Tells the home that a checkpoint has written all the pages that it will write, which need not be all pages in
+    /// the log. The caller holds CHECKPOINT. Not every checkpoint calls `sync` afterwards.
+    ///
+    /// # Errors
+    /// Any; the caller ignores them, since a lasting problem shows again.
+    fn checkpointed(&self, _file: &dyn DatabaseFile) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    /// The size in bytes of the database as `read` shows it.
+    ///
+    /// # Errors
+    /// Any.
+    fn size(&self, file: &dyn DatabaseFile) -> Result<u64, LogError>;
+
+    /// Tells the home that SQLite expects to make the database this large. SQLite may end, or crash, before it does.
+    ///
+    /// # Errors
+    /// Any; the caller ignores them, since writing will show the problem.
+    fn hint(&self, _file: &dyn DatabaseFile, _bytes: u64) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    /// Truncates the database to `bytes`, at least a page. What was beyond is discarded. Not durable.
+    ///
+    /// # Errors
+    /// Any; the checkpoint, or the statement, fails.
+    fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError>;
+
+    /// Writes to `file` everything that `read` shows and that the file lacks, and makes it durable. On return the file
+    /// alone is the database, of the same size, as a program without this library reads it, and survives a power loss.
+    /// The guard stays as it is in `file`: a header that the home holds is written with [`write_past_guard`]. The
+    /// caller excludes all other users of the database. A crash during the call leaves what `read` shows unchanged, and
+    /// a second call changes nothing. The home may discard what is then in `file`. So a log that stays another
+    /// database's is never drained into a copy of that database ([`crate::log::offline`] refuses that).
+    ///
+    /// # Errors
+    /// Any; the guard and the log stay.
+    fn drain(&self, file: &dyn DatabaseFile) -> Result<(), LogError>;
+}
+
+/// The database as its users see it, with the guard as it is on disk: `file`, read and written through the home of its
+/// log if there is one.
+pub struct Homed<'a> {
+    file: &'a dyn DatabaseFile,
+    home: Option<Arc<dyn Home>>,
+}
+
+impl<'a> Homed<'a> {
+    /// The database in `file`. Without a home this is the file itself.
+    #[must_use]
+    pub fn new(file: &'a dyn DatabaseFile, home: Option<Arc<dyn Home>>) -> Self {
+        Self { file, home }
+    }
+
+    /// Where the home holds the header: writes the header of a first page to the file as well, if processes that have
+    /// not attached the log would otherwise see a wrong one. Outside of WAL mode SQLite changes the page size, and the
+    /// mode.
+    fn renew_header(&self, bytes: &[u8], offset: u64) -> Result<(), LogError> {
+        let Some(new) = bytes.get(..HEADER_BYTES).filter(|_| offset == 0) else { return Ok(()) };
+        let mut old = [0; HEADER_BYTES];
+        let length = self.file.read(&mut old, 0)?;
+        if length < HEADER_BYTES || old[SHAPE] != new[SHAPE] {
+            return self.file.write(new, 0);
+        }
+        Ok(())
+    }
+
+    /// Makes the home write everything to the file; see [`Home::drain`]. Does nothing without a home: then the caller
+    /// has synced the file.
+    ///
+    /// # Errors
+    /// As [`Home::drain`].
+    pub fn drain(&self) -> Result<(), LogError> {
+        self.home.as_ref().map_or(Ok(()), |home| home.drain(self.file))
+    }
+}
+
+/// Writes bytes of a home to the file from byte `offset` on, except for the guard's own bytes. Those stay as they are
+/// on disk, even if a power loss tears this write. The caller keeps others from putting the guard on or lifting it
+/// meanwhile, for example by holding SHARED. Not durable.
+///
+/// # Errors
+/// As [`DatabaseFile::read`] and [`DatabaseFile::write`].
+pub fn write_past_guard(file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> Result<(), LogError> {
+    if !guard::touches(offset, bytes.len()) {
+        return file.write(bytes, offset);
+    }
+    let mut bytes = bytes.to_vec();
+    show_guard(file, &mut bytes, offset)?;
+    file.write(&bytes, offset)
+}
+
+/// Copies the guard, as it is in the file, over the bytes that belong at `offset`.
+fn show_guard(file: &dyn DatabaseFile, bytes: &mut [u8], offset: u64) -> Result<(), LogError> {
+    let mut header = [0; HEADER_BYTES];
+    let length = file.read(&mut header, 0)?;
+    guard::show(&header[..length], offset, bytes);
+    Ok(())
+}
+
+/// How many of `len` bytes from `offset` on belong to the header.
+fn of_header(len: usize, offset: u64) -> usize {
+    let left = (HEADER_BYTES as u64).saturating_sub(offset);
+    usize::try_from(left).map_or(len, |left| left.min(len))
+}
+
+impl DatabaseFile for Homed<'_> {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
+        let Some(home) = &self.home else { return self.file.read(buf, offset) };
+        if home.header() != Header::File {
+            let count = home.read(self.file, buf, offset)?;
+            if home.header() == Header::Held && guard::touches(offset, count) {
+                show_guard(self.file, &mut buf[..count], offset)?;
+            }
+            return Ok(count);
+        }
+        let (header, rest) = buf.split_at_mut(of_header(buf.len(), offset));
+        let count = if header.is_empty() { 0 } else { self.file.read(header, offset)? };
+        if count < header.len() || rest.is_empty() {
+            return Ok(count);
+        }
+        Ok(count + home.read(self.file, rest, offset + count as u64)?)
+    }
+
+    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), LogError> {
+        let Some(home) = &self.home else { return self.file.write(bytes, offset) };
+        if home.header() != Header::File {
+            if home.header() == Header::Shared || !guard::touches(offset, bytes.len()) {
+                return home.write(self.file, bytes, offset);
+            }
+            let mut bare = bytes.to_vec();
+            guard::unmask(offset, &mut bare);
+            self.renew_header(bytes, offset)?;
+            return home.write(self.file, &bare, offset);
+        }
+        let (header, rest) = bytes.split_at(of_header(bytes.len(), offset));
+        if !header.is_empty() {
+            self.file.write(header, offset)?;
+        }
+        if rest.is_empty() {
+            return Ok(());
+        }
+        home.write(self.file, rest, offset + header.len() as u64)
+    }
+
+    fn sync(&self) -> Result<(), LogError> {
+        self.home.as_ref().map_or_else(|| self.file.sync(), |home| home.sync(self.file))
+    }
+
+    fn size(&self) -> Result<u64, LogError> {
+        self.home.as_ref().map_or_else(|| self.file.size(), |home| home.size(self.file))
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), LogError> {
+        self.home.as_ref().map_or_else(|| self.file.truncate(bytes), |home| home.truncate(self.file, bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! Database files as memory: one mapping of each file for all connections of a process.
+//!
+//! Closing *any* descriptor of a file releases the POSIX locks that the process has on the file, and SQLite's locks are of that
+//! kind. So the descriptor of a mapping is not closed with the mapping. It stays for the next mapping of the same file, until a
+//! closing connection holds EXCLUSIVE, which shows that no other connection of this process has a lock ([`close_left`],
+//! invariant 18). A child process begins with no mappings: it closes the inherited descriptors at once, which releases none of
+//! its own locks.
+//!
+//! A mapping reserves twice as much address space as its file has bytes, so that the file can grow. That leaves address space
+//! for many databases and everything else. A file that outgrows its mapping is mapped again, and both mappings stay as long as
+//! they are used.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use duralite_medium::process::{OwnFile, PerProcess};
+use duralite_medium::{FileNvm, MapOptions, MediumError, Nvm};
+use rustix::fs::{FallocateFlags, Stat};
+use rustix::io::Errno;
+
+use super::HomeKind;
+use crate::{LogError, hooks};
+
+/// The most bytes of a mapped database, which is what a processor can address.
+const MOST_BYTES: u64 = 1 << 47;
+/// The address space that a small file gets.
+const LEAST_ADDRESS_SPACE: u64 = 16 << 20;
+/// The same if the process has no more address space: at least one page of the kernel, whatever the page size.
+const LEAST_FALLBACK: u64 = 64 << 10;
+
+/// A file of which this process has a descriptor.
+struct Open {
+    file: Arc<OwnFile>,
+    writable: bool,
+    /// The mapping in use, if any is.
+    mapping: Weak<FileNvm>,
+    kind: HomeKind,
+}
+
+/// Device and inode. No other file has them as long as a descriptor is open.
+type Key = (u64, u64);
+
+/// What a process has of each file: one descriptor, and a second one if the first was only for reading.
+static HOMES: PerProcess<Mutex<HashMap<Key, Vec<Open>>>> = PerProcess::new();
+
+/// Whether this process has ever mapped a database, so that there may be a descriptor to close.
+static EVER_MAPPED: AtomicBool = AtomicBool::new(false);
+
+fn homes() -> MutexGuard<'static, HashMap<Key, Vec<Open>>> {
+    HOMES.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn key_of(stat: &Stat) -> Key {
+    (stat.st_dev, stat.st_ino)
+}
+
+/// Maps a file. `named` is a descriptor of it (which may allow no access), and `path` is its name. All callers in this process
+/// share the mapping. If a mapping has found that its file was cut, only those who have it keep it, and new callers get another
+/// one.
+///
+/// # Errors
+/// `Medium`: not DAX, no address space, or no space to fill the file's holes. `Io`: the file cannot be opened.
+pub fn map(named: impl AsFd, path: &Path, kind: HomeKind) -> Result<Arc<dyn Nvm>, LogError> {
+    let failed = |source| LogError::Medium { path: path.to_path_buf(), source };
+    let stat = rustix::fs::fstat(&named).map_err(|errno| failed(MediumError::from_errno("fstat", errno)))?;
+    EVER_MAPPED.store(true, Ordering::Relaxed);
+    let name = format!("/proc/self/fd/{}", named.as_fd().as_raw_fd());
+    let mut homes = homes();
+    let of_file = homes.entry(key_of(&stat)).or_default();
+    let in_use = of_file.iter().rev().filter(|open| open.kind == kind);
+    let found = in_use.filter_map(|open| open.mapping.upgrade()).find(|nvm| nvm.check().is_ok());
+    let nvm = match found {
+        Some(nvm) => nvm,
+        None => {
+            let open = match of_file.iter().position(|open| open.writable) {
+                Some(index) => &mut of_file[index],
+                None => {
+                    let (file, writable) =
+                        open(Path::new(&name)).map_err(|error| LogError::io("open", path, &error))?;
+                    of_file.push(Open { file: Arc::new(file), writable, mapping: Weak::new(), kind });
+                    let last = of_file.len() - 1;
+                    &mut of_file[last]
+                }
+            };
+            let nvm = Arc::new(map_open(&open.file, open.writable, path, kind).map_err(failed)?);
+            (open.mapping, open.kind) = (Arc::downgrade(&nvm), kind);
+            nvm
+        }
+    };
+    drop(homes);
+    hooks::home(path, nvm).map_err(failed)
+}
+
+/// Opens a file for reading and writing, or only for reading if writing is not allowed.
+fn open(name: &Path) -> io::Result<(OwnFile, bool)> {
+    match OwnFile::open(|| File::options().read(true).write(true).open(name)) {
+        Ok(file) => Ok((file, true)),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+            ) =>
+        {
+            OwnFile::open(|| File::open(name)).map(|file| (file, false))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Maps a file. The owner of `file` keeps its descriptor.
+pub(super) fn map_open(
+    file: &Arc<OwnFile>,
+    writable: bool,
+    path: &Path,
+    kind: HomeKind,
+) -> Result<FileNvm, MediumError> {
+    let metadata = file.metadata().map_err(|error| {
+        MediumError::from_errno("fstat", Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    })?;
+    let len = metadata.len();
+    if writable && len > 0 {
+        fill_holes(file, len)?;
+    }
+    let wide = len.saturating_mul(2).clamp(LEAST_ADDRESS_SPACE, MOST_BYTES);
+    let options = |first_bytes| MapOptions {
+        capacity: MOST_BYTES,
+        first_bytes: Some(first_bytes),
+        dax: kind == HomeKind::Dax,
+        watched: true,
+        read_only: !writable,
+        ..MapOptions::default()
+    };
+    match FileNvm::map_open(Arc::clone(file), path, &options(wide)) {
+        // Reserves only as much address space as is necessary.
+        Err(MediumError::Io { op: "mmap", source: Errno::NOMEM }) => {
+            FileNvm::map_open(Arc::clone(file), path, &options(len.max(LEAST_FALLBACK)))
+        }
+        done => done,
+    }
+}
+
+/// Allocates the holes of a file. A store into a hole allocates space, and cannot report that there is none. The file keeps its
+/// size, which another process may be changing.
+fn fill_holes(file: &OwnFile, len: u64) -> Result<(), MediumError> {
+    loop {
+        match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(MediumError::from_errno("fallocate", errno)),
+        }
+    }
+}
+
+/// Whether this process has a descriptor of the file that no mapping needs any more.
+#[must_use]
+pub fn is_left_open(named: impl AsFd) -> bool {
+    if !EVER_MAPPED.load(Ordering::Relaxed) {
+        return false;
+    }
+    let Ok(stat) = rustix::fs::fstat(&named) else { return false };
+    homes().get(&key_of(&stat)).is_some_and(|open| open.iter().all(|open| open.mapping.strong_count() == 0))
+}
+
+/// Closes that descriptor, which releases every POSIX lock that this process has on the file. The caller holds EXCLUSIVE
+/// through the base VFS, so the process has no other lock, and the caller releases EXCLUSIVE next.
+pub fn close_left(named: impl AsFd) {
+    let Ok(stat) = rustix::fs::fstat(&named) else { return };
+    let mut homes = homes();
+    let key = key_of(&stat);
+    if homes.get(&key).is_some_and(|open| open.iter().all(|open| open.mapping.strong_count() == 0)) {
+        homes.remove(&key);
+    }
+}

@@ -1,0 +1,442 @@
+//! What an engine does for the WAL stream: it stores frames, and makes transactions durable.
+//!
+//! Frames are numbered from 1 as in SQLite's wal-index. An engine knows nothing of byte offsets in the `-wal` file. It
+//! has three parts: [`LogWriter`] takes frames and seals transactions, [`LogReader`] reads committed frames and follows
+//! other processes' commits, and [`LogFile`] is the log as a file, with its generations. Only one writer at a time
+//! calls `stage`, `seal` and `begin_generation` (invariant 11); SQLite's WRITE lock ensures this, across processes too.
+//!
+//! An engine may store a page as a difference from the page in the database file. So every method that stores, reads or
+//! drops frames is given that `file`. It is the file itself: no home is in front of it, and the guard is visible in it.
+//! The file is the connection's own, and an engine never keeps it: inside SQLite, closing a second descriptor of the
+//! file would release the locks held through the first. The engine reads the file under the locks under which a
+//! [`crate::engine::home`] is read, on any thread, while other processes may write other pages.
+
+pub mod checksums;
+pub mod descriptor;
+pub mod home;
+pub mod media;
+pub mod rollback;
+pub mod salvage;
+pub mod settings;
+pub mod walk;
+
+use duralite_format::sqlite_wal::{Checksum, WalHeader};
+
+use std::sync::Arc;
+
+use duralite_format::{LogId, Origin};
+use duralite_medium::Guarantee;
+
+use crate::LogError;
+use crate::engine::home::{DatabaseFile, Home};
+use crate::engine::rollback::RollbackJournal;
+
+/// A committed frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame {
+    /// The database page in it.
+    pub page_number: u32,
+    /// Database size in pages if it is a commit frame, else 0.
+    pub db_pages: u32,
+    /// SQLite's cumulative checksum after this frame, as SQLite computed it. The log stores it for commit frames only.
+    /// Zeros where SQLite has written none.
+    pub checksum: Option<Checksum>,
+    /// Size of the frame's record in the log, including the record's header, in bytes; `None` where the log does not
+    /// store a record for each frame.
+    pub record_bytes: Option<u32>,
+}
+
+/// A committed transaction that no later one has replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transaction {
+    /// Its number in the generation, from 1.
+    pub sequence: u32,
+    /// Its first frame.
+    pub first_frame: u32,
+    /// Its commit frame.
+    pub last_frame: u32,
+    /// Database size in pages after the transaction.
+    pub db_pages: u32,
+    /// When the transaction was sealed, in milliseconds since 1970; 0 if unknown.
+    pub time_ms: u64,
+}
+
+/// How much of a log is in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fill {
+    /// Bytes that the current generation occupies.
+    pub used_bytes: u64,
+    /// Bytes that a generation may occupy.
+    pub limit_bytes: u64,
+}
+
+/// Returns the time in milliseconds since 1970.
+pub type Clock = fn() -> u64;
+
+/// The system's clock as of its last tick, a few milliseconds ago. A commit takes two microseconds, and reading the
+/// exact time would add a twentieth of one.
+#[must_use]
+pub fn wall_clock() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000)
+}
+
+/// Describes the transaction into which staged frames are sealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Commit {
+    /// The first frame.
+    pub first_frame: u32,
+    /// The commit frame. Staged frames with higher numbers are dropped.
+    pub last_frame: u32,
+    /// Database size in pages after the commit.
+    pub db_pages: u32,
+    /// SQLite's cumulative checksum after the commit frame; zeros where SQLite has written none.
+    pub checksum: Checksum,
+}
+
+/// Identifies a sealed transaction to a [`DurabilityWaiter`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket(u64);
+
+impl Ticket {
+    pub(crate) fn new(word: u64) -> Self {
+        Self(word)
+    }
+
+    pub(crate) fn get(self) -> u64 {
+        self.0
+    }
+}
+
+/// How much this process has made durable, for itself and for other processes, since it attached the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Led {
+    /// Groups that this process has written as leader.
+    pub groups: u64,
+    /// Transactions in those groups. `waldio` counts each group of the layout `embedded` as one.
+    pub transactions: u64,
+}
+
+/// Makes sealed transactions durable, without the lock of the stream that sealed them.
+pub trait DurabilityWaiter: Send + Sync {
+    /// Returns when the transaction is as durable as the log's `durability` makes it: with `durability=normal` it is
+    /// only written.
+    ///
+    /// # Errors
+    /// When the transaction could not be made durable. Whether it is durable is then in doubt until the log is attached
+    /// anew, and no transaction sealed after it is acknowledged (invariant 9).
+    fn wait(&self, ticket: Ticket) -> Result<(), LogError>;
+
+    /// Returns when everything sealed before the call is as durable as [`DurabilityWaiter::wait`] makes it.
+    ///
+    /// # Errors
+    /// As [`DurabilityWaiter::wait`].
+    fn wait_all(&self) -> Result<(), LogError>;
+
+    /// Returns when a transaction of ordinary size can be sealed without waiting. Only the holder of the WRITE lock
+    /// calls this, and only that holder consumes the free space.
+    ///
+    /// # Errors
+    /// As [`DurabilityWaiter::wait`].
+    fn make_room(&self) -> Result<(), LogError>;
+
+    /// Returns when everything sealed before the call survives a power loss, even where commits are acknowledged
+    /// earlier than that (invariant 5).
+    ///
+    /// # Errors
+    /// As [`DurabilityWaiter::wait`].
+    fn force(&self) -> Result<(), LogError>;
+
+    /// Prepares for the log to start over; the holder of the WRITE lock calls it. Returns whether the log may start
+    /// over. It may not while a stopped process may still complete a write that it has begun.
+    ///
+    /// # Errors
+    /// As [`DurabilityWaiter::wait`].
+    fn settle(&self) -> Result<bool, LogError>;
+
+    /// What this process has made durable as leader. Zeros where each transaction is made durable by itself.
+    fn led(&self) -> Led {
+        Led::default()
+    }
+}
+
+/// The log as a file: its identity, its medium, and its generations.
+pub trait LogFile: Send {
+    /// The engine's name in settings.
+    fn name(&self) -> &'static str;
+
+    /// Identity of the log.
+    fn id(&self) -> LogId;
+
+    /// Page size in bytes.
+    fn page_bytes(&self) -> u32;
+
+    /// The survival guarantee of an acknowledged commit.
+    fn guarantee(&self) -> Guarantee;
+
+    /// A description of the medium, for people.
+    fn describe(&self) -> String;
+
+    /// Metrics, by name. Counts of work done are those of this process since it attached the log.
+    fn metrics(&self) -> Vec<(&'static str, String)>;
+
+    /// Applies those settings that may change while a log is in use.
+    fn configure(&mut self, options: &crate::EngineOptions);
+
+    /// Takes the time of commits from this clock instead of the system's.
+    fn set_clock(&mut self, clock: Clock);
+
+    /// How full the log is, relative to its limit.
+    fn fill(&self) -> Fill;
+
+    /// Whether the log should start over soon, so that transactions go on finding space. The VFS then runs a checkpoint
+    /// before the next transaction begins.
+    fn is_short(&self) -> bool {
+        let fill = self.fill();
+        fill.used_bytes >= fill.limit_bytes / 2
+    }
+
+    /// SQLite's header of the log's current generation; `None` while the log is empty.
+    fn wal_header(&self) -> Option<&WalHeader>;
+
+    /// Starts the log over, with this header or empty. The new generation is durable on return. The caller has synced
+    /// everything committed so far into the database file (invariant 6).
+    ///
+    /// # Errors
+    /// `NoSpace`, `LimitReached`, and `Busy` while a stopped process may still write to the log. The old generation is
+    /// then still in force.
+    fn begin_generation(
+        &mut self,
+        file: &dyn DatabaseFile,
+        header: Option<&WalHeader>,
+    ) -> Result<(), LogError>;
+
+    /// Starts the log over, empty. Returns to the file system the space that the file has beyond `keep_bytes` and
+    /// beyond the size of a new log. The new generation is durable on return. The caller has synced everything
+    /// committed so far into the database file (invariant 6).
+    ///
+    /// # Errors
+    /// As [`LogFile::begin_generation`]. Failing to shrink the file is not an error.
+    fn clear(&mut self, file: &dyn DatabaseFile, keep_bytes: u64) -> Result<(), LogError>;
+
+    /// Whether [`LogFile::clear`] would shrink the file.
+    fn has_surplus(&self, keep_bytes: u64) -> bool;
+
+    /// Declares that everything is in the database file and synced. A home may then discard what it still holds.
+    /// Durable on return.
+    ///
+    /// # Errors
+    /// `Corrupt`, or an error of the medium.
+    fn retire(&mut self) -> Result<(), LogError>;
+}
+
+/// Reads committed frames, and follows what other processes commit.
+pub trait LogReader: Send {
+    /// Applies to this reader's index what other processes have committed. Cheap when there is nothing new. Drops
+    /// staged frames if the log has moved on since they were staged.
+    ///
+    /// # Errors
+    /// `Corrupt` when the log contradicts itself.
+    fn refresh(&mut self) -> Result<(), LogError>;
+
+    /// A version number that changes whenever the set of committed frames does.
+    fn version(&self) -> u64;
+
+    /// Number of committed frames, as of the last refresh.
+    fn committed(&self) -> u32;
+
+    /// The committed frame with this number, if there is one.
+    fn frame(&self, number: u32) -> Option<Frame>;
+
+    /// Every page with committed frames, with the number of its newest frame, in ascending order of pages.
+    fn newest_frames(&self) -> Vec<(u32, u32)>;
+
+    /// Where the generation that was last read stands in the log's history.
+    fn origin(&self) -> Origin;
+
+    /// Transactions sealed in this generation, as of the last refresh, including those that a later one has replaced.
+    fn transactions(&self) -> u32;
+
+    /// Transactions sealed since the log was made, as of the last refresh. This number only grows.
+    fn position(&self) -> u64 {
+        self.origin().position.saturating_add(u64::from(self.transactions()))
+    }
+
+    /// The first transaction of this generation whose number is above `sequence`.
+    fn transaction_after(&self, sequence: u32) -> Option<Transaction>;
+
+    /// Whether a committed frame is durable.
+    fn is_durable(&self, frame: u32) -> bool;
+
+    /// Whether the generation that was last read is still in force. If it is not, frames read since then may belong to
+    /// another generation.
+    fn is_current(&self) -> bool;
+
+    /// Reads the page of a frame, staged or committed; a staged frame takes precedence.
+    ///
+    /// # Errors
+    /// `Unexpected` for a frame that does not exist; `Corrupt`.
+    fn read_page(&mut self, file: &dyn DatabaseFile, frame: u32, page: &mut [u8]) -> Result<(), LogError>;
+}
+
+/// Takes the frames of a transaction and seals it.
+pub trait LogWriter: Send {
+    /// Stores a frame of the open transaction. The frame is neither durable nor visible to other processes yet. A frame
+    /// that is staged again replaces the one staged before.
+    ///
+    /// # Errors
+    /// `NoSpace`, `LimitReached`: the frame is not staged, and the frames before it still are.
+    fn stage(
+        &mut self,
+        file: &dyn DatabaseFile,
+        frame: u32,
+        page_number: u32,
+        page: &[u8],
+    ) -> Result<(), LogError>;
+
+    /// Whether frames are staged.
+    fn has_staged(&self) -> bool;
+
+    /// Whether the staged transaction, extended by `bytes`, may have to wait until every sealed transaction is durable.
+    fn outgrows(&self, bytes: usize) -> bool;
+
+    /// Drops everything staged.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    fn discard_staged(&mut self) -> Result<(), LogError>;
+
+    /// Seals the staged frames. On return every process can see them. A ticket is what the committer waits with until they
+    /// are durable ([`DurabilityWaiter::wait`]). `None`: nothing to wait for. The transaction is durable already, or Group
+    /// Synch or [`crate::SyncMode::Async`] acknowledges it before it is durable.
+    ///
+    /// # Errors
+    /// `NoSpace`, `LimitReached`: nothing is committed.
+    fn seal(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, LogError>;
+
+    /// The waiter that makes sealed transactions durable; `None` where no commit waits, because sealing makes a
+    /// transaction durable (but see [`crate::SyncMode::Async`]).
+    fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>>;
+
+    /// Makes every committed frame durable, where sealing alone does not (invariant 5).
+    ///
+    /// # Errors
+    /// An error of the medium.
+    fn force(&mut self) -> Result<(), LogError>;
+
+    /// Makes a new log durable whose file has not been synced yet, and allocates space for its first transactions.
+    /// `false`: the caller has to sync the file instead.
+    ///
+    /// # Errors
+    /// `NoSpace`, `LimitReached`; an error of the medium.
+    fn harden(&mut self) -> Result<bool, LogError> {
+        Ok(false)
+    }
+}
+
+/// A store of WAL frames: a log that is read and written.
+pub trait Engine: LogFile + LogReader + LogWriter {
+    /// The layer in front of the database file; `None` where SQLite reads and writes the file itself. A log that has a
+    /// home always has one, and a log without never gets one.
+    fn home(&self) -> Option<Arc<dyn Home>> {
+        None
+    }
+
+    /// The store of the database's rollback journal; `None` where SQLite stores it in a file. This never changes for an
+    /// engine, whose descriptor says the same ([`rollback_journals`](crate::Descriptor::rollback_journals)).
+    fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
+        None
+    }
+}
+
+/// The methods of an engine's parts, for callers that hold an engine of a known type.
+pub mod prelude {
+    pub use super::{LogFile as _, LogReader as _, LogWriter as _};
+}
+
+/// A boxed engine is an engine.
+macro_rules! delegate {
+    ($part:ident:
+     shared { $(fn $name:ident(&self $(, $arg:ident: $type:ty)*) -> $result:ty;)* }
+     exclusive { $(fn $mut_name:ident(&mut self $(, $mut_arg:ident: $mut_type:ty)*) -> $mut_result:ty;)* }) => {
+        impl $part for Box<dyn Engine> {
+            $(fn $name(&self $(, $arg: $type)*) -> $result { (**self).$name($($arg),*) })*
+            $(fn $mut_name(&mut self $(, $mut_arg: $mut_type)*) -> $mut_result {
+                (**self).$mut_name($($mut_arg),*)
+            })*
+        }
+    };
+}
+
+impl Engine for Box<dyn Engine> {
+    fn home(&self) -> Option<Arc<dyn Home>> {
+        (**self).home()
+    }
+
+    fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
+        (**self).rollback_journal()
+    }
+}
+
+delegate! {
+    LogFile:
+    shared {
+        fn name(&self) -> &'static str;
+        fn id(&self) -> LogId;
+        fn page_bytes(&self) -> u32;
+        fn guarantee(&self) -> Guarantee;
+        fn describe(&self) -> String;
+        fn metrics(&self) -> Vec<(&'static str, String)>;
+        fn wal_header(&self) -> Option<&WalHeader>;
+        fn has_surplus(&self, keep_bytes: u64) -> bool;
+        fn fill(&self) -> Fill;
+        fn is_short(&self) -> bool;
+    }
+    exclusive {
+        fn configure(&mut self, options: &crate::EngineOptions) -> ();
+        fn set_clock(&mut self, clock: Clock) -> ();
+        fn begin_generation(
+            &mut self, file: &dyn DatabaseFile, header: Option<&WalHeader>
+        ) -> Result<(), LogError>;
+        fn clear(&mut self, file: &dyn DatabaseFile, keep_bytes: u64) -> Result<(), LogError>;
+        fn retire(&mut self) -> Result<(), LogError>;
+    }
+}
+
+delegate! {
+    LogReader:
+    shared {
+        fn version(&self) -> u64;
+        fn committed(&self) -> u32;
+        fn frame(&self, number: u32) -> Option<Frame>;
+        fn newest_frames(&self) -> Vec<(u32, u32)>;
+        fn origin(&self) -> Origin;
+        fn transactions(&self) -> u32;
+        fn transaction_after(&self, sequence: u32) -> Option<Transaction>;
+        fn is_durable(&self, frame: u32) -> bool;
+        fn is_current(&self) -> bool;
+    }
+    exclusive {
+        fn refresh(&mut self) -> Result<(), LogError>;
+        fn read_page(&mut self, file: &dyn DatabaseFile, frame: u32, page: &mut [u8]) -> Result<(), LogError>;
+    }
+}
+
+delegate! {
+    LogWriter:
+    shared {
+        fn has_staged(&self) -> bool;
+        fn outgrows(&self, bytes: usize) -> bool;
+        fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>>;
+    }
+    exclusive {
+        fn stage(
+            &mut self, file: &dyn DatabaseFile, frame: u32, page_number: u32, page: &[u8]
+        ) -> Result<(), LogError>;
+        fn discard_staged(&mut self) -> Result<(), LogError>;
+        fn seal(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, LogError>;
+        fn force(&mut self) -> Result<(), LogError>;
+        fn harden(&mut self) -> Result<bool, LogError>;
+    }
+}

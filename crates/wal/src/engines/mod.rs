@@ -1,0 +1,166 @@
+//! The registry of engines.
+//!
+//! All code that depends on which engine keeps a log asks the registry: by the name in settings, by the first bytes of
+//! a log's file, or by the available media.
+
+pub mod nvwal;
+pub mod ppl;
+pub mod scratchpad;
+pub mod waldio;
+
+use std::sync::OnceLock;
+
+use crate::engine::descriptor::{Descriptor, LogPlacement};
+use crate::engine::media::MediaSet;
+use crate::engine::settings::{EngineSetting, media};
+
+/// The product's engines, in the order in which `journal=auto` tries them.
+pub static ENGINES: &[&Descriptor] =
+    &[&nvwal::DESCRIPTOR, &scratchpad::DESCRIPTOR, &waldio::DESCRIPTOR, &ppl::DESCRIPTOR];
+
+static ADDED: OnceLock<&'static [&'static Descriptor]> = OnceLock::new();
+
+/// Adds engines of a program that links this crate, after those of the product. To be called once, before the first
+/// database is opened: settings that were read earlier do not include those of the new engines.
+///
+/// # Errors
+/// When one of them has a name or a magic number that is already used, or engines have been added before.
+pub fn add(engines: &'static [&'static Descriptor]) -> Result<(), &'static str> {
+    for (position, engine) in engines.iter().enumerate() {
+        let mut others = ENGINES.iter().chain(&engines[..position]);
+        if others.any(|other| other.name == engine.name || other.magic == engine.magic)
+            || ["auto", "off"].contains(&engine.name)
+        {
+            return Err("an engine with this name or this magic number exists already");
+        }
+    }
+    ADDED.set(engines).map_err(|_| "engines can be added only once, and were added before")
+}
+
+/// All engines.
+pub fn all() -> impl Iterator<Item = &'static Descriptor> {
+    ENGINES.iter().chain(ADDED.get().copied().unwrap_or_default()).copied()
+}
+
+/// The engine with this name.
+#[must_use]
+pub fn by_name(name: &str) -> Option<&'static Descriptor> {
+    all().find(|engine| engine.name == name)
+}
+
+/// The engine whose magic number these bytes begin with.
+#[must_use]
+pub fn by_magic(first_bytes: &[u8]) -> Option<&'static Descriptor> {
+    all().find(|engine| first_bytes.starts_with(&engine.magic))
+}
+
+/// The placement of a log on these media, for the first engine whose needs they meet.
+///
+/// # Errors
+/// Says what the first engine lacks whose media are all named in the settings; if they name no engine's media, what the
+/// last engine lacks.
+pub fn choose(media: &MediaSet) -> Result<LogPlacement, String> {
+    let (mut why, mut is_named) = (String::new(), false);
+    for engine in all() {
+        match LogPlacement::of(engine, media) {
+            Ok(directory) => return Ok(directory),
+            Err(_) if is_named => {}
+            Err(message) => {
+                is_named = engine.needs.iter().all(|medium| media.has(*medium));
+                why = message;
+            }
+        }
+    }
+    Err(why)
+}
+
+/// The settings of all engines and of the media that they need, each once, in the order in which they are listed to
+/// users.
+#[must_use]
+pub fn settings() -> Vec<&'static EngineSetting> {
+    let mut found: Vec<&'static EngineSetting> = Vec::new();
+    for engine in all() {
+        let of_media = engine.needs.iter().flat_map(|medium| media::settings_of(*medium));
+        for setting in of_media.chain(engine.settings) {
+            if !found.iter().any(|other| other.name == setting.name) {
+                found.push(setting);
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::media::{Medium, Memory, MemoryKind};
+
+    #[test]
+    fn engines_are_told_apart_by_name_and_by_magic() {
+        for engine in ENGINES {
+            assert_eq!(by_name(engine.name), Some(*engine));
+            assert_eq!(by_magic(&engine.magic), Some(*engine));
+            assert!(!engine.needs.is_empty());
+        }
+        assert_eq!((by_name("scratch"), by_magic(b"SQLite f")), (None, None));
+        assert!(add(ENGINES).is_err());
+    }
+
+    #[test]
+    fn one_that_needs_nothing_special_serves_where_nothing_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let database = dir.path().join("app.db");
+        let found = choose(&MediaSet::named(&Default::default(), &database)).unwrap();
+        assert_eq!((found.engine.name, &*found.dir), ("waldio", dir.path()));
+        let memory = crate::engine::media::MediaOptions {
+            nvram: Some(crate::engine::media::Nvram::Emulate),
+            nvram_dir: Some(dir.path().to_path_buf()),
+            ..Default::default()
+        };
+        let found = choose(&MediaSet::named(&memory, &database)).unwrap();
+        assert_eq!((found.engine.name, &*found.dir), ("nvwal", dir.path()));
+        let region = crate::engine::media::MediaOptions {
+            scratchpad: Some(crate::engine::media::ScratchpadPlace::Emulate),
+            home_emulated: true,
+            nvram: None,
+            ..memory
+        };
+        let found = choose(&MediaSet::named(&region, &database)).unwrap();
+        assert_eq!((found.engine.name, &*found.dir), ("scratchpad", dir.path()));
+        assert!(choose(&MediaSet::default()).is_err());
+    }
+
+    #[test]
+    fn an_engine_takes_all_the_media_that_it_needs_and_no_other() {
+        static TWO: Descriptor = Descriptor {
+            name: "two",
+            magic: *b"TWOMEDIA",
+            needs: &[Medium::LogBlocks, Medium::HomeMemory],
+            ..waldio::DESCRIPTOR
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let memory = Memory { kind: MemoryKind::Emulated, dir: dir.path().to_path_buf() };
+        let blocks = MediaSet { log_blocks: Some(dir.path().to_path_buf()), ..MediaSet::default() };
+        assert!(LogPlacement::of(&TWO, &blocks).is_err());
+        let all = MediaSet { home_memory: Some(memory.clone()), log_memory: Some(memory.clone()), ..blocks };
+        let found = LogPlacement::of(&TWO, &all).unwrap();
+        assert_eq!(found.dir, dir.path());
+        assert_eq!(found.media().home_memory, Some(memory));
+        assert_eq!(found.media().log_memory, None);
+        assert!(!found.is_dax());
+        // A log of its own in another directory is found there, and keeps its pages on the same medium.
+        let elsewhere = LogPlacement::at(&TWO, "/elsewhere".as_ref(), &all);
+        assert_eq!(elsewhere.dir, std::path::Path::new("/elsewhere"));
+        assert_eq!(elsewhere.media().home_memory, found.media().home_memory);
+    }
+
+    #[test]
+    fn settings_that_engines_share_are_told_once() {
+        let mut names: Vec<&str> = settings().iter().map(|setting| setting.name).collect();
+        let count = names.len();
+        assert!(names.contains(&"log_limit") && names.contains(&"log_dir"));
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

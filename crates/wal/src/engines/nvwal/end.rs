@@ -1,0 +1,117 @@
+//! Checks that a log ends where the scan stops. The scan stops at zeros, which unused space holds, but which damage may leave
+//! too.
+//!
+//! A transaction of the order `Ordered` was marked when everything before it was durable. So if such a transaction is whole after
+//! the end, the transactions between the two were there, and the log is damaged. What the check reads does not grow with the log,
+//! with three exceptions: the table of block states, a cache line of each block that the table has and no list contains, and a
+//! transaction that is complete except for its mark.
+
+use duralite_format::FormatError;
+use duralite_format::nvwal::{BLOCK_HEADER_BYTES, Order, TX_HEADER_BYTES, decode_mark, encode_mark};
+
+use super::Nvwal;
+use super::scan::{self, Expected, FoundTransaction, Position};
+use crate::LogError;
+use crate::shared::heap::BlockList;
+
+/// Most bytes after the end that are searched for marks.
+const LOOK_BYTES: u32 = 64 << 10;
+
+impl Nvwal {
+    /// Returns the blocks that links lead to from the last block of the committed list. A writer stores a link only when the
+    /// block is durable.
+    ///
+    /// # Errors
+    /// `Corrupt` for a link that leads to no block of this generation, or back into the list.
+    pub(super) fn blocks_behind_tail(&mut self) -> Result<BlockList, LogError> {
+        let (mut behind, mut at) = (BlockList::default(), self.tail.block);
+        while let Some(next) = self.heap.next(at, self.slot.generation)? {
+            if self.blocks.contains(next) || !behind.push(next) {
+                let what = FormatError::Damaged { what: "a link between log blocks" };
+                return Err(self.heap.corrupt(at, 0, what));
+            }
+            at = next;
+        }
+        Ok(behind)
+    }
+
+    /// Refuses a log with a damaged link after its end, or with a whole transaction of the order `Ordered` after its end.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(super) fn check_end(&mut self) -> Result<(), LogError> {
+        if self.wal_header.is_none() {
+            return Ok(());
+        }
+        for (sequence, at) in self.marks_near_end()? {
+            let found = self.transaction_at(at, sequence);
+            if matches!(found, Ok(Some(found)) if found.order == Order::Ordered) {
+                return Err(self.broken_off());
+            }
+        }
+        Ok(())
+    }
+
+    /// The error for a log that continues after its end.
+    pub(super) fn broken_off(&self) -> LogError {
+        let what = FormatError::Damaged { what: "the transactions before one that was ordered behind them" };
+        self.heap.corrupt(self.tail.block, self.tail.offset, what)
+    }
+
+    /// Reads the transaction of this number that begins at a place after the end, if one does.
+    pub(super) fn transaction_at(
+        &mut self,
+        at: Position,
+        sequence: u32,
+    ) -> Result<Option<FoundTransaction>, LogError> {
+        let expected = Expected { frames: u32::MAX - 1, ..self.expected(sequence) };
+        scan::next_transaction(&mut self.heap, &BlockList::default(), at, expected, &mut self.record)
+    }
+
+    /// Finds the places with the mark of a later transaction near the end, and at the beginning of blocks that are in no list.
+    fn marks_near_end(&mut self) -> Result<Vec<(u32, Position)>, LogError> {
+        let (generation, mut found) = (self.slot.generation, Vec::new());
+        let (mut block, mut from, mut left) = (self.tail.block, self.tail.offset, LOOK_BYTES);
+        let expected = self.expected(self.sequence + 1);
+        let (heap, scratch) = (&mut self.heap, &mut self.record);
+        if let Some(Position { block, offset }) =
+            scan::behind_unmarked(heap, &self.blocks, self.tail, &expected, scratch)
+        {
+            self.marks_in(block, (offset, offset + 8), &mut found);
+        }
+        let near = self.blocks_behind_tail()?;
+        for next in near.as_slice().iter().map(Some).chain([None]) {
+            let until = self.heap.block_bytes().min(from.saturating_add(left));
+            self.marks_in(block, (from, until), &mut found);
+            left = left.saturating_sub(until.saturating_sub(from));
+            let Some(next) = next.filter(|_| left > 0) else { break };
+            (block, from) = (*next, BLOCK_HEADER_BYTES);
+        }
+        // The link to such a block may be lost.
+        for block in self.heap.taken() {
+            if !self.blocks.contains(block)
+                && !near.contains(block)
+                && self.heap.check_block(block, generation).is_ok()
+            {
+                self.marks_in(block, (BLOCK_HEADER_BYTES, BLOCK_HEADER_BYTES + 8), &mut found);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Searches a part of a block for marks of transactions that are later than the last one applied. Adds their places to
+    /// `found`.
+    pub(super) fn marks_in(&self, block: u32, (from, until): (u32, u32), found: &mut Vec<(u32, Position)>) {
+        let generation = self.slot.generation;
+        // The marks of a generation differ from the mark of number 0 by their numbers.
+        let base = encode_mark(Order::Ordered, generation, 0);
+        let last = self.heap.block_bytes() - TX_HEADER_BYTES;
+        for offset in (from..until.min(last + 1)).step_by(8) {
+            let word = self.heap.nvm.load_u64(self.heap.at(block, offset));
+            let sequence = (word ^ base) as u32;
+            if word != 0 && sequence > self.sequence && decode_mark(word, generation, sequence).is_some() {
+                found.push((sequence, Position { block, offset }));
+            }
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Log files of `nvwal`: mapped memory.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_format::FormatError;
+use duralite_format::nvwal::{
+    ACTIVE_OFFSET, GROWN_OFFSET, MAGIC, NO_BLOCK, SLOT_BYTES, SUPERBLOCK_BYTES, Slot, Superblock,
+    read_active_word, read_checked_word, slot_offset,
+};
+use duralite_medium::{FileNvm, Nvm};
+
+use super::{Nvwal, NvwalOptions};
+use crate::LogError;
+use crate::engine::Engine;
+use crate::engine::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
+use crate::engine::media::MediaOptions;
+use crate::shared::log_file;
+use crate::shared::log_memory::{self, Access, hooked};
+
+/// Writes an empty log into a new file.
+pub(super) fn format(new: &NewLog<'_>) -> Result<(), LogError> {
+    let options = within_file_system(&NvwalOptions::of(new.options), new.file.file);
+    let (block_bytes, limit_blocks) = Nvwal::shape(&options, new.head.page_bytes);
+    let superblock = Superblock {
+        head: new.head.clone(),
+        block_bytes,
+        limit_blocks,
+        blocks_offset: Superblock::blocks_offset_for(limit_blocks),
+    };
+    let access = Access::Write { dax: new.directory.is_dax() };
+    let nvm = hooked(new.file.path, map(access, &new.options.media, &new.file, &superblock)?)?;
+    Nvwal::format(nvm.as_ref(), &superblock)
+}
+
+/// Maps and opens a log. A process that has the log alone repairs its heap.
+pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
+    let Attaching { directory, options, file, alone, .. } = log;
+    let superblock = superblock_of(&file)?;
+    let access = Access::Write { dax: directory.is_dax() };
+    let nvm = hooked(file.path, map(access, &options.media, &file, &superblock)?)?;
+    let mut engine = Nvwal::open(nvm, file.path, NvwalOptions::of(options))?;
+    if alone {
+        engine.recover_heap()?;
+    }
+    Ok(Box::new(engine))
+}
+
+/// Opens a log for a user who may only read it. The reader sees what other processes commit, since it is in the log's own memory.
+pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
+    let AttachingOutside { options, file, .. } = log;
+    let superblock = superblock_of(&file)?;
+    let nvm = hooked(file.path, map(Access::Read, &options.media, &file, &superblock)?)?;
+    Ok(Box::new(Nvwal::open(nvm, file.path, NvwalOptions::of(options))?))
+}
+
+/// Opens a log for inspection. Stores nothing and takes no lock.
+///
+/// # Errors
+/// As for attaching, except that the log may belong to any database.
+pub fn open_read_only(path: &Path) -> Result<Nvwal, LogError> {
+    look_at(&OpenFile { path, file: &log_file::open(path, false, |bytes| bytes.starts_with(&MAGIC))? })
+}
+
+/// As [`open_read_only`], for a file that is open already.
+pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Nvwal, LogError> {
+    let mut engine = Nvwal::open(map_read_only(log)?, log.path, NvwalOptions::default())?;
+    engine.check_end()?;
+    Ok(engine)
+}
+
+/// Maps a log for inspection, without reading its transactions.
+pub(super) fn map_read_only(log: &OpenFile<'_>) -> Result<Arc<dyn Nvm>, LogError> {
+    let superblock = superblock_of(log)?;
+    Ok(Arc::new(map(Access::Read, &MediaOptions::default(), log, &superblock)?))
+}
+
+/// Reads what a log's superblock says about the log.
+pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
+    Ok(check(log.path, log.file, bytes)?.head)
+}
+
+/// Whether the log holds no commits.
+pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
+    // The slot in force is enough to tell, even if the transactions cannot be read.
+    superblock_of(log).is_ok_and(|superblock| is_spent(log.file, &superblock))
+        || look_at(log).is_ok_and(|log| log.transactions() == 0)
+}
+
+/// Returns the options. If they have no limit, the size of the file system becomes the limit.
+fn within_file_system(options: &NvwalOptions, file: &File) -> NvwalOptions {
+    let mut options = options.clone();
+    if options.limit_bytes == 0
+        && let Ok(stat) = rustix::fs::fstatvfs(file)
+    {
+        options.limit_bytes = stat.f_blocks.saturating_mul(stat.f_frsize);
+    }
+    options
+}
+
+fn map(
+    access: Access,
+    media: &MediaOptions,
+    log: &OpenFile<'_>,
+    superblock: &Superblock,
+) -> Result<FileNvm, LogError> {
+    let capacity = superblock.file_bytes(superblock.limit_blocks);
+    log_memory::map(access, media, log, capacity, superblock.file_bytes(1))
+}
+
+fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, LogError> {
+    check(log.path, log.file, &log_file::first_bytes(log.path, log.file, SUPERBLOCK_BYTES)?)
+}
+
+/// Reads the superblock and checks that the file is as long as the log says.
+fn check(path: &Path, file: &File, bytes: &[u8]) -> Result<Superblock, LogError> {
+    let format = |source| LogError::Format { log: path.to_path_buf(), source };
+    let length = file.metadata().map_err(|error| LogError::io("examine", path, &error))?.len();
+    let superblock = Superblock::decode(bytes).map_err(format)?;
+    let word = bytes.get(GROWN_OFFSET as usize..).and_then(|rest| rest.first_chunk::<8>());
+    let word = u64::from_le_bytes(word.copied().unwrap_or_default());
+    let grown = read_checked_word(word, "the log's size").map_err(format)?;
+    if grown > superblock.limit_blocks || superblock.file_bytes(grown) > length {
+        return Err(format(FormatError::Short { what: "the log file" }));
+    }
+    Ok(superblock)
+}
+
+/// Whether the log's slot in force says that the log holds no commits.
+fn is_spent(file: &File, superblock: &Superblock) -> bool {
+    slot_of(file, superblock).is_some_and(|slot| slot.retired || slot.first_block == NO_BLOCK)
+}
+
+fn slot_of(file: &File, superblock: &Superblock) -> Option<Slot> {
+    let mut word = [0; 8];
+    file.read_exact_at(&mut word, ACTIVE_OFFSET).ok()?;
+    let generation = read_active_word(u64::from_le_bytes(word));
+    let mut bytes = [0; SLOT_BYTES];
+    file.read_exact_at(&mut bytes, slot_offset(generation)).ok()?;
+    Slot::decode(&bytes, superblock.head.log_id, generation).ok()
+}

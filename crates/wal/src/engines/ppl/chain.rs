@@ -1,0 +1,296 @@
+//! A page's log: a chain of extents with one stream of records (SQLite/PPL, section 3.2, log writer).
+//!
+//! A record has a header of two words, and begins where both words fit. If an extent is full, the payload continues in the next
+//! one. The stream ends at a first word of 0, or after the last extent.
+
+use duralite_format::FormatError;
+use duralite_format::ppl::{
+    EXTENT_HEADER_BYTES, Extent, ExtentHeader, RECORD_HEADER_BYTES, read_record_word, record_check,
+    record_word,
+};
+
+use super::area::{Area, State};
+use super::need::{Need, PIECE_ROOM};
+use super::words::{Turn, Words};
+use crate::LogError;
+
+/// A record in a chain.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Record {
+    /// Offset in the log.
+    pub(super) at: u64,
+    pub(super) transaction: u64,
+    pub(super) payload_bytes: u32,
+    word: u64,
+    check: u64,
+    /// Where the payload begins: index of the extent in the chain, and offset in it.
+    payload: (usize, u32),
+}
+
+/// Reads the records of a chain, one after the other.
+pub(super) struct Walk<'a> {
+    area: &'a Area,
+    extents: &'a [Extent],
+    /// Where the next record begins.
+    index: usize,
+    offset: u32,
+    largest: u32,
+    upto: u64,
+}
+
+/// An upper bound on the bytes of a payload for pages of this size, with some slack.
+pub(super) fn largest_payload(page_bytes: u32) -> u32 {
+    2 * page_bytes + 64
+}
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(area: &'a Area, extents: &'a [Extent], page_bytes: u32) -> Self {
+        let largest = largest_payload(page_bytes);
+        Self { area, extents, index: 0, offset: EXTENT_HEADER_BYTES, largest, upto: u64::MAX }
+    }
+
+    /// Ends the walk before the first record of a later transaction. If others store records meanwhile, the walking process may
+    /// not know the extents that hold such a record.
+    pub(super) fn upto(self, transaction: u64) -> Self {
+        Self { upto: transaction, ..self }
+    }
+
+    /// Where the next record begins: index of the extent in the chain, and offset in it.
+    pub(super) fn position(&self) -> (usize, u32) {
+        (self.index, self.offset)
+    }
+
+    fn damaged(&self, at: u64) -> LogError {
+        LogError::Corrupt { offset: at, what: FormatError::Damaged { what: "a log record" } }
+    }
+
+    /// The next record.
+    pub(super) fn next(&mut self) -> Result<Option<Record>, LogError> {
+        let Some(&extent) = self.extents.get(self.index) else { return Ok(None) };
+        let mut room = self.area.geometry.extent_bytes(extent) - self.offset;
+        if room < RECORD_HEADER_BYTES {
+            if self.index + 1 >= self.extents.len() {
+                return Ok(None);
+            }
+            self.index += 1;
+            self.offset = EXTENT_HEADER_BYTES;
+            return self.next();
+        }
+        let at = self.area.at(extent, self.offset);
+        let word = self.area.nvm.load_u64(at);
+        let Some((transaction, payload_bytes)) = read_record_word(word) else { return Ok(None) };
+        if transaction > self.upto {
+            return Ok(None);
+        }
+        if payload_bytes > self.largest {
+            return Err(self.damaged(at));
+        }
+        let check = self.area.nvm.load_u64(at + 8);
+        let payload = (self.index, self.offset + RECORD_HEADER_BYTES);
+        let record = Record { at, transaction, payload_bytes, word, check, payload };
+        room -= RECORD_HEADER_BYTES;
+        self.offset += RECORD_HEADER_BYTES;
+        let mut left = payload_bytes.next_multiple_of(8);
+        while left > room {
+            left -= room;
+            self.index += 1;
+            let Some(&extent) = self.extents.get(self.index) else { return Err(self.damaged(at)) };
+            self.offset = EXTENT_HEADER_BYTES;
+            room = self.area.geometry.extent_bytes(extent) - EXTENT_HEADER_BYTES;
+        }
+        self.offset += left;
+        Ok(Some(record))
+    }
+
+    /// The transaction of the record that begins at a place, if a record begins there.
+    pub(super) fn transaction_at(&self, (mut index, mut offset): (usize, u32)) -> Option<u64> {
+        if self.area.geometry.extent_bytes(*self.extents.get(index)?) - offset < RECORD_HEADER_BYTES {
+            (index, offset) = (index + 1, EXTENT_HEADER_BYTES);
+        }
+        let word = self.area.nvm.load_u64(self.area.at(*self.extents.get(index)?, offset));
+        read_record_word(word).map(|(transaction, _)| transaction)
+    }
+
+    /// Looks behind the end of the chain for a record of the page, because zeros over a record's first word may have cut the
+    /// stream off. Such a record is of a committed transaction later than `after`. Anything that an extent held before the
+    /// chain took it is of an earlier transaction.
+    pub(super) fn behind_end(&self, page_number: u32, (after, committed): (u64, u64)) -> Option<u64> {
+        let mut payload = Vec::new();
+        let mut from = self.offset;
+        for (index, extent) in self.extents.iter().enumerate().skip(self.index) {
+            let header = self.area.header(*extent)?;
+            // A merge moved older records into the first extent of a relocated log, so `taken_by` is no bound there.
+            let is_moved = index == 0 && header.order & RELOCATED != 0;
+            let after = if is_moved { after } else { after.max(header.taken_by.saturating_sub(1)) };
+            let bytes = self.area.geometry.extent_bytes(*extent);
+            let last = bytes.saturating_sub(RECORD_HEADER_BYTES);
+            for offset in (from.next_multiple_of(8)..=last).step_by(8) {
+                let at = self.area.at(*extent, offset);
+                let word = self.area.nvm.load_u64(at);
+                let Some((transaction, payload_bytes)) = read_record_word(word) else { continue };
+                if transaction <= after || transaction > committed || payload_bytes > self.largest {
+                    continue;
+                }
+                let check = self.area.nvm.load_u64(at + 8);
+                let payload_at = (index, offset + RECORD_HEADER_BYTES);
+                let record = Record { at, transaction, payload_bytes, word, check, payload: payload_at };
+                if self.payload(&record, page_number, &mut payload).is_ok() {
+                    return Some(at);
+                }
+            }
+            from = EXTENT_HEADER_BYTES;
+        }
+        None
+    }
+
+    /// The first byte of a record's payload, which is the kind of the change. The payload is not checked.
+    pub(super) fn first_payload_byte(&self, record: &Record) -> u8 {
+        let (mut index, mut offset) = record.payload;
+        if self.extents.get(index).is_some_and(|extent| self.area.geometry.extent_bytes(*extent) == offset) {
+            (index, offset) = (index + 1, EXTENT_HEADER_BYTES);
+        }
+        let mut byte = [u8::MAX];
+        if let Some(extent) = self.extents.get(index).filter(|_| record.payload_bytes > 0) {
+            self.area.nvm.read(self.area.at(*extent, offset), &mut byte);
+        }
+        byte[0]
+    }
+
+    /// Reads the payload of a record, and checks it.
+    pub(super) fn payload(
+        &self,
+        record: &Record,
+        page_number: u32,
+        out: &mut Vec<u8>,
+    ) -> Result<(), LogError> {
+        out.clear();
+        out.resize(record.payload_bytes as usize, 0);
+        let (mut index, mut offset) = record.payload;
+        let mut done = 0;
+        while done < out.len() {
+            let Some(&extent) = self.extents.get(index) else { return Err(self.damaged(record.at)) };
+            let room = (self.area.geometry.extent_bytes(extent) - offset) as usize;
+            let count = room.min(out.len() - done);
+            self.area.nvm.read(self.area.at(extent, offset), &mut out[done..done + count]);
+            done += count;
+            index += 1;
+            offset = EXTENT_HEADER_BYTES;
+        }
+        if record_check(self.area.id, page_number, record.word, out) == record.check {
+            Ok(())
+        } else {
+            Err(self.damaged(record.at))
+        }
+    }
+}
+
+impl Area {
+    /// The extents that a record with a payload of this size needs at the end of a chain, or as the first record of a page.
+    pub(super) fn need(&self, chain: Option<Extent>, payload_bytes: u32) -> Result<Need, LogError> {
+        let bytes = RECORD_HEADER_BYTES + payload_bytes.next_multiple_of(8);
+        let room = match chain {
+            None => self.geometry.sector_bytes - EXTENT_HEADER_BYTES,
+            Some(first) => {
+                let (extent, offset) = self.tail(first)?;
+                let room = self.geometry.extent_bytes(extent) - offset;
+                if room < RECORD_HEADER_BYTES { 0 } else { room }
+            }
+        };
+        let pieces = u64::from(bytes.saturating_sub(room).div_ceil(PIECE_ROOM));
+        Ok(Need { sectors: u64::from(chain.is_none()), pieces })
+    }
+
+    fn tail(&self, first: Extent) -> Result<(Extent, u32), LogError> {
+        let extent = self.follow(self.state(first, State::TailExtent))?;
+        let offset = self.state(first, State::TailOffset) as u32;
+        match extent {
+            Some(extent) if offset <= self.geometry.extent_bytes(extent) => Ok((extent, offset)),
+            _ => Err(LogError::Corrupt {
+                offset: self.geometry.state_offset(first),
+                what: FormatError::Damaged { what: "the end of a page's log" },
+            }),
+        }
+    }
+
+    /// Stores a record at the end of a chain. Its first word becomes visible only after the rest. Adds to `dirty` the ranges
+    /// that the caller has to flush. The caller has made sure that there is room ([`Area::need`]).
+    pub(super) fn append(
+        &self,
+        words: &Words,
+        turn: &Turn<'_>,
+        first: Extent,
+        new: &NewRecord<'_>,
+        dirty: &mut Vec<(u64, u64)>,
+    ) -> Result<(), LogError> {
+        let NewRecord { page_number, transaction, payload } = *new;
+        let (mut extent, mut offset) = self.tail(first)?;
+        let next = |extent: Extent| -> Result<Extent, LogError> {
+            let order = self.header(extent).map_or(0, |header| header.order & !RELOCATED) + 1;
+            let piece = self.take(words, turn, true)?;
+            let piece = piece.ok_or(LogError::Unexpected("a record for which there is no room"))?;
+            self.store_header(piece, &ExtentHeader { page_number, order, taken_by: transaction }, 0);
+            self.set_state(extent, State::Next, piece.to_link());
+            Ok(piece)
+        };
+        let mut from = self.at(extent, offset);
+        if self.geometry.extent_bytes(extent) - offset < RECORD_HEADER_BYTES {
+            extent = next(extent)?;
+            from = self.at(extent, 0);
+            offset = EXTENT_HEADER_BYTES;
+        } else if offset == EXTENT_HEADER_BYTES {
+            from = self.at(extent, 0);
+        }
+        let word_at = self.at(extent, offset);
+        let word = record_word(transaction, payload.len() as u32);
+        let check = record_check(self.id, page_number, word, payload);
+        self.nvm.store(word_at + 8, &check.to_le_bytes());
+        offset += RECORD_HEADER_BYTES;
+        let mut left = payload;
+        loop {
+            let room = (self.geometry.extent_bytes(extent) - offset) as usize;
+            let (now, later) = left.split_at(room.min(left.len()));
+            self.nvm.store(self.at(extent, offset), now);
+            offset = (offset + now.len() as u32).next_multiple_of(8);
+            left = later;
+            if left.is_empty() {
+                break;
+            }
+            dirty.push((from, self.at(extent, offset)));
+            extent = next(extent)?;
+            from = self.at(extent, 0);
+            offset = EXTENT_HEADER_BYTES;
+        }
+        let mut end = self.at(extent, offset);
+        if self.geometry.extent_bytes(extent) - offset >= RECORD_HEADER_BYTES {
+            self.nvm.store_u64(end, 0);
+            end += 8;
+        }
+        self.nvm.store_u64(word_at, word);
+        dirty.push((from, end));
+        self.set_state(first, State::TailExtent, extent.to_link());
+        self.set_state(first, State::TailOffset, u64::from(offset));
+        let bytes = u64::from(RECORD_HEADER_BYTES) + payload.len() as u64;
+        self.set_state(first, State::Bytes, self.state(first, State::Bytes) + bytes);
+        Ok(())
+    }
+
+    /// Ends a chain at a place. That is final once the caller has fenced.
+    pub(super) fn cut(&self, extent: Extent, offset: u32) {
+        if self.geometry.extent_bytes(extent) - offset >= RECORD_HEADER_BYTES {
+            let at = self.at(extent, offset);
+            self.nvm.store_u64(at, 0);
+            self.nvm.flush(at, 8);
+        }
+    }
+}
+
+/// Bit of an extent's order: the extent begins a relocated chain, into which a merge moved the newest records of an older one.
+pub(super) const RELOCATED: u32 = 1 << 31;
+
+/// A record that is to be stored.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NewRecord<'a> {
+    pub(super) page_number: u32,
+    pub(super) transaction: u64,
+    pub(super) payload: &'a [u8],
+}

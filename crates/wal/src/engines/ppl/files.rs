@@ -1,0 +1,259 @@
+//! Log files of `ppl`: mapped memory.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_format::FormatError;
+use duralite_format::heap::{checked_word, read_checked_word};
+use duralite_format::ppl::{Extent, GROWN_OFFSET, SECTORS_PER_CHUNK, SUPERBLOCK_BYTES, Superblock};
+use duralite_medium::{FileNvm, LocalSegment, MediumError, Nvm, Segment};
+use rustc_hash::FxHashMap;
+
+use super::area::Area;
+use super::pages::Pages;
+use super::recent::Recent;
+use super::recovery::{last_commit, scan};
+use super::store::{Counts, Store};
+use super::words::{PIECES_USED, SECTORS_USED, SHARED, SLOTS, Words};
+use super::{Ppl, PplOptions};
+use crate::LogError;
+use crate::engine::Engine;
+use crate::engine::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
+use crate::engine::media::MediaOptions;
+use crate::shared::log_file;
+use crate::shared::log_memory::{Access, hooked, map};
+use crate::shared::pins::{PINS_OFFSET, Pins};
+
+/// Bytes of the segment that a log's users share.
+pub const SHARED_BYTES: u64 = SHARED.all;
+/// The least limit of a log, in bytes, where the settings give none.
+const LIMIT_BYTES: u64 = 64 << 20;
+/// Bytes of page images for which a new log has slots.
+const SLOTS_BYTES: u32 = 512 << 10;
+
+/// The superblock of a new log.
+pub(super) fn shape(options: &PplOptions, head: &LogHead) -> Superblock {
+    let page_bytes = head.page_bytes;
+    let mut superblock = Superblock {
+        head: head.clone(),
+        sector_bytes: options.sector_bytes,
+        limit_chunks: 1,
+        slots: (SLOTS_BYTES / page_bytes).clamp(8, SLOTS as u32),
+        buckets: 1,
+    };
+    // Between two automatic checkpoints, a thousand pages may be new to the log.
+    let limit_bytes = match options.limit_bytes {
+        0 => LIMIT_BYTES.max(4096 * u64::from(page_bytes)),
+        bytes => bytes,
+    };
+    let chunks = limit_bytes / superblock.geometry().chunk_bytes;
+    superblock.limit_chunks = u32::try_from(chunks).unwrap_or(u32::MAX).clamp(4, 1 << 24);
+    let sectors = superblock.limit_chunks * SECTORS_PER_CHUNK;
+    superblock.buckets = (sectors / 4).next_power_of_two().min(1 << 20);
+    superblock
+}
+
+/// Writes an empty log into a new file.
+pub(super) fn format(new: &NewLog<'_>) -> Result<(), LogError> {
+    let superblock = shape(&PplOptions::of(new.options), &new.head);
+    let access = Access::Write { dax: new.directory.is_dax() };
+    let nvm = map_log(access, &new.options.media, &new.file, &superblock)?;
+    Ppl::format(nvm.as_ref(), &superblock)
+        .map_err(|source| LogError::Medium { path: new.file.path.to_path_buf(), source })
+}
+
+/// Logs on a medium that the caller provides.
+impl Ppl {
+    /// Writes an empty log onto a medium of zeros. Durable on return, as far as the medium is.
+    ///
+    /// # Errors
+    /// The medium's error, if it cannot grow.
+    pub fn format(nvm: &dyn Nvm, superblock: &Superblock) -> Result<(), MediumError> {
+        nvm.grow(superblock.geometry().file_bytes(0))?;
+        nvm.store(0, &superblock.encode());
+        nvm.store_u64(GROWN_OFFSET, checked_word(0));
+        nvm.flush(0, SUPERBLOCK_BYTES);
+        nvm.fence();
+        Ok(())
+    }
+
+    /// Opens a log whose users share [`SHARED_BYTES`] of `segment` from `base` on. A user that is `alone` passes memory of
+    /// zeros, and the call recovers the log.
+    ///
+    /// # Errors
+    /// `Format` and `Corrupt`; `Medium`.
+    pub fn attach(
+        nvm: Arc<dyn Nvm>,
+        path: &Path,
+        options: &PplOptions,
+        segment: Arc<dyn Segment>,
+        base: u64,
+        alone: bool,
+    ) -> Result<Self, LogError> {
+        let superblock = superblock_on(nvm.as_ref(), path)?;
+        let area = Area::new(nvm, &superblock, path)?;
+        join(area, superblock, options, Words::new(segment, base), None, alone)
+    }
+
+    /// Opens a log read-only, as recovery would find it. Stores nothing and takes no lock.
+    ///
+    /// # Errors
+    /// `Format` and `Corrupt`.
+    pub fn open_read_only(nvm: Arc<dyn Nvm>, path: &Path) -> Result<Self, LogError> {
+        let superblock = superblock_on(nvm.as_ref(), path)?;
+        open_scanned(Area::new(nvm, &superblock, path)?, superblock)
+    }
+}
+
+fn superblock_on(nvm: &dyn Nvm, path: &Path) -> Result<Superblock, LogError> {
+    let mut bytes = vec![0; nvm.len().min(SUPERBLOCK_BYTES) as usize];
+    nvm.read(0, &mut bytes);
+    Superblock::decode(&bytes).map_err(|source| LogError::Format { log: path.to_path_buf(), source })
+}
+
+/// Maps and opens a log. A process that is alone with the log recovers it.
+pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
+    let Attaching { directory, options, file, segment, base, alone, .. } = log;
+    let superblock = superblock_of(&file)?;
+    let access = Access::Write { dax: directory.is_dax() };
+    let nvm = map_log(access, &options.media, &file, &superblock)?;
+    let area = Area::new(nvm, &superblock, file.path)?;
+    let segment: Arc<dyn Segment> = segment;
+    let pins = Pins::new(Arc::clone(&segment), PINS_OFFSET);
+    let options = PplOptions::of(options);
+    Ok(Box::new(join(area, superblock, &options, Words::new(segment, base), Some(pins), alone)?))
+}
+
+/// Joins the users of a log. A process that is alone with the log recovers it.
+fn join(
+    area: Area,
+    superblock: Superblock,
+    options: &PplOptions,
+    words: Words,
+    pins: Option<Pins>,
+    alone: bool,
+) -> Result<Ppl, LogError> {
+    let store = open_store(area, words, Pages::Shared, &superblock, options);
+    let store = Store { pins, ..store };
+    if alone {
+        store.recover()?;
+    } else if store.words.forget_predecessor() {
+        drop(store.lock()?);
+    }
+    Ppl::new(store, superblock, options)
+}
+
+/// Opens a log for a user who may only read it. If the memory is shared, this user sees what others commit from now on.
+pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
+    let AttachingOutside { options, file, shared, base } = log;
+    let Some(segment) = shared else { return Ok(Box::new(look_at(&file)?)) };
+    let superblock = superblock_of(&file)?;
+    let nvm = map_log(Access::Read, &options.media, &file, &superblock)?;
+    let area = Area::new(nvm, &superblock, file.path)?;
+    let options = PplOptions::of(options);
+    let store = open_store(area, Words::new(segment, base), Pages::Shared, &superblock, &options);
+    Ok(Box::new(Ppl::new(store, superblock, &options)?))
+}
+
+fn open_store(
+    area: Area,
+    words: Words,
+    pages: Pages,
+    superblock: &Superblock,
+    options: &PplOptions,
+) -> Store {
+    let (page_bytes, sector_bytes) = (superblock.head.page_bytes, superblock.sector_bytes);
+    let full_bytes = u64::from(sector_bytes) - 64 + u64::from(options.overflow_bytes);
+    Store {
+        area,
+        words,
+        pages,
+        page_bytes,
+        pins: None,
+        full_bytes,
+        recent: Recent::default(),
+        counts: Counts::default(),
+    }
+}
+
+/// Opens a log read-only, as recovery would find it. Stores nothing and takes no lock.
+pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Ppl, LogError> {
+    let (area, superblock) = area_read_only(log)?;
+    open_scanned(area, superblock)
+}
+
+/// Maps a log read-only, without reading its chains.
+pub(super) fn area_read_only(log: &OpenFile<'_>) -> Result<(Area, Superblock), LogError> {
+    let superblock = superblock_of(log)?;
+    let nvm = Arc::new(map_file(Access::Read, &MediaOptions::default(), log, &superblock)?);
+    Ok((Area::new(nvm, &superblock, log.path)?, superblock))
+}
+
+/// A store that reads pages of a log whose chains the caller knows.
+pub(super) fn store_to_look(area: Area, superblock: &Superblock, words: Words) -> Store {
+    open_store(area, words, Pages::Scanned(FxHashMap::default()), superblock, &PplOptions::default())
+}
+
+/// Opens a mapped log read-only, with the chains that a scan finds.
+fn open_scanned(area: Area, superblock: Superblock) -> Result<Ppl, LogError> {
+    let last = last_commit(&area)?;
+    let scanned = scan(&area, superblock.head.page_bytes, last.number, |_| false)?;
+    let chains: FxHashMap<_, _> =
+        scanned.chains.into_iter().map(|(page, (chain, _))| (page, chain)).collect();
+    let words = Words::new(Arc::new(LocalSegment::new(SHARED.all)), 0);
+    let extents = chains.values().flat_map(|chain| &chain.extents);
+    let (pieces, sectors): (Vec<Extent>, Vec<Extent>) = extents.partition(|extent| extent.is_piece());
+    words.store(SECTORS_USED, sectors.len() as u64);
+    words.store(PIECES_USED, pieces.len() as u64);
+    words.begin_after(&last);
+    let options = PplOptions::default();
+    let store = open_store(area, words, Pages::Scanned(chains), &superblock, &options);
+    Ppl::new(store, superblock, &options)
+}
+
+/// The head of a log.
+pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
+    Ok(check(log, bytes)?.head)
+}
+
+/// Whether the database file has everything that the log holds.
+pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
+    look_at(log).is_ok_and(|log| log.is_spent())
+}
+
+fn map_log(
+    access: Access,
+    media: &MediaOptions,
+    log: &OpenFile<'_>,
+    superblock: &Superblock,
+) -> Result<Arc<dyn Nvm>, LogError> {
+    hooked(log.path, map_file(access, media, log, superblock)?)
+}
+
+fn map_file(
+    access: Access,
+    media: &MediaOptions,
+    log: &OpenFile<'_>,
+    superblock: &Superblock,
+) -> Result<FileNvm, LogError> {
+    let geometry = superblock.geometry();
+    map(access, media, log, geometry.file_bytes(superblock.limit_chunks), geometry.file_bytes(1))
+}
+
+fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, LogError> {
+    check(log, &log_file::first_bytes(log.path, log.file, SUPERBLOCK_BYTES)?)
+}
+
+/// Reads the superblock, and checks that the file has the length that the log's size word gives.
+fn check(log: &OpenFile<'_>, bytes: &[u8]) -> Result<Superblock, LogError> {
+    let format = |source| LogError::Format { log: log.path.to_path_buf(), source };
+    let length = log.file.metadata().map_err(|error| LogError::io("examine", log.path, &error))?.len();
+    let superblock = Superblock::decode(bytes).map_err(format)?;
+    let word = bytes.get(GROWN_OFFSET as usize..).and_then(|rest| rest.first_chunk::<8>());
+    let word = u64::from_le_bytes(word.copied().unwrap_or_default());
+    let grown = read_checked_word(word, "the log's size").map_err(format)?;
+    if grown > superblock.limit_chunks || superblock.geometry().file_bytes(grown) > length {
+        return Err(format(FormatError::Short { what: "the log file" }));
+    }
+    Ok(superblock)
+}

@@ -1,0 +1,321 @@
+//! The database as SQLite sees it: pages on flash with the records of the log applied, up to where SQLite has checkpointed each
+//! page.
+//!
+//! SQLite's checkpoint is *logical*: SQLite hands over a page as it is after some transaction, and the engine only moves the
+//! page's home position to that transaction. Readers of older snapshots still find their versions of pages, since no merge goes
+//! beyond the home position.
+
+use std::sync::Arc;
+
+use duralite_format::page_change;
+
+use super::area::State;
+use super::chain::Walk;
+use super::frames::Entry;
+use super::merge::Cause;
+use super::pages::Chain;
+use super::recent::is_same;
+use super::seal::{Buffers, Change, Sealing};
+use super::store::{AsOf, Scratch, Store};
+use super::words::{CHECKPOINTED, DB_PAGES, EPOCH, FILE_SYNCED, HOME_PAGES, SEALED, Turn};
+use crate::LogError;
+use crate::engine::home::{DatabaseFile, Header, Home};
+use crate::engine::wall_clock;
+
+/// The home of a log's pages.
+pub(super) struct LoggedHome(pub(super) Arc<Store>);
+
+/// The parts of pages that a range of bytes covers: page number, offset in the page, and the part of the range.
+fn pages_of(
+    offset: u64,
+    len: usize,
+    page_bytes: u32,
+) -> impl Iterator<Item = (u32, usize, std::ops::Range<usize>)> {
+    let page = u64::from(page_bytes);
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        if done >= len {
+            return None;
+        }
+        let at = offset + done as u64;
+        let within = (at % page) as usize;
+        let count = (page as usize - within).min(len - done);
+        let range = done..done + count;
+        done += count;
+        Some((u32::try_from(at / page + 1).ok()?, within, range))
+    })
+}
+
+impl Home for LoggedHome {
+    fn header(&self) -> Header {
+        Header::Held
+    }
+
+    fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
+        let store = &*self.0;
+        let size = self.size(file)?;
+        let wanted =
+            usize::try_from(size.saturating_sub(offset)).map_or(buf.len(), |left| left.min(buf.len()));
+        let mut scratch = Scratch::default();
+        for (page_number, within, range) in pages_of(offset, wanted, store.page_bytes) {
+            let part = &mut buf[range];
+            if part.len() == store.page_bytes as usize {
+                store.read(file, page_number, AsOf::Home, part, &mut scratch)?;
+            } else {
+                let mut page = vec![0; store.page_bytes as usize];
+                store.read(file, page_number, AsOf::Home, &mut page, &mut scratch)?;
+                part.copy_from_slice(&page[within..within + part.len()]);
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn write(&self, file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> Result<(), LogError> {
+        let store = &*self.0;
+        for (page_number, within, range) in pages_of(offset, bytes.len(), store.page_bytes) {
+            let part = &bytes[range];
+            if part.len() == store.page_bytes as usize {
+                store.move_home(file, page_number, part)?;
+            } else {
+                let mut page = vec![0; store.page_bytes as usize];
+                store.read(file, page_number, AsOf::Home, &mut page, &mut Scratch::default())?;
+                page[within..within + part.len()].copy_from_slice(part);
+                store.move_home(file, page_number, &page)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What SQLite wrote is durable in the log already, so a sync only does the merges that are due. The first sync also syncs
+    /// the file: a process may have put the guard on it and died before the guard was durable.
+    fn sync(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
+        let words = &self.0.words;
+        if words.load(FILE_SYNCED) == 0 {
+            file.sync()?;
+            words.store(FILE_SYNCED, 1);
+        }
+        self.0.tidy(file)
+    }
+
+    fn checkpointed(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
+        self.0.tidy(file)
+    }
+
+    fn size(&self, file: &dyn DatabaseFile) -> Result<u64, LogError> {
+        match self.0.words.load(HOME_PAGES) {
+            0 => file.size(),
+            pages => Ok(pages * u64::from(self.0.page_bytes)),
+        }
+    }
+
+    /// Sets only the size that the home shows. The drain cuts the file: until then, later records may be changes of pages
+    /// beyond the new end.
+    fn truncate(&self, _file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError> {
+        let _turn = self.0.lock()?;
+        self.0.words.store(HOME_PAGES, bytes.div_ceil(u64::from(self.0.page_bytes)));
+        Ok(())
+    }
+
+    fn drain(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
+        self.0.drain(file)
+    }
+}
+
+impl Store {
+    /// Makes `page` the home's version of a page. If a transaction in the log left the page like that, the home position moves
+    /// there. Otherwise the page is committed as a transaction of its own.
+    fn move_home(&self, file: &dyn DatabaseFile, page_number: u32, page: &[u8]) -> Result<(), LogError> {
+        self.words.add(CHECKPOINTED, 1);
+        let found = match self.recent.version_of(page_number, page) {
+            Some(number) if self.is_home_before(page_number, number)? => Found::After(number),
+            _ => self.find_version(file, page_number, page)?,
+        };
+        if found == Found::Nowhere {
+            return self.write_directly(file, page_number, page);
+        }
+        let _turn = self.lock()?;
+        // The size changes first, because the home shows no page beyond its end.
+        if u64::from(page_number) > self.home_pages(file)? {
+            self.words.store(HOME_PAGES, u64::from(page_number));
+        }
+        if let Found::After(number) = found
+            // A page without a chain was merged meanwhile, and is home.
+            && let Some(first) = self.area.find_chain(page_number)?
+            && self.area.state(first, State::Home) < number
+        {
+            self.area.set_state(first, State::Home, number);
+        }
+        Ok(())
+    }
+
+    /// Whether a page has a chain and is home no further than a transaction.
+    fn is_home_before(&self, page_number: u32, number: u64) -> Result<bool, LogError> {
+        let Some(first) = self.area.find_chain(page_number)? else { return Ok(false) };
+        Ok(self.home_position(self.area.state(first, State::Home)) <= number)
+    }
+
+    /// The first version of a page, from the home's version on, that equals `page`.
+    fn find_version(
+        &self,
+        file: &dyn DatabaseFile,
+        page_number: u32,
+        page: &[u8],
+    ) -> Result<Found, LogError> {
+        let mut chain = Chain::default();
+        let mut image = vec![0; page.len()];
+        let (mut scratch, mut payload) = (Scratch::default(), Vec::new());
+        loop {
+            let epoch = self.words.epoch();
+            let version = self.read(file, page_number, AsOf::Home, &mut image, &mut scratch)?;
+            if is_same(page_number, &image, page) {
+                return Ok(Found::Home);
+            }
+            // The extents that are loaded next hold all records that are committed by now.
+            let range = (version.transaction, self.words.load(SEALED));
+            let found = match self.pages.load(&self.area, page_number, &mut chain) {
+                Ok(true) => self.find_in(&chain, page_number, range, page, &mut image, &mut payload),
+                Ok(false) => Ok(Found::Nowhere),
+                Err(error) => Err(error),
+            };
+            if epoch.is_some() && self.words.epoch() == epoch {
+                return found;
+            }
+        }
+    }
+
+    fn find_in(
+        &self,
+        chain: &Chain,
+        page_number: u32,
+        (after, sealed): (u64, u64),
+        page: &[u8],
+        image: &mut [u8],
+        payload: &mut Vec<u8>,
+    ) -> Result<Found, LogError> {
+        let home = self.home_position(chain.home);
+        let mut walk = Walk::new(&self.area, &chain.extents, self.page_bytes).upto(sealed);
+        while let Some(record) = walk.next()? {
+            if record.transaction <= after || record.transaction <= home {
+                continue;
+            }
+            walk.payload(&record, page_number, payload)?;
+            page_change::apply(image, payload)
+                .map_err(|what| LogError::Corrupt { offset: record.at, what })?;
+            if is_same(page_number, image, page) {
+                return Ok(Found::After(record.transaction));
+            }
+        }
+        Ok(Found::Nowhere)
+    }
+
+    /// Commits a page that SQLite writes while it uses no WAL. The page is a transaction of its own, and home at once.
+    fn write_directly(&self, file: &dyn DatabaseFile, page_number: u32, page: &[u8]) -> Result<(), LogError> {
+        let mut payload = Vec::new();
+        page_change::encode_whole(page, &mut payload);
+        let changes = [Change { page_number, payload }];
+        let turn = self.lock_for(file, &changes, 0)?;
+        if self.area.find_chain(page_number)?.is_some_and(|first| self.is_ahead(first)) {
+            // The write would replace what others have committed since.
+            return Err(LogError::Unexpected("a page that was changed on its way to the database"));
+        }
+        let pages = self.home_pages(file)?.max(u64::from(page_number));
+        self.seal_home(&turn, &changes, pages.max(self.words.load(DB_PAGES)))?;
+        self.words.store(HOME_PAGES, pages);
+        Ok(())
+    }
+
+    /// Writes every page to the file as the home shows it, and drops all other records. The caller has the database to itself.
+    fn drain(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
+        // No process merges now. A slot's owner has died, and its process slot may belong to a live process by now.
+        (0..self.area.geometry.slots).for_each(|slot| self.words.own_slot(slot, false));
+        self.undo_unseen(file)?;
+        loop {
+            let pages: Vec<u32> = self.area.all_chains()?.into_iter().map(|(page, _)| page).collect();
+            if pages.is_empty() || self.merge(file, &pages, Cause::Closing)?.pages == 0 {
+                break;
+            }
+        }
+        for (page_number, _) in self.area.all_chains()? {
+            if self.has_to_merge(page_number)? {
+                return Err(LogError::Unexpected("a page that cannot be merged"));
+            }
+        }
+        let size = self.home_pages(file)? * u64::from(self.page_bytes);
+        let now = file.size()?;
+        if now < size {
+            // Nobody ever wrote the last pages, so they are zeros.
+            file.write(&[0], size - 1)?;
+        } else if now > size {
+            file.truncate(size)?;
+        }
+        if now != size {
+            file.sync()?;
+        }
+        self.drop_chains()
+    }
+
+    /// Undoes, as one transaction, what was sealed and never published because its writer died. If the chains with such records
+    /// were dropped one after the other, a crash in between would leave a part of that transaction, and recovery would show it.
+    /// Pages beyond the end need no undo.
+    fn undo_unseen(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
+        let end = self.home_pages(file)?;
+        let (mut home, mut newest) = (vec![0; self.page_bytes as usize], vec![0; self.page_bytes as usize]);
+        let (mut changes, mut scratch) = (Vec::new(), Scratch::default());
+        let sealed = AsOf::Transaction(self.words.load(SEALED));
+        for (page_number, first) in self.area.all_chains()? {
+            if u64::from(page_number) > end || !self.is_ahead(first) {
+                continue;
+            }
+            self.read(file, page_number, AsOf::Home, &mut home, &mut scratch)?;
+            self.read(file, page_number, sealed, &mut newest, &mut scratch)?;
+            if home != newest {
+                let mut payload = Vec::new();
+                page_change::encode_whole(&home, &mut payload);
+                changes.push(Change { page_number, payload });
+            }
+        }
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let turn = self.lock_for(file, &changes, 0)?;
+        self.seal_home(&turn, &changes, end)
+    }
+
+    /// Seals pages as a transaction after which the database has `db_pages` pages, and which is home at once.
+    fn seal_home(&self, turn: &Turn<'_>, changes: &[Change], db_pages: u64) -> Result<(), LogError> {
+        let number = self.words.load(SEALED) + 1;
+        let entry = Entry::empty(number, u32::try_from(db_pages).unwrap_or(u32::MAX), wall_clock());
+        self.seal(turn, &Sealing { changes, entry, retired: false }, &mut Buffers::default())?;
+        for change in changes {
+            if let Some(first) = self.area.find_chain(change.page_number)? {
+                self.area.set_state(first, State::Home, number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops the chains that are left. Their records are of pages beyond the end, or leave their page as the home shows it.
+    fn drop_chains(&self) -> Result<(), LogError> {
+        let turn = self.lock()?;
+        let mut extents = Vec::new();
+        for (page_number, first) in self.area.all_chains()? {
+            self.area.replace_chain(page_number, first, None)?;
+            self.area.extents_from(first, &mut extents)?;
+            self.words.add(EPOCH, 1);
+            self.drop_extents(&turn, &extents);
+        }
+        self.words.store(DB_PAGES, self.words.load(HOME_PAGES));
+        Ok(())
+    }
+}
+
+/// Which version of a page equals an image that is written home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// The version that the home shows already.
+    Home,
+    /// The version after a transaction.
+    After(u64),
+    /// No version.
+    Nowhere,
+}

@@ -1,0 +1,480 @@
+//! Merging: the engine applies a page's records to the page on flash, and frees the page's log (SQLite/PPL, section 3.2, log
+//! merger).
+//!
+//! A page is merged as far as SQLite has checkpointed it and no further, since readers of older snapshots read it through the
+//! file. The write of a page may be torn, and records that move bytes are meaningless over a mixture of old and new bytes. So
+//! the engine first makes the image durable in a *slot* of the log. The slot's image stands in for the page on flash until the
+//! page is durable too:
+//!
+//! 1. With the lock: store the images of a batch in slots, flush them, and fence once. Then the chains name the slots, and readers
+//!    read the images there.
+//! 2. Without the lock: write the images to the database file, and sync it once for the batch.
+//! 3. With the lock: remove chains without newer records from the page table. For the other chains, move the newer records to a
+//!    new log sector, or note in the chain what is merged. Then erase the headers of extents, fence, erase the slots, and fence.
+//!
+//! Whichever process dies on the way, the slot holds the image of the page, and the next merge writes that image again.
+
+use duralite_format::ppl::{
+    EXTENT_HEADER_BYTES, Extent, ExtentHeader, MERGED_AT, RECORD_HEADER_BYTES, SLOT_HEADER_BYTES, SlotHeader,
+};
+
+use super::area::State;
+use super::chain::{NewRecord, RELOCATED, Walk};
+use super::pages::Chain;
+use super::store::{AsOf, Scratch, Store};
+use super::words::{DUE, EPOCH, LOST, MERGED, SEALED, Turn};
+use crate::LogError;
+use crate::engine::home::{self, DatabaseFile};
+use crate::shared::log_memory::flush_all;
+
+/// Why pages are merged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The pages' logs are full.
+    Full,
+    /// The log has little room for the records of other pages.
+    Room,
+    /// The log is being drained.
+    Closing,
+}
+
+impl Cause {
+    pub(super) fn counter(self) -> u64 {
+        MERGED + 8 * self as u64
+    }
+}
+
+/// What a merge has done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Merged {
+    pub(super) pages: usize,
+    /// Some pages could not be merged, because another process is merging just now.
+    pub(super) is_other_merging: bool,
+}
+
+/// A batch whose images are in slots.
+struct Published {
+    batch: Vec<Merging>,
+    /// How many pages of the list are dealt with, including those that have nothing to merge.
+    taken: usize,
+    is_other_merging: bool,
+}
+
+/// The merge of one page.
+struct Merging {
+    page_number: u32,
+    first: Extent,
+    slot: u32,
+    /// The image in the slot is the page after this transaction.
+    upto: u64,
+}
+
+impl Store {
+    /// Merges pages, in batches of as many as there are slots. The merges are durable on return. Returns how many pages were
+    /// merged.
+    pub(super) fn merge(
+        &self,
+        file: &dyn DatabaseFile,
+        pages: &[u32],
+        cause: Cause,
+    ) -> Result<Merged, LogError> {
+        // Pages whose merge has begun come first, because other pages may need their slots.
+        let mut pages = pages.to_vec();
+        let has_slot = |page: &u32| {
+            let first = self.area.find_chain(*page).ok().flatten();
+            first.is_some_and(|first| self.area.state(first, State::Slot) != 0)
+        };
+        pages.sort_by_cached_key(|page| !has_slot(page));
+        let mut left = pages.as_slice();
+        let mut merged = Merged::default();
+        while !left.is_empty() {
+            let Published { batch, taken, is_other_merging } = self.publish(file, left, cause)?;
+            merged.is_other_merging |= is_other_merging;
+            if taken == 0 {
+                break;
+            }
+            left = &left[taken..];
+            let written = self.write_batch(file, &batch, cause);
+            self.retire_batch(&batch, written.is_ok(), cause)?;
+            written?;
+            merged.pages += batch.len();
+        }
+        Ok(merged)
+    }
+
+    /// Whether three quarters of the log's space are in use.
+    fn is_short(&self) -> bool {
+        let (used, limit) = self.area.fill(&self.words);
+        used / 3 >= limit / 4
+    }
+
+    /// Merges the pages whose logs are full. If there is little room, it also merges the pages that were logged least recently.
+    pub(super) fn tidy(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
+        if self.words.take(DUE) != 0 {
+            let mut full = self.area.all_chains()?;
+            full.retain(|(_, first)| self.is_full(*first));
+            let pages: Vec<u32> = full.into_iter().map(|(page_number, _)| page_number).collect();
+            let merged = self.merge(file, &pages, Cause::Full);
+            if merged.as_ref().map_or(true, |merged| merged.pages < pages.len()) {
+                self.words.store(DUE, 1);
+            }
+            merged?;
+        }
+        if self.is_short() {
+            self.relieve(file, Cause::Room)?;
+        }
+        Ok(())
+    }
+
+    fn is_full(&self, first: Extent) -> bool {
+        let slot = self.area.state(first, State::Slot);
+        self.area.state(first, State::Bytes) >= self.full_bytes || slot != 0
+    }
+
+    /// Merges pages as far as they are home, the least recently logged first, until half of the space is free. Returns how many
+    /// pages were merged.
+    pub(super) fn relieve(&self, file: &dyn DatabaseFile, cause: Cause) -> Result<Merged, LogError> {
+        let mut pages = Vec::new();
+        for (page_number, first) in self.area.all_chains()? {
+            // Chains that a merge removes completely come first.
+            pages.push((self.is_ahead(first), self.area.state(first, State::Last), page_number));
+        }
+        pages.sort_unstable();
+        let mut merged = Merged::default();
+        let slots = self.area.geometry.slots as usize;
+        for batch in pages.chunks(slots.min(64)) {
+            let (used, limit) = self.area.fill(&self.words);
+            if used <= limit / 2 && merged.pages > 0 {
+                break;
+            }
+            let batch: Vec<u32> = batch.iter().map(|(_, _, page_number)| *page_number).collect();
+            let found = self.merge(file, &batch, cause)?;
+            merged.pages += found.pages;
+            merged.is_other_merging |= found.is_other_merging;
+        }
+        Ok(merged)
+    }
+
+    /// Step 1, for as many of these pages as there are free slots.
+    fn publish(&self, file: &dyn DatabaseFile, pages: &[u32], cause: Cause) -> Result<Published, LogError> {
+        let turn = self.lock()?;
+        let mut stored = Vec::new();
+        let published = self.store_images(file, pages, cause, &mut stored).and_then(|published| {
+            let upto = published.batch.iter().map(|merging| merging.upto).max().unwrap_or(0);
+            let is_kept = cause != Cause::Closing && self.loses_a_follower(upto)?;
+            Ok(if is_kept { Published { batch: Vec::new(), ..published } } else { published })
+        });
+        if published.as_ref().map_or(true, |published| published.batch.is_empty()) {
+            // After a crash, a slot that no chain names would pass for the image of its page.
+            self.erase_slots(stored.into_iter());
+            return published;
+        }
+        let published = published?;
+        self.area.nvm.fence();
+        for merging in &published.batch {
+            self.words.own_slot(merging.slot, true);
+            self.area.set_state(merging.first, State::Slot, u64::from(merging.slot) + 1);
+        }
+        self.words.add(EPOCH, 1);
+        drop(turn);
+        Ok(published)
+    }
+
+    /// Stores images in slots, and adds the slots' numbers to `stored`. Flushes what it stores, but does not fence.
+    fn store_images(
+        &self,
+        file: &dyn DatabaseFile,
+        pages: &[u32],
+        cause: Cause,
+        stored: &mut Vec<u32>,
+    ) -> Result<Published, LogError> {
+        let mut free = self.free_slots();
+        let (mut batch, mut taken, mut is_other_merging) = (Vec::new(), 0, false);
+        let mut chain = Chain::default();
+        let mut scratch = Scratch::default();
+        let mut image = vec![0; self.page_bytes as usize];
+        // When the log is drained, no follower is left that needs the older versions.
+        let limit = if cause == Cause::Closing { u64::MAX } else { self.merge_limit()? };
+        for &page_number in pages {
+            if self.area.load_chain(page_number, &mut chain)?
+                && let Some(first) = chain.extents.first().copied()
+            {
+                let upto = self.home_position(chain.home).min(limit);
+                match chain.slot {
+                    Some(slot) if self.is_merged_by_another(slot)? => is_other_merging = true,
+                    Some(slot) => {
+                        let upto = self.slot_header(slot)?.transaction;
+                        batch.push(Merging { page_number, first, slot, upto });
+                    }
+                    None if upto <= chain.merged || upto < self.first_transaction(&chain)? => {}
+                    None => {
+                        let Some(slot) = free.pop() else {
+                            is_other_merging |= batch.is_empty();
+                            break;
+                        };
+                        self.read(file, page_number, AsOf::Transaction(upto), &mut image, &mut scratch)?;
+                        stored.push(slot);
+                        self.store_image(slot, SlotHeader { page_number, transaction: upto }, &image);
+                        batch.push(Merging { page_number, first, slot, upto });
+                    }
+                }
+            }
+            taken += 1;
+        }
+        Ok(Published { batch, taken, is_other_merging })
+    }
+
+    fn is_merged_by_another(&self, slot: u32) -> Result<bool, LogError> {
+        self.words.is_merged_by_another(slot).map_err(|source| self.area.medium(source))
+    }
+
+    /// Whether a page has records, or an image in a slot, that a merge still has to write home.
+    pub(super) fn has_to_merge(&self, page_number: u32) -> Result<bool, LogError> {
+        let mut chain = Chain::default();
+        if !self.area.load_chain(page_number, &mut chain)? {
+            return Ok(false);
+        }
+        let upto = self.home_position(chain.home);
+        Ok(chain.slot.is_some() || upto > chain.merged && upto >= self.first_transaction(&chain)?)
+    }
+
+    /// The transaction of the first record of a chain.
+    fn first_transaction(&self, chain: &Chain) -> Result<u64, LogError> {
+        let first = Walk::new(&self.area, &chain.extents, self.page_bytes).next()?;
+        Ok(first.map_or(u64::MAX, |record| record.transaction))
+    }
+
+    pub(super) fn free_slots(&self) -> Vec<u32> {
+        let is_free = |slot: &u32| self.area.nvm.load_u64(self.area.geometry.slot_offset(*slot)) == 0;
+        (0..self.area.geometry.slots).rev().filter(is_free).collect()
+    }
+
+    /// Frees slots; durable on return. No chain names them, or the records that their images replace are erased.
+    pub(super) fn erase_slots(&self, slots: impl Iterator<Item = u32>) {
+        for slot in slots {
+            let at = self.area.geometry.slot_offset(slot);
+            self.area.nvm.store_u64(at, 0);
+            self.area.nvm.flush(at, 8);
+        }
+        self.area.nvm.fence();
+    }
+
+    fn store_image(&self, slot: u32, header: SlotHeader, image: &[u8]) {
+        let at = self.area.geometry.slot_offset(slot);
+        let head = header.encode(self.area.id, image);
+        self.area.nvm.store(at + SLOT_HEADER_BYTES, image);
+        self.area.nvm.store(at + 8, &head[8..]);
+        self.area.nvm.store(at, &head[..8]);
+        self.area.nvm.flush(at, SLOT_HEADER_BYTES + image.len() as u64);
+    }
+
+    /// Announces that transactions up to `upto` can no longer be read one by one. Returns whether a follower has pinned one of
+    /// them meanwhile. No pin is missed, because a follower stores its pin first and then checks what is announced.
+    fn loses_a_follower(&self, upto: u64) -> Result<bool, LogError> {
+        if upto > self.words.load(LOST) {
+            self.words.store(LOST, upto);
+        }
+        Ok(upto > self.merge_limit()?)
+    }
+
+    /// The transaction beyond which no page may be merged. Transactions that a follower has pinned are kept for it, unless the
+    /// log is nearly full.
+    fn merge_limit(&self) -> Result<u64, LogError> {
+        let Some(pins) = &self.pins else { return Ok(u64::MAX) };
+        let Some(pinned) = pins.oldest().map_err(|source| self.area.medium(source))? else {
+            return Ok(u64::MAX);
+        };
+        if !self.is_short() {
+            return Ok(pinned);
+        }
+        self.words.store(LOST, self.words.load(SEALED));
+        Ok(u64::MAX)
+    }
+
+    /// Step 2.
+    fn write_batch(&self, file: &dyn DatabaseFile, batch: &[Merging], cause: Cause) -> Result<(), LogError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let mut image = vec![0; self.page_bytes as usize];
+        let pages = self.home_pages(file)?;
+        for merging in batch {
+            // This writes pages beyond the end of the database too. The database may grow again by pages that SQLite does not
+            // write, and later records of them are changes of what the file holds. When the log is drained, the file is cut
+            // instead.
+            if cause == Cause::Closing && u64::from(merging.page_number) > pages {
+                continue;
+            }
+            self.read_slot(merging.slot, &mut image)?;
+            if merging.page_number == 1 {
+                home::write_past_guard(file, &image, 0)?;
+            } else {
+                file.write(&image, self.page_offset(merging.page_number))?;
+            }
+        }
+        file.sync()
+    }
+
+    /// Step 3. After a failed write, this only gives up the ownership of the batch's slots.
+    fn retire_batch(&self, batch: &[Merging], written: bool, cause: Cause) -> Result<(), LogError> {
+        let retired = if written { self.detach_batch(batch, cause) } else { Ok(false) };
+        // Whatever the outcome, no process owns the slots any more.
+        batch.iter().for_each(|merging| self.words.own_slot(merging.slot, false));
+        if !matches!(retired, Ok(true)) {
+            self.words.store(DUE, 1);
+        }
+        retired.map(|_| ())
+    }
+
+    fn detach_batch(&self, batch: &[Merging], cause: Cause) -> Result<bool, LogError> {
+        let turn = self.lock()?;
+        let mut done = Vec::new();
+        for merging in batch {
+            match self.detach(&turn, merging) {
+                Ok(change) => done.push(change),
+                Err(error) => {
+                    self.undo_relocations(&turn, &done);
+                    return Err(error);
+                }
+            }
+        }
+        self.area.nvm.fence();
+        let mut gone = Vec::new();
+        for (merging, change) in batch.iter().zip(&done) {
+            self.area.replace(merging, change)?;
+            if let Detached::Replaced { old, .. } = change {
+                gone.extend_from_slice(old);
+            }
+        }
+        self.words.add(EPOCH, 1);
+        gone.iter().for_each(|extent| self.area.erase_header(*extent));
+        self.area.nvm.fence();
+        self.erase_slots(batch.iter().map(|merging| merging.slot));
+        gone.into_iter().for_each(|extent| self.area.give_back(&self.words, &turn, extent));
+        self.words.add(cause.counter(), batch.len() as u64);
+        Ok(true)
+    }
+
+    /// Frees new log sectors that are in no chain yet. Recovery would take them for the newest logs of their pages.
+    fn undo_relocations(&self, turn: &Turn<'_>, done: &[Detached]) {
+        let new = done.iter().filter_map(|change| match change {
+            Detached::Replaced { new, .. } => *new,
+            Detached::Noted => None,
+        });
+        let new: Vec<Extent> = new.collect();
+        new.iter().for_each(|extent| self.area.erase_header(*extent));
+        self.area.nvm.fence();
+        new.into_iter().for_each(|extent| self.area.give_back(&self.words, turn, extent));
+    }
+
+    /// Frees the extents of a chain that is no longer in the page table. Marks all its records as merged, cuts the chain, and
+    /// then frees its extents from the last to the first. So a crash on the way leaves a chain without gaps, and recovery does
+    /// not take the records behind the cut for those of a damaged chain.
+    pub(super) fn drop_extents(&self, turn: &Turn<'_>, extents: &[Extent]) {
+        if let Some(first) = extents.first() {
+            self.set_merged(*first, self.words.load(SEALED));
+            self.area.nvm.fence();
+            self.area.cut(*first, EXTENT_HEADER_BYTES);
+            self.area.nvm.fence();
+        }
+        for extent in extents.iter().rev() {
+            self.area.erase_header(*extent);
+            self.area.nvm.fence();
+            self.area.give_back(&self.words, turn, *extent);
+        }
+    }
+
+    /// Prepares a chain for the end of its merge. Flushes what it stores, but does not fence.
+    fn detach(&self, turn: &Turn<'_>, merging: &Merging) -> Result<Detached, LogError> {
+        let mut chain = Chain::default();
+        let found = self.area.load_chain(merging.page_number, &mut chain)?;
+        if !found || chain.extents.first() != Some(&merging.first) {
+            return Err(LogError::Unexpected("a merge of a page whose log has changed"));
+        }
+        if chain.last <= merging.upto {
+            return Ok(Detached::Replaced { old: chain.extents, new: None });
+        }
+        if let Some(new) = self.relocate(turn, merging, &chain)? {
+            return Ok(Detached::Replaced { old: chain.extents, new: Some(new) });
+        }
+        self.set_merged(merging.first, merging.upto);
+        Ok(Detached::Noted)
+    }
+
+    /// Notes in a chain up to which transaction its records are merged. Flushes, but does not fence.
+    fn set_merged(&self, first: Extent, upto: u64) {
+        let at = self.area.at(first, MERGED_AT as u32);
+        self.area.nvm.store_u64(at, upto);
+        self.area.nvm.flush(at, 8);
+    }
+
+    /// Copies the records that are newer than the merge into a new log sector. `None` if they do not fit into one sector, or if
+    /// no sector is free.
+    fn relocate(
+        &self,
+        turn: &Turn<'_>,
+        merging: &Merging,
+        chain: &Chain,
+    ) -> Result<Option<Extent>, LogError> {
+        let mut walk = Walk::new(&self.area, &chain.extents, self.page_bytes);
+        let (mut kept, mut bytes) = (Vec::new(), 0);
+        while let Some(record) = walk.next()? {
+            if record.transaction > merging.upto {
+                bytes += RECORD_HEADER_BYTES + record.payload_bytes.next_multiple_of(8);
+                kept.push(record);
+            }
+        }
+        let (sectors, _) = self.area.free_counts(&self.words);
+        if sectors == 0 || bytes > self.area.geometry.sector_bytes - EXTENT_HEADER_BYTES {
+            return Ok(None);
+        }
+        // If the file cannot grow, the newer records stay where they are.
+        let Ok(Some(new)) = self.area.take_of(&self.words, turn, false) else { return Ok(None) };
+        self.begin_chain(new);
+        let mut dirty = Vec::new();
+        let mut payload = Vec::new();
+        for record in &kept {
+            walk.payload(record, merging.page_number, &mut payload)?;
+            let (page_number, transaction) = (merging.page_number, record.transaction);
+            let record = NewRecord { page_number, transaction, payload: &payload };
+            self.area.append(&self.words, turn, new, &record, &mut dirty)?;
+        }
+        flush_all(self.area.nvm.as_ref(), &dirty);
+        self.area.nvm.fence();
+        self.area.set_state(new, State::Last, chain.last);
+        self.area.set_state(new, State::Home, chain.home);
+        // The header comes last. From then on the sector is the page's log, because recovery takes the newest log that it
+        // finds.
+        let header =
+            ExtentHeader { page_number: merging.page_number, order: RELOCATED, taken_by: chain.last };
+        self.area.store_header(new, &header, merging.upto);
+        self.area.nvm.flush(self.area.at(new, 0), u64::from(EXTENT_HEADER_BYTES));
+        Ok(Some(new))
+    }
+
+    /// Makes an extent the first one of a chain that has no records yet.
+    pub(super) fn begin_chain(&self, first: Extent) {
+        self.area.set_state(first, State::TailExtent, first.to_link());
+        self.area.set_state(first, State::TailOffset, u64::from(EXTENT_HEADER_BYTES));
+    }
+}
+
+/// What becomes of a chain once its page is merged.
+enum Detached {
+    /// The old extents go. The newer records, if there are any, are in `new`.
+    Replaced { old: Vec<Extent>, new: Option<Extent> },
+    /// The chain stays, and its header says what is merged.
+    Noted,
+}
+
+impl super::area::Area {
+    fn replace(&self, merging: &Merging, change: &Detached) -> Result<(), LogError> {
+        match change {
+            Detached::Replaced { new, .. } => self.replace_chain(merging.page_number, merging.first, *new),
+            Detached::Noted => {
+                self.set_state(merging.first, State::Slot, 0);
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,441 @@
+//! Recovery (SQLite/PPL, section 3.4). It drops what a transaction without a commit has left. Afterwards all pages are home as
+//! of the last commit, and SQLite finds an empty log.
+//!
+//! Recovery reads the headers of all extents, and walks the records of those in use to find the ends of the chains. The cost is
+//! in proportion to the extents, not to the commits since the last recovery.
+
+use duralite_format::FormatError;
+use duralite_format::ppl::{
+    EXTENT_HEADER_BYTES, Extent, ExtentHeader, GROWN_OFFSET, SLOT_HEADER_BYTES, SlotHeader,
+    TRANSACTION_BYTES, TRANSACTIONS, TransactionKind, TransactionRecord,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::area::{Area, State};
+use super::chain::{RELOCATED, Walk};
+use super::pages::Chain;
+use super::store::Store;
+use super::words::{
+    DB_PAGES, DUE, FRAMES_END, FRAMES_LAST, FREE_PIECE, FREE_SECTOR, GENERATION, OPEN, PIECES_USED, SEALED,
+    SECTORS_USED, Turn, UNDO_END, UNDO_LAST,
+};
+use crate::LogError;
+
+/// What a scan has found in a log.
+#[derive(Default)]
+pub(super) struct Scanned {
+    /// For each page, its chain and the place where the chain ends.
+    pub(super) chains: FxHashMap<u32, (Chain, End)>,
+    /// Extents in no chain whose headers are not erased.
+    pub(super) litter: Vec<Extent>,
+    /// Slots that are not erased and whose images do not count.
+    pub(super) stale_slots: Vec<u32>,
+}
+
+/// Where a chain ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct End {
+    /// Index of the extent in the chain, and offset in it.
+    pub(super) at: (usize, u32),
+    /// Bytes of records.
+    pub(super) bytes: u64,
+}
+
+/// The newest commit in the transaction log; number 0 if there is none.
+pub(super) fn last_commit(area: &Area) -> Result<TransactionRecord, LogError> {
+    let mut newest = TransactionRecord {
+        number: 0,
+        kind: TransactionKind::Commit,
+        db_pages: 0,
+        time_ms: 0,
+        retired: false,
+    };
+    for place in 0..TRANSACTIONS {
+        let at = TransactionRecord::offset(place);
+        let mut bytes = [0; TRANSACTION_BYTES];
+        area.nvm.read(at, &mut bytes);
+        let found = TransactionRecord::decode(&bytes, area.id, place);
+        let found = found.map_err(|what| LogError::Corrupt { offset: at, what })?;
+        if let Some(found) = found.filter(|found| found.kind == TransactionKind::Commit)
+            && found.number > newest.number
+        {
+            newest = found;
+        }
+    }
+    Ok(newest)
+}
+
+/// The extents of a page, before they are put together to a chain.
+#[derive(Default)]
+struct Parts {
+    /// First extents: the transaction that took it, up to where it is merged, the extent, and whether it is relocated.
+    firsts: Vec<(u64, u64, Extent, bool)>,
+    /// The other extents: the order, the transaction that took it, and the extent.
+    others: Vec<(u32, u64, Extent)>,
+}
+
+impl Parts {
+    /// The extents from the first one on, up to the first one that is missing.
+    fn prefix(&self) -> Vec<Extent> {
+        let Some((_, _, first, _)) = self.firsts.iter().max() else { return Vec::new() };
+        let mut others = self.others.clone();
+        others.sort_unstable();
+        let mut extents = vec![*first];
+        for (order, _, extent) in others {
+            if order as usize == extents.len() {
+                extents.push(extent);
+            }
+        }
+        extents
+    }
+}
+
+/// A page whose chain is damaged, the error, and the intact part of the chain from its beginning.
+type DamagedChain = (u32, LogError, Chain);
+
+/// Reads all extents and slots. Stores nothing.
+pub(super) fn scan(
+    area: &Area,
+    page_bytes: u32,
+    committed: u64,
+    is_other: impl Fn(Extent) -> bool,
+) -> Result<Scanned, LogError> {
+    scan_all(area, page_bytes, committed, is_other, &mut |(_, error, _)| Err(error))
+}
+
+/// Reads all extents and slots of a log whose chains may be damaged. Stores nothing.
+///
+/// # Errors
+/// Damaged chains are no error here: they are returned.
+pub(super) fn scan_damaged(
+    area: &Area,
+    page_bytes: u32,
+    committed: u64,
+) -> Result<(Scanned, Vec<DamagedChain>), LogError> {
+    let mut damaged = Vec::new();
+    let scanned = scan_all(area, page_bytes, committed, |_| false, &mut |chain| {
+        damaged.push(chain);
+        Ok(())
+    })?;
+    Ok((scanned, damaged))
+}
+
+fn scan_all(
+    area: &Area,
+    page_bytes: u32,
+    committed: u64,
+    is_other: impl Fn(Extent) -> bool,
+    on_damage: &mut dyn FnMut(DamagedChain) -> Result<(), LogError>,
+) -> Result<Scanned, LogError> {
+    let mut scanned = Scanned::default();
+    let mut parts: FxHashMap<u32, Parts> = FxHashMap::default();
+    for extent in (0..area.chunks()).flat_map(|chunk| area.geometry.extents_of(chunk)) {
+        if is_other(extent) {
+            continue;
+        }
+        match area.header(extent) {
+            Some(header) if header.taken_by <= committed => {
+                let parts = parts.entry(header.page_number).or_default();
+                let ExtentHeader { order, taken_by, .. } = header;
+                match order & !RELOCATED {
+                    0 => parts.firsts.push((taken_by, area.merged(extent), extent, order == RELOCATED)),
+                    order => parts.others.push((order, taken_by, extent)),
+                }
+            }
+            _ if area.nvm.load_u64(area.at(extent, 0)) != 0 => scanned.litter.push(extent),
+            _ => {}
+        }
+    }
+    let slots = scan_slots(area, page_bytes, &mut scanned.stale_slots);
+    for (page_number, parts) in parts {
+        let slot = slots.get(&page_number).copied();
+        let prefix = parts.prefix();
+        let mut refuse = |error, extents: Vec<Extent>| {
+            let merged = extents.first().map_or(0, |first| area.merged(*first));
+            let slot = slot.map(|(slot, _)| slot);
+            on_damage((page_number, error, Chain { extents, last: 0, home: committed, merged, slot }))
+        };
+        let extents = match put_together(area, page_number, parts, slot, &mut scanned.litter) {
+            Ok(Some(extents)) => extents,
+            Ok(None) => continue,
+            Err(error) => {
+                refuse(error, prefix)?;
+                continue;
+            }
+        };
+        let walked = match walk(area, (page_number, page_bytes), committed, &extents, slot) {
+            Ok(walked) => walked,
+            Err(error) => {
+                refuse(error, extents)?;
+                continue;
+            }
+        };
+        match walked {
+            // The scan has no record and no slot for the page, so all of the page is on flash.
+            Some((_, end)) if end.bytes == 0 && slot.is_none() => scanned.litter.extend(extents),
+            None => scanned.litter.extend(extents),
+            Some((mut chain, end)) => {
+                // A chain that was being dropped ends before its last extents.
+                scanned.litter.extend(chain.extents.drain(end.at.0 + 1..));
+                scanned.chains.insert(page_number, (chain, end));
+            }
+        }
+    }
+    // A page without records is on flash completely.
+    let unused = slots.iter().filter(|(page, _)| !scanned.chains.contains_key(page));
+    scanned.stale_slots.extend(unused.map(|(_, slot)| slot.0));
+    Ok(scanned)
+}
+
+/// The slots that hold an image: for each page, the slot and the transaction after which the image is.
+fn scan_slots(area: &Area, page_bytes: u32, stale: &mut Vec<u32>) -> FxHashMap<u32, (u32, u64)> {
+    let mut slots: FxHashMap<u32, (u32, u64)> = FxHashMap::default();
+    let mut bytes = vec![0; SLOT_HEADER_BYTES as usize + page_bytes as usize];
+    for slot in 0..area.geometry.slots {
+        let at = area.geometry.slot_offset(slot);
+        if area.nvm.load_u64(at) == 0 {
+            continue;
+        }
+        area.nvm.read(at, &mut bytes);
+        let (head, image) = bytes.split_at(SLOT_HEADER_BYTES as usize);
+        match SlotHeader::decode(head, area.id, image) {
+            Some(SlotHeader { page_number, transaction }) => {
+                // Of two images of a page, the older one was not erased.
+                let newest = slots.entry(page_number).or_insert((slot, transaction));
+                if *newest != (slot, transaction) {
+                    let older = if newest.1 < transaction {
+                        std::mem::replace(newest, (slot, transaction)).0
+                    } else {
+                        slot
+                    };
+                    stale.push(older);
+                }
+            }
+            None => stale.push(slot),
+        }
+    }
+    slots
+}
+
+/// The extents of a page's chain, in order; `None` if all of them are leftovers of a complete merge.
+fn put_together(
+    area: &Area,
+    page_number: u32,
+    mut parts: Parts,
+    slot: Option<(u32, u64)>,
+    litter: &mut Vec<Extent>,
+) -> Result<Option<Vec<Extent>>, LogError> {
+    parts.firsts.sort_unstable();
+    parts.others.sort_unstable();
+    let first = parts.firsts.pop();
+    litter.extend(parts.firsts.iter().map(|(_, _, extent, _)| *extent));
+    let Some((taken_by, _, first, is_relocated)) = first else {
+        litter.extend(parts.others.iter().map(|(_, _, extent)| *extent));
+        return if slot.is_some() { Ok(None) } else { Err(incomplete(area, page_number)) };
+    };
+    let mut extents = vec![first];
+    let mut is_complete = true;
+    for (order, taken, extent) in parts.others {
+        if is_relocated && taken <= taken_by {
+            litter.push(extent);
+            continue;
+        }
+        is_complete &= order as usize == extents.len();
+        extents.push(extent);
+    }
+    if is_complete {
+        return Ok(Some(extents));
+    }
+    if slot.is_none() {
+        return Err(incomplete(area, page_number));
+    }
+    litter.extend_from_slice(&extents);
+    Ok(None)
+}
+
+fn incomplete(area: &Area, page_number: u32) -> LogError {
+    let offset = area.geometry.bucket_offset(page_number);
+    LogError::Corrupt { offset, what: FormatError::Damaged { what: "a page's log" } }
+}
+
+/// Finds the end of a chain, which is behind the last record of a committed transaction. Refuses a chain in which zeros have
+/// cut off a later record. `None` if the chain has lost its end after a complete merge, and the slot has everything in it.
+fn walk(
+    area: &Area,
+    (page_number, page_bytes): (u32, u32),
+    committed: u64,
+    extents: &[Extent],
+    slot: Option<(u32, u64)>,
+) -> Result<Option<(Chain, End)>, LogError> {
+    let merged = extents.first().map_or(0, |first| area.merged(*first));
+    let mut walk = Walk::new(area, extents, page_bytes);
+    let mut end = End { at: walk.position(), bytes: 0 };
+    let mut last = 0;
+    loop {
+        let record = match walk.next() {
+            Ok(Some(record)) if record.transaction <= committed => record,
+            Ok(_) => break,
+            Err(error) => {
+                let torn = walk.transaction_at(end.at);
+                // The record that was being stored may be torn. The records before it are not.
+                if torn.is_some_and(|transaction| transaction > committed) {
+                    break;
+                }
+                let is_merged = |transaction| slot.is_some_and(|(_, upto)| transaction <= upto);
+                return if torn.is_some_and(is_merged) { Ok(None) } else { Err(error) };
+            }
+        };
+        last = record.transaction;
+        end = End { at: walk.position(), bytes: end.bytes + u64::from(record.payload_bytes) + 16 };
+    }
+    let upto = slot.map_or(0, |(_, upto)| upto);
+    if let Some(offset) = walk.behind_end(page_number, (last.max(merged).max(upto), committed)) {
+        let what = FormatError::Damaged { what: "a log record before one that is committed" };
+        return Err(LogError::Corrupt { offset, what });
+    }
+    let slot = slot.map(|(slot, _)| slot);
+    let extents = extents.to_vec();
+    Ok(Some((Chain { extents, last, home: committed, merged, slot }, end)))
+}
+
+impl Store {
+    /// Derives everything that users share from the log, and drops what is not committed. The caller is alone with the log.
+    pub(super) fn recover(&self) -> Result<(), LogError> {
+        let turn = self.words.lock().map_err(|source| self.area.medium(source))?;
+        let turn = turn.ok_or(LogError::Unexpected("a lock in new memory"))?;
+        let last = last_commit(&self.area)?;
+        // The record may be visible without being durable.
+        let at = TransactionRecord::offset(last.number);
+        self.area.nvm.flush(at, TRANSACTION_BYTES as u64);
+        self.words.begin_after(&last);
+        self.rebuild(&turn, last.number, &FxHashSet::default())
+    }
+
+    /// Whether a process died while it stored a transaction. The caller holds the lock.
+    pub(super) fn has_open_transaction(&self) -> bool {
+        self.words.load(OPEN) != 0
+    }
+
+    /// Repairs what a process has left that died while it held the lock.
+    pub(super) fn repair(&self, turn: &Turn<'_>) -> Result<(), LogError> {
+        let open = self.words.load(OPEN);
+        if open != 0 {
+            self.finish_open(open)?;
+        }
+        let mut others = FxHashSet::default();
+        others.extend(self.area.frame_pieces(&self.words)?);
+        self.words.set_rebuilding(true);
+        self.rebuild(turn, self.words.load(SEALED), &others)?;
+        self.words.set_rebuilding(false);
+        self.words.store(OPEN, 0);
+        Ok(())
+    }
+
+    /// Makes a transaction that was being stored visible if it is committed. Otherwise withdraws its frames.
+    fn finish_open(&self, open: u64) -> Result<(), LogError> {
+        let at = TransactionRecord::offset(open);
+        let mut bytes = [0; TRANSACTION_BYTES];
+        self.area.nvm.read(at, &mut bytes);
+        let found = TransactionRecord::decode(&bytes, self.area.id, open % TRANSACTIONS);
+        let found = found.map_err(|what| LogError::Corrupt { offset: at, what })?;
+        if let Some(record) = found.filter(|found| found.number == open)
+            && record.kind == TransactionKind::Commit
+        {
+            self.area.nvm.flush(at, TRANSACTION_BYTES as u64);
+            self.area.nvm.fence();
+            self.words.store(DB_PAGES, u64::from(record.db_pages));
+            self.words.store(SEALED, open);
+            return Ok(());
+        }
+        // The list of frames ends again where it did before the transaction.
+        let last = self.words.load(UNDO_LAST);
+        self.words.store(FRAMES_LAST, last);
+        self.words.store(FRAMES_END, self.words.load(UNDO_END));
+        if last == 0 {
+            self.words.set_first_frames(self.words.load(GENERATION), 0);
+        }
+        Ok(())
+    }
+
+    fn rebuild(&self, turn: &Turn<'_>, committed: u64, others: &FxHashSet<Extent>) -> Result<(), LogError> {
+        let area = &self.area;
+        self.settle_doubtful();
+        let scanned = scan(area, self.page_bytes, committed, |extent| others.contains(&extent))?;
+        scanned.litter.iter().for_each(|extent| area.erase_header(*extent));
+        // A slot stands in for the rest of its page's log, so it stays until that rest is erased.
+        area.nvm.fence();
+        self.erase_slots(scanned.stale_slots.iter().copied());
+        for (chain, end) in scanned.chains.values() {
+            if let Some(extent) = chain.extents.get(end.at.0) {
+                area.cut(*extent, end.at.1);
+            }
+        }
+        area.nvm.fence();
+        for bucket in 0..u64::from(area.geometry.buckets) {
+            area.nvm.store_u64(area.geometry.buckets_offset + 8 * bucket, 0);
+        }
+        let mut used: FxHashSet<Extent> = others.clone();
+        for (page_number, (chain, end)) in &scanned.chains {
+            used.extend(chain.extents.iter().copied());
+            self.enter_scanned(*page_number, chain, end);
+        }
+        for word in [FREE_SECTOR, FREE_PIECE] {
+            self.words.store(word, 0);
+        }
+        let (mut sectors, mut pieces) = (0, 0);
+        for chunk in (0..area.chunks()).rev() {
+            let extents: Vec<Extent> = area.geometry.extents_of(chunk).collect();
+            for extent in extents.into_iter().rev() {
+                match (used.contains(&extent), extent.is_piece()) {
+                    (false, _) => area.put_free(&self.words, turn, extent),
+                    (true, false) => sectors += 1,
+                    (true, true) => pieces += 1,
+                }
+            }
+        }
+        self.words.store(SECTORS_USED, sectors);
+        self.words.store(PIECES_USED, pieces);
+        self.words.store(DUE, 1);
+        Ok(())
+    }
+
+    /// Makes durable what is visible, whether stored or erased. A process may have died after it stored a word and before it
+    /// flushed the word, and the next steps of recovery rely on such words.
+    fn settle_doubtful(&self) {
+        let (nvm, geometry) = (&self.area.nvm, &self.area.geometry);
+        nvm.flush(GROWN_OFFSET, 8);
+        for extent in (0..self.area.chunks()).flat_map(|chunk| geometry.extents_of(chunk)) {
+            nvm.flush(geometry.extent_offset(extent), u64::from(EXTENT_HEADER_BYTES));
+        }
+        for slot in 0..geometry.slots {
+            let at = geometry.slot_offset(slot);
+            nvm.flush(at, if nvm.load_u64(at) == 0 { 8 } else { geometry.slot_bytes });
+        }
+        nvm.fence();
+    }
+
+    /// Puts a chain that the scan has found into the page table.
+    fn enter_scanned(&self, page_number: u32, chain: &Chain, end: &End) {
+        let area = &self.area;
+        let Some(&first) = chain.extents.first() else { return };
+        let was = area.state(first, State::Home);
+        let links = chain.extents.iter().skip(1).map(|extent| extent.to_link()).chain([0]);
+        for (extent, next) in chain.extents.iter().zip(links) {
+            area.set_state(*extent, State::Next, next);
+        }
+        let tail = chain.extents.get(end.at.0).copied().unwrap_or(first);
+        let slot = chain.slot.map_or(0, |slot| u64::from(slot) + 1);
+        let home = was.min(chain.home);
+        for (state, value) in [
+            (State::Last, chain.last),
+            (State::Home, home),
+            (State::Slot, slot),
+            (State::TailExtent, tail.to_link()),
+            (State::TailOffset, u64::from(end.at.1.max(EXTENT_HEADER_BYTES))),
+            (State::Bytes, end.bytes),
+        ] {
+            area.set_state(first, state, value);
+        }
+        area.enter_chain(page_number, first);
+    }
+}

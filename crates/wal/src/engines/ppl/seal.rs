@@ -1,0 +1,184 @@
+//! Committing changes. Each change becomes a record in its page's log, the writer flushes all records, and one word of the
+//! transaction log commits them (SQLite/PPL, sections 3.2, log writer, and 3.3.3).
+
+use std::time::Duration;
+
+use duralite_format::page_change::{self, ChangeKind};
+use duralite_format::ppl::{Extent, ExtentHeader, TransactionKind, TransactionRecord};
+
+use super::area::State;
+use super::chain::NewRecord;
+use super::frames::Entry;
+use super::merge::{Cause, Merged};
+use super::need::Need;
+use super::store::{Counts, Store};
+use super::words::{DB_PAGES, DUE, FRAMES, OPEN, SEALED, Turn, UNDO_END, UNDO_LAST};
+use crate::LogError;
+use crate::engine::home::DatabaseFile;
+use crate::shared::log_memory::flush_all;
+
+/// SQLite's code for a full disk.
+const FULL: i32 = 13;
+/// How long a writer sleeps between two attempts to find room, and how many attempts it makes. It waits for a checkpoint that
+/// another process may be making, and longer for another process's merges.
+const WAIT: Duration = Duration::from_millis(1);
+const FEW_WAITS: u32 = 250;
+const MOST_WAITS: u32 = 5000;
+
+/// A transaction's change of a page.
+#[derive(Debug, Clone)]
+pub(super) struct Change {
+    pub(super) page_number: u32,
+    pub(super) payload: Vec<u8>,
+}
+
+/// Buffers that sealing reuses.
+#[derive(Default)]
+pub(super) struct Buffers {
+    /// The ranges that have to be flushed.
+    dirty: Vec<(u64, u64)>,
+    chains: Vec<Extent>,
+}
+
+/// What one call seals.
+pub(super) struct Sealing<'a> {
+    pub(super) changes: &'a [Change],
+    pub(super) entry: Entry,
+    pub(super) retired: bool,
+}
+
+impl Store {
+    /// The extents that the changes and their transaction's entry need.
+    fn need(&self, changes: &[Change], frames: usize) -> Result<Need, LogError> {
+        let mut need = Need { sectors: 0, pieces: Entry::pieces(frames) };
+        for change in changes {
+            let chain = self.area.find_chain(change.page_number)?;
+            need.add(self.area.need(chain, change.payload.len() as u32)?);
+        }
+        Ok(need)
+    }
+
+    /// Takes the lock once there is room for the changes. Merges pages if that is necessary.
+    pub(super) fn lock_for(
+        &self,
+        file: &dyn DatabaseFile,
+        changes: &[Change],
+        frames: usize,
+    ) -> Result<Turn<'_>, LogError> {
+        let mut waits = 0;
+        loop {
+            let turn = self.lock()?;
+            let need = self.need(changes, frames)?;
+            let (sectors, pieces) = self.area.free_counts(&self.words);
+            if let Some(need) = need.within(sectors, pieces, self.area.geometry.sector_bytes) {
+                self.area.back(&self.words, &turn, need)?;
+                return Ok(turn);
+            }
+            drop(turn);
+            let relieved = match self.relieve(file, Cause::Room) {
+                // The disk is too full for merged pages. The log is unchanged, and it is full too.
+                Err(LogError::BaseVfs { code, .. }) if code & 0xff == FULL => Merged::default(),
+                relieved => relieved?,
+            };
+            if relieved.pages > 0 {
+                continue;
+            }
+            waits += 1;
+            if waits < if relieved.is_other_merging { MOST_WAITS } else { FEW_WAITS } {
+                std::thread::sleep(WAIT);
+            } else {
+                let (_, limit_bytes) = self.area.fill(&self.words);
+                return Err(LogError::LimitReached { limit_bytes });
+            }
+        }
+    }
+
+    /// Stores the changes of a transaction and commits it. Durable and visible on return. The caller has made sure that there
+    /// is room.
+    pub(super) fn seal(
+        &self,
+        turn: &Turn<'_>,
+        sealing: &Sealing<'_>,
+        buffers: &mut Buffers,
+    ) -> Result<(), LogError> {
+        let Sealing { changes, entry, retired } = sealing;
+        let nvm = &self.area.nvm;
+        let Entry { number, db_pages, time_ms, .. } = *entry;
+        let (last, end) = self.words.last_frames();
+        self.words.store(UNDO_LAST, last);
+        self.words.store(UNDO_END, end);
+        self.words.store(OPEN, number);
+        let Buffers { dirty, chains } = buffers;
+        dirty.clear();
+        chains.clear();
+        for change in *changes {
+            let first = self.chain_for(turn, change.page_number, number)?;
+            let record =
+                NewRecord { page_number: change.page_number, transaction: number, payload: &change.payload };
+            self.area.append(&self.words, turn, first, &record, dirty)?;
+            if self.area.state(first, State::Bytes) >= self.full_bytes {
+                self.words.store(DUE, 1);
+            }
+            chains.push(first);
+        }
+        self.area.append_entry(&self.words, turn, entry)?;
+        let kind = TransactionKind::Begin;
+        let begun = TransactionRecord { number, kind, db_pages, time_ms, retired: *retired };
+        let at = TransactionRecord::offset(number);
+        let bytes = begun.encode(self.area.id);
+        // In this order, a torn record never carries the mark of the transaction that had the place before.
+        let mark = TransactionRecord::mark_offset(number);
+        nvm.store_u64(mark, 0);
+        nvm.store(at + 16, &bytes[16..]);
+        nvm.store_u64(at, number);
+        nvm.store_u64(mark, kind.mark(self.area.id, number));
+        dirty.push((at, at + bytes.len() as u64));
+        flush_all(nvm.as_ref(), dirty);
+        nvm.fence();
+        nvm.store_u64(mark, TransactionKind::Commit.mark(self.area.id, number));
+        nvm.flush(mark, 8);
+        nvm.fence();
+        for first in &*chains {
+            self.area.set_state(*first, State::Last, number);
+        }
+        self.words.store(DB_PAGES, u64::from(db_pages));
+        self.words.add(FRAMES, entry.pages.len() as u64);
+        self.words.store(SEALED, number);
+        self.words.store(OPEN, 0);
+        let counts = &self.counts;
+        Counts::add(&counts.commits, 1);
+        Counts::add(&counts.frames, entry.pages.len() as u64);
+        for change in *changes {
+            let kind = page_change::kind(&change.payload).unwrap_or(ChangeKind::Whole);
+            Counts::add(&counts.records[kind as usize], 1);
+            Counts::add(&counts.record_bytes, change.payload.len() as u64);
+        }
+        Ok(())
+    }
+
+    /// The first extent of a page's chain. Begins a chain if the page has none.
+    fn chain_for(&self, turn: &Turn<'_>, page_number: u32, number: u64) -> Result<Extent, LogError> {
+        if let Some(first) = self.area.find_chain(page_number)? {
+            return Ok(first);
+        }
+        let first = self
+            .area
+            .take(&self.words, turn, false)?
+            .ok_or(LogError::Unexpected("a page for which there is no room"))?;
+        let header = ExtentHeader { page_number, order: 0, taken_by: number };
+        self.area.store_header(first, &header, 0);
+        // The header is flushed with the first record, which begins in the same line.
+        self.begin_chain(first);
+        self.area.enter_chain(page_number, first);
+        Ok(first)
+    }
+
+    /// Whether a page is beyond the end of the database after the newest commit. Anything found there is from an earlier time.
+    pub(super) fn is_new(&self, file: &dyn DatabaseFile, page_number: u32) -> Result<bool, LogError> {
+        let pages = match self.words.load(DB_PAGES) {
+            0 => self.home_pages(file)?,
+            pages => pages,
+        };
+        Ok(u64::from(page_number) > pages)
+    }
+}

@@ -1,0 +1,261 @@
+//! The pages of a database whose newest records are in a log. All users of the log, and its home, build on this module.
+//!
+//! A page after a transaction is a base image with the page's records up to that transaction applied. The base is the page on
+//! flash, or the image in a slot while the page is being merged (SQLite/PPL, section 3.2, log roller). Readers take no lock: a
+//! reader compares the epoch before and after its read, and reads again if the epoch has changed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use duralite_format::guard::{self, JournalKind};
+use duralite_format::page_change::{self, ChangeKind};
+use duralite_format::ppl::{Extent, SLOT_HEADER_BYTES, SlotHeader};
+
+use super::area::{Area, State};
+use super::chain::{Record, Walk};
+use super::pages::{Chain, Pages};
+use super::recent::Recent;
+use super::words::{FLOOR, HOME_PAGES, Turn, Words};
+use crate::LogError;
+use crate::engine::home::DatabaseFile;
+use crate::shared::pins::Pins;
+
+/// How often a reader tries before it yields the processor to others, and before it gives up.
+const SPINS: u32 = 100;
+const LAST_TRY: u32 = 1 << 20;
+
+/// A log that this process has open.
+pub(super) struct Store {
+    pub(super) area: Area,
+    pub(super) words: Words,
+    pub(super) pages: Pages,
+    pub(super) page_bytes: u32,
+    /// The pins of followers, if the log can have followers.
+    pub(super) pins: Option<Pins>,
+    /// A page with this many bytes of records is due for a merge.
+    pub(super) full_bytes: u64,
+    pub(super) recent: Recent,
+    pub(super) counts: Counts,
+}
+
+/// Metrics of what this process has done.
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) commits: AtomicU64,
+    pub(super) frames: AtomicU64,
+    pub(super) generations: AtomicU64,
+    /// Records stored, by kind.
+    pub(super) records: [AtomicU64; 4],
+    pub(super) record_bytes: AtomicU64,
+    /// Pages that were read and had records, and the time that applying their records took.
+    pub(super) rolled_pages: AtomicU64,
+    pub(super) rolled_ns: AtomicU64,
+    pub(super) read_pages: AtomicU64,
+}
+
+impl Counts {
+    pub(super) fn add(counter: &AtomicU64, count: u64) {
+        counter.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+/// Which version of a page a reader wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AsOf {
+    /// The version that the home shows.
+    Home,
+    /// The version after a transaction, or the oldest later version that the log still has.
+    Transaction(u64),
+}
+
+/// A reader's buffers.
+#[derive(Default)]
+pub(super) struct Scratch {
+    chain: Chain,
+    records: Vec<Record>,
+    payload: Vec<u8>,
+}
+
+/// Which version of a page has been read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Version {
+    /// The newest transaction whose change the page has; 0 if the log does not tell.
+    pub(super) transaction: u64,
+    /// Whether the page has a chain. If not, the number does not tell one version from another.
+    pub(super) is_chained: bool,
+}
+
+impl Store {
+    /// Takes the lock of the structure, and repairs what a dead holder has left.
+    pub(super) fn lock(&self) -> Result<Turn<'_>, LogError> {
+        let turn = self.words.lock().map_err(|source| self.area.medium(source))?;
+        let what = "a process was stopped while it changed the log; resume or end that process";
+        let turn = turn.ok_or_else(|| LogError::Busy { path: self.area.path.clone(), what })?;
+        if turn.inherited || self.has_open_transaction() || self.words.epoch().is_none() {
+            self.repair(&turn)?;
+        }
+        Ok(turn)
+    }
+
+    /// How many pages have a log; 0 if the page table cannot be read just now.
+    pub(super) fn logged_pages(&self) -> u64 {
+        match &self.pages {
+            Pages::Scanned(chains) => chains.len() as u64,
+            Pages::Shared => self.area.all_chains().map_or(0, |chains| chains.len() as u64),
+        }
+    }
+
+    /// The offset of a page in the database.
+    pub(super) fn page_offset(&self, page_number: u32) -> u64 {
+        u64::from(page_number.saturating_sub(1)) * u64::from(self.page_bytes)
+    }
+
+    /// The page as it is on flash.
+    pub(super) fn read_flash(
+        &self,
+        file: &dyn DatabaseFile,
+        page_number: u32,
+        page: &mut [u8],
+    ) -> Result<(), LogError> {
+        let count = file.read(page, self.page_offset(page_number))?;
+        page[count..].fill(0);
+        if page_number == 1
+            && page.get(guard::VERSIONS).and_then(JournalKind::of_guard) == Some(JournalKind::Wal)
+        {
+            guard::unmask(0, page);
+        }
+        Ok(())
+    }
+
+    /// The transaction up to which a page is home. `word` is that of the page's chain ([`State::Home`]).
+    pub(super) fn home_position(&self, word: u64) -> u64 {
+        word.max(self.words.load(FLOOR))
+    }
+
+    /// Whether the newest version of a chain's page is not home yet.
+    pub(super) fn is_ahead(&self, first: Extent) -> bool {
+        self.area.state(first, State::Last) > self.home_position(self.area.state(first, State::Home))
+    }
+
+    /// Reads a page into `page`. After an error the contents of `page` are undefined.
+    pub(super) fn read(
+        &self,
+        file: &dyn DatabaseFile,
+        page_number: u32,
+        as_of: AsOf,
+        page: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<Version, LogError> {
+        for tries in 0..LAST_TRY {
+            if let Some(epoch) = self.words.epoch() {
+                let read = self.try_read(file, page_number, as_of, page, scratch);
+                self.words.fence();
+                if self.words.epoch() == Some(epoch) {
+                    return read;
+                }
+            } else if tries % SPINS == SPINS - 1 && !self.words.segment().is_read_only() {
+                // The process that was rebuilding the page table may have died. Taking the lock repairs the table.
+                drop(self.lock()?);
+            }
+            if tries > SPINS {
+                std::thread::yield_now();
+            }
+        }
+        let what = "other processes change the log faster than it can be read";
+        Err(LogError::Busy { path: self.area.path.clone(), what })
+    }
+
+    fn try_read(
+        &self,
+        file: &dyn DatabaseFile,
+        page_number: u32,
+        as_of: AsOf,
+        page: &mut [u8],
+        scratch: &mut Scratch,
+    ) -> Result<Version, LogError> {
+        Counts::add(&self.counts.read_pages, 1);
+        if !self.pages.load(&self.area, page_number, &mut scratch.chain)? {
+            self.read_flash(file, page_number, page)?;
+            return Ok(Version { transaction: 0, is_chained: false });
+        }
+        let chain = &scratch.chain;
+        let upto = match as_of {
+            AsOf::Home => self.home_position(chain.home),
+            AsOf::Transaction(number) => number,
+        };
+        let mut base = chain.merged;
+        let slot = chain.slot;
+        if let Some(slot) = slot {
+            base = base.max(self.slot_header(slot)?.transaction);
+        }
+        let version = self.collect(base, upto, scratch)?;
+        let records = &scratch.records;
+        if !version.is_whole {
+            match slot {
+                Some(slot) => self.read_slot(slot, page)?,
+                None => self.read_flash(file, page_number, page)?,
+            }
+        }
+        if !records.is_empty() {
+            let start = Instant::now();
+            let walk = Walk::new(&self.area, &scratch.chain.extents, self.page_bytes);
+            for record in records {
+                walk.payload(record, page_number, &mut scratch.payload)?;
+                page_change::apply(page, &scratch.payload)
+                    .map_err(|what| LogError::Corrupt { offset: record.at, what })?;
+            }
+            Counts::add(&self.counts.rolled_pages, 1);
+            Counts::add(&self.counts.rolled_ns, start.elapsed().as_nanos() as u64);
+        }
+        Ok(Version { transaction: version.transaction.max(base), is_chained: true })
+    }
+
+    /// Collects in `scratch` the chain's records that make a page as of transaction `upto`, from the last whole image on.
+    fn collect(&self, base: u64, upto: u64, scratch: &mut Scratch) -> Result<Collected, LogError> {
+        let mut walk = Walk::new(&self.area, &scratch.chain.extents, self.page_bytes).upto(upto);
+        let mut found = Collected { transaction: 0, is_whole: false };
+        scratch.records.clear();
+        while let Some(record) = walk.next()? {
+            if record.transaction <= base {
+                continue;
+            }
+            if page_change::kind(&[walk.first_payload_byte(&record)]) == Ok(ChangeKind::Whole) {
+                scratch.records.clear();
+                found.is_whole = true;
+            }
+            found.transaction = record.transaction;
+            scratch.records.push(record);
+        }
+        Ok(found)
+    }
+
+    /// The header of a slot. It is not checked here: recovery checked it, or a live process stored it.
+    pub(super) fn slot_header(&self, slot: u32) -> Result<SlotHeader, LogError> {
+        let at = self.area.geometry.slot_offset(slot);
+        if slot >= self.area.geometry.slots {
+            let what = duralite_format::FormatError::Damaged { what: "the number of a slot" };
+            return Err(LogError::Corrupt { offset: at, what });
+        }
+        let page_number = (self.area.nvm.load_u64(at) & 0xffff_ffff) as u32;
+        Ok(SlotHeader { page_number, transaction: self.area.nvm.load_u64(at + 8) })
+    }
+
+    pub(super) fn read_slot(&self, slot: u32, page: &mut [u8]) -> Result<(), LogError> {
+        self.slot_header(slot)?;
+        self.area.nvm.read(self.area.geometry.slot_offset(slot) + SLOT_HEADER_BYTES, page);
+        Ok(())
+    }
+
+    /// The number of pages in the database as its home shows it.
+    pub(super) fn home_pages(&self, file: &dyn DatabaseFile) -> Result<u64, LogError> {
+        match self.words.load(HOME_PAGES) {
+            0 => Ok(file.size()?.div_ceil(u64::from(self.page_bytes))),
+            pages => Ok(pages),
+        }
+    }
+}
+
+struct Collected {
+    transaction: u64,
+    is_whole: bool,
+}

@@ -1,0 +1,384 @@
+//! Faults found by reading how merges, recovery and processes interleave. Each test provokes one of them.
+#![allow(clippy::unwrap_used)] // a panic is a failed test
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_crashmodel::{Crashes as _, RecordingNvm};
+use duralite_format::ppl::{Extent, SECTORS_PER_CHUNK, Superblock, TRANSACTIONS};
+use duralite_format::{LogHead, LogId};
+use duralite_medium::{LocalSegment, Nvm as _, Segment as _};
+
+use super::words::{OPEN, SEALED, SECTORS_USED};
+use super::{Ppl, PplOptions, SHARED_BYTES};
+use crate::LogError;
+use crate::engine::home::DatabaseFile;
+use crate::engine::prelude::*;
+use crate::engine::{Commit, Engine as _};
+
+const PAGE: usize = 512;
+const PAGES: u32 = 9;
+
+type Meanwhile = Box<dyn FnOnce(&Database)>;
+
+/// A database file in memory. A test can let something else happen while the file is synced.
+#[derive(Default)]
+struct Database {
+    bytes: RefCell<Vec<u8>>,
+    meanwhile: RefCell<Option<Meanwhile>>,
+}
+
+impl DatabaseFile for Database {
+    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
+        let bytes = self.bytes.borrow();
+        let rest = bytes.get(offset as usize..).unwrap_or_default();
+        let count = rest.len().min(buf.len());
+        buf[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+
+    fn write(&self, new: &[u8], offset: u64) -> Result<(), LogError> {
+        let mut bytes = self.bytes.borrow_mut();
+        let end = offset as usize + new.len();
+        let length = bytes.len().max(end);
+        bytes.resize(length, 0);
+        bytes[offset as usize..end].copy_from_slice(new);
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), LogError> {
+        let meanwhile = self.meanwhile.take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile(self);
+        }
+        Ok(())
+    }
+
+    fn size(&self) -> Result<u64, LogError> {
+        Ok(self.bytes.borrow().len() as u64)
+    }
+
+    fn truncate(&self, bytes: u64) -> Result<(), LogError> {
+        self.bytes.borrow_mut().truncate(bytes as usize);
+        Ok(())
+    }
+}
+
+/// A log, with each user in a process of its own.
+struct Rig {
+    nvm: Arc<RecordingNvm>,
+    segment: Arc<LocalSegment>,
+    file: Database,
+}
+
+impl Rig {
+    fn new(chunks: u32) -> Self {
+        let superblock = Superblock {
+            head: LogHead {
+                page_bytes: PAGE as u32,
+                log_id: LogId([3; 16]),
+                db_inode: 1,
+                db_birth_ns: 2,
+                path: Vec::new(),
+                made_in: None,
+            },
+            sector_bytes: 4096,
+            limit_chunks: chunks,
+            slots: 8,
+            buckets: 8,
+        };
+        let nvm = Arc::new(RecordingNvm::new(0, superblock.geometry().file_bytes(chunks)));
+        Ppl::format(nvm.as_ref(), &superblock).unwrap();
+        let rig = Self { nvm, segment: Arc::new(LocalSegment::new(SHARED_BYTES)), file: Database::default() };
+        rig.file.write(&[0; PAGE * PAGES as usize], 0).unwrap();
+        rig
+    }
+
+    fn attach(&self, alone: bool) -> Ppl {
+        attach(&self.nvm, &self.segment, alone)
+    }
+
+    /// The page as a process finds it that attaches the log after all others are gone.
+    fn recovered(&self, page_number: u32) -> Vec<u8> {
+        let log = attach(&Arc::new(self.nvm.survive()), &Arc::new(LocalSegment::new(SHARED_BYTES)), true);
+        home_page(&log, &self.file, page_number)
+    }
+}
+
+fn attach(nvm: &Arc<RecordingNvm>, segment: &Arc<LocalSegment>, alone: bool) -> Ppl {
+    let options = PplOptions { overflow_bytes: 0, cache_bytes: 0, ..PplOptions::default() };
+    Ppl::attach(nvm.clone(), Path::new("tests"), &options, segment.clone(), 0, alone).unwrap()
+}
+
+fn home_page(log: &Ppl, file: &Database, page_number: u32) -> Vec<u8> {
+    let mut page = vec![0; PAGE];
+    log.home().unwrap().read(file, &mut page, u64::from(page_number - 1) * PAGE as u64).unwrap();
+    page
+}
+
+/// An image that differs from those of all other versions.
+fn image(version: u32) -> Vec<u8> {
+    (0..PAGE as u32).map(|at| (version.wrapping_mul(2_654_435_761).wrapping_add(at * 7) >> 8) as u8).collect()
+}
+
+/// Commits pages as one transaction.
+fn commit(log: &mut Ppl, file: &Database, pages: &[(u32, u32)], db_pages: u32) -> Result<(), LogError> {
+    log.refresh()?;
+    commit_at(log, file, log.committed() + 1, pages, db_pages)
+}
+
+fn commit_at(
+    log: &mut Ppl,
+    file: &Database,
+    first_frame: u32,
+    pages: &[(u32, u32)],
+    db_pages: u32,
+) -> Result<(), LogError> {
+    for (frame, (page_number, version)) in (first_frame..).zip(pages) {
+        log.stage(file, frame, *page_number, &image(*version))?;
+    }
+    let last_frame = first_frame + pages.len() as u32 - 1;
+    log.seal(file, &Commit { first_frame, last_frame, db_pages, checksum: [0; 2] }).map(drop)
+}
+
+/// Checkpoints the committed version of a page, as SQLite does.
+fn checkpoint(log: &Ppl, file: &Database, page_number: u32, version: u32) -> Result<(), LogError> {
+    log.home().unwrap().write(file, &image(version), u64::from(page_number - 1) * PAGE as u64)
+}
+
+fn slots_used(log: &Ppl) -> u64 {
+    let metrics = log.metrics();
+    metrics.iter().find(|(name, _)| *name == "slots_used").unwrap().1.parse().unwrap()
+}
+
+fn first_extent(log: &Ppl, page_number: u32) -> Extent {
+    log.store.area.find_chain(page_number).unwrap().unwrap()
+}
+
+/// The offset of a byte in the payload of a page's newest record; the page has two records.
+fn newest_payload(log: &Ppl, page_number: u32) -> u64 {
+    let chain = first_extent(log, page_number);
+    let tail = log.store.area.state(chain, super::area::State::TailOffset) as u32;
+    log.store.area.at(chain, tail - 9)
+}
+
+fn flip(nvm: &RecordingNvm, at: u64) {
+    let mut byte = [0];
+    nvm.read(at, &mut byte);
+    nvm.store(at, &[byte[0] ^ 0x55]);
+}
+
+/// While two pages are merged, both are changed again, and the record of one is damaged. By then the merge has moved the other
+/// page's log. Later commits have to go to the old log.
+#[test]
+fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
+    let rig = Rig::new(2);
+    let mut log = rig.attach(true);
+    commit(&mut log, &rig.file, &[(2, 1), (3, 2)], PAGES).unwrap();
+    checkpoint(&log, &rig.file, 2, 1).unwrap();
+    checkpoint(&log, &rig.file, 3, 2).unwrap();
+    let mut other = rig.attach(false);
+    let nvm = rig.nvm.clone();
+    let damaged = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let place = Arc::clone(&damaged);
+    *rig.file.meanwhile.borrow_mut() = Some(Box::new(move |file| {
+        commit(&mut other, file, &[(2, 3), (3, 4)], PAGES).unwrap();
+        let at = newest_payload(&other, 3);
+        flip(&nvm, at);
+        place.store(at, std::sync::atomic::Ordering::Relaxed);
+    }));
+    assert!(log.store.merge(&rig.file, &[2, 3], super::merge::Cause::Full).is_err());
+    flip(&rig.nvm, damaged.load(std::sync::atomic::Ordering::Relaxed));
+    commit(&mut log, &rig.file, &[(2, 5)], PAGES).unwrap();
+    assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(4));
+    // The failed merge gives up its slots too: the next merge continues with them, in the same process as in any other.
+    assert_eq!(slots_used(&log), 2);
+    log.home().unwrap().checkpointed(&rig.file).unwrap();
+    assert_eq!(slots_used(&log), 0);
+    assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(4));
+}
+
+/// The second page cannot be read. After a crash, the slot of the first page would pass for that page's image.
+#[test]
+fn inv17_images_of_a_batch_that_is_given_up_are_erased() {
+    let rig = Rig::new(2);
+    let mut log = rig.attach(true);
+    commit(&mut log, &rig.file, &[(2, 1), (3, 2)], PAGES).unwrap();
+    checkpoint(&log, &rig.file, 2, 1).unwrap();
+    checkpoint(&log, &rig.file, 3, 2).unwrap();
+    let at = newest_payload(&log, 3);
+    flip(&rig.nvm, at);
+    assert!(log.store.merge(&rig.file, &[2, 3], super::merge::Cause::Full).is_err());
+    assert_eq!(slots_used(&log), 0);
+    flip(&rig.nvm, at);
+    commit(&mut log, &rig.file, &[(2, 3)], PAGES).unwrap();
+    assert!(rig.recovered(2) == image(3) && rig.recovered(3) == image(2));
+}
+
+/// Records newer than a merge move to a new log sector, or stay where they are if the file cannot grow.
+#[test]
+fn inv17_a_merge_ends_where_there_is_no_room_to_move_a_log() {
+    let rig = Rig::new(20);
+    let mut log = rig.attach(true);
+    commit(&mut log, &rig.file, &[(2, 1)], PAGES).unwrap();
+    // All sectors that the file has.
+    let sectors = (log.store.area.chunks() * SECTORS_PER_CHUNK) as usize;
+    let pages: Vec<(u32, u32)> = (3..).zip(100..).take(sectors - 1).collect();
+    commit(&mut log, &rig.file, &pages, 400).unwrap();
+    checkpoint(&log, &rig.file, 2, 1).unwrap();
+    let mut other = rig.attach(false);
+    *rig.file.meanwhile.borrow_mut() =
+        Some(Box::new(move |file| commit(&mut other, file, &[(2, 3)], 400).unwrap()));
+    rig.nvm.set_grow_limit(Some(rig.nvm.len()));
+    log.store.merge(&rig.file, &[2], super::merge::Cause::Full).unwrap();
+    assert_eq!(slots_used(&log), 0);
+    assert!(rig.recovered(2) == image(3));
+}
+
+/// A writer has read the log, another writer dies in its commit, and a third process completes that commit before the first
+/// writer stages a page.
+#[test]
+fn inv11_a_transaction_that_somebody_completes_is_seen_by_whoever_writes_next() {
+    let rig = Rig::new(2);
+    let mut log = rig.attach(true);
+    commit(&mut log, &rig.file, &[(2, 1)], PAGES).unwrap();
+    let mut dies = rig.attach(false);
+    commit(&mut dies, &rig.file, &[(2, 2), (3, 3)], PAGES).unwrap();
+    // Sets the words to their state before the seal's last stores.
+    rig.segment.store(SEALED, 1);
+    rig.segment.store(OPEN, 2);
+    log.refresh().unwrap();
+    assert_eq!(log.committed(), 1);
+    drop(rig.attach(false).store.lock().unwrap());
+    assert_eq!((rig.segment.load(SEALED), rig.segment.load(OPEN)), (2, 0));
+    // SQLite never published that commit, so its frames are replaced, and page 2 is as before.
+    commit_at(&mut log, &rig.file, 2, &[(3, 4)], PAGES).unwrap();
+    assert!(rig.recovered(2) == image(1) && rig.recovered(3) == image(4));
+}
+
+/// SQLite has checkpointed a smaller database. When the log starts over, it does not undo what is beyond the end.
+#[test]
+fn pages_beyond_the_end_are_left_alone_when_the_log_starts_over() {
+    let rig = Rig::new(2);
+    let mut log = rig.attach(true);
+    commit(&mut log, &rig.file, &[(1, 1), (5, 2)], 5).unwrap();
+    commit(&mut log, &rig.file, &[(1, 3)], 3).unwrap();
+    checkpoint(&log, &rig.file, 1, 3).unwrap();
+    log.home().unwrap().truncate(&rig.file, 3 * PAGE as u64).unwrap();
+    log.begin_generation(&rig.file, None).unwrap();
+    assert_eq!(log.position(), 2, "nothing was committed to take them back");
+    assert_eq!(log.home().unwrap().size(&rig.file).unwrap(), 3 * PAGE as u64);
+    assert!(rig.recovered(1) == image(3));
+}
+
+/// Another process has grown the log and filled it beyond the part that this process knows.
+#[test]
+fn a_log_that_another_process_has_grown_is_counted_anew() {
+    let rig = Rig::new(20);
+    let mut log = rig.attach(true);
+    commit(&mut log, &rig.file, &[(2, 1)], PAGES).unwrap();
+    let known = log.store.area.chunks();
+    let mut other = rig.attach(false);
+    let pages: Vec<(u32, u32)> =
+        (3..).zip(100..).take(SECTORS_PER_CHUNK as usize * known as usize + 16).collect();
+    commit(&mut other, &rig.file, &pages, 400).unwrap();
+    assert!(rig.segment.load(SECTORS_USED) > u64::from(known * SECTORS_PER_CHUNK));
+    assert_eq!(log.store.area.chunks(), known);
+    let need = super::need::Need { sectors: 1, pieces: 1 };
+    let turn = log.store.lock().unwrap();
+    log.store.area.back(&log.store.words, &turn, need).unwrap();
+    drop(turn);
+    assert_eq!(log.store.area.chunks(), other.store.area.chunks(), "there was room already");
+    commit(&mut log, &rig.file, &[(390, 5)], 400).unwrap();
+    assert!(rig.recovered(390) == image(5) && rig.recovered(3) == image(100));
+}
+
+/// A page that equals none of its versions would replace one that has been committed and not checkpointed.
+#[test]
+fn inv17_a_page_that_nobody_committed_never_replaces_one_that_was() {
+    let rig = Rig::new(2);
+    let mut log = rig.attach(true);
+    commit(&mut log, &rig.file, &[(2, 1)], PAGES).unwrap();
+    checkpoint(&log, &rig.file, 2, 1).unwrap();
+    commit(&mut log, &rig.file, &[(2, 2)], PAGES).unwrap();
+    assert!(matches!(checkpoint(&log, &rig.file, 2, 77), Err(LogError::Unexpected(_))));
+    assert!(rig.recovered(2) == image(2));
+    checkpoint(&log, &rig.file, 2, 2).unwrap();
+    checkpoint(&log, &rig.file, 2, 77).unwrap();
+    assert!(rig.recovered(2) == image(77), "of what is home all by itself it is a version");
+}
+
+/// A new record of the transaction log replaces the record committed 1024 transactions earlier. Wherever the new record is
+/// torn, it is neither a commit nor damage.
+#[test]
+fn inv07_a_torn_transaction_record_is_no_damage() {
+    let rig = Rig::new(2);
+    let mut log = rig.attach(true);
+    let last = TRANSACTIONS as u32 + 3;
+    for version in 1..=last {
+        commit(&mut log, &rig.file, &[(2, version)], PAGES).unwrap();
+        checkpoint(&log, &rig.file, 2, version).unwrap();
+        log.home().unwrap().checkpointed(&rig.file).unwrap();
+    }
+    let steps = 40;
+    for (step, seed) in (0..steps).flat_map(|step| (0..8).map(move |seed| (step, seed))) {
+        let nvm = Arc::new(rig.nvm.survive());
+        let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
+        let mut log = attach(&nvm, &segment, true);
+        nvm.crash_before(step, seed);
+        commit(&mut log, &rig.file, &[(2, last + 1)], PAGES).unwrap();
+        let Some(left) = nvm.image() else { continue };
+        let nvm = Arc::new(nvm.over(left));
+        let log = attach(&nvm, &Arc::new(LocalSegment::new(SHARED_BYTES)), true);
+        let found = home_page(&log, &rig.file, 2);
+        let which = [image(last), image(last + 1)].iter().position(|image| *image == found);
+        assert!(which.is_some(), "a crash before step {step}, seed {seed}");
+    }
+}
+
+/// Drains a log after `work`, and gives `check` each log that a power loss in the drain can leave.
+fn crash_while_draining(work: impl Fn(&Rig, &mut Ppl), check: impl Fn(&Ppl, &Database, &str)) {
+    let mut crashes = 0;
+    for (step, seed) in (0..200).flat_map(|step| (0..4).map(move |seed| (step, seed))) {
+        let rig = Rig::new(2);
+        let mut log = rig.attach(true);
+        work(&rig, &mut log);
+        rig.nvm.crash_before(step, seed);
+        log.home().unwrap().drain(&rig.file).unwrap();
+        let Some(left) = rig.nvm.image() else { continue };
+        crashes += 1;
+        let log = attach(&Arc::new(rig.nvm.over(left)), &Arc::new(LocalSegment::new(SHARED_BYTES)), true);
+        check(&log, &rig.file, &format!("a crash before step {step}, seed {seed}"));
+    }
+    assert!(crashes >= 40, "{crashes} crashes");
+}
+
+/// Two transactions have changed a page that lies beyond the end since a third one, so no checkpoint writes it.
+#[test]
+fn inv17_a_crash_while_a_page_beyond_the_end_is_dropped_leaves_a_log_that_opens() {
+    let work = |rig: &Rig, log: &mut Ppl| {
+        for version in 1..=2 {
+            commit(log, &rig.file, &[(8, version)], PAGES).unwrap();
+        }
+        commit(log, &rig.file, &[(2, 3)], 5).unwrap();
+        checkpoint(log, &rig.file, 2, 3).unwrap();
+        log.home().unwrap().truncate(&rig.file, 5 * PAGE as u64).unwrap();
+    };
+    crash_while_draining(work, |log, file, what| assert_eq!(home_page(log, file, 2), image(3), "{what}"));
+}
+
+/// The writer of a transaction died before it could publish the transaction, and nobody has replaced its frames.
+#[test]
+fn inv17_a_crash_while_an_unseen_transaction_is_dropped_leaves_all_of_it_or_nothing() {
+    let work = |rig: &Rig, log: &mut Ppl| {
+        commit(log, &rig.file, &[(2, 1), (3, 1)], PAGES).unwrap();
+        checkpoint(log, &rig.file, 2, 1).unwrap();
+        checkpoint(log, &rig.file, 3, 1).unwrap();
+        commit(log, &rig.file, &[(2, 2), (3, 2)], PAGES).unwrap();
+    };
+    crash_while_draining(work, |log, file, what| {
+        let found = [2, 3].map(|page| home_page(log, file, page));
+        assert!([1, 2].map(|version| [image(version), image(version)]).contains(&found), "{what}");
+    });
+}

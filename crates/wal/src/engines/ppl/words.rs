@@ -1,0 +1,324 @@
+//! The words in the segment that the users of a log share, and the lock of the log's structure.
+//!
+//! No word outlives the last user. A process that attaches a log alone (no other process uses it) derives all words from the
+//! log.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duralite_format::ppl::{MOST_SLOTS, TransactionRecord};
+use duralite_medium::{MediumError, Segment};
+
+use crate::engine::descriptor::SharedBytes;
+
+/// The process that holds the structure lock, or 0. The holder may change chains, slots, free lists and the page table. The
+/// lower half is the holder's process slot plus 1. The upper half is a number that tells the holder from processes that had the
+/// same process slot before.
+const LOCK: u64 = 0;
+/// The epoch. A process advances it before it reuses anything that a reader may be looking at. Its highest bit says that the
+/// page table is being rebuilt.
+pub(super) const EPOCH: u64 = 8;
+/// The newest committed transaction.
+pub(super) const SEALED: u64 = 16;
+/// The transaction that is being stored, or 0.
+pub(super) const OPEN: u64 = 24;
+/// The generation: 1 when a process attaches the log alone, then one more each time that the log starts over.
+pub(super) const GENERATION: u64 = 32;
+/// Every page is home up to this transaction at least.
+pub(super) const FLOOR: u64 = 40;
+/// Pages of the database as its home shows it; 0 means as many as the file has.
+pub(super) const HOME_PAGES: u64 = 48;
+/// Pages of the database after the newest transaction; 0 means as many as the file has.
+pub(super) const DB_PAGES: u64 = 56;
+/// The heads of the free lists of log sectors and of pieces, as links; then the numbers of sectors and pieces in use.
+pub(super) const FREE_SECTOR: u64 = 64;
+pub(super) const FREE_PIECE: u64 = 72;
+pub(super) const SECTORS_USED: u64 = 80;
+pub(super) const PIECES_USED: u64 = 88;
+/// The frames of the generation, if there are any: their last piece as a link, and the offset in it of the next entry.
+pub(super) const FRAMES_LAST: u64 = 104;
+pub(super) const FRAMES_END: u64 = 112;
+/// Transactions up to this one can no longer be read one by one, because merges may have dropped their records.
+pub(super) const LOST: u64 = 120;
+/// One area for even and one for odd generations. Each holds the transaction before the generation, the time at which it began,
+/// 1 if it has a WAL header, that header, and the first piece of its frames as a link.
+const ORIGINS: u64 = 128;
+const ORIGIN_BYTES: u64 = 64;
+/// Counts since a process attached the log alone: pages merged, a word for each cause; pages checkpointed; frames.
+pub(super) const MERGED: u64 = 256;
+pub(super) const CHECKPOINTED: u64 = 288;
+pub(super) const FRAMES: u64 = 296;
+/// [`FRAMES_LAST`] and [`FRAMES_END`] as they were before the open transaction.
+pub(super) const UNDO_LAST: u64 = 304;
+pub(super) const UNDO_END: u64 = 312;
+/// For each slot, the process that is merging the slot's page, in the form of [`LOCK`].
+pub(super) const SLOT_OWNERS: u64 = 320;
+/// The largest number of slots that a log can have.
+pub(super) const SLOTS: u64 = MOST_SLOTS as u64;
+/// How many threads sleep until the lock is released.
+const SLEEPERS: u64 = SLOT_OWNERS + 8 * SLOTS;
+/// 1 if, since a process last looked, a page's log may have become full or a merge was not completed.
+pub(super) const DUE: u64 = SLEEPERS + 8;
+/// 1 once the database file was synced since a process attached the log alone.
+pub(super) const FILE_SYNCED: u64 = DUE + 8;
+/// How often a process has attached the log.
+const ATTACHED: u64 = FILE_SYNCED + 8;
+/// Bytes that were in use when the log last started over.
+pub(super) const USED_BEFORE: u64 = ATTACHED + 8;
+const BYTES: u64 = USED_BEFORE + 8;
+
+/// All words begin as zeros.
+pub(super) const SHARED: SharedBytes = SharedBytes { zeroed: BYTES, all: BYTES };
+
+const REBUILDING: u64 = 1 << 63;
+
+/// How a thread waits for the lock: it spins this often, then sleeps for this many slices, and tries after each.
+const SLICE: Duration = Duration::from_millis(1);
+const SLICES: u32 = 5000;
+const SPINS: u32 = 2000;
+
+/// The words that the log's users share, and this process's part of the lock.
+pub(super) struct Words {
+    segment: Arc<dyn Segment>,
+    base: u64,
+    /// What this user stores in the lock.
+    id: u64,
+    turn: Mutex<()>,
+}
+
+/// The lock. Its holder may change the structure.
+pub(super) struct Turn<'a> {
+    words: &'a Words,
+    _own: MutexGuard<'a, ()>,
+    /// The previous holder died while it held the lock.
+    pub(super) inherited: bool,
+}
+
+/// What a generation begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct GenerationWords {
+    pub(super) position: u64,
+    pub(super) time_ms: u64,
+    pub(super) header: Option<[u8; 32]>,
+}
+
+/// The process slot in a word of the form of [`LOCK`].
+fn slot_of(word: u64) -> usize {
+    (word & 0xffff_ffff).saturating_sub(1) as usize
+}
+
+impl Words {
+    pub(super) fn new(segment: Arc<dyn Segment>, base: u64) -> Self {
+        let attached = segment.fetch_add(base + ATTACHED, 1).wrapping_add(1) & 0x7fff_ffff;
+        let id = attached << 32 | (segment.process_slot() as u64 + 1);
+        Self { segment, base, id, turn: Mutex::new(()) }
+    }
+
+    pub(super) fn load(&self, word: u64) -> u64 {
+        self.segment.load(self.base + word)
+    }
+
+    pub(super) fn store(&self, word: u64, value: u64) {
+        self.segment.store(self.base + word, value);
+    }
+
+    /// Returns the word, and sets it to 0.
+    pub(super) fn take(&self, word: u64) -> u64 {
+        self.segment.fetch_and(self.base + word, 0)
+    }
+
+    pub(super) fn add(&self, word: u64, value: u64) {
+        self.segment.fetch_add(self.base + word, value);
+    }
+
+    /// Keeps the reads before this fence from being reordered after the loads of words that follow it.
+    pub(super) fn fence(&self) {
+        self.segment.fence();
+    }
+
+    /// The epoch; `None` while the page table is being rebuilt.
+    pub(super) fn epoch(&self) -> Option<u64> {
+        let epoch = self.load(EPOCH);
+        (epoch & REBUILDING == 0).then_some(epoch)
+    }
+
+    /// Begins or ends a rebuild of the page table. No reader may use the table in between.
+    pub(super) fn set_rebuilding(&self, rebuilding: bool) {
+        self.add(EPOCH, 1);
+        if rebuilding {
+            self.segment.fetch_or(self.base + EPOCH, REBUILDING);
+        } else {
+            self.segment.fetch_and(self.base + EPOCH, !REBUILDING);
+        }
+    }
+
+    pub(super) fn segment(&self) -> &Arc<dyn Segment> {
+        &self.segment
+    }
+
+    /// Takes the lock. Returns `None` if a live process holds it for seconds, as a stopped process does.
+    ///
+    /// # Errors
+    /// When the kernel does not tell which processes live.
+    pub(super) fn lock(&self) -> Result<Option<Turn<'_>>, MediumError> {
+        let own = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mine = self.id;
+        let at = self.base + LOCK;
+        for tries in 0..SPINS + SLICES {
+            let holder = match self.segment.compare_exchange(at, 0, mine) {
+                Ok(_) => return Ok(Some(Turn { words: self, _own: own, inherited: false })),
+                Err(holder) => holder,
+            };
+            // A holder with this process's slot number is a dead process that had the slot before.
+            let is_dead = slot_of(holder) == slot_of(mine) || !self.segment.is_alive(slot_of(holder))?;
+            if is_dead && self.segment.compare_exchange(at, holder, mine).is_ok() {
+                return Ok(Some(Turn { words: self, _own: own, inherited: true }));
+            }
+            if tries < SPINS {
+                std::hint::spin_loop();
+            } else {
+                self.add(SLEEPERS, 1);
+                self.segment.wait(at, (holder & 0xffff_ffff) as u32, SLICE);
+                self.add(SLEEPERS, u64::MAX);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a live process is merging the page of a slot.
+    ///
+    /// # Errors
+    /// When the kernel does not tell which processes live.
+    pub(super) fn is_merged_by_another(&self, slot: u32) -> Result<bool, MediumError> {
+        let owner = self.load(SLOT_OWNERS + 8 * u64::from(slot));
+        if owner == 0 {
+            return Ok(false);
+        }
+        self.segment.is_alive(slot_of(owner))
+    }
+
+    /// Clears the slot owners that name a dead process which had this process's slot number before. Returns whether that
+    /// process died while it held the lock. If so, the caller has to take the lock, which leads to a repair.
+    pub(super) fn forget_predecessor(&self) -> bool {
+        let is_predecessor = |word: u64| word != 0 && word != self.id && slot_of(word) == slot_of(self.id);
+        for slot in 0..SLOTS {
+            let owner = self.load(SLOT_OWNERS + 8 * slot);
+            if is_predecessor(owner) {
+                let _ = self.segment.compare_exchange(self.base + SLOT_OWNERS + 8 * slot, owner, 0);
+            }
+        }
+        is_predecessor(self.load(LOCK))
+    }
+
+    /// Records that this process is merging into a slot, or that no process is.
+    pub(super) fn own_slot(&self, slot: u32, owned: bool) {
+        let owner = if owned { self.id } else { 0 };
+        self.store(SLOT_OWNERS + 8 * u64::from(slot), owner);
+    }
+
+    /// The current generation, and what it began with.
+    pub(super) fn generation(&self) -> (u64, GenerationWords) {
+        loop {
+            let generation = self.load(GENERATION);
+            let at = self.base + ORIGINS + generation % 2 * ORIGIN_BYTES;
+            let mut header = [0; 32];
+            self.segment.read(at + 24, &mut header);
+            let has_header = self.segment.load(at + 16) == 1;
+            let found = GenerationWords {
+                position: self.segment.load(at),
+                time_ms: self.segment.load(at + 8),
+                header: has_header.then_some(header),
+            };
+            self.segment.fence();
+            if self.load(GENERATION) == generation {
+                return (generation, found);
+            }
+        }
+    }
+
+    /// Sets the words of a log that no other process uses to the state after its newest commit: all pages are home, and
+    /// SQLite's log is empty.
+    pub(super) fn begin_after(&self, last: &TransactionRecord) {
+        let pages = u64::from(last.db_pages);
+        let number = last.number;
+        for (word, value) in [(SEALED, number), (FLOOR, number), (DB_PAGES, pages), (HOME_PAGES, pages)] {
+            self.store(word, value);
+        }
+        let begun = GenerationWords { position: number, time_ms: last.time_ms, header: None };
+        self.begin_generation(1, &begun);
+    }
+
+    /// The first piece of the frames of a generation, as a link; 0 if it has none.
+    pub(super) fn first_frames(&self, generation: u64) -> u64 {
+        self.load(Self::first_frames_at(generation))
+    }
+
+    pub(super) fn set_first_frames(&self, generation: u64, link: u64) {
+        self.store(Self::first_frames_at(generation), link);
+    }
+
+    /// The last piece of the current generation's frames as a link, and the offset where their entries end; zeros if there are
+    /// none.
+    pub(super) fn last_frames(&self) -> (u64, u64) {
+        if self.first_frames(self.load(GENERATION)) == 0 {
+            return (0, 0);
+        }
+        (self.load(FRAMES_LAST), self.load(FRAMES_END))
+    }
+
+    fn first_frames_at(generation: u64) -> u64 {
+        ORIGINS + generation % 2 * ORIGIN_BYTES + 56
+    }
+
+    /// Begins a generation without frames. A process that sees the new generation sees no word of the one before.
+    pub(super) fn begin_generation(&self, generation: u64, begun: &GenerationWords) {
+        let at = self.base + ORIGINS + generation % 2 * ORIGIN_BYTES;
+        self.segment.store(at, begun.position);
+        self.segment.store(at + 8, begun.time_ms);
+        self.segment.write(at + 24, &begun.header.unwrap_or_default());
+        self.segment.store(at + 16, u64::from(begun.header.is_some()));
+        self.set_first_frames(generation, 0);
+        self.segment.fence();
+        self.store(GENERATION, generation);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let _ = self.words.segment.compare_exchange(self.words.base + LOCK, self.words.id, 0);
+        // A thread that died asleep leaves the count too high, which only costs a system call now and then.
+        if self.words.load(SLEEPERS) > 0 {
+            self.words.segment.wake(self.words.base + LOCK, 1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duralite_medium::LocalSegment;
+
+    use super::*;
+
+    /// A process has died, and another process now has its process slot.
+    #[test]
+    fn inv11_a_process_slot_that_is_used_again_is_another_process() {
+        let segment: Arc<dyn Segment> = Arc::new(LocalSegment::new(SHARED.all));
+        let dead = Words::new(Arc::clone(&segment), 0);
+        let held = dead.lock().ok().flatten();
+        assert!(held.as_ref().is_some_and(|turn| !turn.inherited));
+        dead.own_slot(3, true);
+        let alive = Words::new(segment, 0);
+        alive.own_slot(5, true);
+        assert!(alive.forget_predecessor(), "it died while it held the lock");
+        assert_eq!(alive.is_merged_by_another(3), Ok(false));
+        assert_eq!(alive.is_merged_by_another(5), Ok(true), "what is its own it keeps");
+        let taken = alive.lock().ok().flatten();
+        assert!(taken.as_ref().is_some_and(|turn| turn.inherited), "there is something to repair");
+        // Were the first process late instead of dead, dropping its turn would not release a lock that it does not hold.
+        drop(held);
+        assert_eq!(alive.load(LOCK), alive.id);
+        drop(taken);
+        assert_eq!(alive.load(LOCK), 0);
+        assert!(!alive.forget_predecessor());
+    }
+}

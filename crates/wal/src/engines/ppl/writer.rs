@@ -1,0 +1,206 @@
+//! The open transaction (SQLite/PPL, section 3.2, log capturer). Until it is sealed, its frames are kept as changes of the
+//! committed pages.
+//!
+//! The paper stores records as SQLite changes pages. Here SQLite hands over whole pages, some of them more than once, and may
+//! withdraw them (`ROLLBACK TO`). So the engine stores records only at the commit, when it knows which of them count. What
+//! SQLite rolls back leaves nothing in the log.
+
+use duralite_format::page_change::{self, ChangeKind};
+
+use super::Ppl;
+use super::area::State;
+use super::frames::Entry;
+use super::seal::{Change, Sealing};
+use super::staged::StagedFrame;
+use super::store::{AsOf, Scratch};
+use super::words::SEALED;
+use crate::LogError;
+use crate::engine::Commit;
+use crate::engine::home::DatabaseFile;
+
+/// The version of an image that is on flash only. Such an image is valid until the open transaction is sealed, and no longer.
+const ON_FLASH: u64 = 0;
+/// No version: the change is a whole page, and needs no image.
+const NO_IMAGE: u64 = u64::MAX;
+
+impl Ppl {
+    /// Finds out what a frame changes of its page, and keeps the change.
+    pub(super) fn stage_frame(
+        &mut self,
+        file: &dyn DatabaseFile,
+        frame: u32,
+        page_number: u32,
+        page: &[u8],
+    ) -> Result<(), LogError> {
+        if self.staged.is_empty() {
+            self.settle_open()?;
+        }
+        let mut payload = self.staged.spare();
+        let base = if self.store.is_new(file, page_number)? {
+            page_change::encode_whole(page, &mut payload);
+            NO_IMAGE
+        } else {
+            let version = self.load_image(file, page_number)?;
+            let missing = LogError::Unexpected("an image that was kept just now");
+            let image = self.images.get(page_number, version).ok_or(missing)?;
+            let header_bytes = page_change::header_bytes(page_number);
+            page_change::encode(&mut self.encoder, image, page, header_bytes, &mut payload);
+            version
+        };
+        let (_, limit_bytes) = self.store.area.fill(&self.store.words);
+        if self.staged.bytes() + payload.len() as u64 > limit_bytes {
+            return Err(LogError::LimitReached { limit_bytes });
+        }
+        self.staged.put(frame, StagedFrame { page_number, base, payload })
+    }
+
+    /// Completes or drops the transaction of a writer that died while sealing, because later changes are made relative to the
+    /// result. The caller holds the lock that keeps other writers out.
+    pub(super) fn settle_open(&mut self) -> Result<(), LogError> {
+        if self.store.has_open_transaction() {
+            drop(self.store.lock()?);
+        }
+        // Another process may have completed that transaction since this process last looked.
+        if self.store.words.load(SEALED) != self.frames.known() {
+            self.frames.refresh(&self.store.area, &self.store.words)?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the newest committed version of a page is in the cache. Returns the number of that version.
+    pub(super) fn load_image(&mut self, file: &dyn DatabaseFile, page_number: u32) -> Result<u64, LogError> {
+        if let Some(first) = self.store.area.find_chain(page_number)? {
+            let last = self.store.area.state(first, State::Last);
+            // A chain whose first transaction is still being stored says nothing about cached images.
+            if last != ON_FLASH && self.images.get(page_number, last).is_some() {
+                return Ok(last);
+            }
+        }
+        let mut image = std::mem::take(&mut self.image);
+        image.resize(self.store.page_bytes as usize, 0);
+        let newest = AsOf::Transaction(self.frames.known());
+        let read = self.store.read(file, page_number, newest, &mut image, &mut self.scratch);
+        // An image that is on flash only has no number to tell it from another one.
+        let version = read.map(|read| if read.is_chained { read.transaction } else { ON_FLASH });
+        if let Ok(version) = version {
+            self.images.put(page_number, version, &image);
+        }
+        self.image = image;
+        version
+    }
+
+    /// Copies the newest committed version of a page.
+    pub(super) fn committed_page(
+        &mut self,
+        file: &dyn DatabaseFile,
+        page_number: u32,
+        page: &mut [u8],
+    ) -> Result<(), LogError> {
+        let version = self.load_image(file, page_number)?;
+        let missing = LogError::Unexpected("an image that was kept just now");
+        page.copy_from_slice(self.images.get(page_number, version).ok_or(missing)?);
+        Ok(())
+    }
+
+    /// Commits the staged frames.
+    pub(super) fn seal_staged(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<(), LogError> {
+        let Commit { first_frame, last_frame, db_pages, checksum } = *commit;
+        let unknown = LogError::Unexpected("a commit of frames that are not staged");
+        let (pages, bases) = self.staged.newest(first_frame, last_frame).ok_or(unknown)?;
+        let mut changes = self.undo_replaced(file, first_frame, &pages)?;
+        let undone = changes.len();
+        let mut versions = Vec::with_capacity(bases.len());
+        for at in bases {
+            // A page that was written unchanged needs no record. Nor does a page beyond the end of the database, which SQLite
+            // spilled into the log because its cache was full.
+            if let Some(StagedFrame { page_number, base, payload }) = self.staged.take(at)
+                && !page_change::is_empty(&payload)
+                && page_number <= db_pages
+            {
+                changes.push(Change { page_number, payload });
+                versions.push(base);
+            }
+        }
+        let time_ms = (self.clock)();
+        let sealed = self.store.lock_for(file, &changes, pages.len()).and_then(|turn| {
+            // The number is taken only now, because a checkpoint may have stored a transaction of its own meanwhile.
+            let number = self.store.words.load(SEALED) + 1;
+            let entry = Entry { number, first_frame, db_pages, checksum, time_ms, pages };
+            let sealing = Sealing { changes: &changes, entry, retired: false };
+            self.store.seal(&turn, &sealing, &mut self.buffers).map(|()| number)
+        });
+        self.staged.clear();
+        let number = sealed?;
+        for change in changes.drain(..undone) {
+            self.images.remove(change.page_number);
+        }
+        for (change, base) in changes.into_iter().zip(versions) {
+            self.advance_image(&change, base, number);
+            self.staged.reuse(change.payload);
+        }
+        self.frames.refresh(&self.store.area, &self.store.words)?;
+        Ok(())
+    }
+
+    /// Applies a change to the cached image of version `base` of its page, which becomes the image of version `number`.
+    fn advance_image(&mut self, change: &Change, base: u64, number: u64) {
+        let page_number = change.page_number;
+        let renews = |image: &mut [u8]| page_change::apply(image, &change.payload).is_ok();
+        if self.images.get(page_number, base).is_some() {
+            self.images.renew(page_number, Some(base), number, renews);
+            return;
+        }
+        if page_change::kind(&change.payload) == Ok(ChangeKind::Whole) {
+            let mut image = std::mem::take(&mut self.image);
+            image.resize(self.store.page_bytes as usize, 0);
+            if page_change::apply(&mut image, &change.payload).is_ok() {
+                self.images.put(page_number, number, &image);
+            }
+            self.image = image;
+            return;
+        }
+        self.images.remove(page_number);
+    }
+
+    /// The changes that undo the transactions whose frames this transaction replaces. Those transactions were sealed, but their
+    /// writer died before any reader could see them. Pages that this transaction changes need no undo, because their changes
+    /// are relative to the newest version.
+    fn undo_replaced(
+        &mut self,
+        file: &dyn DatabaseFile,
+        first_frame: u32,
+        staged: &[u32],
+    ) -> Result<Vec<Change>, LogError> {
+        let Some((number, pages)) = self.frames.replaced_by(first_frame) else { return Ok(Vec::new()) };
+        let mut pages: Vec<u32> = pages.iter().copied().filter(|page| !staged.contains(page)).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        let before = AsOf::Transaction(number - 1);
+        self.changes_to(file, &pages, before)
+    }
+
+    /// The changes that turn the newest versions of these pages into the versions `as_of`.
+    pub(super) fn changes_to(
+        &mut self,
+        file: &dyn DatabaseFile,
+        pages: &[u32],
+        as_of: AsOf,
+    ) -> Result<Vec<Change>, LogError> {
+        let mut changes = Vec::new();
+        let bytes = self.store.page_bytes as usize;
+        let (mut now, mut then) = (vec![0; bytes], vec![0; bytes]);
+        let mut scratch = Scratch::default();
+        for &page_number in pages {
+            let newest = AsOf::Transaction(self.store.words.load(SEALED));
+            self.store.read(file, page_number, newest, &mut now, &mut scratch)?;
+            self.store.read(file, page_number, as_of, &mut then, &mut scratch)?;
+            if now != then {
+                let mut payload = Vec::new();
+                let header_bytes = page_change::header_bytes(page_number);
+                page_change::encode(&mut self.encoder, &now, &then, header_bytes, &mut payload);
+                changes.push(Change { page_number, payload });
+            }
+        }
+        Ok(changes)
+    }
+}

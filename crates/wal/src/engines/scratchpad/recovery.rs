@@ -1,0 +1,157 @@
+//! What a process that recovers a log, or only looks at it, finds in the region: the paper's scan from head to tail (section
+//! 5.1.3).
+
+use duralite_format::scratchpad::{Kind, PageHeader, first_link_offset};
+
+use rustc_hash::FxHashSet;
+
+use super::Scratchpad;
+use super::region::offset_of;
+use super::scan::Scan;
+use super::transaction::{self, Expected, has_commit};
+use crate::LogError;
+
+impl Scratchpad {
+    /// Applies everything that is committed, by a scan of the region. Stores nothing.
+    ///
+    /// # Errors
+    /// `Corrupt`, also if the scan does not reach a committed transaction.
+    pub(super) fn look_through(&mut self) -> Result<(), LogError> {
+        self.scan = Some(Scan::default());
+        loop {
+            let active = self.active_now();
+            let mut found = Ok(true);
+            while matches!(found, Ok(true)) {
+                found = self.follow(active).map(|found| found.is_some());
+            }
+            match found.and_then(|_| self.check_nothing_follows()) {
+                // A running process has started the log over meanwhile.
+                _ if self.active_now() != active => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// Checks that the last transaction that was found is not followed by a committed one that is damaged.
+    pub(super) fn check_nothing_follows(&self) -> Result<(), LogError> {
+        let Some(scan) = self.scan.as_ref().filter(|_| self.in_force.wal_header.is_some()) else {
+            return Ok(());
+        };
+        let (generation, next) = (self.in_force.slot.generation, self.sequence.wrapping_add(1));
+        match scan.own().iter().find(|page| has_commit(&self.region, **page, generation, next)) {
+            Some(page) => Err(self.region.corrupt(*page, "a committed transaction")),
+            None => self.check_later(scan).and_then(|()| self.check_first()),
+        }
+    }
+
+    /// Checks that no complete transaction follows the next one, which has no commit.
+    fn check_later(&self, scan: &Scan) -> Result<(), LogError> {
+        for sequence in scan.numbers_above(self.sequence.wrapping_add(1)) {
+            let generation = self.in_force.slot.generation;
+            let page_bytes = self.superblock.head.page_bytes;
+            let expected = Expected { generation, sequence, frames: u32::MAX - 1, page_bytes };
+            let is_whole = |head: &&u32| {
+                transaction::read(&self.region, **head, &expected).is_ok_and(|found| found.is_some())
+            };
+            if let Some(head) = scan.heads(sequence).iter().find(is_whole) {
+                return Err(self.region.corrupt(*head, "a transaction before one that is committed"));
+            }
+        }
+        Ok(())
+    }
+
+    /// If no transaction was found, checks that the link to the first transaction leads to the beginning of one. The log owns
+    /// those pages as long as it has that link ([`Self::forget_first`]). If there is no such beginning, other logs have been
+    /// given the pages.
+    fn check_first(&self) -> Result<(), LogError> {
+        let Some(first) = self.linked_next().filter(|_| self.sequence == 0) else { return Ok(()) };
+        let generation = self.in_force.slot.generation;
+        let begins = PageHeader { kind: Kind::Redo, generation, transaction: 1, index: 0 };
+        if self.region.is_own(first) && self.region.header(first).is_some_and(|(header, _)| header == begins)
+        {
+            return Ok(());
+        }
+        Err(self.region.corrupt(first, "the first transaction, whose pages others have been given"))
+    }
+
+    /// Clears the link to the first transaction if there is no such transaction. That has to come before pages are given back
+    /// that may be those of an uncommitted first transaction. The caller has the WRITE lock, or is alone with the log.
+    pub(super) fn forget_first(&self) {
+        let at = first_link_offset(self.in_force.slot.generation);
+        if self.sequence == 0 && self.nvm.load_u64(at) != 0 {
+            self.nvm.store_u64(at, 0);
+            self.nvm.flush(at, 8);
+            self.nvm.fence();
+        }
+    }
+
+    /// Repairs the region after a crash: gives back pages that nothing committed reaches, and stores the links from each
+    /// transaction to the next. The caller is alone with the log. After a crash at any point, recovery can run again.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(super) fn recover(&mut self) -> Result<(), LogError> {
+        self.look_through()?;
+        let undo = self.rollback.check()?;
+        // A dead process may have stored the newest marks without a flush, and later stores rely on them.
+        self.settle_doubtful();
+        let last = std::mem::take(&mut self.newest);
+        for pair in std::mem::take(&mut self.firsts) {
+            self.store_follow(pair.0);
+            self.newest = pair;
+        }
+        self.newest = last;
+        let kept = self.needed_beside(undo);
+        if let Some(scan) = self.scan.take() {
+            self.region.set_used(scan.used());
+        }
+        self.forget_first();
+        self.region.collect(|page| kept.contains(&page), |_| false);
+        Ok(())
+    }
+
+    /// The pages of committed transactions, and those of the rollback journal.
+    pub(super) fn needed_beside(&self, undo: Vec<u32>) -> FxHashSet<u32> {
+        self.pages.iter().copied().chain(undo).collect()
+    }
+
+    /// Gives back pages that a dead process left which had the process slot of this one. For a process that joins others.
+    pub(super) fn collect_own(&self) {
+        let Ok(undo) = self.rollback.pages() else { return };
+        let mut kept = self.needed_beside(undo);
+        // Another process may be committing this transaction just now.
+        kept.extend(self.linked_next());
+        self.region.collect(|page| kept.contains(&page), |_| true);
+    }
+
+    /// Makes durable the last commit that this process has seen and another one may not have flushed.
+    pub(super) fn settle_doubtful(&mut self) {
+        if self.flush_doubtful() {
+            self.region.nvm.fence();
+        }
+    }
+
+    /// Flushes that commit, for a caller that fences next.
+    pub(super) fn settle_flushed(&mut self) {
+        self.flush_doubtful();
+    }
+
+    fn flush_doubtful(&mut self) -> bool {
+        if std::mem::take(&mut self.doubtful_generation) {
+            for (from, to) in self.in_force.extents() {
+                self.nvm.flush(from, to - from);
+            }
+            self.nvm.fence();
+        }
+        match self.doubtful.take() {
+            Some(at) => self.region.nvm.flush(at, 8),
+            None => return false,
+        }
+        true
+    }
+
+    /// The offset of a page, as it is shown to people.
+    pub(super) fn offset(page: u32) -> u64 {
+        offset_of(page)
+    }
+}

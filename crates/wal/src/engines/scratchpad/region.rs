@@ -1,0 +1,325 @@
+//! The pages of a region, which logs of several databases share: taking them, giving them back, and reading along them.
+//!
+//! A process takes a page by an atomic exchange of the page's owner word, from 0, and gives it back by storing 0. So no lock is
+//! needed, and a process that dies loses no page: the next process that is alone with the log gives back all pages of the log
+//! that nothing reaches.
+//!
+//! Invariants kept here: 10, 12, 24. The pages survive a crash; the other fields of [`Region`] are hints. `room` says what
+//! happens when no page is free.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use duralite_format::scratchpad::{
+    HEADER_BYTES, LINK_AT, Owner, PAGE_BYTES, PageHeader, RegionSuperblock, STREAM_BYTES, USED_AT, link_word,
+    read_link,
+};
+use duralite_format::{FormatError, LogId};
+use duralite_medium::process::{OwnFile, ProcessId};
+use duralite_medium::{
+    ByteLock, MediumError, Nvm, PersistenceDomain, Segment, lock_byte, persistence_domain, unlock_byte,
+};
+
+use super::region_file::RegionFile;
+use crate::LogError;
+
+/// Offset of a page in the region.
+pub(super) fn offset_of(page: u32) -> u64 {
+    u64::from(page) * PAGE_BYTES
+}
+
+/// A region, as one log uses it.
+pub(super) struct Region {
+    pub(super) nvm: Arc<dyn Nvm>,
+    pub(super) superblock: RegionSuperblock,
+    /// The log that uses the region.
+    pub(super) id: LogId,
+    pub(super) owner: Owner,
+    /// The segment that the log's users share; `None` for a process that is not a user of the log.
+    pub(super) segment: Option<Arc<dyn Segment>>,
+    /// The process slot of this process.
+    pub(super) slot: usize,
+    /// Where the search for a free page begins.
+    hint: AtomicU32,
+    pub(super) path: PathBuf,
+    /// The region's file; `None` if the caller provides the memory.
+    pub(super) file: Option<RegionFile>,
+    /// The log's file, to see whether it still has a name; `None` if nobody asks for that.
+    pub(super) log_file: Option<OwnFile>,
+    /// Whether the pages of the log stay as they are, whatever happens to the log here.
+    is_kept: bool,
+    /// The process that opened the region. A child process has no mapping of it, and gives nothing back (invariant 14).
+    process: ProcessId,
+}
+
+/// The process slot of a process that has none.
+const NO_SLOT: usize = 255;
+
+/// Says which pages of a log are needed, as far as the caller knows.
+pub(super) type Needed<'a> = Box<dyn Fn(u32) -> bool + 'a>;
+
+impl Region {
+    pub(super) fn new(
+        nvm: Arc<dyn Nvm>,
+        superblock: RegionSuperblock,
+        id: LogId,
+        segment: Option<Arc<dyn Segment>>,
+        path: PathBuf,
+        is_kept: bool,
+    ) -> Self {
+        let (owner, hint) = (Owner::of(id), AtomicU32::new(1));
+        let slot = segment.as_ref().map_or(NO_SLOT, |segment| segment.process_slot());
+        Self {
+            nvm,
+            superblock,
+            id,
+            owner,
+            segment,
+            slot,
+            hint,
+            path,
+            file: None,
+            log_file: None,
+            is_kept,
+            process: ProcessId::current(),
+        }
+    }
+
+    /// Pages that are backed by the file, page 0 included, as far as this process knows.
+    pub(super) fn pages(&self) -> u32 {
+        let pages = self.nvm.len() / PAGE_BYTES;
+        u32::try_from(pages).unwrap_or(u32::MAX).min(self.superblock.limit_pages)
+    }
+
+    /// About how many pages are taken, by all logs: a process may die before it has counted a page.
+    pub(super) fn used(&self) -> u64 {
+        self.nvm.load_u64(USED_AT).min(u64::from(self.superblock.limit_pages))
+    }
+
+    pub(super) fn count(&self, taken: i64) {
+        add(&*self.nvm, USED_AT, taken);
+    }
+
+    /// Whether this process may change anything in the region.
+    pub(super) fn is_writable(&self) -> bool {
+        !self.is_kept && self.process.is_current()
+    }
+
+    /// Corrects the count. The caller has read all headers.
+    pub(super) fn set_used(&self, used: u64) {
+        if !self.is_kept {
+            self.nvm.store_u64(USED_AT, used);
+        }
+    }
+
+    /// How far a store has to get to survive a power failure, according to the platform.
+    pub(super) fn persistence_domain(&self) -> PersistenceDomain {
+        let dir = self.file.as_ref().and_then(|file| file.path.parent());
+        dir.map_or(PersistenceDomain::Unknown, persistence_domain)
+    }
+
+    /// An error at a page of the region.
+    pub(super) fn corrupt(&self, page: u32, what: &'static str) -> LogError {
+        LogError::Corrupt { offset: offset_of(page), what: FormatError::Damaged { what } }
+    }
+
+    /// The word that says who owns a page.
+    pub(super) fn owner_word(&self, page: u32) -> u64 {
+        self.nvm.load_u64(offset_of(page))
+    }
+
+    /// Whether this log owns a page.
+    pub(super) fn is_own(&self, page: u32) -> bool {
+        self.reaches(page) && Owner::in_word(self.owner_word(page)) == Some(self.owner)
+    }
+
+    /// The header of a page and the tag of its links, if the header is of this log. The page's owner is not checked.
+    pub(super) fn header(&self, page: u32) -> Option<(PageHeader, u32)> {
+        if !self.reaches(page) {
+            return None;
+        }
+        let mut bytes = [0; HEADER_BYTES as usize];
+        self.nvm.read(offset_of(page), &mut bytes);
+        PageHeader::decode(&bytes, self.id, page)
+    }
+
+    /// Whether a page is backed by the file. Other processes may have grown the region.
+    fn reaches(&self, page: u32) -> bool {
+        page < self.pages()
+            || page < self.superblock.limit_pages
+                && self.nvm.refresh_len(offset_of(page) + PAGE_BYTES).is_ok()
+    }
+
+    /// Takes a page and stores its header. Not durable. If no page is free, this first gives back pages that nobody needs.
+    /// `needed` says which pages of this log are needed, or returns `None` if that is not known.
+    ///
+    /// # Errors
+    /// `LimitReached` or `RegionFull`, `NoSpace`; `Busy` while another process grows the region.
+    pub(super) fn take<'a>(
+        &self,
+        header: &PageHeader,
+        needed: impl FnOnce() -> Option<Needed<'a>>,
+    ) -> Result<u32, LogError> {
+        if self.is_kept {
+            return Err(LogError::Unexpected("a write to a log that is another database's"));
+        }
+        let refused = loop {
+            if let Some(page) = self.find_free() {
+                return Ok(self.taken(page, header));
+            }
+            match self.grow() {
+                Ok(true) => {}
+                Ok(false) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        self.collect_dead(needed());
+        match self.find_free() {
+            Some(page) => Ok(self.taken(page, header)),
+            None => Err(refused.unwrap_or_else(|| self.full())),
+        }
+    }
+
+    fn taken(&self, page: u32, header: &PageHeader) -> u32 {
+        self.nvm.store(offset_of(page) + 8, &header.encode(self.id, page));
+        self.count(1);
+        page
+    }
+
+    fn find_free(&self) -> Option<u32> {
+        let pages = self.pages();
+        let hint = self.hint.load(Ordering::Relaxed).clamp(1, pages.max(1));
+        let word = self.owner.word(self.slot);
+        let found = (hint..pages).chain(1..hint).find(|page| {
+            let at = offset_of(*page);
+            self.nvm.load_u64(at) == 0 && self.nvm.compare_exchange_u64(at, 0, word).is_ok()
+        })?;
+        self.hint.store(found + 1, Ordering::Relaxed);
+        Some(found)
+    }
+
+    /// Grows the region, at most to twice its size. Returns whether it has grown. Processes take turns.
+    fn grow(&self) -> Result<bool, LogError> {
+        let (before, limit) = (self.nvm.len(), self.superblock.limit_bytes());
+        if before >= limit {
+            return Ok(false);
+        }
+        if let Some(place) = &self.file {
+            self.locked_growth(place)?;
+        } else {
+            self.nvm.grow((before * 2).min(limit)).map_err(|source| self.failed(source))?;
+        }
+        Ok(self.nvm.len() > before)
+    }
+
+    fn locked_growth(&self, place: &RegionFile) -> Result<(), LogError> {
+        let before = self.nvm.len();
+        for tries in 0.. {
+            // Another process may have grown the region.
+            if self.nvm.refresh_len(before + PAGE_BYTES).is_ok() {
+                return Ok(());
+            }
+            let locked = lock_byte(&place.file, ByteLock::Exclusive, RegionFile::GROWING_AT);
+            if locked.map_err(|source| self.failed(source))? {
+                let to = (before * 2).min(self.superblock.limit_bytes());
+                let grown = match self.nvm.refresh_len(before + PAGE_BYTES) {
+                    Ok(()) => Ok(()),
+                    Err(_) => self.nvm.grow(to),
+                };
+                unlock_byte(&place.file, RegionFile::GROWING_AT);
+                return grown.map_err(|source| self.failed(source));
+            }
+            if tries >= RegionFile::TRIES {
+                break;
+            }
+            std::thread::sleep(RegionFile::PAUSE);
+        }
+        let what = "another process is extending this region; try again";
+        Err(LogError::Busy { path: self.path.clone(), what })
+    }
+
+    fn failed(&self, source: MediumError) -> LogError {
+        match source {
+            MediumError::NoSpace => LogError::NoSpace { dir: self.path.clone() },
+            source => LogError::Medium { path: self.path.clone(), source },
+        }
+    }
+
+    /// Gives pages of this log back, and skips others.
+    pub(super) fn give_back(&self, pages: impl IntoIterator<Item = u32>) {
+        if !self.is_writable() {
+            return;
+        }
+        let (mut given, mut lowest) = (0, u32::MAX);
+        for page in pages {
+            let word = self.owner_word(page);
+            if Owner::in_word(word) == Some(self.owner)
+                && self.nvm.compare_exchange_u64(offset_of(page), word, 0).is_ok()
+            {
+                (given, lowest) = (given + 1, lowest.min(page));
+            }
+        }
+        if given > 0 {
+            // The search starts at the lowest of these pages, which may still be in the caches.
+            self.hint.fetch_min(lowest, Ordering::Relaxed);
+            self.count(-given);
+        }
+    }
+
+    /// Links a page to the next one of its transaction. Not durable.
+    pub(super) fn link(&self, from: u32, tag: u32, to: u32) {
+        self.nvm.store_u64(offset_of(from) + LINK_AT, link_word(to, tag));
+    }
+
+    /// The page that a page is linked to, if the link is valid.
+    pub(super) fn linked(&self, page: u32, tag: u32) -> Option<u32> {
+        read_link(self.nvm.load_u64(offset_of(page) + LINK_AT), tag, self.superblock.limit_pages)
+    }
+
+    /// The next page of the same transaction, with its header checked.
+    pub(super) fn next(&self, page: u32, header: &PageHeader, tag: u32) -> Option<(u32, PageHeader, u32)> {
+        let next = self.linked(page, tag)?;
+        let (found, tag) = self.header(next)?;
+        let expected = PageHeader { index: header.index + 1, ..*header };
+        (found == expected && self.is_own(next)).then_some((next, found, tag))
+    }
+
+    /// Reads bytes of a transaction's stream from `at` on, which is an offset behind the header of a page.
+    pub(super) fn read_stream(&self, at: u64, buf: &mut [u8]) -> Result<(), LogError> {
+        let broken = |page| self.corrupt(page, "the chain of pages of a transaction");
+        let mut page = u32::try_from(at / PAGE_BYTES).unwrap_or(u32::MAX);
+        let mut within = at % PAGE_BYTES;
+        let mut rest = buf;
+        loop {
+            let here = rest.len().min((PAGE_BYTES - within) as usize);
+            let (now, later) = rest.split_at_mut(here);
+            if !self.reaches(page) {
+                return Err(broken(page));
+            }
+            self.nvm.read(offset_of(page) + within, now);
+            if later.is_empty() {
+                return Ok(());
+            }
+            let (header, tag) = self.header(page).ok_or_else(|| broken(page))?;
+            (page, _, _) = self.next(page, &header, tag).ok_or_else(|| broken(page))?;
+            (within, rest) = (HEADER_BYTES, later);
+        }
+    }
+}
+
+/// Adds to a word. The result is never less than 0.
+pub(super) fn add(nvm: &dyn Nvm, at: u64, count: i64) {
+    let mut word = nvm.load_u64(at);
+    loop {
+        match nvm.compare_exchange_u64(at, word, word.saturating_add_signed(count)) {
+            Ok(_) => return,
+            Err(found) => word = found,
+        }
+    }
+}
+
+/// How many pages this many bytes of a stream take.
+pub(super) fn pages_for(bytes: u64) -> u64 {
+    bytes.div_ceil(STREAM_BYTES)
+}

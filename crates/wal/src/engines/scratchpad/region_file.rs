@@ -1,0 +1,375 @@
+//! The file of a region: making it, finding it, and knowing which processes use it.
+//!
+//! A directory has one region for each owner, group and mode of databases (invariant 13). Each process that uses a region holds
+//! a shared lock for its file, and a shared lock of a byte that stands for the log. So other processes can tell whether a log
+//! whose file is gone is still in use, and the last user deletes a region that no log needs.
+
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use duralite_format::scratchpad::{
+    MAGIC, Owner, PAGE_BYTES, REGION_SUPERBLOCK_BYTES, RegionId, RegionSuperblock, SUPERBLOCK_BYTES,
+    Superblock,
+};
+use duralite_medium::process::OwnFile;
+use duralite_medium::{ByteLock, Nvm, lock_byte, others_hold_bytes, unlock_byte};
+use rustc_hash::FxHashMap;
+use rustix::fs::OFlags;
+
+use super::memory::Mapping;
+use crate::engine::descriptor::OpenFile;
+use crate::hooks::{self, FileStep};
+use crate::shared::log_file;
+use crate::shared::log_file::making::{is_in_place, make_file, publish};
+use crate::shared::log_memory::hooked;
+use crate::{DatabaseIdentity, LogError};
+
+const PREFIX: &str = "duralite-region-";
+/// The size of a new region, within its limit.
+const FIRST_BYTES: u64 = 1 << 20;
+
+/// An open region.
+pub(super) struct RegionFile {
+    pub(super) path: PathBuf,
+    pub(super) file: OwnFile,
+}
+
+impl RegionFile {
+    /// A process that grows the file holds this byte exclusively.
+    pub(super) const GROWING_AT: i64 = 1 << 41;
+    /// Every process that uses the region holds this byte shared.
+    const USERS_AT: i64 = 1 << 42;
+    /// The first of the bytes that stand for logs.
+    const LOGS_AT: i64 = 1 << 43;
+    pub(super) const TRIES: u32 = 200;
+    pub(super) const PAUSE: Duration = Duration::from_millis(1);
+
+    fn log_at(owner: Owner) -> i64 {
+        Self::LOGS_AT + (owner.number() >> 14) as i64
+    }
+
+    /// Takes the shared lock that says that this process uses a log.
+    pub(super) fn hold(&self, owner: Owner) -> Result<(), LogError> {
+        let held = lock_byte(&self.file, ByteLock::Shared, Self::log_at(owner));
+        let held = held.map_err(|source| LogError::Medium { path: self.path.clone(), source })?;
+        if held { Ok(()) } else { Err(self.busy()) }
+    }
+
+    /// Makes the lock of a log exclusive. Returns false if another process uses the log; an earlier lock of this process then
+    /// stays.
+    pub(super) fn hold_alone(&self, owner: Owner) -> Result<bool, LogError> {
+        lock_byte(&self.file, ByteLock::Exclusive, Self::log_at(owner))
+            .map_err(|source| LogError::Medium { path: self.path.clone(), source })
+    }
+
+    /// Releases the lock of a log.
+    pub(super) fn let_go(&self, owner: Owner) {
+        unlock_byte(&self.file, Self::log_at(owner));
+    }
+
+    /// Whether another process uses a log.
+    fn is_held(&self, owner: Owner) -> bool {
+        others_hold_bytes(&self.file, Self::log_at(owner), 1).unwrap_or(true)
+    }
+
+    fn busy(&self) -> LogError {
+        let what = "another process is deleting this region; try again";
+        LogError::Busy { path: self.path.clone(), what }
+    }
+
+    fn dir(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("."))
+    }
+
+    /// Which of these owners are missing: the directory has no log of theirs, and no process uses one.
+    pub(super) fn missing(
+        &self,
+        id: RegionId,
+        owners: &FxHashMap<Owner, u32>,
+    ) -> Result<Vec<Owner>, LogError> {
+        if owners.is_empty() {
+            return Ok(Vec::new());
+        }
+        let there = self.logs(id)?;
+        let is_missing = |owner: &Owner| !there.contains(owner) && !self.is_held(*owner);
+        Ok(owners.keys().copied().filter(is_missing).collect())
+    }
+
+    /// The owners whose logs are in the region's directory.
+    pub(super) fn logs(&self, id: RegionId) -> Result<Vec<Owner>, LogError> {
+        logs_of(self.dir(), id).map_err(|error| LogError::io("look for logs in", self.dir(), &error))
+    }
+
+    /// Whether no other process uses the region. If so, no process can begin to use it before this file is closed.
+    pub(super) fn is_unused(&self) -> bool {
+        lock_byte(&self.file, ByteLock::Exclusive, Self::USERS_AT).unwrap_or(false)
+    }
+
+    /// Deletes a region that no process uses, unless a log names it.
+    pub(super) fn remove_unused(&self, id: RegionId) {
+        if is_in_place(&self.path, &self.file).unwrap_or(false)
+            && logs_of(self.dir(), id).is_ok_and(|logs| logs.is_empty())
+            && hooks::step(FileStep::Remove, &self.path).is_ok()
+        {
+            drop(std::fs::remove_file(&self.path));
+        }
+    }
+}
+
+/// The owners of the logs in a directory whose pages are in this region. Logs that were put aside count too.
+fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
+    let mut owners = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let may_be = path.file_name().is_some_and(|name| contains(name, b"-duralite"));
+        if !may_be {
+            continue;
+        }
+        let file = match log_file::open(&path, false, |bytes| bytes.starts_with(&MAGIC)) {
+            Ok(file) => file,
+            Err(LogError::Format { .. } | LogError::Io { kind: io::ErrorKind::NotFound, .. }) => {
+                continue;
+            }
+            // The file may be such a log, whose pages must not be given to others.
+            Err(error) => return Err(io::Error::other(error.to_string())),
+        };
+        let bytes = log_file::first_bytes(&path, &file, SUPERBLOCK_BYTES)
+            .map_err(|error| io::Error::other(error.to_string()))?;
+        if let Ok(superblock) = Superblock::decode(&bytes)
+            && superblock.region == id
+        {
+            owners.push(Owner::of(superblock.head.log_id));
+        }
+    }
+    Ok(owners)
+}
+
+fn contains(name: &OsStr, part: &[u8]) -> bool {
+    name.as_bytes().windows(part.len()).any(|window| window == part)
+}
+
+/// The region for new logs beside a log's file, with the file's owner, group and mode. Makes the region if it does not exist.
+pub(super) fn open_or_make(
+    log: &OpenFile<'_>,
+    mapping: &Mapping,
+    limit_bytes: u64,
+) -> Result<(RegionFile, RegionSuperblock), LogError> {
+    let dir = log.path.parent().unwrap_or(Path::new("."));
+    let db = DatabaseIdentity::of_open(log.file, log.path)?;
+    let path = dir.join(format!("{PREFIX}{}-{}-{:o}", db.uid, db.gid, db.mode));
+    for _ in 0..RegionFile::TRIES {
+        if let Some(found) = open(&path, &db, true)? {
+            return Ok(found);
+        }
+        match make(dir, &path, &db, mapping, limit_bytes) {
+            Ok(()) => {}
+            Err(LogError::Io { kind: io::ErrorKind::AlreadyExists, .. }) => {
+                std::thread::sleep(RegionFile::PAUSE)
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    let what = "other processes are creating or deleting this region; try again";
+    Err(LogError::Busy { path, what })
+}
+
+/// Opens a region and takes the shared lock of its users. `None` if the region does not exist, is incomplete, or is being
+/// deleted.
+fn open(
+    path: &Path,
+    db: &DatabaseIdentity,
+    write: bool,
+) -> Result<Option<(RegionFile, RegionSuperblock)>, LogError> {
+    let failed = |error: io::Error| LogError::io("open the region", path, &error);
+    let mut options = OpenOptions::new();
+    options.read(true).write(write).custom_flags(flags());
+    let file = match OwnFile::open(|| options.open(path)) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    let meta = file.metadata().map_err(failed)?;
+    if !meta.is_file() || !db.trusts(&meta) {
+        return Err(LogError::Owner(path.to_path_buf()));
+    }
+    let region = RegionFile { path: path.to_path_buf(), file };
+    let used = lock_byte(&region.file, ByteLock::Shared, RegionFile::USERS_AT);
+    let used = used.map_err(|source| LogError::Medium { path: path.to_path_buf(), source })?;
+    if !used || !is_in_place(path, &region.file)? {
+        std::thread::sleep(RegionFile::PAUSE);
+        return Ok(None);
+    }
+    let superblock = superblock_of(path, &region.file)?;
+    Ok(superblock.map(|superblock| (region, superblock)))
+}
+
+/// Opening a pipe of this name returns at once.
+fn flags() -> i32 {
+    (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
+}
+
+/// The superblock of a region; `None` while the region is being made.
+fn superblock_of(path: &Path, file: &File) -> Result<Option<RegionSuperblock>, LogError> {
+    let mut bytes = [0; REGION_SUPERBLOCK_BYTES];
+    let length = file.read_at(&mut bytes, 0).map_err(|error| LogError::io("read", path, &error))?;
+    if bytes[..length].iter().all(|byte| *byte == 0) {
+        return Ok(None);
+    }
+    let format = |source| LogError::Format { log: path.to_path_buf(), source };
+    RegionSuperblock::decode(&bytes[..length]).map(Some).map_err(format)
+}
+
+fn make(
+    dir: &Path,
+    path: &Path,
+    db: &DatabaseIdentity,
+    mapping: &Mapping,
+    limit_bytes: u64,
+) -> Result<(), LogError> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id)
+        .map_err(|error| LogError::io("draw random bytes for", path, &io::Error::other(error.to_string())))?;
+    let superblock = RegionSuperblock::for_bytes(RegionId(id), limit_bytes);
+    let file = make_file(dir, path, db)?;
+    let nvm = hooked(path, mapping.map(&OpenFile { path, file: &file }, superblock.limit_bytes())?)?;
+    let first = FIRST_BYTES.clamp(2 * PAGE_BYTES, superblock.limit_bytes());
+    nvm.grow(first).map_err(|source| LogError::Medium { path: path.to_path_buf(), source })?;
+    nvm.store(0, &superblock.encode());
+    nvm.flush(0, REGION_SUPERBLOCK_BYTES as u64);
+    nvm.fence();
+    publish(path, &file).map_err(|error| LogError::io("make", path, &error))
+}
+
+/// Finds the region of a log by its id: beside the log, or in the directory where it was when the log was made.
+pub(super) fn find(
+    log: &OpenFile<'_>,
+    superblock: &Superblock,
+    write: bool,
+) -> Result<(RegionFile, RegionSuperblock), LogError> {
+    let db = DatabaseIdentity::of_open(log.file, log.path)?;
+    let beside = log.path.parent().unwrap_or(Path::new(".")).to_path_buf();
+    let made_in = PathBuf::from(std::ffi::OsString::from_vec(superblock.region_dir.clone()));
+    let mut searched = vec![beside];
+    if !superblock.region_dir.is_empty() && !searched.contains(&made_in) {
+        searched.push(made_in);
+    }
+    for _ in 0..RegionFile::TRIES {
+        match find_in(&searched, superblock, &db, write)? {
+            Found::Open(found) => return Ok(*found),
+            // A process that closes the region holds it exclusively for a moment, to see whether any log needs it.
+            Found::Taken => std::thread::sleep(RegionFile::PAUSE),
+            Found::Nowhere => break,
+        }
+    }
+    let searched: Vec<_> = searched.iter().map(|dir| dir.display().to_string()).collect();
+    let (log, region, searched) = (log.path.to_path_buf(), superblock.region, searched.join(", "));
+    Err(LogError::NoRegion { log, region, searched })
+}
+
+/// The result of looking for a region.
+enum Found {
+    Open(Box<(RegionFile, RegionSuperblock)>),
+    /// The region exists, and cannot be used just now.
+    Taken,
+    Nowhere,
+}
+
+fn find_in(
+    dirs: &[PathBuf],
+    superblock: &Superblock,
+    db: &DatabaseIdentity,
+    write: bool,
+) -> Result<Found, LogError> {
+    let mut found = Found::Nowhere;
+    // A region that cannot be examined is not missing, so the error is kept.
+    let mut unknown = None;
+    let mut paths = Vec::new();
+    for dir in dirs {
+        match regions_in(dir) {
+            Ok(regions) => paths.extend(regions),
+            Err(error) => unknown = unknown.or(Some(LogError::io("read directory", dir, &error))),
+        }
+    }
+    for path in paths {
+        let is_it =
+            |bytes: &[u8]| RegionSuperblock::decode(bytes).is_ok_and(|found| found.id == superblock.region);
+        let mut bytes = [0; REGION_SUPERBLOCK_BYTES];
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(flags());
+        let file = match OwnFile::open(|| options.open(&path)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => {
+                unknown = unknown.or(Some(LogError::io("open", &path, &error)));
+                continue;
+            }
+        };
+        if !matches!(file.read_at(&mut bytes, 0), Ok(length) if is_it(&bytes[..length])) {
+            continue;
+        }
+        match open(&path, db, write)? {
+            Some(open) => return Ok(Found::Open(Box::new(open))),
+            None => found = Found::Taken,
+        }
+    }
+    match (found, unknown) {
+        (Found::Nowhere, Some(error)) => Err(error),
+        (found, _) => Ok(found),
+    }
+}
+
+/// Opens a region by its path, as the region's owner or a user whom the owner trusts. `None` if it does not exist, or is being
+/// deleted.
+///
+/// # Errors
+/// `Io`, `Owner`, `Format`.
+pub(super) fn open_named(path: &Path) -> Result<Option<(RegionFile, RegionSuperblock)>, LogError> {
+    open(path, &DatabaseIdentity::of(path)?, true)
+}
+
+/// Maps a region for changes.
+pub(super) fn map_whole(
+    region: &RegionFile,
+    superblock: &RegionSuperblock,
+) -> Result<Arc<dyn Nvm>, LogError> {
+    let file = OpenFile { path: &region.path, file: &region.file };
+    hooked(&region.path, Mapping::flushed().map(&file, superblock.limit_bytes())?)
+}
+
+/// The regions in a directory; none if the directory does not exist.
+pub(super) fn regions_in(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            return Ok(Vec::new());
+        }
+        Err(error) => return Err(error),
+    };
+    let is_region = |name: &OsStr| name.as_bytes().starts_with(PREFIX.as_bytes());
+    let mut regions = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if is_region(&entry.file_name()) {
+            regions.push(entry.path());
+        }
+    }
+    Ok(regions)
+}
+
+/// Whether a file has the name of a region.
+#[must_use]
+pub fn is_region_name(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
+}
+
+/// The directory of a region, for the superblocks of its logs; empty if it cannot be determined.
+pub(super) fn told_dir(region: &RegionFile) -> Vec<u8> {
+    let dir = region.path.parent().and_then(|dir| dir.canonicalize().ok());
+    dir.map(|dir| dir.into_os_string().into_vec()).unwrap_or_default()
+}

@@ -1,0 +1,198 @@
+//! Finding pages that nobody needs, and giving them back.
+//!
+//! A page is needed as long as its log may be read again. Only the log's file decides that, wherever it is: a log that is no
+//! longer in the region's directory may have been moved, and the region has what it committed. So the pages of a log are given
+//! back only by those who have the log: its processes, the process that deletes its file ([`release`]), and the last process
+//! that lets go of a file without a name. A log that is merely not found loses its pages only by an explicit command
+//! ([`reclaim`]).
+//!
+//! Invariants kept here: 12, 14, 24.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use duralite_format::LogId;
+use duralite_format::scratchpad::{COUNTED_OFFSET, LOGS_AT, Owner};
+use duralite_medium::Nvm;
+use rustc_hash::FxHashMap;
+
+use super::region::{Needed, Region, add, offset_of};
+use super::region_file::{self, RegionFile};
+use crate::LogError;
+
+impl Region {
+    /// Gives back the pages that dead processes of this log have left, if the caller knows which pages are needed.
+    pub(super) fn collect_dead(&self, needed: Option<Needed<'_>>) {
+        let (Some(needed), Some(segment)) = (needed, &self.segment) else { return };
+        self.collect(needed, |slot| segment.is_alive(slot).unwrap_or(true));
+    }
+
+    /// Gives back what this log's processes have left: all of the log's pages, except those that are `needed` and those of
+    /// other processes that live.
+    pub(super) fn collect(&self, needed: impl Fn(u32) -> bool, lives: impl Fn(usize) -> bool) {
+        if !self.is_writable() {
+            return;
+        }
+        self.free(|page, word| {
+            let slot = Owner::slot_in(word);
+            let is_left = Owner::in_word(word) == Some(self.owner) && (slot == self.slot || !lives(slot));
+            is_left && !needed(page)
+        });
+    }
+
+    /// Gives back all pages of the log, which is about to be deleted, or is gone.
+    pub(super) fn collect_all(&self) {
+        self.collect(|_| false, |_| false);
+    }
+
+    /// Frees the pages for which `is_free` holds, given the page's number and owner word. Returns how many pages that were.
+    fn free(&self, is_free: impl Fn(u32, u64) -> bool) -> u32 {
+        let mut given = 0;
+        for page in 1..self.pages() {
+            let word = self.owner_word(page);
+            // The word has to be unchanged: another process may have given the page back meanwhile, and a third one may have
+            // taken it.
+            if is_free(page, word) && self.nvm.compare_exchange_u64(offset_of(page), word, 0).is_ok() {
+                given += 1;
+            }
+        }
+        self.count(-i64::from(given));
+        given
+    }
+
+    /// The owners of pages, and the number of pages of each.
+    fn owners(&self) -> FxHashMap<Owner, u32> {
+        let mut owners = FxHashMap::default();
+        for owner in (1..self.pages()).filter_map(|page| Owner::in_word(self.owner_word(page))) {
+            *owners.entry(owner).or_default() += 1;
+        }
+        owners
+    }
+
+    /// The error that says why there is no page left.
+    pub(super) fn full(&self) -> LogError {
+        let limit_bytes = self.superblock.limit_bytes();
+        let missing = self.file.as_ref().and_then(|file| {
+            let mut owners = self.owners();
+            owners.remove(&self.owner);
+            let missing = file.missing(self.superblock.id, &owners).ok()?;
+            let pages: u32 = missing.iter().filter_map(|owner| owners.get(owner)).sum();
+            (pages > 0).then(|| (file.path.clone(), offset_of(pages)))
+        });
+        match missing {
+            Some((region, missing_bytes)) => LogError::RegionFull { region, limit_bytes, missing_bytes },
+            None => LogError::LimitReached { limit_bytes },
+        }
+    }
+
+    /// Whether the log's file has lost its last name, so that no further process can open it.
+    fn is_nameless(&self) -> bool {
+        let meta = self.log_file.as_ref().and_then(|file| file.metadata().ok());
+        meta.is_some_and(|meta| meta.nlink() == 0)
+    }
+
+    /// Removes this log from the region's count of logs.
+    pub(super) fn uncount(&self, log: &dyn Nvm) {
+        if self.is_writable() && log.compare_exchange_u64(COUNTED_OFFSET, 1, 0).is_ok() {
+            // The log's word comes first: a region that counts one log too many stays, but one that counts too few might be
+            // deleted.
+            log.flush(COUNTED_OFFSET, 8);
+            log.fence();
+            add(&*self.nvm, LOGS_AT, -1);
+            self.nvm.flush(LOGS_AT, 8);
+            self.nvm.fence();
+        }
+    }
+}
+
+/// Counts a log that is being made, before another process can open it. Durable on return. The caller holds the region.
+pub(super) fn count_log(log: &dyn Nvm, region: &dyn Nvm) {
+    add(region, LOGS_AT, 1);
+    region.flush(LOGS_AT, 8);
+    region.fence();
+    log.store_u64(COUNTED_OFFSET, 1);
+    log.flush(COUNTED_OFFSET, 8);
+    log.fence();
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let Some(file) = self.file.as_ref().filter(|_| self.is_writable()) else { return };
+        if self.is_nameless() && file.hold_alone(self.owner).unwrap_or(false) {
+            self.collect_all();
+        }
+        // The last user leaves no useless region behind. A log that was moved elsewhere may still own pages, or may own none
+        // just now and be counted only.
+        if file.is_unused() && self.nvm.load_u64(LOGS_AT) == 0 && self.owners().is_empty() {
+            file.remove_unused(self.superblock.id);
+        }
+    }
+}
+
+/// What a region holds, and for whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegionUse {
+    /// The region's file.
+    pub path: PathBuf,
+    /// Most bytes of the region that logs may have.
+    pub limit_bytes: u64,
+    /// Bytes of logs that are in the region's directory, or in use.
+    pub used_bytes: u64,
+    /// Bytes of logs that are neither: they were moved, or were deleted without this library.
+    pub missing_bytes: u64,
+    /// How many such logs there are.
+    pub missing_logs: usize,
+}
+
+/// Looks at the regions in a directory. With `discard` it also gives back the pages of missing logs. That is final, even if
+/// such a log was moved and not deleted. The result still counts the bytes that were given back as missing.
+///
+/// # Errors
+/// `Io` if the directory or one of its logs cannot be read; `Format` and `Owner` of a region; `Busy` while a region is being
+/// deleted.
+pub fn reclaim(dir: &Path, discard: bool) -> Result<Vec<RegionUse>, LogError> {
+    let mut found = Vec::new();
+    let regions =
+        region_file::regions_in(dir).map_err(|error| LogError::io("read directory", dir, &error))?;
+    for path in regions {
+        let Some((file, superblock)) = region_file::open_named(&path)? else { continue };
+        let nvm = region_file::map_whole(&file, &superblock)?;
+        // The region is opened for a log that owns nothing.
+        let nobody = LogId([0; 16]);
+        let mut region = Region::new(nvm, superblock, nobody, None, path.clone(), false);
+        let owners = region.owners();
+        let missing = file.missing(superblock.id, &owners)?;
+        let pages: u32 = missing.iter().filter_map(|owner| owners.get(owner)).sum();
+        let all: u32 = owners.values().sum();
+        if discard {
+            missing.iter().try_for_each(|owner| give_back_of(&region, &file, *owner))?;
+            if file.is_unused() {
+                region.nvm.store_u64(LOGS_AT, file.logs(superblock.id)?.len() as u64);
+            }
+        }
+        region.file = Some(file);
+        found.push(RegionUse {
+            path,
+            limit_bytes: superblock.limit_bytes() - offset_of(1),
+            used_bytes: offset_of(all - pages),
+            missing_bytes: offset_of(pages),
+            missing_logs: missing.len(),
+        });
+    }
+    Ok(found)
+}
+
+fn give_back_of(region: &Region, file: &RegionFile, owner: Owner) -> Result<(), LogError> {
+    // A process that is attaching the log holds it already, or has to wait.
+    if file.hold_alone(owner)? {
+        region.free(|_, word| Owner::in_word(word) == Some(owner));
+        file.let_go(owner);
+    }
+    Ok(())
+}
+
+/// Gives back all pages of a log that no process uses and that is about to be deleted.
+pub(super) fn release(region: &Region, log: &dyn Nvm) {
+    region.collect_all();
+    region.uncount(log);
+}

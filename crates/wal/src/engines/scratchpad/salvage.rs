@@ -1,0 +1,87 @@
+//! Salvaging a damaged log: the transactions before the damage, and those behind it that are complete. Each page of the region
+//! says to which transaction it belongs, so the ones behind the damage are found without those before them.
+
+use super::region::offset_of;
+use super::scan::Scan;
+use super::transaction::{self, Expected};
+use super::{Scratchpad, files};
+use crate::LogError;
+use crate::engine::descriptor::OpenFile;
+use crate::engine::prelude::*;
+use crate::engine::salvage::{Damage, Images, Later, LaterTransaction, Salvaged, damage_of};
+
+/// Salvages a log.
+pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, LogError> {
+    let mut log = files::open_to_walk(log)?;
+    let active = log.active_now();
+    log.scan = Some(Scan::default());
+    let mut damage = loop {
+        match log.follow(active) {
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                break log.check_nothing_follows().and_then(|()| log.rollback.check().map(drop)).err();
+            }
+            Err(error) => break Some(error),
+        }
+    }
+    .map(damage_of)
+    .transpose()?;
+    log.chains.discard();
+    if log.in_force.slot.generation == 0 {
+        // The generation in force is not known, so neither is the meaning of the pages.
+        return damage.map_or_else(|| Ok(Salvaged::of_frames(Box::new(log), false, None)), Err);
+    }
+    let (from, until) = (offset_of(log.newest.0), log.read_behind(&mut damage, later)?);
+    let damage = damage.map(|error| Damage { error, from, until });
+    Ok(Salvaged::of_frames(Box::new(log), true, damage))
+}
+
+impl Scratchpad {
+    /// Passes on the complete transactions behind the last one that was applied. Returns where the first of them begins.
+    fn read_behind(
+        &mut self,
+        damage: &mut Option<LogError>,
+        later: Later<'_>,
+    ) -> Result<Option<u64>, LogError> {
+        if self.in_force.wal_header.is_none() {
+            return Ok(None);
+        }
+        let generation = self.in_force.slot.generation;
+        let page_bytes = self.superblock.head.page_bytes;
+        let scan = Scan::of(&self.region, generation);
+        let mut images = Images::new(page_bytes);
+        let (mut until, mut before) = (None, self.transactions());
+        let mut record = Vec::new();
+        for sequence in scan.numbers_above(before) {
+            let expected = Expected { generation, sequence, frames: u32::MAX - 1, page_bytes };
+            let heads = scan.heads(sequence).iter();
+            let found = heads.map(|head| transaction::read(&self.region, *head, &expected));
+            let Some(found) = found.filter_map(Result::ok).flatten().next() else { continue };
+            let Some(first) = found.pages.first() else { continue };
+            let missing = || self.region.corrupt(*first, "a transaction before one that is committed");
+            damage.get_or_insert_with(missing);
+            if until.is_none() || sequence != before + 1 {
+                images.clear();
+            }
+            for part in &found.records {
+                record.resize(part.header.record_bytes as usize, 0);
+                self.region.read_stream(part.at, &mut record)?;
+                // A page that these records do not give completely is not known.
+                images.lay(&record).ok();
+            }
+            before = sequence;
+            let offset = offset_of(*first);
+            until.get_or_insert(offset);
+            later(&LaterTransaction {
+                number: Some(sequence.into()),
+                position: Some(self.origin().position.saturating_add(sequence.into())),
+                time_ms: 0,
+                db_pages: found.commit.header.db_pages,
+                first_frame: found.first_frame,
+                offset,
+                pages: images.end_transaction(),
+            })?;
+        }
+        Ok(until)
+    }
+}

@@ -1,0 +1,118 @@
+//! Log files of `waldio`: preallocated blocks.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_format::waldio::{AREA_BYTES, DATA_OFFSET, Superblock};
+use duralite_medium::MediumError;
+use duralite_medium::block::{Block, BlockOptions, Durability, FileBlock};
+
+use super::recovery::NEW;
+use super::{Waldio, WaldioOptions};
+use crate::engine::Engine;
+use crate::engine::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
+use crate::shared::group;
+use crate::shared::log_file;
+use crate::{LogError, hooks};
+
+/// Writes an empty log into a new file.
+pub(super) fn format(new: &NewLog<'_>) -> Result<(), LogError> {
+    let options = WaldioOptions::of(new.options);
+    let wanted = Some(options.block_bytes).filter(|bytes| *bytes != 0);
+    let block = hooked(new.file.path, blocks(&options, &new.file, wanted, false)?)?;
+    let superblock = Superblock {
+        head: new.head.clone(),
+        block_bytes: block.block_bytes(),
+        layout: options.layout,
+        limit_bytes: options.limit().max(AREA_BYTES * 8),
+    };
+    Waldio::format(block.as_ref(), &superblock)
+}
+
+/// Attaches a log. A process that has the log alone recovers it.
+pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
+    let Attaching { file, segment, base, alone, is_new, left, .. } = log;
+    let options = WaldioOptions::of(log.options);
+    let superblock = superblock_of(file.path, file.file)?;
+    let block = hooked(file.path, blocks(&options, &file, Some(superblock.block_bytes), false)?)?;
+    Ok(Box::new(match (alone, is_new) {
+        (true, false) => {
+            // Otherwise a group may have been written after groups that were not durable. The disk may have lost power since (a
+            // stick that was pulled out), so the shared words prove nothing.
+            let left = left.filter(|_| options.waits() && options.durability != Durability::Normal);
+            let left = left.and_then(|words| group::left(&words, DATA_OFFSET));
+            // If the file is longer than the words say, a process may have died while it preallocated. It is then not known
+            // whether the file's length is durable.
+            let left =
+                left.filter(|left| left.settings == options.fingerprint() && left.file_bytes == block.len());
+            let left = left.map(|left| left.end);
+            Waldio::recover(block, superblock, file.path, &options, (segment, base), left)?
+        }
+        (false, _) => Waldio::join(block, superblock, file.path, &options, segment, base, None)?,
+        (true, true) => Waldio::join(block, superblock, file.path, &options, segment, base, Some(NEW))?,
+    }))
+}
+
+/// Attaches a log for a user who may only read it. With a segment the reader joins the processes that share it. Without one it
+/// reads the log as a crash has left it.
+pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
+    let AttachingOutside { file, shared, base, .. } = log;
+    let options = WaldioOptions::of(log.options);
+    let superblock = superblock_of(file.path, file.file)?;
+    let block = hooked(file.path, blocks(&options, &file, Some(superblock.block_bytes), true)?)?;
+    Ok(Box::new(match shared {
+        Some(segment) => Waldio::attach(block, superblock, file.path, &options, segment, base, false)?,
+        None => Waldio::open_read_only(block, superblock, file.path)?,
+    }))
+}
+
+fn blocks(
+    options: &WaldioOptions,
+    log: &OpenFile<'_>,
+    block_bytes: Option<u32>,
+    read_only: bool,
+) -> Result<FileBlock, LogError> {
+    let OpenFile { path, file } = *log;
+    let failed = |source: MediumError| LogError::Medium { path: path.to_path_buf(), source };
+    let file = file.try_clone().map_err(|error| LogError::io("open", path, &error))?;
+    let options = BlockOptions { block_bytes, access: options.access, read_only };
+    FileBlock::open(file, path, &options).map_err(failed)
+}
+
+fn hooked(path: &Path, block: FileBlock) -> Result<Arc<dyn Block>, LogError> {
+    hooks::block(path, Arc::new(block))
+        .map_err(|source| LogError::Medium { path: path.to_path_buf(), source })
+}
+
+fn superblock_of(path: &Path, file: &File) -> Result<Superblock, LogError> {
+    decode(path, &log_file::first_bytes(path, file, AREA_BYTES)?)
+}
+
+fn decode(path: &Path, bytes: &[u8]) -> Result<Superblock, LogError> {
+    Superblock::decode(bytes).map_err(|source| LogError::Format { log: path.to_path_buf(), source })
+}
+
+/// Reads what a log's superblock says about the log.
+pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
+    Ok(decode(log.path, bytes)?.head)
+}
+
+/// Opens the blocks of a log for inspection.
+pub(super) fn blocks_read_only(log: &OpenFile<'_>) -> Result<(Arc<dyn Block>, Superblock), LogError> {
+    let superblock = superblock_of(log.path, log.file)?;
+    let block = blocks(&WaldioOptions::default(), log, Some(superblock.block_bytes), true)?;
+    Ok((Arc::new(block), superblock))
+}
+
+/// Opens a log for inspection. Writes nothing and takes no lock.
+pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Waldio, LogError> {
+    let (block, superblock) = blocks_read_only(log)?;
+    Waldio::open_read_only(block, superblock, log.path)
+}
+
+/// Whether the log holds no commits. That is also so if a power loss has damaged its head and everything after the head is zeros.
+pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
+    look_at(log).is_ok_and(|log| log.transactions() == 0)
+        || log_file::has_only_zeros_from(log.file, DATA_OFFSET)
+}

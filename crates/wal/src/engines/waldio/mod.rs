@@ -1,0 +1,595 @@
+//! WALDIO: the write-ahead log in preallocated blocks, written directly (Lee et al., USENIX ATC
+//! 2015), with group commit.
+//!
+//! The file's blocks are initialised before they are used (section 4.1), so a commit is one write
+//! of whole blocks and one flush. Frames are page images with their header inside (4.2,
+//! `embedded`), or differences packed into blocks (`delta`). The layout is `docs/format/waldio.md`.
+//!
+//! Invariants kept here: 4, 5, 7, 9, 10, 11, 12. The state that processes share is in [`crate::shared::group`]. Each process rebuilds the
+//! fields of [`Waldio`] by scanning the log.
+
+mod ahead;
+mod descriptor;
+mod files;
+mod follow;
+mod framing;
+mod options;
+mod prefetch;
+mod recovery;
+mod salvage;
+mod transaction;
+mod walk;
+mod writer;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use duralite_format::sqlite_wal::WalHeader;
+use duralite_format::waldio::{DATA_OFFSET, GROUP_MAGIC, Layout, Slot, Superblock, slot_offset};
+use duralite_format::{FormatError, LogId, Origin};
+use duralite_medium::block::{Block, Durability};
+use duralite_medium::{Guarantee, LocalSegment, MediumError, Segment};
+
+use crate::engine::home::DatabaseFile;
+use crate::engine::{
+    Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
+    wall_clock,
+};
+use crate::shared::delta_chains::DeltaChains;
+use crate::shared::group::{self, Group, NewGeneration, Recovered};
+use crate::{EngineOptions, LogError};
+use ahead::Ahead;
+pub use descriptor::DESCRIPTOR;
+use options::NAME;
+pub use options::WaldioOptions;
+use transaction::{Open, STAGED};
+pub use walk::walk;
+
+/// Bytes of shared memory that the processes with a `waldio` log need.
+pub const SHARED_BYTES: u64 = group::SHARED_BYTES;
+use group::STATE_BYTES;
+
+/// Counters of what this process has done since it attached the log.
+#[derive(Debug, Clone, Copy, Default)]
+struct Activity {
+    commits: u64,
+    frames: u64,
+    records: u64,
+    generations: u64,
+    written_past_ring: u64,
+}
+
+/// A log in blocks.
+pub struct Waldio {
+    group: Arc<Group>,
+    superblock: Superblock,
+    options: WaldioOptions,
+    path: PathBuf,
+    generation: u64,
+    origin: Origin,
+    wal_header: Option<WalHeader>,
+    retired: bool,
+    /// Byte position where `generation` begins.
+    start: u64,
+    /// Byte position after the last transaction that this process has applied to its index.
+    end: u64,
+    /// Number of transactions of this generation that this process has applied.
+    sequence: u32,
+    /// Time of the group of the last applied transaction, in milliseconds since 1970; 0 if it is not known.
+    group_ms: u64,
+    clock: Clock,
+    chains: DeltaChains,
+    open: Open,
+    payload: Vec<u8>,
+    /// Bytes of the log that were read ahead, to be applied next.
+    window: Ahead,
+    /// Under Group Synch: how many frames were acknowledged since this process last waited, and when the first of them was.
+    unwaited: Option<(u32, Instant)>,
+    activity: Activity,
+}
+
+impl Waldio {
+    /// Writes an empty log, without blocks for transactions: a connection that only reads needs none. The log is durable once the
+    /// caller has synced the file, or once a writer has made the first blocks ([`LogWriter::harden`]).
+    ///
+    /// # Errors
+    /// `NoSpace`, `Medium`.
+    pub fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), LogError> {
+        recovery::format(block, superblock)
+            .map_err(|source| LogError::Medium { path: PathBuf::new(), source })
+    }
+
+    /// Attaches a log. If `first` is set, no other process has the log attached. This process then recovers the log and
+    /// initialises the shared state in `segment` from byte `base` on, where the segment holds zeros. Otherwise this process joins
+    /// those that share the log.
+    ///
+    /// # Errors
+    /// `Corrupt` for a damaged log, `Settings` when other processes use the log with other settings, `Medium`.
+    pub fn attach(
+        block: Arc<dyn Block>,
+        superblock: Superblock,
+        path: &Path,
+        options: &WaldioOptions,
+        segment: Arc<dyn Segment>,
+        base: u64,
+        first: bool,
+    ) -> Result<Self, LogError> {
+        if first {
+            return Self::recover(block, superblock, path, options, (segment, base), None);
+        }
+        Self::join(block, superblock, path, options, segment, base, None)
+    }
+
+    /// Recovers a log that no process has attached: applies its groups in one pass, makes them durable, and initialises the
+    /// shared state. The process that wrote the newest group may have died before the group was durable. `left` is the end of the
+    /// log as the last processes left it, if it is known to be durable.
+    fn recover(
+        block: Arc<dyn Block>,
+        superblock: Superblock,
+        path: &Path,
+        options: &WaldioOptions,
+        (segment, base): (Arc<dyn Segment>, u64),
+        left: Option<Recovered>,
+    ) -> Result<Self, LogError> {
+        let failed = |source| LogError::Medium { path: path.to_path_buf(), source };
+        let scan = recovery::Scan::begin(block.as_ref(), &superblock, &failed)?;
+        let nothing = Recovered { generation: scan.generation(), end: recovery::NEW.end };
+        let mut log = Self::alone(block.clone(), superblock.clone(), path, options, nothing)?;
+        log.chains.keep_images(true);
+        log.enter(scan.generation())?;
+        let found = scan.find_end(left, &mut |group| log.take_in_group(group))?;
+        found.settle(block.as_ref(), &superblock).map_err(failed)?;
+        log.group =
+            Arc::new(framing::join(segment, base, block, &superblock, options, Some(found.recovered))?);
+        log.refresh()?;
+        log.chains.keep_images(false);
+        Ok(log)
+    }
+
+    /// Joins the processes that share the log. If `known` says where the log ends, initialises the shared state from it instead.
+    fn join(
+        block: Arc<dyn Block>,
+        superblock: Superblock,
+        path: &Path,
+        options: &WaldioOptions,
+        segment: Arc<dyn Segment>,
+        base: u64,
+        known: Option<Recovered>,
+    ) -> Result<Self, LogError> {
+        let group = framing::join(segment, base, block, &superblock, options, known)?;
+        let mut log = Self::over(group, superblock, path, options);
+        log.refresh()?;
+        Ok(log)
+    }
+
+    /// Opens a log with a segment of its own, which it shares with no process.
+    fn alone(
+        block: Arc<dyn Block>,
+        superblock: Superblock,
+        path: &Path,
+        options: &WaldioOptions,
+        known: Recovered,
+    ) -> Result<Self, LogError> {
+        let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
+        let group = framing::join(segment, 0, block, &superblock, options, Some(known))?;
+        Ok(Self::over(group, superblock, path, options))
+    }
+
+    /// Opens a log for inspection, in the state that recovery would find. Changes nothing.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Medium`.
+    pub fn open_read_only(
+        block: Arc<dyn Block>,
+        superblock: Superblock,
+        path: &Path,
+    ) -> Result<Self, LogError> {
+        let failed = |source| LogError::Medium { path: path.to_path_buf(), source };
+        let options = WaldioOptions::default();
+        let scan = recovery::Scan::begin(block.as_ref(), &superblock, &failed)?;
+        let recovered = scan.find_end(None, &mut |_| Ok(()))?.recovered;
+        let mut log = Self::alone(block, superblock, path, &options, recovered)?;
+        log.refresh()?;
+        Ok(log)
+    }
+
+    fn over(group: Group, superblock: Superblock, path: &Path, options: &WaldioOptions) -> Self {
+        let chains = DeltaChains::new(superblock.head.page_bytes, options.cache_bytes);
+        Self {
+            group: Arc::new(group),
+            superblock,
+            options: options.clone(),
+            path: path.to_path_buf(),
+            generation: 0,
+            origin: Origin::unknown(0),
+            wal_header: None,
+            retired: false,
+            start: 0,
+            end: 0,
+            sequence: 0,
+            group_ms: 0,
+            clock: wall_clock,
+            chains,
+            open: Open::default(),
+            payload: Vec::new(),
+            window: Ahead::default(),
+            unwaited: None,
+            activity: Activity::default(),
+        }
+    }
+
+    /// The superblock.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Whether the log was retired ([`LogFile::retire`]) and has not been used since.
+    #[must_use]
+    pub fn is_retired(&self) -> bool {
+        self.retired
+    }
+
+    /// The generation in force.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Committed transactions in this generation.
+    #[must_use]
+    pub fn transactions(&self) -> u32 {
+        self.sequence
+    }
+
+    /// Bytes of the file up to the end of the generation that this process last read. The log may have started over since.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        DATA_OFFSET + (self.end - self.start)
+    }
+
+    fn log_id(&self) -> LogId {
+        self.superblock.head.log_id
+    }
+
+    fn failed(&self, source: MediumError) -> LogError {
+        LogError::Medium { path: self.path.clone(), source }
+    }
+
+    fn damaged(&self, position: u64, what: &'static str) -> LogError {
+        let offset = self.group.offset_of(self.generation, position);
+        LogError::Corrupt { offset, what: FormatError::Damaged { what } }
+    }
+
+    fn enter(&mut self, generation: u64) -> Result<(), LogError> {
+        let failed = |source| self.failed(source);
+        let slot = recovery::load_slot(self.group.block(), &self.superblock, generation, &failed)?;
+        self.begin(&slot)
+    }
+
+    /// Starts the log over, and continues with the new generation.
+    fn start_over(&mut self, new: NewGeneration) -> Result<(), LogError> {
+        let generation = self.group.switch(&new)?;
+        let NewGeneration { wal_header, retired, position, time_ms, .. } = new;
+        // The switch has just written this slot: no need to read it back. `begin` ignores `file_bytes`.
+        self.begin(&Slot { generation, wal_header, retired, file_bytes: 0, position, time_ms })?;
+        self.refresh()
+    }
+
+    /// Resets this process's view of the log to the beginning of a generation.
+    fn begin(&mut self, slot: &Slot) -> Result<(), LogError> {
+        let header = match slot.wal_header {
+            Some(bytes) => {
+                let header = WalHeader::parse(&bytes);
+                Some(header.map_err(|what| LogError::Corrupt { offset: 0, what })?)
+            }
+            None => None,
+        };
+        if header.is_some_and(|header| header.page_bytes != self.superblock().head.page_bytes) {
+            return Err(self.damaged(0, "the log's page size"));
+        }
+        self.drop_staged();
+        self.chains.clear();
+        self.window.clear();
+        self.generation = slot.generation;
+        self.origin = slot.origin();
+        self.wal_header = header;
+        self.retired = slot.retired;
+        self.start = self.group.start_of(slot.generation);
+        self.end = self.start;
+        self.sequence = 0;
+        self.group_ms = 0;
+        Ok(())
+    }
+
+    /// Describes an empty generation that follows this one.
+    fn empty_generation(&self) -> NewGeneration {
+        NewGeneration {
+            wal_header: None,
+            retired: false,
+            keep_bytes: None,
+            position: self.position(),
+            time_ms: (self.clock)(),
+        }
+    }
+
+    fn drop_staged(&mut self) {
+        self.chains.discard();
+        self.open.clear();
+    }
+}
+
+impl Engine for Waldio {}
+
+impl LogFile for Waldio {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn id(&self) -> LogId {
+        self.log_id()
+    }
+
+    fn page_bytes(&self) -> u32 {
+        self.superblock().head.page_bytes
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        use Guarantee::{Ordered, PowerLoss, SystemCrash};
+        let block = self.group.block();
+        match (block.guarantee(), self.options.durability) {
+            (PowerLoss, _) if !self.options.waits() => Ordered,
+            (PowerLoss, Durability::Normal) if block.writes_reach_device() => SystemCrash,
+            (PowerLoss, Durability::Normal) => Ordered,
+            (guarantee, _) => guarantee,
+        }
+    }
+
+    fn describe(&self) -> String {
+        self.group.block().describe()
+    }
+
+    fn metrics(&self) -> Vec<(&'static str, String)> {
+        let (activity, counters) = (self.activity, self.group.block().counters());
+        let group = &self.group.activity;
+        let limit = match self.superblock().limit_bytes {
+            u64::MAX => "none".to_owned(),
+            limit => limit.to_string(),
+        };
+        let shared = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed).to_string();
+        vec![
+            ("layout", self.superblock().layout.as_str().to_owned()),
+            ("generation", self.generation.to_string()),
+            ("retired", self.is_retired().to_string()),
+            ("log_frames", self.committed().to_string()),
+            ("log_transactions", self.sequence.to_string()),
+            ("log_bytes", self.used_bytes().to_string()),
+            ("log_file_bytes", self.group.block().len().to_string()),
+            ("log_limit", limit),
+            ("block_bytes", self.superblock().block_bytes.to_string()),
+            ("commits", activity.commits.to_string()),
+            ("frames", activity.frames.to_string()),
+            ("records", activity.records.to_string()),
+            ("log_restarts", activity.generations.to_string()),
+            ("groups_led", shared(&group.groups)),
+            ("commits_led", shared(&group.led_transactions)),
+            ("sleeps", shared(&group.sleeps)),
+            ("large_transactions", activity.written_past_ring.to_string()),
+            ("device_writes", counters.writes.to_string()),
+            ("device_bytes", counters.written_bytes.to_string()),
+            ("device_flushes", counters.flushes.to_string()),
+            ("preallocated_bytes", counters.preallocated_bytes.to_string()),
+            ("read_bytes", counters.read_bytes.to_string()),
+        ]
+    }
+
+    fn configure(&mut self, _options: &EngineOptions) {}
+
+    fn set_clock(&mut self, clock: Clock) {
+        self.clock = clock;
+    }
+
+    fn fill(&self) -> Fill {
+        Fill { used_bytes: self.used_bytes(), limit_bytes: self.superblock.limit_bytes }
+    }
+
+    fn retire(&mut self) -> Result<(), LogError> {
+        self.refresh()?;
+        self.drop_staged();
+        self.start_over(NewGeneration { retired: true, ..self.empty_generation() })
+    }
+
+    fn wal_header(&self) -> Option<&WalHeader> {
+        self.wal_header.as_ref()
+    }
+
+    fn begin_generation(
+        &mut self,
+        _file: &dyn DatabaseFile,
+        header: Option<&WalHeader>,
+    ) -> Result<(), LogError> {
+        self.refresh()?;
+        if header.is_some_and(|header| header.page_bytes != self.superblock().head.page_bytes) {
+            return Err(LogError::Unexpected("a WAL header with another page size than the log's"));
+        }
+        self.drop_staged();
+        let wal_header = header.map(|header| header.bytes);
+        self.activity.generations += 1;
+        self.start_over(NewGeneration { wal_header, ..self.empty_generation() })
+    }
+
+    fn clear(&mut self, _file: &dyn DatabaseFile, keep_bytes: u64) -> Result<(), LogError> {
+        self.refresh()?;
+        self.drop_staged();
+        self.activity.generations += 1;
+        self.start_over(NewGeneration { keep_bytes: Some(keep_bytes), ..self.empty_generation() })
+    }
+
+    fn has_surplus(&self, keep_bytes: u64) -> bool {
+        // Another process may have made the file longer. An error here shows again at the next read.
+        let _ = self.group.block().refresh_len();
+        self.group.block().len() > self.group.kept_bytes(keep_bytes)
+    }
+}
+
+impl LogReader for Waldio {
+    fn newest_frames(&self) -> Vec<(u32, u32)> {
+        self.chains.newest_frames()
+    }
+
+    fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    fn transactions(&self) -> u32 {
+        self.sequence
+    }
+
+    fn transaction_after(&self, sequence: u32) -> Option<Transaction> {
+        self.chains.transaction_after(sequence)
+    }
+
+    fn is_durable(&self, frame: u32) -> bool {
+        // A group becomes durable as a whole, so the place of one record is enough.
+        let record = self.chains.record_of_frame(frame);
+        record.is_some_and(|record| record.at & STAGED == 0 && record.at < self.group.durable_end())
+    }
+
+    fn is_current(&self) -> bool {
+        // Orders the load of the generation after the reads that the caller has made.
+        self.group.fence();
+        self.group.generation() == self.generation
+    }
+
+    fn refresh(&mut self) -> Result<(), LogError> {
+        loop {
+            self.group.check()?;
+            self.group.adopt_switch()?;
+            let generation = self.group.generation();
+            let followed = if generation == self.generation { Ok(()) } else { self.enter(generation) };
+            let followed = followed.and_then(|()| self.follow());
+            match followed {
+                _ if self.group.generation() != generation => {
+                    // The log started over meanwhile, and what was read may have been overwritten: begin again.
+                    self.generation = 0;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn version(&self) -> u64 {
+        self.generation.rotate_left(32) ^ u64::from(self.sequence)
+    }
+
+    fn committed(&self) -> u32 {
+        self.chains.frames()
+    }
+
+    fn frame(&self, number: u32) -> Option<Frame> {
+        self.chains.frame(number)
+    }
+
+    fn read_page(&mut self, _file: &dyn DatabaseFile, frame: u32, page: &mut [u8]) -> Result<(), LogError> {
+        let (log, open, generation) = ((&*self.group, &self.superblock), &self.open, self.generation);
+        let mut bytes = std::mem::take(&mut self.payload);
+        let result = self.chains.read_page(frame, page, &mut |record, page| {
+            open.apply(log, generation, record, &mut bytes, page)
+        });
+        self.payload = bytes;
+        result
+    }
+}
+
+impl LogWriter for Waldio {
+    fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>> {
+        Some(self.group.clone())
+    }
+
+    fn has_staged(&self) -> bool {
+        self.chains.has_staged()
+    }
+
+    fn stage(
+        &mut self,
+        _file: &dyn DatabaseFile,
+        frame: u32,
+        page_number: u32,
+        page: &[u8],
+    ) -> Result<(), LogError> {
+        match self.superblock().layout {
+            Layout::Delta => self.stage_difference(frame, page_number, page),
+            Layout::Embedded => self.stage_frame(frame, page_number, page),
+        }
+    }
+
+    fn discard_staged(&mut self) -> Result<(), LogError> {
+        self.drop_staged();
+        Ok(())
+    }
+
+    fn seal(&mut self, _file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, LogError> {
+        let ticket = match self.superblock().layout {
+            Layout::Delta => self.seal_differences(commit)?,
+            Layout::Embedded => self.seal_frames(commit)?,
+        };
+        self.sequence += 1;
+        let frames = commit.last_frame + 1 - commit.first_frame;
+        self.activity.commits += 1;
+        self.activity.frames += u64::from(frames);
+        Ok(self.must_wait(frames).then_some(ticket))
+    }
+
+    fn outgrows(&self, bytes: usize) -> bool {
+        self.open.outgrows(bytes, self.superblock().block_bytes as usize)
+    }
+
+    fn force(&mut self) -> Result<(), LogError> {
+        self.group.force()
+    }
+
+    fn harden(&mut self) -> Result<bool, LogError> {
+        self.refresh()?;
+        let group = Arc::clone(&self.group);
+        let failed = |source| self.failed(source);
+        // Write the head again: the process that wrote it may have seen its sync fail, and have died.
+        let mut head = vec![0; DATA_OFFSET as usize];
+        group.block().read(0, &mut head).map_err(failed)?;
+        if !group.has_blocks() {
+            // With this slot, recovery takes a shorter file for one that was cut. Until the blocks exist the guard is
+            // provisional. It stays provisional if there is no room for them.
+            let slot = recovery::load_slot(group.block(), &self.superblock, self.generation, &failed)?;
+            let slot = Slot { file_bytes: group.first_bytes(), ..slot }.encode(self.log_id());
+            let at = slot_offset(self.generation) as usize;
+            head[at..at + slot.len()].copy_from_slice(&slot);
+        }
+        group.block().write_later(0, &head).map_err(failed)?;
+        if group.has_blocks() {
+            return Ok(false);
+        }
+        group.make_first_blocks().map(|()| true)
+    }
+}
+
+impl Waldio {
+    /// Whether the committer has to wait for the flush: always, except under Group Synch while its buffer is neither full nor old
+    /// (section 4.3).
+    fn must_wait(&mut self, frames: u32) -> bool {
+        let options = &self.options;
+        if options.waits() {
+            return true;
+        }
+        let (count, since) = self.unwaited.unwrap_or((0, Instant::now()));
+        if count + frames >= options.group_synch || since.elapsed() >= options.group_interval {
+            self.unwaited = None;
+            return true;
+        }
+        self.unwaited = Some((count + frames, since));
+        false
+    }
+}
+
+const _: () = assert!(STAGED > 1 << 62);
+const _: () = assert!(GROUP_MAGIC != 0);

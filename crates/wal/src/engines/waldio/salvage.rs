@@ -1,0 +1,252 @@
+//! Salvages a damaged log: the transactions that can be applied before the damage, and the groups that are whole after it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use duralite_format::record::{RECORD_HEADER_BYTES, RecordHeader, largest_record};
+use duralite_format::waldio::{
+    GROUP_HEADER_BYTES, GroupHeader, Layout, Superblock, TX_HEADER_BYTES, TX_TAKES_GROUP, TxHeader,
+};
+use duralite_medium::block::Block;
+
+use super::prefetch::Prefetch;
+use super::recovery::{Found, Scan};
+use super::{Waldio, WaldioOptions, files};
+use crate::LogError;
+use crate::engine::descriptor::OpenFile;
+use crate::engine::salvage::{Damage, Images, Later, LaterTransaction, Salvaged, damage_of};
+
+/// A log that can be read up to its damage.
+pub(super) struct UpToDamage {
+    /// The log. None of its transactions has been applied yet.
+    pub(super) log: Waldio,
+    /// Byte position where the transactions before the damage end.
+    pub(super) sealed: u64,
+    /// The error with which recovery refuses the log; `None` for a sound log.
+    pub(super) damage: Option<LogError>,
+    /// Whether the generation's slot could be read, with the log's position at its beginning.
+    has_slot: bool,
+}
+
+impl Waldio {
+    /// Opens a log to read it up to its damage, if there is damage after its head. Changes nothing.
+    ///
+    /// # Errors
+    /// `Corrupt` if no generation is found, `Medium`.
+    pub(super) fn up_to_damage(
+        block: Arc<dyn Block>,
+        superblock: Superblock,
+        path: &Path,
+    ) -> Result<UpToDamage, LogError> {
+        let failed = |source| LogError::Medium { path: path.to_path_buf(), source };
+        let (scan, no_slot) = Scan::begin_damaged(block.as_ref(), &superblock, &failed)?;
+        let slot = *scan.slot();
+        let (Found { recovered, .. }, behind) = scan.find_damage()?;
+        let mut log = Self::alone(block, superblock, path, &WaldioOptions::default(), recovered)?;
+        log.begin(&slot)?;
+        let sealed = log.group.sealed();
+        Ok(UpToDamage { log, sealed, has_slot: no_slot.is_none(), damage: no_slot.or(behind) })
+    }
+}
+
+/// Salvages a log: applies the transactions before the damage, and passes the whole ones after it to `later`.
+pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, LogError> {
+    let (block, superblock) = files::blocks_read_only(log)?;
+    let UpToDamage { mut log, sealed, mut damage, has_slot } =
+        Waldio::up_to_damage(Arc::clone(&block), superblock.clone(), log.path)?;
+    loop {
+        match log.take_in_next(sealed) {
+            Ok(true) => {}
+            Ok(false) => break,
+            Err(error) => {
+                damage = Some(damage_of(error)?);
+                log.drop_staged();
+                break;
+            }
+        }
+    }
+    let Some(error) = damage else { return Ok(Salvaged::of_frames(Box::new(log), has_slot, None)) };
+    let unit = u64::from(superblock.block_bytes);
+    let from = log.group.offset_of(log.generation, log.end).next_multiple_of(unit);
+    let path = log.path.clone();
+    let failed = |source| LogError::Medium { path: path.clone(), source };
+    let scan = Scan::of_generation(block.as_ref(), &superblock, log.generation, &failed);
+    let mut behind = Behind {
+        scan,
+        images: Images::new(superblock.head.page_bytes),
+        before: u64::from(log.transactions()),
+        origin: has_slot.then_some(log.origin.position),
+        until: None,
+        later,
+    };
+    behind.read(from)?;
+    let damage = Damage { error, from, until: behind.until };
+    Ok(Salvaged::of_frames(Box::new(log), has_slot, Some(damage)))
+}
+
+/// Reads the part of the log after the damage.
+struct Behind<'a, 'b> {
+    scan: Scan<'b>,
+    images: Images,
+    /// Number of the transaction that was read last.
+    before: u64,
+    /// The log's position at the beginning of the generation, if that is known.
+    origin: Option<u64>,
+    /// Offset of the first whole transaction after the damage.
+    until: Option<u64>,
+    later: Later<'a>,
+}
+
+impl Behind<'_, '_> {
+    fn read(&mut self, from: u64) -> Result<(), LogError> {
+        let (unit, end) = (self.scan.unit(), self.scan.block.len());
+        let mut at = from;
+        while at < end {
+            let data = self.scan.block.next_data(at).map_err(self.scan.failed)?;
+            // A frame may begin with zeros, in the hole before the data.
+            at = at.max(data.start.saturating_sub(self.scan.longest_frame()) / unit * unit);
+            if at >= end {
+                break;
+            }
+            let until = data.end.min(end);
+            while at < until {
+                let taken = match self.scan.superblock.layout {
+                    Layout::Delta => self.group(at)?,
+                    Layout::Embedded => self.frames(at)?,
+                };
+                at = taken.unwrap_or(at + 1).next_multiple_of(unit);
+            }
+        }
+        Ok(())
+    }
+
+    fn give(&mut self, transaction: &LaterTransaction) -> Result<(), LogError> {
+        self.until.get_or_insert(transaction.offset);
+        (self.later)(transaction)
+    }
+
+    /// Reads the group that begins at a place. Returns where it ends; `None` if no whole group begins there.
+    fn group(&mut self, at: u64) -> Result<Option<u64>, LogError> {
+        let log_id = self.scan.superblock.head.log_id;
+        let room = self.scan.block.len().saturating_sub(at);
+        if room < GROUP_HEADER_BYTES + u64::from(TX_HEADER_BYTES) {
+            return Ok(None);
+        }
+        let mut head = [0; GROUP_HEADER_BYTES as usize];
+        self.scan.read(at, &mut head)?;
+        let Some(group) = GroupHeader::decode(&head, log_id, self.scan.generation(), at) else {
+            return Ok(None);
+        };
+        let least = GROUP_HEADER_BYTES + u64::from(TX_HEADER_BYTES);
+        if !(least..=room).contains(&group.bytes) {
+            return Ok(None);
+        }
+        let scan = &self.scan;
+        let hash = thread::scope(|scope| {
+            let log = &mut Prefetch::new(scan.block, scope);
+            scan.body_hash(log, at, group.bytes, &mut Vec::new())
+        })?;
+        if hash != Some(group.body_hash) {
+            return Ok(None);
+        }
+        let end = at + group.bytes;
+        let mut place = at + GROUP_HEADER_BYTES;
+        while place + u64::from(TX_HEADER_BYTES) <= end {
+            match self.transaction(place, end, group.time_ms)? {
+                Some(next) => place = next,
+                // The group's hash matches, so the transaction was written like this. Do not use it, nor the rest of the group.
+                None => break,
+            }
+        }
+        Ok(Some(end))
+    }
+
+    /// Reads a transaction of a whole group. Returns where it ends; `None` if the transaction contradicts itself.
+    fn transaction(&mut self, at: u64, group_end: u64, time_ms: u64) -> Result<Option<u64>, LogError> {
+        let mut head = [0; TX_HEADER_BYTES as usize];
+        self.scan.read(at, &mut head)?;
+        let Ok(header) = TxHeader::decode(&head) else { return Ok(None) };
+        let end = match header.tx_bytes {
+            TX_TAKES_GROUP => group_end,
+            bytes => at + u64::from(bytes),
+        };
+        if end > group_end {
+            return Ok(None);
+        }
+        let number = u64::from(header.sequence);
+        if number != self.before + 1 || self.until.is_none() {
+            self.images.clear();
+        }
+        let largest = u64::from(largest_record(self.scan.superblock.head.page_bytes));
+        let mut place = at + u64::from(TX_HEADER_BYTES);
+        let mut record = Vec::new();
+        for _ in 0..header.records {
+            if place + u64::from(RECORD_HEADER_BYTES) > end {
+                return Ok(None);
+            }
+            let mut head = [0; RECORD_HEADER_BYTES as usize];
+            self.scan.read(place, &mut head)?;
+            let Ok(RecordHeader { record_bytes, .. }) = RecordHeader::decode(&head) else { return Ok(None) };
+            if u64::from(record_bytes) > largest || place + u64::from(record_bytes) > end {
+                return Ok(None);
+            }
+            record.resize(record_bytes as usize, 0);
+            self.scan.read(place, &mut record)?;
+            if self.images.lay(&record).is_err() {
+                return Ok(None);
+            }
+            place = (place + u64::from(record_bytes)).next_multiple_of(8);
+        }
+        self.before = number;
+        let pages = self.images.end_transaction();
+        self.give(&LaterTransaction {
+            number: Some(number),
+            position: self.origin.map(|origin| origin.saturating_add(number)),
+            time_ms,
+            db_pages: header.db_pages,
+            first_frame: header.first_frame,
+            offset: at,
+            pages,
+        })?;
+        Ok(Some(end))
+    }
+
+    /// Reads the transaction of embedded frames that begins at a place. Returns where it ends; `None` if no whole one begins
+    /// there.
+    fn frames(&mut self, from: u64) -> Result<Option<u64>, LogError> {
+        let mut page = vec![0; self.scan.superblock.head.page_bytes as usize];
+        let mut bytes = Vec::new();
+        let (mut at, mut transaction, mut first_frame) = (from, None, 0);
+        self.images.clear();
+        loop {
+            let room = self.scan.block.len().saturating_sub(at);
+            bytes.resize(room.min(self.scan.longest_frame()) as usize, 0);
+            self.scan.read(at, &mut bytes)?;
+            let Some((mark, taken)) = self.scan.frame(&bytes, &mut page, at) else { return Ok(None) };
+            if !mark.follows(transaction) {
+                return Ok(None);
+            }
+            if transaction.is_none() {
+                first_frame = mark.frame;
+            }
+            transaction = Some(mark.transaction);
+            self.images.put(mark.page_number, &page);
+            at += u64::from(taken);
+            if mark.db_pages == 0 {
+                continue;
+            }
+            let pages = self.images.end_transaction();
+            self.give(&LaterTransaction {
+                number: None,
+                position: None,
+                time_ms: 0,
+                db_pages: mark.db_pages,
+                first_frame,
+                offset: from,
+                pages,
+            })?;
+            return Ok(Some(at));
+        }
+    }
+}

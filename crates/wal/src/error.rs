@@ -1,0 +1,296 @@
+//! The errors of log operations, worded for the person who has to resolve them.
+
+use std::path::PathBuf;
+
+use duralite_format::scratchpad::RegionId;
+use duralite_format::{FormatError, LogId};
+use duralite_medium::MediumError;
+use rustix::io::Errno;
+
+/// Any error of a log operation.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum LogError {
+    /// The log directory's file system is full.
+    #[error("no space left for the log in {}; free space there, or run a checkpoint", dir.display())]
+    NoSpace {
+        /// The log directory, or the log file.
+        dir: PathBuf,
+    },
+    /// The log has reached its configured limit (invariant 10).
+    #[error(
+        "the log has reached its limit of {limit_bytes} bytes: end the oldest read transaction so that a \
+         checkpoint can recycle it, or set a larger log_limit for a new log"
+    )]
+    LimitReached {
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// Logs that share a region use all of it (invariant 10), and some of them are no longer beside it.
+    #[error(
+        "the logs in region {} use all of its {limit_bytes} bytes, and {missing_bytes} of these bytes belong \
+         to logs that are no longer beside it: open their databases, wherever they are now; if the logs were \
+         deleted, run `duralite reclaim --discard DIRECTORY`",
+        region.display()
+    )]
+    RegionFull {
+        /// The region.
+        region: PathBuf,
+        /// The region's limit in bytes.
+        limit_bytes: u64,
+        /// Bytes that belong to the missing logs.
+        missing_bytes: u64,
+    },
+    /// The log's bytes contradict themselves in a way that no crash can have caused.
+    #[error(
+        "log damaged at offset {offset}: {what}; `duralite verify` shows the transactions before the damage, \
+         and `duralite salvage` saves them"
+    )]
+    Corrupt {
+        /// Offset in the log file in bytes.
+        offset: u64,
+        /// What is wrong.
+        what: FormatError,
+    },
+    /// SQLite wrote something to its log that this stream cannot hold.
+    #[error("unexpected write to the log: {0}")]
+    Unexpected(&'static str),
+    /// The database names a log that cannot be found.
+    #[error(
+        "the newest commits of {} are in log {id}, which is not in {}: set nvram or nvram_dir to the \
+         directory of the log; if the log is lost for good, `duralite checkpoint --discard-log` opens the \
+         database as of its last checkpoint", database.display(), searched.display()
+    )]
+    Missing {
+        /// The database.
+        database: PathBuf,
+        /// Its log.
+        id: LogId,
+        /// Where Duralite looked for it.
+        searched: PathBuf,
+    },
+    /// The database names no log.
+    #[error("{} names no log: no program has the database open through Duralite", .0.display())]
+    NoLog(PathBuf),
+    /// A follower asked for transactions that the log no longer has.
+    #[error(
+        "the log no longer has the transactions after position {position}; it begins at {oldest}: copy the \
+         database again, and follow the log from that copy on"
+    )]
+    LostPlace {
+        /// The position that the follower asked from.
+        position: u64,
+        /// The position before the first transaction in the log.
+        oldest: u64,
+    },
+    /// Log and database do not belong together (invariant 3).
+    #[error(
+        "log {} belongs to another file than {} (it was made for {}): use the file that the log was made \
+         for; if this file is a copy that should take over the log, or the same database on another file \
+         system, run `duralite checkpoint --adopt`",
+        log.display(), database.display(), owner.display()
+    )]
+    Foreign {
+        /// The log.
+        log: PathBuf,
+        /// The database that was to use it.
+        database: PathBuf,
+        /// Where the log's own database was.
+        owner: PathBuf,
+    },
+    /// The caller wanted a copy to adopt a log that cannot both be emptied into the copy and stay complete for its own
+    /// database.
+    #[error(
+        "log {} holds pages of its own database, which that database would lose: copy the log beside {} as \
+         {}-duralite, and checkpoint that copy", log.display(), database.display(), database.display()
+    )]
+    NotToAdopt {
+        /// The log.
+        log: PathBuf,
+        /// The copy.
+        database: PathBuf,
+    },
+    /// The first page of a database is torn, and no other copy of the page exists.
+    #[error(
+        "the first page of {} is damaged, and its log does not hold that page: restore the database from a \
+         backup", .0.display()
+    )]
+    NoFirstPage(PathBuf),
+    /// The log is of a format that this build does not read, or the file is no log at all.
+    #[error("{}: {source}", log.display())]
+    Format {
+        /// The log.
+        log: PathBuf,
+        /// Why.
+        source: FormatError,
+    },
+    /// The region that holds a log's pages cannot be found.
+    #[error(
+        "the newest commits in {} are in region {region}, which is in none of {searched}: put the region \
+         back where it was; if the region is lost for good, `duralite checkpoint --discard-log` opens the \
+         database as of its last checkpoint", log.display()
+    )]
+    NoRegion {
+        /// The log.
+        log: PathBuf,
+        /// The region.
+        region: RegionId,
+        /// Where Duralite looked for it.
+        searched: String,
+    },
+    /// Another process or thread holds a file that the operation needs.
+    #[error("{}: {what}", path.display())]
+    Busy {
+        /// The file.
+        path: PathBuf,
+        /// Who holds it, and what to do.
+        what: &'static str,
+    },
+    /// The log was deleted while it was in use (invariant 9).
+    #[error(
+        "log {} was deleted while it was in use: Duralite refuses new commits, because they would be lost, \
+         and writes the earlier commits to the database file: end all transactions, close every connection \
+         to the database, and open it again",
+        .0.display()
+    )]
+    Deleted(PathBuf),
+    /// Another process uses the log with different settings.
+    #[error(
+        "another process uses the log with another durability or group_synch, or as another kind of memory \
+         (nvram=DIR, nvram=emulate): use the same settings, or close the database there first"
+    )]
+    Settings,
+    /// The log file belongs to neither the owner of the database nor this user (invariant 13).
+    #[error(
+        "{} belongs to neither the owner of the database nor this user; Duralite refuses to use it", .0.display()
+    )]
+    Owner(PathBuf),
+    /// A file operation failed.
+    #[error("{op} {}: {message}", path.display())]
+    Io {
+        /// The operation.
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's error message.
+        message: String,
+        /// The kind of error.
+        kind: std::io::ErrorKind,
+    },
+    /// A file could not be opened because too many files are open already.
+    #[error("{op} {}: {message}", path.display())]
+    NoDescriptors {
+        /// The operation.
+        op: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The error message, which says whose limit was reached.
+        message: String,
+    },
+    /// SQLite's VFS below this library refused to read or write the database file. SQLite is given the result code of
+    /// that VFS.
+    #[error("SQLite's own VFS returned error {code} for {op} of the database file")]
+    BaseVfs {
+        /// The operation.
+        op: &'static str,
+        /// SQLite's extended result code.
+        code: i32,
+    },
+    /// An operation of the medium failed.
+    #[error("{}: {source}", path.display())]
+    Medium {
+        /// The log.
+        path: PathBuf,
+        /// Why.
+        source: MediumError,
+    },
+    /// An earlier failure stopped this log (invariant 9).
+    #[error("the log stopped after an earlier error ({0}); close the database and open it again")]
+    Poisoned(String),
+}
+
+/// The classes of errors on which callers act.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// No space, on the medium or below the limit: the statement fails, and nothing is lost.
+    Full,
+    /// The content is damaged or unreadable.
+    Corrupt,
+    /// The log does not exist.
+    NotFound,
+    /// The log may not be used: it is foreign, or of the wrong version or medium.
+    CantOpen,
+    /// The file is not writable.
+    ReadOnly,
+    /// The log is in use.
+    Busy,
+    /// A follower's place is lost.
+    LostPlace,
+    /// Every other error that the system reported.
+    Io,
+}
+
+impl LogError {
+    /// Whether the error says for certain that the file does not exist, or that the file with this name is not a log.
+    pub(crate) fn says_none(&self) -> bool {
+        let is_none = |kind: std::io::ErrorKind| {
+            matches!(kind, std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+        };
+        matches!(self, Self::Format { .. }) || matches!(self, Self::Io { kind, .. } if is_none(*kind))
+    }
+
+    /// Whether a log or a region is of another version of its format. The build that wrote it can read it, so it is
+    /// neither damaged nor lost.
+    #[must_use]
+    pub fn is_other_version(&self) -> bool {
+        let Self::Format { source, .. } = self else { return false };
+        matches!(source, FormatError::LogVersion { .. } | FormatError::Version(_))
+    }
+
+    /// The class of this error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoSpace { .. } | Self::LimitReached { .. } | Self::RegionFull { .. } => ErrorKind::Full,
+            Self::Corrupt { .. } => ErrorKind::Corrupt,
+            Self::Missing { .. } | Self::NoLog(_) => ErrorKind::NotFound,
+            Self::LostPlace { .. } => ErrorKind::LostPlace,
+            Self::Foreign { .. }
+            | Self::NotToAdopt { .. }
+            | Self::Format { .. }
+            | Self::NoRegion { .. }
+            | Self::Settings
+            | Self::NoFirstPage(_)
+            | Self::NoDescriptors { .. }
+            | Self::Medium { source: MediumError::Io { source: Errno::MFILE | Errno::NFILE, .. }, .. }
+            | Self::Owner(_) => ErrorKind::CantOpen,
+            Self::Busy { .. } | Self::Medium { source: MediumError::Crowded { .. }, .. } => ErrorKind::Busy,
+            Self::Io { kind, .. } => match kind {
+                std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => ErrorKind::Full,
+                std::io::ErrorKind::NotFound => ErrorKind::NotFound,
+                std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::ReadOnlyFilesystem => {
+                    ErrorKind::ReadOnly
+                }
+                _ => ErrorKind::Io,
+            },
+            Self::Medium { source: MediumError::NoSpace, .. } => ErrorKind::Full,
+            Self::Medium { source: MediumError::NotDax { .. } | MediumError::Unsupported { .. }, .. } => {
+                ErrorKind::CantOpen
+            }
+            Self::BaseVfs { .. }
+            | Self::Medium { .. }
+            | Self::Unexpected(_)
+            | Self::Deleted(_)
+            | Self::Poisoned(_) => ErrorKind::Io,
+        }
+    }
+
+    /// The error of a file operation that failed.
+    #[must_use]
+    pub fn io(op: &'static str, path: &std::path::Path, error: &std::io::Error) -> Self {
+        let (path, message) = (path.to_path_buf(), duralite_medium::in_words(error));
+        match Errno::from_io_error(error) {
+            Some(Errno::MFILE | Errno::NFILE) => Self::NoDescriptors { op, path, message },
+            _ => Self::Io { op, path, message, kind: error.kind() },
+        }
+    }
+}

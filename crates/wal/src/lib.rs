@@ -1,0 +1,34 @@
+//! Duralite's engines: they store SQLite's write-ahead log.
+//!
+//! A VFS uses [`Log`]: one attached log, addressed by the byte offsets of the `-wal` file that SQLite believes it
+//! writes. Below the log, [`stream`] turns bytes into frames and decides when a transaction is sealed, and an
+//! [`engine::Engine`] stores the frames. [`engines`] is the registry of engines, each with its [`descriptor`].
+//! [`media`] describes the media on which engines keep logs. [`directory`] finds, creates and identifies log files.
+//! [`home`] is the layer between pages and the database file, [`rollback`] stores rollback journals, and [`offline`]
+//! works on logs and databases without SQLite.
+//!
+//! The numbered invariants are those of `docs/invariants.md`.
+
+#![forbid(unsafe_code)]
+
+pub mod engine;
+pub mod engines;
+mod error;
+mod hooks;
+pub mod log;
+pub mod metrics;
+pub mod placement;
+pub mod shared;
+
+pub use engine::descriptor::{Descriptor, LogPlacement};
+pub use engine::settings::EngineOptions;
+pub use engines::nvwal::{HeapMode, NvwalOptions, SyncMode};
+pub use engines::ppl::PplOptions;
+pub use engines::scratchpad::ScratchpadOptions;
+pub use engines::waldio::WaldioOptions;
+pub use error::{ErrorKind, LogError};
+pub use log::Log;
+pub use log::follow::{FollowedTransaction, Follower};
+pub use log::listing::{ListedTransaction, Listing};
+pub use log::recover;
+pub use shared::identity::DatabaseIdentity;

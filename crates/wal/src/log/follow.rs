@@ -1,0 +1,304 @@
+//! Following a log from another process: every transaction in order, through all generations.
+//!
+//! A follower describes its progress by a *position*: the number of transactions that were sealed since the log was
+//! made. It is given a transaction only when that transaction is durable and can no longer be replaced: its commit was
+//! acknowledged, or another transaction has been committed after it (invariant 16). A follower *pins* a position. The
+//! log then does not start over past that position, until it comes near its limit.
+//!
+//! A follower counts as a user of the database: its log is not deleted while it is followed, and the database keeps its
+//! guard.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use duralite_format::LogId;
+use duralite_format::guard::{DatabaseHeader, JournalKind};
+use duralite_medium::process::ProcessId;
+use duralite_medium::{Segment, SegmentUse};
+
+use crate::engine::Engine;
+use crate::engine::descriptor::LogPlacement;
+use crate::engine::home::{DatabaseAt, DatabaseFile};
+use crate::log::checkpoint;
+use crate::placement;
+use crate::shared::pins;
+use crate::{DatabaseIdentity, EngineOptions, ErrorKind, Log, LogError};
+
+/// How long a follower sleeps before it looks again: Group Synch makes transactions durable without waking followers.
+const SLICE: Duration = Duration::from_millis(20);
+
+/// A transaction, as a follower reads it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FollowedTransaction {
+    /// The position after the transaction.
+    pub position: u64,
+    /// When the transaction was sealed, in milliseconds since 1970; 0 if the log does not say.
+    pub time_ms: u64,
+    /// Size of the database in pages after the transaction.
+    pub db_pages: u32,
+    /// The pages that the transaction has written, in the order of its frames. Where a page occurs more than once, its
+    /// last image counts.
+    pub pages: Vec<u32>,
+    first_frame: u32,
+    generation: u64,
+}
+
+/// Records that a commit is acknowledged, named as [`Log::newest_commit`] names it (invariant 15), and wakes followers.
+pub fn acknowledge(segment: &dyn Segment, commit: u64) {
+    loop {
+        let newest = segment.load(placement::ACKNOWLEDGED);
+        // The word holds the low half of the generation number, which wraps.
+        let later = newest != 0 && newest.wrapping_sub(commit) < 1 << 63;
+        if later || segment.compare_exchange(placement::ACKNOWLEDGED, newest, commit).is_ok() {
+            break;
+        }
+    }
+    pins::notify(segment, pins::PINS_OFFSET);
+}
+
+/// A process's reader of all transactions of a log, in order.
+pub struct Follower {
+    log: Log,
+    database: Box<dyn DatabaseFile + Send>,
+    process: ProcessId,
+}
+
+impl Follower {
+    /// Follows the log that a database names. Recovers the log if no other process uses it. Not for a process that has
+    /// SQLite connections to the database: this opens a descriptor of the database and closes it when it is dropped,
+    /// which would release the locks of those connections ([`Follower::open_log`] opens none).
+    ///
+    /// # Errors
+    /// `NoLog` when the database names no log, `Busy` when it is not in WAL mode; otherwise as [`Follower::open_log`].
+    pub fn open(
+        directory: &LogPlacement,
+        options: &EngineOptions,
+        database: &Path,
+    ) -> Result<Self, LogError> {
+        let db = DatabaseIdentity::of(database)?;
+        let file = Box::new(DatabaseAt::new(database));
+        match checkpoint::inspect_file(&*file)? {
+            DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => {
+                let what = "it is not in WAL mode, and commits with rollback journals cannot be followed";
+                Err(LogError::Busy { path: db.path, what })
+            }
+            DatabaseHeader::Guarded { log_id, provisional, .. } => {
+                let opened = Self::open_log(file, directory, options, &db, log_id);
+                let is_gone = |error: &LogError| provisional && error.kind() == ErrorKind::NotFound;
+                opened.map_err(|error| if is_gone(&error) { LogError::NoLog(db.path) } else { error })
+            }
+            _ => Err(LogError::NoLog(db.path)),
+        }
+    }
+
+    /// Follows a log of a database. Pages are rebuilt from the database `file` where the log stores differences from it
+    /// ([`crate::engine::home::NoDatabase`] is enough for engines whose pages are all in the log).
+    ///
+    /// # Errors
+    /// `Busy` while the log is being deleted, or for a user who may only read it; otherwise as [`Log::attach`].
+    pub fn open_log(
+        file: Box<dyn DatabaseFile + Send>,
+        directory: &LogPlacement,
+        options: &EngineOptions,
+        db: &DatabaseIdentity,
+        id: LogId,
+    ) -> Result<Self, LogError> {
+        let log = Log::attach(&*file, directory, options, db, id, &placement::pause())?;
+        let busy = |what| LogError::Busy { path: db.path.clone(), what };
+        if log.outside().is_some() {
+            return Err(busy("only a user who may write its log can follow it"));
+        }
+        // From here on no process can be alone with the log, so none deletes it.
+        let failed = |source| LogError::Medium { path: log.segment_path().to_path_buf(), source };
+        let used = |kind| log.segment().share_use(kind).map_err(failed);
+        if !used(SegmentUse::Any)? || !used(SegmentUse::Wal)? || log.path_now()?.is_none() {
+            return Err(busy("another connection uses the database exclusively, or is closing it"));
+        }
+        Ok(Self { log, database: file, process: ProcessId::current() })
+    }
+
+    /// Identity of the log. A position has no meaning in any other log.
+    #[must_use]
+    pub fn id(&self) -> LogId {
+        self.log.id()
+    }
+
+    /// Page size in bytes.
+    #[must_use]
+    pub fn page_bytes(&self) -> u32 {
+        self.log.page_bytes()
+    }
+
+    /// The position before the first transaction in the log. To obtain the database, a caller pins this position, then
+    /// copies the database file, and then applies to the copy every transaction that it reads from this position on.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn oldest(&mut self) -> Result<u64, LogError> {
+        self.own_log()?.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            Ok(stream.engine().origin().position)
+        })
+    }
+
+    /// The position after the newest transaction that [`Follower::read_since`] can give.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn newest(&mut self) -> Result<u64, LogError> {
+        let acknowledged = self.own_log()?.acknowledged();
+        self.own_log()?.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            let engine = stream.engine();
+            // The newest transaction was not replaced by any other. Replaced transactions before it are never given to
+            // followers.
+            let newest = engine.transactions().checked_sub(1).and_then(|last| engine.transaction_after(last));
+            let open = newest.is_some_and(|newest| !is_final(engine, newest.last_frame, acknowledged));
+            Ok(engine.position() - u64::from(open))
+        })
+    }
+
+    /// The first transaction after a position; `None` when there is none yet. Positions may skip numbers: transactions
+    /// that were sealed, never acknowledged and then replaced are not given.
+    ///
+    /// # Errors
+    /// `LostPlace` when the log no longer has the transactions after the position: the caller has to copy the database
+    /// anew; `Corrupt`, `Poisoned`.
+    pub fn read_since(&mut self, position: u64) -> Result<Option<FollowedTransaction>, LogError> {
+        // Load this word before reading the log: the log then holds every commit that the word acknowledges.
+        let acknowledged = self.own_log()?.acknowledged();
+        self.log.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            Ok(next(stream.engine(), position, acknowledged))
+        })?
+    }
+
+    /// Reads the image of a page of a transaction, by the page's index in [`FollowedTransaction::pages`]: as SQLite
+    /// wrote it.
+    ///
+    /// # Errors
+    /// `LostPlace` when the log has started over since the transaction was read; `Unexpected` for a page that
+    /// the transaction does not have; `Corrupt`, `Poisoned`.
+    pub fn read_page(
+        &mut self,
+        transaction: &FollowedTransaction,
+        index: usize,
+        page: &mut [u8],
+    ) -> Result<(), LogError> {
+        let FollowedTransaction { position, first_frame, generation, ref pages, .. } = *transaction;
+        if index >= pages.len() {
+            return Err(LogError::Unexpected("a page that a transaction does not have"));
+        }
+        let frame = first_frame + index as u32;
+        self.own_log()?;
+        let Self { log, database, .. } = self;
+        let oldest = log.guarded(|stream| {
+            let engine = stream.engine_mut();
+            if engine.origin().generation == generation {
+                let read = engine.read_page(&**database, frame, page);
+                if engine.is_current() {
+                    return read.map(|()| None);
+                }
+                engine.refresh()?;
+            }
+            Ok(Some(engine.origin().position))
+        })?;
+        oldest.map_or(Ok(()), |oldest| Err(LogError::LostPlace { position, oldest }))
+    }
+
+    /// Pins a position, instead of the position pinned before: the log keeps everything after it. The pin ends when the
+    /// log reaches three quarters of its limit, when a transaction finds no space, or when the follower or its process
+    /// ends. Returns `false` when the log is about to start over, and the earlier pin still holds. The caller should
+    /// then read further before it pins again, as long as the log still has the transactions.
+    ///
+    /// # Errors
+    /// As [`Follower::read_since`].
+    pub fn pin(&mut self, position: u64) -> Result<bool, LogError> {
+        let pins = self.own_log()?.pins().clone();
+        let pinned = pins.pin(position);
+        // The log may have started over before the pin was stored.
+        let oldest = self.oldest()?;
+        if position < oldest {
+            pins.unpin();
+            return Err(LogError::LostPlace { position, oldest });
+        }
+        Ok(pinned)
+    }
+
+    /// Removes the pin, so that the log may start over.
+    pub fn unpin(&mut self) {
+        if let Ok(log) = self.own_log() {
+            log.pins().unpin();
+        }
+    }
+
+    /// The log, if this process opened the follower: a child cannot use what its parent shares with other processes
+    /// (invariant 14).
+    fn own_log(&mut self) -> Result<&mut Log, LogError> {
+        if self.process.is_current() {
+            return Ok(&mut self.log);
+        }
+        Err(LogError::Poisoned(
+            "the parent process opened the follower; open another one in the child".to_owned(),
+        ))
+    }
+
+    /// Waits for at most `limit` until there is a transaction after a position. Returns whether there is one.
+    ///
+    /// # Errors
+    /// As [`Follower::read_since`].
+    pub fn wait(&mut self, position: u64, limit: Duration) -> Result<bool, LogError> {
+        let start = Instant::now();
+        loop {
+            let watched = self.own_log()?.pins().watch();
+            if self.read_since(position)?.is_some() {
+                return Ok(true);
+            }
+            let left = limit.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.log.pins().sleep(watched, left.min(SLICE));
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        self.unpin();
+    }
+}
+
+/// Whether a transaction is durable and will not be replaced. The caller loaded `acknowledged` before it read the log.
+fn is_final(engine: &dyn Engine, last_frame: u32, acknowledged: u64) -> bool {
+    let generation = engine.origin().generation & 0xffff_ffff;
+    let frames = if acknowledged >> 32 == generation { acknowledged & 0xffff_ffff } else { 0 };
+    // A process that committed later had this transaction in its snapshot.
+    let settled = last_frame < engine.committed() || u64::from(last_frame) <= frames;
+    settled && engine.is_durable(last_frame)
+}
+
+fn next(
+    engine: &dyn Engine,
+    position: u64,
+    acknowledged: u64,
+) -> Result<Option<FollowedTransaction>, LogError> {
+    let origin = engine.origin();
+    let lost = || LogError::LostPlace { position, oldest: origin.position };
+    let within = position.checked_sub(origin.position).ok_or_else(lost)?;
+    let sequence = u32::try_from(within).ok().filter(|sequence| *sequence <= engine.transactions());
+    let Some(found) = engine.transaction_after(sequence.ok_or_else(lost)?) else { return Ok(None) };
+    if !is_final(engine, found.last_frame, acknowledged) {
+        return Ok(None);
+    }
+    let frames = (found.first_frame..=found.last_frame).map(|number| engine.frame(number));
+    let pages: Option<Vec<u32>> = frames.map(|frame| frame.map(|frame| frame.page_number)).collect();
+    Ok(Some(FollowedTransaction {
+        position: origin.position.saturating_add(u64::from(found.sequence)),
+        time_ms: found.time_ms,
+        db_pages: found.db_pages,
+        pages: pages.ok_or(LogError::Unexpected("a frame number"))?,
+        first_frame: found.first_frame,
+        generation: origin.generation,
+    }))
+}

@@ -1,0 +1,600 @@
+//! One attached log, as a VFS uses it.
+
+mod checkpoint;
+pub mod follow;
+pub mod listing;
+pub mod offline;
+mod recover;
+pub mod stream;
+
+pub use recover::recover;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use duralite_format::LogId;
+use duralite_medium::process::OwnFile;
+use duralite_medium::{FileSegment, Guarantee, Segment};
+
+use crate::engine::checksums::find_checksum_mismatch;
+use crate::engine::descriptor::{Descriptor, LogPlacement};
+use crate::engine::home::{DatabaseFile, Home};
+use crate::engine::rollback::RollbackJournal;
+use crate::engine::settings::OnClose;
+use crate::engine::settings::common::ON_CLOSE;
+use crate::engine::{Clock, DurabilityWaiter, Engine, Fill, Ticket};
+use crate::log::stream::WalStream;
+use crate::metrics::Recorder;
+use crate::placement::{self, OpenLog, Outside, Pause};
+use crate::shared::log_file::making;
+use crate::shared::pins::{PINS_OFFSET, Pins, Recycling};
+use crate::{DatabaseIdentity, EngineOptions, ErrorKind, LogError};
+
+/// The log of one database, attached by this process. Where a method takes a `file`, it is the database file, as described in
+/// [`crate::engine`].
+pub struct Log {
+    kind: &'static Descriptor,
+    stream: WalStream<Box<dyn Engine>>,
+    segment: Arc<FileSegment>,
+    pins: Pins,
+    recorder: Option<Arc<Recorder>>,
+    path: PathBuf,
+    segment_path: PathBuf,
+    /// Its `flock` tells other processes that the log is in use.
+    file: OwnFile,
+    /// Logs of earlier databases that were renamed to make way for this one: the old and the new path of each.
+    moved: Vec<(PathBuf, PathBuf)>,
+    /// Whether this process made the log and has not made it durable yet.
+    is_provisional: bool,
+    /// Why a sync does not make data survive a power loss; `None` if no reason is known.
+    unsynced: Option<String>,
+    /// Set for a user who may only read the log.
+    outside: Option<Arc<Outside>>,
+    pub(crate) on_close: OnClose,
+    /// Why this process acknowledges no more commits (invariant 9).
+    poisoned: Option<String>,
+    /// Whether an operation is running. An operation that panicked never ends: its callers catch the panic, and the state that it left is
+    /// in doubt.
+    unfinished: bool,
+}
+
+/// A lock: while it is held, no other process attaches the log.
+pub(crate) struct Attaching(#[expect(dead_code, reason = "closing it is what it is for")] Option<OwnFile>);
+
+impl Log {
+    /// Makes a log for the database in `file`. The log and its directory entry are durable on return, unless [`Log::is_provisional`].
+    ///
+    /// # Errors
+    /// `NoSpace`, `Io` (log directory missing or read-only), `Medium` (not DAX).
+    pub fn create(
+        file: &dyn DatabaseFile,
+        placement: &LogPlacement,
+        options: &EngineOptions,
+        db: &DatabaseIdentity,
+        page_bytes: u32,
+    ) -> Result<Self, LogError> {
+        let open = placement::create(file, placement, options, db, page_bytes)?;
+        Ok(Self { on_close: options.on_close, ..Self::over(open, file)? })
+    }
+
+    /// Attaches the log that a guarded database names, and recovers it if no other process uses it. Waits for other processes as long as
+    /// `pause` permits.
+    ///
+    /// # Errors
+    /// `Missing`, `Foreign`, `Owner`, `Format`, `Corrupt`, `Io`; nothing is changed then. `Busy` when `pause` permits no more waiting.
+    pub fn attach(
+        file: &dyn DatabaseFile,
+        placement: &LogPlacement,
+        options: &EngineOptions,
+        db: &DatabaseIdentity,
+        id: LogId,
+        pause: Pause<'_>,
+    ) -> Result<Self, LogError> {
+        let open = placement::attach(file, placement, options, db, id, false, pause)?;
+        Ok(Self { on_close: options.on_close, ..Self::over(open, file)? })
+    }
+
+    pub(crate) fn over(open: OpenLog, file: &dyn DatabaseFile) -> Result<Self, LogError> {
+        let (mut log, recovered) = Self::unchecked(open);
+        if let Some(_others_wait) = recovered {
+            log.check_recovered(file)?;
+        }
+        Ok(log)
+    }
+
+    /// The log as it was found. If no other process uses it, also the lock that makes other processes wait that attach it meanwhile.
+    pub(crate) fn unchecked(open: OpenLog) -> (Self, Option<Attaching>) {
+        let recorder = open.recorder().map(Arc::new);
+        let OpenLog {
+            kind,
+            engine,
+            segment,
+            path,
+            segment_path,
+            file,
+            moved,
+            is_provisional,
+            unsynced,
+            outside,
+            alone,
+            is_of_another_boot: _,
+            attaching,
+        } = open;
+        let (on_close, poisoned, unfinished) = (OnClose::default(), None, false);
+        let pins = Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, PINS_OFFSET);
+        let log = Self {
+            kind,
+            stream: WalStream::new(engine),
+            segment,
+            pins,
+            recorder,
+            path,
+            segment_path,
+            file,
+            moved,
+            is_provisional,
+            unsynced,
+            outside,
+            on_close,
+            poisoned,
+            unfinished,
+        };
+        (log, alone.then_some(Attaching(attaching)))
+    }
+
+    /// Checks that SQLite's recovery will accept every recovered frame. SQLite then applies all of them, and no transaction may replace any
+    /// of them.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(crate) fn check_recovered(&mut self, file: &dyn DatabaseFile) -> Result<(), LogError> {
+        if let Some(frame) = find_checksum_mismatch(self.stream.engine_mut(), file)? {
+            let what = duralite_format::FormatError::Damaged { what: "a page rebuilt from the log" };
+            return Err(LogError::Corrupt { offset: u64::from(frame), what });
+        }
+        if self.frames() > 0 {
+            self.segment.store(placement::ACKNOWLEDGED, self.newest_commit());
+        }
+        Ok(())
+    }
+
+    /// Identity of the log.
+    #[must_use]
+    pub fn id(&self) -> LogId {
+        self.stream.engine().id()
+    }
+
+    /// The path of the log's file when it was attached.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file of the segment, the memory that the log's users share.
+    #[must_use]
+    pub fn segment_path(&self) -> &Path {
+        &self.segment_path
+    }
+
+    /// Logs of earlier databases that were renamed to make way for this new one: the old and the new path of each. They are kept.
+    #[must_use]
+    pub fn moved(&self) -> &[(PathBuf, PathBuf)] {
+        &self.moved
+    }
+
+    /// Whether the log was made just now and is not durable yet. The guard that names it then has to be provisional.
+    #[must_use]
+    pub fn is_provisional(&self) -> bool {
+        self.is_provisional
+    }
+
+    /// Makes a log that a provisional guard names durable, with its name and with space for its first transactions. Called before the first
+    /// transaction is written. The guard can be made permanent afterwards.
+    ///
+    /// # Errors
+    /// `NoSpace`, `LimitReached`: the caller may try again. `Io`, `Medium`.
+    pub fn harden(&mut self) -> Result<(), LogError> {
+        let (path, file) = (self.path.clone(), self.file.try_clone());
+        let file = file.map_err(|error| LogError::io("open the log", &path, &error))?;
+        // A second sync after a failed one would prove nothing, so a failure poisons the log.
+        self.guarded(|stream| {
+            if !stream.engine_mut().harden()? {
+                making::sync(&path, &file).map_err(|error| LogError::io("sync", &path, &error))?;
+            }
+            placement::sync_names(&path)
+        })?;
+        self.is_provisional = false;
+        Ok(())
+    }
+
+    /// The survival guarantee of a commit.
+    #[must_use]
+    pub fn guarantee(&self) -> Guarantee {
+        if self.unsynced.is_some() { Guarantee::ProcessCrash } else { self.stream.engine().guarantee() }
+    }
+
+    /// Why the guarantee is weaker than the medium's own; `None` where it is not.
+    #[must_use]
+    pub fn why_unsynced(&self) -> Option<&str> {
+        self.unsynced.as_deref()
+    }
+
+    /// A description of the medium, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        self.stream.engine().describe()
+    }
+
+    /// The engine that keeps the log.
+    #[must_use]
+    pub fn engine(&self) -> &'static Descriptor {
+        self.kind
+    }
+
+    /// The home that the engine puts in front of the database file; `None` where there is none.
+    #[must_use]
+    pub fn home(&self) -> Option<Arc<dyn Home>> {
+        self.stream.engine().home()
+    }
+
+    /// The store of the database's rollback journal; `None` where SQLite keeps the journal in a file.
+    #[must_use]
+    pub fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
+        self.stream.engine().rollback_journal()
+    }
+
+    /// The segment, the memory shared with the other processes that use the log.
+    #[must_use]
+    pub fn segment(&self) -> &Arc<FileSegment> {
+        &self.segment
+    }
+
+    /// The waiter that makes sealed transactions durable; `None` where no commit waits, because the write that seals a transaction makes it
+    /// durable (but see [`crate::SyncMode::Async`]).
+    #[must_use]
+    pub fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>> {
+        self.stream.engine().durability_waiter()
+    }
+
+    /// The ticket of the transaction that the last write sealed. `None`: nothing to wait for. The transaction is durable already, or Group
+    /// Synch or [`crate::SyncMode::Async`] acknowledges it before it is durable.
+    pub fn take_ticket(&mut self) -> Option<Ticket> {
+        self.stream.take_ticket()
+    }
+
+    /// A number that changes whenever the newest transaction does.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.stream.engine().version()
+    }
+
+    /// Number of committed frames, as of the last operation.
+    #[must_use]
+    pub fn frames(&self) -> u32 {
+        self.stream.engine().committed()
+    }
+
+    /// Whether a transaction may have been written since the log was made or truncated: SQLite begins a WAL with a header.
+    #[must_use]
+    pub fn was_begun(&self) -> bool {
+        self.stream.engine().wal_header().is_some()
+    }
+
+    /// Fills `buf` from stream offset `offset` on. Returns how many bytes it read.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn read(&mut self, file: &dyn DatabaseFile, offset: u64, buf: &mut [u8]) -> Result<usize, LogError> {
+        let read = self.guarded(|stream| stream.read(file, offset, buf));
+        self.check_outside()?;
+        read
+    }
+
+    /// Discards what a user who may only read the log has read from it, if other processes have recovered the log meanwhile.
+    pub(crate) fn check_outside(&self) -> Result<(), LogError> {
+        let engine = self.stream.engine();
+        let is_lost = |outside: &Arc<Outside>| outside.is_lost() || outside.is_overtaken(engine);
+        if self.outside.as_ref().is_some_and(is_lost) {
+            let what = "the log has been recovered since the transaction began; begin the transaction again";
+            return Err(LogError::Busy { path: self.path.clone(), what });
+        }
+        Ok(())
+    }
+
+    /// The log's attachment by a user who may only read it; `None` for all others.
+    #[must_use]
+    pub fn outside(&self) -> Option<&Arc<Outside>> {
+        self.outside.as_ref()
+    }
+
+    /// For a user who may only read the log: attaches it anew if other processes have begun to use it, or have used it, since this process
+    /// last looked. Returns whether other processes use the log.
+    ///
+    /// # Errors
+    /// `Busy` while a process attaches the log; as [`Log::attach`].
+    pub fn look_again(&mut self, pause: Pause<'_>) -> Result<bool, LogError> {
+        let Some(outside) = &self.outside else { return Ok(true) };
+        if let Some(engine) = outside.look_again(pause)? {
+            self.stream = WalStream::new(engine);
+            self.poisoned = None;
+        }
+        Ok(outside.is_live())
+    }
+
+    /// Processes a write by SQLite. If the write completes a commit frame, the transaction is sealed on return; [`Log::take_ticket`] says
+    /// whether there is anything to wait for. Before a write at offset 0 the caller has synced the database file (invariant 6).
+    ///
+    /// # Errors
+    /// `NoSpace`, `LimitReached` and `Busy` fail this write only; anything else poisons the log.
+    pub fn write(&mut self, file: &dyn DatabaseFile, offset: u64, data: &[u8]) -> Result<(), LogError> {
+        if offset == 0 {
+            self.check_pins()?;
+        }
+        let acknowledged = self.acknowledged();
+        let written = self.guarded(|stream| {
+            stream.set_acknowledged(acknowledged);
+            stream.write(file, offset, data)
+        });
+        if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
+            // It is better that a follower loses its place than that no process can commit.
+            self.pins.press(self.stream.engine().origin().position);
+        }
+        written
+    }
+
+    /// The commit that any process acknowledged last, named as by [`Log::newest_commit`].
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.segment.load(placement::ACKNOWLEDGED)
+    }
+
+    /// The metrics block of this process, which counts its use of the log; `None` for a user who may only read the log.
+    #[must_use]
+    pub fn recorder(&self) -> Option<Arc<Recorder>> {
+        self.recorder.clone()
+    }
+
+    /// The words in which followers pin positions of the log.
+    #[must_use]
+    pub fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
+    /// Whether the followers permit the log to start over. Called by the holder of the WRITE lock. After `true`, no follower can pin a
+    /// position that would prevent it. The VFS asks before SQLite decides; a write or truncation that starts the log over asks again.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Medium`, `Poisoned`.
+    pub fn may_start_over(&mut self) -> Result<bool, LogError> {
+        let recycling = self.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            let engine = stream.engine();
+            let fill = engine.fill();
+            let (oldest, end) = (engine.origin().position, engine.position());
+            Ok(Recycling { oldest, end, is_full: fill.used_bytes / 3 >= fill.limit_bytes / 4 })
+        })?;
+        let asked = self.pins.may_recycle(&recycling);
+        asked.map_err(|source| LogError::Medium { path: self.segment_path.clone(), source })
+    }
+
+    fn check_pins(&mut self) -> Result<(), LogError> {
+        if self.may_start_over()? {
+            return Ok(());
+        }
+        let what = "the log cannot start over: a follower has not read it to its end";
+        Err(LogError::Busy { path: self.path.clone(), what })
+    }
+
+    /// Takes the time of commits from this clock instead of the system's.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.stream.engine_mut().set_clock(clock);
+    }
+
+    /// The name of the newest commit, for [`Log::acknowledged`]: the low half of the generation, and the frame.
+    #[must_use]
+    pub fn newest_commit(&self) -> u64 {
+        (self.version() >> 32) << 32 | u64::from(self.frames())
+    }
+
+    /// Size of the stream in bytes.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn size(&mut self) -> Result<u64, LogError> {
+        self.guarded(WalStream::size)
+    }
+
+    /// Truncates the stream, and with it the log's file. The caller has synced the database file first (invariant 6).
+    ///
+    /// # Errors
+    /// As [`Log::write`].
+    pub fn truncate(&mut self, file: &dyn DatabaseFile, size: u64) -> Result<(), LogError> {
+        if size == 0 {
+            self.check_pins()?;
+        }
+        self.guarded(|stream| stream.truncate(file, size))
+    }
+
+    /// Lets the log's file shrink to this many bytes whenever the log starts over.
+    pub fn limit_size(&mut self, bytes: Option<u64>) {
+        self.stream.limit_size(bytes);
+    }
+
+    /// Called where SQLite syncs its log. Usually there is nothing left to do: the write of a commit frame sealed its transaction. (In
+    /// `sync=async` the transaction becomes durable only with [`Log::before_home_write`], as in the paper.)
+    ///
+    /// # Errors
+    /// As [`Log::write`].
+    pub fn sync(&mut self, file: &dyn DatabaseFile) -> Result<(), LogError> {
+        self.guarded(|stream| stream.sync(file))
+    }
+
+    /// Called when SQLite releases the WRITE lock: frees the space of a transaction that was rolled back.
+    pub fn end_write(&mut self) {
+        if self.stream.engine().has_staged() {
+            // An error here occurs again in the next writer's operation.
+            let _ = self.guarded(WalStream::end_write);
+        }
+    }
+
+    /// Whether a write of `bytes` may make the transaction too large to be sealed like others. Every transaction sealed before it then has
+    /// to be durable first. The write waits for that itself, unless the caller has called [`DurabilityWaiter::wait_all`].
+    #[must_use]
+    pub fn outgrows(&self, bytes: usize) -> bool {
+        self.stream.engine().outgrows(bytes)
+    }
+
+    /// Refuses to use a log that a failed operation of this process has poisoned.
+    ///
+    /// # Errors
+    /// `Poisoned`.
+    pub fn check(&self) -> Result<(), LogError> {
+        match &self.poisoned {
+            Some(why) => Err(LogError::Poisoned(why.clone())),
+            None if self.unfinished => {
+                Err(LogError::Poisoned("a thread panicked; the panic's message says why".to_owned()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Called before a page is written to the database file (invariant 5). It may wait for other processes; [`DurabilityWaiter::force`],
+    /// where there is one, waits without holding the log.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn before_home_write(&mut self) -> Result<(), LogError> {
+        self.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            stream.engine_mut().force()
+        })
+    }
+
+    /// Every page with committed frames that is within the database's size, with the number of its newest frame, in ascending order of
+    /// pages.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn committed_pages(&mut self) -> Result<Vec<(u32, u32)>, LogError> {
+        let db_pages = self.db_pages()?;
+        let mut pages = self.stream.engine().newest_frames();
+        pages.retain(|(page_number, _)| *page_number <= db_pages);
+        Ok(pages)
+    }
+
+    /// Database size in pages after the last commit in the log; 0 if there is none.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn db_pages(&mut self) -> Result<u32, LogError> {
+        self.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            let engine = stream.engine();
+            Ok(engine.frame(engine.committed()).map_or(0, |frame| frame.db_pages))
+        })
+    }
+
+    /// Page size in bytes.
+    #[must_use]
+    pub fn page_bytes(&self) -> u32 {
+        self.stream.engine().page_bytes()
+    }
+
+    /// Reads the page in a committed frame.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn read_page(
+        &mut self,
+        file: &dyn DatabaseFile,
+        frame: u32,
+        page: &mut [u8],
+    ) -> Result<(), LogError> {
+        self.guarded(|stream| stream.engine_mut().read_page(file, frame, page))
+    }
+
+    /// Declares that everything is in the database file and synced. Durable on return.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn retire(&mut self) -> Result<(), LogError> {
+        self.guarded(|stream| stream.engine_mut().retire())
+    }
+
+    /// Deletes the log's files, wherever the log has been moved; if somebody has deleted the log already, deletes what is left of them. The
+    /// log holds nothing any more: a power loss may bring it back, and it is then deleted when the database is opened next.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn unlink(&mut self) -> Result<(), LogError> {
+        let Some(path) = self.path_now()? else {
+            // The segment's name contains the log's id, so no other file has that name.
+            drop(std::fs::remove_file(&self.segment_path));
+            return Ok(());
+        };
+        making::remove(&path, &placement::segment_path(&path, self.id()))
+            .map_err(|error| LogError::io("delete", &path, &error))?;
+        // Other logs may already use the space that this log had in a region.
+        if self.rollback_journal().is_some() { placement::sync_names(&path) } else { Ok(()) }
+    }
+
+    /// Deletes the files of a log whose database has no name any more, if no process uses the log.
+    pub fn remove_unused(path: &Path, id: LogId) {
+        placement::remove_unused(path, id);
+    }
+
+    /// The path of the log's file now; `None` when somebody has deleted it.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn path_now(&self) -> Result<Option<PathBuf>, LogError> {
+        placement::where_now(&self.path, &self.file, self.id())
+    }
+
+    /// Whether somebody has deleted the log's file while this process uses it.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        placement::is_deleted(&self.file)
+    }
+
+    /// How much of the log is in use, as of the last operation, and whether it should start over soon.
+    #[must_use]
+    pub fn fill(&self) -> (Fill, bool) {
+        let engine = self.stream.engine();
+        (engine.fill(), engine.is_short())
+    }
+
+    /// Whether guard and log stay when the last connection closes, for the next one to find.
+    #[must_use]
+    pub fn stays_at_close(&self) -> bool {
+        let may_stay = self.kind.settings.iter().any(|setting| setting.name == ON_CLOSE.name);
+        may_stay && self.on_close == OnClose::Keep && !self.kind.is_long_to_find(&self.file)
+    }
+
+    /// Applies those settings that may change while the log is in use, from the next transaction on.
+    pub fn configure(&mut self, options: &EngineOptions) {
+        self.on_close = options.on_close;
+        self.stream.engine_mut().configure(options);
+    }
+
+    /// Metrics, by name. Counts of work done are those of this process since it attached the log.
+    #[must_use]
+    pub fn metrics(&self) -> Vec<(&'static str, String)> {
+        self.stream.engine().metrics()
+    }
+
+    /// Runs an operation unless the log is poisoned. Poisons the log after a failure that leaves its state in doubt, including a panic.
+    pub(crate) fn guarded<T>(
+        &mut self,
+        operation: impl FnOnce(&mut WalStream<Box<dyn Engine>>) -> Result<T, LogError>,
+    ) -> Result<T, LogError> {
+        self.check()?;
+        self.unfinished = true;
+        let result = operation(&mut self.stream);
+        self.unfinished = false;
+        result.inspect_err(|error| {
+            if !matches!(error.kind(), ErrorKind::Full | ErrorKind::Busy) {
+                self.poisoned = Some(error.to_string());
+            }
+        })
+    }
+}

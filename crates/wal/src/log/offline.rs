@@ -1,0 +1,223 @@
+//! Work on a database and its log without SQLite: for tools, while no process has them open.
+
+use std::fs::OpenOptions;
+use std::path::{Path, PathBuf};
+
+use duralite_format::LogId;
+use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES};
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
+
+use crate::engine::descriptor::LogPlacement;
+use crate::engine::home::{DatabaseAt, DatabaseFile, Header, Homed, OpenDatabase};
+use crate::engine::rollback::play_back;
+use crate::log::checkpoint::{inspect_file, is_provisional, write_home};
+use crate::placement::{self, OpenLog, Pause, pause};
+use crate::{DatabaseIdentity, EngineOptions, ErrorKind, Log, LogError};
+
+/// The result of checkpointing a log into its database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpointed {
+    /// Pages written to the database file.
+    pub pages: usize,
+    /// Size of the database in pages afterwards, if the log had a commit.
+    pub db_pages: u32,
+    /// The path to which an adopted log was renamed.
+    pub kept: Option<PathBuf>,
+}
+
+/// Reads and classifies a database file's header. Not for a process that has the database open through SQLite: closing
+/// the file here would release all POSIX locks that the process holds on it.
+///
+/// # Errors
+/// `Io`.
+pub fn inspect(database: &Path) -> Result<DatabaseHeader, LogError> {
+    inspect_file(&DatabaseAt::new(database))
+}
+
+/// What happens to a log that has been checkpointed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Afterwards {
+    /// The log is deleted.
+    Delete,
+    /// The log belongs to another database too, and is put aside.
+    Keep,
+}
+
+/// Rolls back a hot rollback journal in the log, writes everything else in the log home, lifts the guard and deletes
+/// the log. The file is then an ordinary SQLite database, synced, and the log's home holds nothing that the file lacks.
+/// With `adopt`, a copy of the original database may use the log, which is then put aside instead of deleted. No other
+/// process may have the database open.
+///
+/// # Errors
+/// `Busy` when a process has the database open; otherwise as [`checkpoint_into`].
+pub fn checkpoint(
+    placement: &LogPlacement,
+    database: &Path,
+    id: LogId,
+    adopt: bool,
+) -> Result<Checkpointed, LogError> {
+    let db = DatabaseIdentity::of(database)?;
+    let file = open_alone(database)?;
+    let afterwards = if adopt { Afterwards::Keep } else { Afterwards::Delete };
+    checkpoint_into(&file, placement, &db, id, adopt, afterwards, &pause())
+}
+
+/// As [`checkpoint`], for a database that was copied together with its log: no other database needs this copy of the
+/// log, so it is deleted.
+///
+/// # Errors
+/// As [`checkpoint`].
+pub fn checkpoint_copy(
+    placement: &LogPlacement,
+    database: &Path,
+    id: LogId,
+) -> Result<Checkpointed, LogError> {
+    let db = DatabaseIdentity::of(database)?;
+    let file = open_alone(database)?;
+    checkpoint_into(&file, placement, &db, id, true, Afterwards::Delete, &pause())
+}
+
+/// As [`checkpoint`], into a database file that the caller has exclusively. With `adopt` the log may be one that was
+/// made for another file.
+///
+/// # Errors
+/// `Busy` when a process uses the log; `NoFirstPage` when the database's first page is damaged and neither the log nor
+/// its home holds it; `NotToAdopt` when the log belongs to another database, is to be kept, and has a home or a
+/// rollback journal that this would empty; otherwise as [`Log::attach`]. After a crash or an error on the way the
+/// database can be checkpointed again.
+pub fn checkpoint_into(
+    file: &dyn DatabaseFile,
+    placement: &LogPlacement,
+    db: &DatabaseIdentity,
+    id: LogId,
+    adopt: bool,
+    afterwards: Afterwards,
+    pause: Pause<'_>,
+) -> Result<Checkpointed, LogError> {
+    let database = &db.path;
+    let options = EngineOptions::default();
+    let Some(open) =
+        or_nothing(placement::attach(file, placement, &options, db, id, adopt, pause), file, id)?
+    else {
+        lift_guard(file, database)?;
+        return Ok(Checkpointed { pages: 0, db_pages: 0, kept: None });
+    };
+    let busy =
+        || LogError::Busy { path: database.clone(), what: "a process has the database open; close it first" };
+    if !open.alone {
+        return Err(busy());
+    }
+    let lock = open.file.try_clone().map_err(|error| LogError::io("lock", database, &error))?;
+    lock.try_lock().map_err(|_| busy())?;
+    let own = placement::is_own(&open, db)?;
+    let mut log = Log::over(open, file)?;
+    let journal = log.rollback_journal();
+    if !own && afterwards == Afterwards::Keep {
+        // A home that shares the file holds no pages of its own. A journal that is played back into the copy would be
+        // lost to its own database.
+        let holds_pages = log.home().is_some_and(|home| home.header() != Header::Shared);
+        let has_journal = journal.as_ref().map_or(Ok(None), |journal| journal.size())?.is_some();
+        if holds_pages || has_journal {
+            return Err(LogError::NotToAdopt { log: log.path().to_path_buf(), database: database.clone() });
+        }
+    }
+    let played = match journal {
+        Some(journal) => play_back(&*journal, &Homed::new(file, log.home()), log.id())?.pages,
+        None => 0,
+    };
+    let pages = played + write_home(&mut log, file, database)?;
+    let db_pages = log.db_pages()?;
+    // Another database's log that is put aside keeps what it holds. If the process dies before the log has its new
+    // name, the log is still that of its own database, which then finds it unchanged.
+    if own || afterwards == Afterwards::Delete {
+        log.retire()?;
+    }
+    lift_guard(file, database)?;
+    let kept = dispose(&mut log, own, afterwards)?;
+    Ok(Checkpointed { pages, db_pages, kept })
+}
+
+/// Whether no process has the database open at present.
+///
+/// # Errors
+/// `Io`.
+pub fn is_unused(database: &Path) -> Result<bool, LogError> {
+    match open_alone(database) {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::Busy => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Lifts the guard of a database whose log is lost. The database is then what the last checkpoint left, without later
+/// commits, and possibly torn if that checkpoint was interrupted.
+///
+/// # Errors
+/// `Busy` when a process has the database open, `Io`.
+pub fn discard_log(database: &Path) -> Result<(), LogError> {
+    lift_guard(&open_alone(database)?, database)
+}
+
+/// Deletes a log that has been checkpointed, or puts it aside and returns its new path.
+fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<PathBuf>, LogError> {
+    match afterwards {
+        Afterwards::Keep => {
+            let mut aside = log.path().to_path_buf().into_os_string();
+            aside.push(".adopted");
+            let aside = PathBuf::from(aside);
+            std::fs::rename(log.path(), &aside)
+                .map_err(|error| LogError::io("rename", log.path(), &error))?;
+            drop(std::fs::remove_file(log.segment_path()));
+            Ok(Some(aside))
+        }
+        Afterwards::Delete => {
+            let path = log.path_now()?;
+            log.unlink()?;
+            // If a power loss brought it back, it would be another database's log, which nobody deletes.
+            if let Some(path) = path.filter(|_| !own) {
+                placement::sync_names(&path)?;
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// The attached log. `None` for a log that could not be attached, and in which nothing has been committed: no process
+/// uses it, and it is the remains of a power loss.
+fn or_nothing(
+    attached: Result<OpenLog, LogError>,
+    file: &dyn DatabaseFile,
+    id: LogId,
+) -> Result<Option<OpenLog>, LogError> {
+    match attached {
+        Err(error) if error.kind() != ErrorKind::Busy && is_provisional(file, id)? => Ok(None),
+        attached => attached.map(Some),
+    }
+}
+
+/// Opens a database that no other process has open, and excludes others by a lock on the whole file, including the
+/// bytes that SQLite locks.
+fn open_alone(database: &Path) -> Result<OpenDatabase, LogError> {
+    let file = OpenOptions::new().read(true).write(true).open(database);
+    let file = file.map_err(|error| LogError::io("open", database, &error))?;
+    match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(OpenDatabase::new(file, database)),
+        Err(Errno::AGAIN | Errno::ACCESS) => {
+            let what = "a process has the database open; close it first";
+            Err(LogError::Busy { path: database.to_path_buf(), what })
+        }
+        Err(errno) => Err(LogError::io("lock", database, &errno.into())),
+    }
+}
+
+/// Lifts the guard in the file itself, where the rest of the header is already correct: the guard never belongs to a
+/// home.
+fn lift_guard(file: &dyn DatabaseFile, database: &Path) -> Result<(), LogError> {
+    let mut header = [0; HEADER_BYTES];
+    if file.read(&mut header, 0)? < HEADER_BYTES {
+        return Err(LogError::io("read", database, &std::io::ErrorKind::UnexpectedEof.into()));
+    }
+    guard::lift(&mut header);
+    file.write(&header, 0).and_then(|()| file.sync())
+}

@@ -1,0 +1,143 @@
+//! Making a log.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use duralite_format::guard::HEADER_BYTES;
+use duralite_format::{FileIdentity, LogId};
+
+use super::leftovers;
+use super::shared::{Found, OpenLog, Place};
+use super::{names, segment_files};
+use crate::engine::descriptor::{LogHead, LogPlacement, NewLog, OpenFile};
+use crate::engine::home::DatabaseFile;
+use crate::shared::identity;
+use crate::shared::log_file::making;
+use crate::{DatabaseIdentity, EngineOptions, LogError};
+
+/// Makes a log for a database that names none. The log and its directory entry are durable on return, unless the log is
+/// provisional: then [`Log::harden`](crate::Log::harden) makes them durable.
+///
+/// No file of the log has a name before it is complete, and the segment gets its name last. If the process dies on the
+/// way, it leaves nothing, or a log without commits that [`leftovers::collect`] deletes. So does a power loss, which
+/// may also leave a part of a log that is not durable yet.
+pub(crate) fn create(
+    database: &dyn DatabaseFile,
+    placement: &LogPlacement,
+    options: &EngineOptions,
+    db: &DatabaseIdentity,
+    page_bytes: u32,
+) -> Result<OpenLog, LogError> {
+    let failed = |error: io::Error| LogError::io("use the log's directory", &placement.dir, &error);
+    if !placement.dir.metadata().map_err(failed)?.is_dir() {
+        return Err(failed(io::Error::new(
+            io::ErrorKind::NotADirectory,
+            "it is not a directory; name another",
+        )));
+    }
+    // Reading the directory once costs little compared with making a log.
+    collect_leftovers(database, placement, db);
+    let id = draw_id(db)?;
+    let (path, moved) = choose_name(placement, db, id)?;
+    let place = Place::new(placement, &path, id);
+    let segment_path = place.segment_path.clone();
+    let file = making::make_file(&placement.dir, &path, db)?;
+    // The file may have a name already. The lock keeps others from taking it for the remains of a power loss.
+    file.lock_shared().map_err(|error| LogError::io("lock", &path, &error))?;
+    // Everything that such a log has is in its file: a power loss that destroys the file leaves nothing else of the
+    // log.
+    let is_provisional = !placement.engine.rollback_journals;
+    let make = || {
+        // The segment comes before the log: the log can use whatever space is left.
+        let shared = segment_files::create_segment(&segment_path, db)?;
+        let named = shared.try_clone().map_err(|error| LogError::io("open", &segment_path, &error))?;
+        let segment = place.join(shared, true)?;
+        let head = head_of(db, page_bytes, id, identity::of_log(&file));
+        let file_of_log = OpenFile { path: &path, file: &file };
+        (placement.engine.format)(&NewLog { directory: placement, options, file: file_of_log, head })?;
+        let publish = if is_provisional { making::publish_provisionally } else { making::publish };
+        publish(&path, &file).map_err(|error| LogError::io("make", &path, &error))?;
+        making::name(&segment_path, &named).map_err(|error| LogError::io("make", &segment_path, &error))?;
+        place.open(
+            options,
+            database,
+            file,
+            segment,
+            Found { alone: true, is_new: true, of_another: false, left: None },
+        )
+    };
+    make()
+        .map_err(|error| at_directory(error, &placement.dir))
+        .inspect_err(|_| {
+            drop(std::fs::remove_file(&segment_path));
+            drop(std::fs::remove_file(&path));
+        })
+        .map(|log| OpenLog { moved, is_provisional, ..log }.on_file_systems(&db.path))
+}
+
+/// Deletes what crashes have left of logs of this database, which names none of them. First makes the database's header
+/// durable as it is. No other process may be about to change the header.
+pub(crate) fn collect_leftovers(
+    database: &dyn DatabaseFile,
+    placement: &LogPlacement,
+    db: &DatabaseIdentity,
+) {
+    leftovers::collect(&placement.dir, db, true, &|| settle_header(database).is_ok());
+}
+
+/// Makes the database's header durable as it is. The process that lifted the guard may have died before its sync, or
+/// its sync may have failed. After a failed sync only bytes that are written anew are sure to be synced.
+fn settle_header(database: &dyn DatabaseFile) -> Result<(), LogError> {
+    let mut header = [0; HEADER_BYTES];
+    let len = database.read(&mut header, 0)?;
+    database.write(&header[..len], 0)?;
+    database.sync()
+}
+
+/// The head of a new log.
+fn head_of(db: &DatabaseIdentity, page_bytes: u32, log_id: LogId, made_in: Option<FileIdentity>) -> LogHead {
+    let path = db.path_hint().to_vec();
+    LogHead { page_bytes, log_id, db_inode: db.inode, db_birth_ns: db.birth_ns, path, made_in }
+}
+
+fn draw_id(db: &DatabaseIdentity) -> Result<LogId, LogError> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| LogError::Io {
+        op: "draw random bytes for",
+        path: db.path.clone(),
+        message: error.to_string(),
+        kind: io::ErrorKind::Other,
+    })?;
+    Ok(LogId(id))
+}
+
+/// Chooses the name of a new log. Also returns the logs that were renamed to make way for it.
+fn choose_name(
+    placement: &LogPlacement,
+    db: &DatabaseIdentity,
+    id: LogId,
+) -> Result<(PathBuf, Vec<(PathBuf, PathBuf)>), LogError> {
+    let with_id = names::with_id(&placement.dir, &db.path, id);
+    let is_beside = db.path.parent() == Some(&*placement.dir);
+    // Where the database is no longer at its path, another database's log may have the plain name, now or soon.
+    let plain = names::plain(&placement.dir, &db.path).filter(|_| is_beside && db.is_in_place());
+    let Some(plain) = plain else { return Ok((with_id, Vec::new())) };
+    let moved = leftovers::free_plain_name(&plain, db)?;
+    let path = if is_free(&plain) { plain } else { with_id };
+    Ok((path, moved.into_iter().collect()))
+}
+
+fn is_free(path: &Path) -> bool {
+    matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
+}
+
+/// Attributes an error of making a log to the directory: the file has no name yet.
+fn at_directory(error: LogError, dir: &Path) -> LogError {
+    match error {
+        LogError::Medium { source: duralite_medium::MediumError::NoSpace, .. } => {
+            LogError::NoSpace { dir: dir.to_path_buf() }
+        }
+        LogError::Medium { source, .. } => LogError::Medium { path: dir.to_path_buf(), source },
+        error => error,
+    }
+}

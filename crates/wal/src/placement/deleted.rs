@@ -1,0 +1,253 @@
+//! A log that was deleted while processes have it open: finding it, and copying it before the last of those processes ends.
+//!
+//! The kernel keeps such a file as long as a process has it open, and shows it as `/proc/PID/fd/N`. A user who may read the memory of that
+//! process may open the file there.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use duralite_format::LogId;
+use duralite_medium::process::OwnFile;
+
+use super::head::Head;
+use super::names::{self, Kind, is_log_name};
+use super::words::{DELETED_LOG_COPIED, DELETION_SEEN, LOG_DELETED, is_complete, is_segment_of};
+use crate::shared::log_file::making::{make_file, publish};
+use crate::{DatabaseIdentity, LogError};
+
+/// The suffix that the kernel adds to the path of a deleted file.
+const DELETED: &[u8] = b" (deleted)";
+/// How the kernel's name for a file that was created without a name begins.
+const NAMELESS: &[u8] = b"#";
+/// How long to repeat a copy while processes write to the log.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The pause between two readings, once the writers have been told.
+const PAUSE: Duration = Duration::from_millis(10);
+/// The pause between two readings where the writers could not be told. Each writer checks for itself every tenth of a second.
+const PAUSE_UNTOLD: Duration = Duration::from_millis(500);
+const PIECE_BYTES: usize = 1 << 20;
+
+/// A log without a name, which a living process has open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeletedLog {
+    /// The id of the process.
+    pub process: u32,
+    /// The path at which that process's open file can be opened.
+    pub descriptor: PathBuf,
+    /// Where the log was, as far as can be told: it may have had its shorter name.
+    pub path: PathBuf,
+    /// The log's id.
+    pub id: LogId,
+}
+
+/// Looks for the log with this id among the deleted files that processes have open. The first one found is as good as any other, since all
+/// are one file. Skips processes that this user may not inspect.
+///
+/// # Errors
+/// `Io` when there is no `/proc`.
+pub fn find_deleted(id: LogId) -> Result<Option<DeletedLog>, LogError> {
+    let log_at = |(process, descriptor): (u32, PathBuf)| {
+        let path = deleted_log_at(&descriptor, id)?;
+        Some(DeletedLog { process, descriptor, path, id })
+    };
+    Ok(open_files()?.find_map(log_at))
+}
+
+/// Every file that a process has open, as far as this user may see them: the process, and the path at which its open file can be opened.
+fn open_files() -> Result<impl Iterator<Item = (u32, PathBuf)>, LogError> {
+    let proc = Path::new("/proc");
+    let processes = fs::read_dir(proc).map_err(|error| LogError::io("read", proc, &error))?;
+    Ok(processes.filter_map(Result::ok).flat_map(|process| {
+        let number = process.file_name().to_str().and_then(|name| name.parse().ok());
+        let open = number.zip(fs::read_dir(process.path().join("fd")).ok());
+        open.into_iter()
+            .flat_map(|(number, open)| open.filter_map(Result::ok).map(move |entry| (number, entry.path())))
+    }))
+}
+
+/// The former path of the deleted file that a process has open here; `None` for a file that was not deleted.
+fn deleted_path(descriptor: &Path) -> Option<PathBuf> {
+    let link = fs::read_link(descriptor).ok()?;
+    Some(PathBuf::from(OsStr::from_bytes(link.as_os_str().as_bytes().strip_suffix(DELETED)?)))
+}
+
+/// The former path of the file, if it is this log and was deleted. Opens no file whose name shows that it is not this log.
+fn deleted_log_at(descriptor: &Path, id: LogId) -> Option<PathBuf> {
+    let path = deleted_path(descriptor)?;
+    let name = path.file_name()?;
+    let may_be = match names::kind_of(name) {
+        Some(Kind::Plain) => true,
+        Some(Kind::WithId(other)) => other == id,
+        Some(Kind::Segment(_)) => false,
+        // For the process that created a file without a name, the kernel shows this name, whatever name the file got later.
+        None => name.as_bytes().starts_with(NAMELESS),
+    };
+    if !may_be {
+        return None;
+    }
+    let file = OwnFile::open(|| File::open(descriptor)).ok()?;
+    let head = Head::read(&path, &file).ok().filter(|head| head.log_id == id && is_deleted(&file))?;
+    let was_named = names::kind_of(name).is_some();
+    Some(if was_named { path } else { names::with_id(path.parent()?, &head.database(), id) })
+}
+
+/// Opens the file for writing, if it is a segment of this log and was deleted.
+fn deleted_segment_at(descriptor: &Path, id: LogId) -> Option<OwnFile> {
+    let path = deleted_path(descriptor)?;
+    let name = path.file_name()?;
+    if names::kind_of(name) != Some(Kind::Segment(id)) && !name.as_bytes().starts_with(NAMELESS) {
+        return None;
+    }
+    let file = open_to_write(descriptor)?;
+    (is_deleted(&file) && is_segment_of(&file, id)).then_some(file)
+}
+
+fn open_to_write(path: &Path) -> Option<OwnFile> {
+    OwnFile::open(|| fs::OpenOptions::new().read(true).write(true).open(path)).ok()
+}
+
+/// Whether an open file has no name any more.
+pub(crate) fn is_deleted(file: &File) -> bool {
+    file.metadata().is_ok_and(|meta| meta.nlink() == 0)
+}
+
+impl DeletedLog {
+    /// Copies the log to `to`, with the mode and owner of its database `db`; durable on return. First tells writers that the log was
+    /// deleted, through the segment, which may have been deleted too. A writer looks whether it was told after its commit is in the log,
+    /// and then acknowledges nothing. So the copy holds everything that any writer has acknowledged, or will. The copy is made by two
+    /// readings, and is accepted when nothing changed between them.
+    ///
+    /// Where this user may not write to the segment, writers find out for themselves that the log was deleted. The copy may then lack a
+    /// commit of a writer that was stopped for longer than the time between the two readings.
+    ///
+    /// A process that commits nothing more still writes pages to the database file, and some logs are useless without that file. So `as_of`
+    /// gets the database file as it was at the moment of the copy. `as_of` is not made durable.
+    ///
+    /// `to` must not have the name of a log: a process that opens the database would take the copy for a log that no process uses, while
+    /// others still use the deleted log. Give the copy that name when they have ended.
+    ///
+    /// # Errors
+    /// `Busy` when a process goes on writing, or `to` has the name of a log; `Io`.
+    pub fn copy(&self, to: &Path, db: &DatabaseIdentity, as_of: Option<&File>) -> Result<(), LogError> {
+        let busy = |what| LogError::Busy { path: to.to_path_buf(), what };
+        if is_log_name(to) {
+            return Err(busy(
+                "a copy with the name of a log would be opened beside the log in use; choose another name",
+            ));
+        }
+        let failed = |error: io::Error| LogError::io("copy a deleted log to", to, &error);
+        let from = OwnFile::open(|| File::open(&self.descriptor)).map_err(failed)?;
+        let database = as_of
+            .map(|as_of| Ok((OwnFile::open(|| File::open(&db.path))?, as_of)))
+            .transpose()
+            .map_err(|error: io::Error| LogError::io("open", &db.path, &error))?;
+        let pause = if self.stop_writers()? { PAUSE } else { PAUSE_UNTOLD };
+        let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let copy = make_file(dir, to, db)?;
+        let mut files: Vec<(&File, &File)> = database.iter().map(|(from, to)| (&**from, *to)).collect();
+        files.push((&from, &copy));
+        let copied = copy_settled(&files, pause).map_err(failed).and_then(|settled| {
+            if settled {
+                publish(to, &copy).map_err(failed)
+            } else {
+                Err(busy("a process is still writing the log; try again"))
+            }
+        });
+        if copied.is_err() && copy.metadata().is_ok_and(|meta| meta.nlink() > 0) {
+            drop(fs::remove_file(to));
+        }
+        copied
+    }
+
+    /// Whether no process has written to the log since it was copied to `copy`. A log whose last process has ended cannot be written to.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn is_as_in(&self, copy: &Path) -> Result<bool, LogError> {
+        let failed = |error: io::Error| LogError::io("read", copy, &error);
+        // The descriptor's number may belong to another file by now.
+        if deleted_log_at(&self.descriptor, self.id).is_none() {
+            return Ok(true);
+        }
+        let Ok(from) = OwnFile::open(|| File::open(&self.descriptor)) else { return Ok(true) };
+        let to = File::open(copy).map_err(failed)?;
+        is_same(&from, &to).map_err(failed)
+    }
+
+    /// Sets the word that every process checks before it writes, and again before it acknowledges. Returns whether there was such a word. A
+    /// process may have made a new segment under the name of a deleted one, so both may exist.
+    fn stop_writers(&self) -> Result<bool, LogError> {
+        let path = names::segment(&self.path, self.id);
+        let named = open_to_write(&path).filter(|file| is_complete(file));
+        let deleted = open_files()?.filter_map(|(_, descriptor)| deleted_segment_at(&descriptor, self.id));
+        let word = DELETION_SEEN | DELETED_LOG_COPIED;
+        let tell = |file: OwnFile| file.write_all_at(&word.to_ne_bytes(), LOG_DELETED).is_ok();
+        let told: Vec<bool> = named.into_iter().chain(deleted).map(tell).collect();
+        // The word is set before anything is read.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        Ok(!told.is_empty() && told.into_iter().all(|is_told| is_told))
+    }
+}
+
+/// Copies files until two successive readings of all of them are the same; returns whether they were. Each copy is then its file as it was
+/// at one moment between the two readings.
+fn copy_settled(files: &[(&File, &File)], pause: Duration) -> io::Result<bool> {
+    let start = Instant::now();
+    let mut is_first = true;
+    while is_first || start.elapsed() < PATIENCE {
+        let mut are_same = true;
+        for (from, to) in files {
+            are_same &= copy_once(from, to)?;
+        }
+        if are_same && !is_first {
+            return Ok(true);
+        }
+        is_first = false;
+        std::thread::sleep(pause);
+    }
+    Ok(false)
+}
+
+/// Makes `to` a copy of `from`. Returns whether it already was one.
+fn copy_once(from: &File, to: &File) -> io::Result<bool> {
+    let length = from.metadata()?.len();
+    let was_as_long = to.metadata()?.len() == length;
+    to.set_len(length)?;
+    compare(from, to, length, &mut |piece, at| to.write_all_at(piece, at)).map(|same| same && was_as_long)
+}
+
+fn is_same(from: &File, to: &File) -> io::Result<bool> {
+    let length = from.metadata()?.len();
+    Ok(to.metadata()?.len() == length && compare(from, to, length, &mut |_, _| Ok(()))?)
+}
+
+/// Passes every differing piece and its offset to `differs`. Returns whether there was none. A file that is truncated meanwhile counts as
+/// different.
+fn compare(
+    from: &File,
+    to: &File,
+    length: u64,
+    differs: &mut dyn FnMut(&[u8], u64) -> io::Result<()>,
+) -> io::Result<bool> {
+    let (mut read, mut before) = (vec![0; PIECE_BYTES], vec![0; PIECE_BYTES]);
+    let (mut at, mut is_same) = (0, true);
+    while at < length {
+        let bytes = usize::try_from(length - at).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
+        match from.read_exact_at(&mut read[..bytes], at) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(false),
+            done => done?,
+        }
+        to.read_exact_at(&mut before[..bytes], at)?;
+        if read[..bytes] != before[..bytes] {
+            is_same = false;
+            differs(&read[..bytes], at)?;
+        }
+        at += bytes as u64;
+    }
+    Ok(is_same)
+}

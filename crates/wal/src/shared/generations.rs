@@ -1,0 +1,101 @@
+//! The generation of a log that is in force, and how it began. Logs in memory store generations in slots.
+
+use duralite_format::slots::{
+    ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, Slot, active_word, origin_offset, read_active_word, slot_offset,
+};
+use duralite_format::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
+use duralite_format::{FormatError, GENERATION_LIMIT, LogId, ORIGIN_BYTES, Origin};
+use duralite_medium::Nvm;
+
+use crate::LogError;
+
+/// The generation in force, as this process read or began it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InForce {
+    /// The word that names the generation.
+    pub(crate) active: u64,
+    pub(crate) slot: Slot,
+    pub(crate) origin: Origin,
+    /// SQLite's header, unless the log is empty.
+    pub(crate) wal_header: Option<WalHeader>,
+}
+
+impl InForce {
+    /// The state before any generation has been read.
+    pub(crate) fn none() -> Self {
+        let slot =
+            Slot { generation: 0, first_block: NO_BLOCK, wal_header: [0; WAL_HEADER_BYTES], retired: false };
+        Self { active: 0, slot, origin: Origin::unknown(0), wal_header: None }
+    }
+
+    /// The generation of an empty log.
+    pub(crate) fn first() -> Self {
+        let slot = Slot { generation: 1, ..Self::none().slot };
+        // No transaction is ever committed in this generation, so no time is counted from its beginning.
+        let origin = Origin { generation: 1, position: 0, time_ms: 0 };
+        Self { active: active_word(1), slot, origin, wal_header: None }
+    }
+
+    /// The byte ranges in the log that hold the generation.
+    pub(crate) fn extents(&self) -> [(u64, u64); 3] {
+        let generation = self.slot.generation;
+        [(slot_offset(generation), SLOT_BYTES), (origin_offset(generation), ORIGIN_BYTES), (ACTIVE_OFFSET, 8)]
+            .map(|(at, bytes)| (at, at + bytes as u64))
+    }
+
+    /// Reads the generation that the `active` word names.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(crate) fn read(nvm: &dyn Nvm, id: LogId, page_bytes: u32, active: u64) -> Result<Self, LogError> {
+        let damaged = |offset, what| LogError::Corrupt { offset, what };
+        let generation = read_active_word(active);
+        if !(1..GENERATION_LIMIT).contains(&generation) {
+            return Err(damaged(ACTIVE_OFFSET, FormatError::Damaged { what: "the log's active generation" }));
+        }
+        let at = slot_offset(generation);
+        let mut bytes = [0; SLOT_BYTES];
+        nvm.read(at, &mut bytes);
+        let slot = Slot::decode(&bytes, id, generation).map_err(|error| damaged(at, error))?;
+        let wal_header = if slot.first_block == NO_BLOCK {
+            None
+        } else {
+            let header = WalHeader::parse(&slot.wal_header).map_err(|error| damaged(at, error))?;
+            if header.page_bytes != page_bytes {
+                return Err(damaged(at, FormatError::Damaged { what: "the log's page size" }));
+            }
+            Some(header)
+        };
+        let mut bytes = [0; ORIGIN_BYTES];
+        nvm.read(origin_offset(generation), &mut bytes);
+        Ok(Self { active, slot, origin: Origin::decode(&bytes, id, generation), wal_header })
+    }
+
+    /// Stores the generation, and then the word that puts it in force, with a fence between. Durable on return.
+    pub(crate) fn store(&self, nvm: &dyn Nvm, id: LogId) {
+        for (at, bytes) in self.parts(id) {
+            nvm.store(at, &bytes);
+            nvm.flush(at, bytes.len() as u64);
+        }
+        nvm.fence();
+        nvm.store_u64(ACTIVE_OFFSET, self.active);
+        nvm.flush(ACTIVE_OFFSET, 8);
+        nvm.fence();
+    }
+
+    /// Stores everything for a new log, which no other process knows yet. Not durable.
+    pub(crate) fn write(&self, nvm: &dyn Nvm, id: LogId) {
+        for (at, bytes) in self.parts(id) {
+            nvm.store(at, &bytes);
+        }
+        nvm.store_u64(ACTIVE_OFFSET, self.active);
+    }
+
+    fn parts(&self, id: LogId) -> [(u64, Vec<u8>); 2] {
+        let generation = self.slot.generation;
+        [
+            (slot_offset(generation), self.slot.encode(id).to_vec()),
+            (origin_offset(generation), self.origin.encode(id).to_vec()),
+        ]
+    }
+}

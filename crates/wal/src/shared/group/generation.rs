@@ -1,0 +1,107 @@
+//! Starting the log over with a new generation.
+
+use duralite_format::sqlite_wal::WAL_HEADER_BYTES;
+
+use super::lead::Leader;
+use super::words::{
+    GENERATION, INTENT, INTENT_HEADER, INTENT_POSITION, INTENT_STATE, INTENT_TIME, LENGTH, STARTS,
+};
+use super::{AREA_BYTES, Generation, Group, NewGeneration};
+use crate::LogError;
+
+const STATE_EMPTY: u64 = 1;
+const STATE_RETIRED: u64 = 2;
+
+impl Group {
+    /// The length that the file keeps when it is to be shrunk to `keep_bytes`: at least as much as SQLite fills between
+    /// two automatic checkpoints, so that the file does not grow anew each time.
+    pub(crate) fn kept_bytes(&self, keep_bytes: u64) -> u64 {
+        let keep = keep_bytes.max(u64::from(self.geometry.block_bytes) * 1024);
+        keep.checked_next_multiple_of(AREA_BYTES).unwrap_or(u64::MAX)
+    }
+
+    /// Starts the log over, under SQLite's WRITE lock. Returns the number of the new generation, which is durable on
+    /// return. In a log without blocks yet, it becomes durable together with the first of them. With `keep_bytes` the
+    /// file is then shrunk.
+    ///
+    /// The slot that stores the least length of the file is written and durable before the file is shrunk, and `LENGTH`
+    /// is lowered before the slot is written. So neither promises bytes that are gone, wherever this process dies or
+    /// the power fails. The holder of WRITE is the only process that appends, so the new generation is still empty, and
+    /// a process that still reads the old generation finds that it is over.
+    pub(crate) fn switch(&self, new: &NewGeneration) -> Result<u64, LogError> {
+        let NewGeneration { wal_header, retired, keep_bytes, position, time_ms } = *new;
+        self.force()?;
+        let leader = self.lead_alone()?;
+        self.check()?;
+        self.finish_switch(&leader)?;
+        let generation = self.generation() + 1;
+        if !leader.leads() {
+            return Err(self.stopped());
+        }
+        let empty = if wal_header.is_none() { STATE_EMPTY } else { 0 };
+        let retired = if retired { STATE_RETIRED } else { 0 };
+        self.segment.write(self.base + INTENT_HEADER, &wal_header.unwrap_or_default());
+        self.set(INTENT_STATE, empty | retired);
+        self.set(INTENT_POSITION, position);
+        self.set(INTENT_TIME, time_ms);
+        let keep = keep_bytes.map(|bytes| self.kept_bytes(bytes));
+        if let Some(keep) = keep {
+            self.set(LENGTH, keep.min(self.get(LENGTH)));
+        }
+        self.set(INTENT, generation);
+        self.finish_switch(&leader)?;
+        if let Some(keep) = keep {
+            // It is no error if the file cannot be shrunk.
+            let _ = self.block.shrink(keep);
+        }
+        Ok(generation)
+    }
+
+    /// Completes a switch whose process died. Its announcement decided the switch, and no process may apply the
+    /// generation before. A switch in progress is left to its own process.
+    pub(crate) fn adopt_switch(&self) -> Result<(), LogError> {
+        // A user who may only read leaves the switch to others. It needs no frame of a log that is about to start over.
+        if self.get(INTENT) == self.get(GENERATION) || self.segment.is_read_only() {
+            return Ok(());
+        }
+        self.depose_dead_leader()?;
+        match self.try_lead_alone()? {
+            Some(leader) => self.finish_switch(&leader),
+            None => Ok(()),
+        }
+    }
+
+    /// Carries out a switch that has begun: this process's own, or that of a process that died.
+    fn finish_switch(&self, leader: &Leader<'_>) -> Result<(), LogError> {
+        let intent = self.get(INTENT);
+        if intent == self.get(GENERATION) {
+            return Ok(());
+        }
+        if !leader.leads() {
+            return Err(LogError::Unexpected("a switch of generation by two at once"));
+        }
+        let generation = intent;
+        let state = self.get(INTENT_STATE);
+        let mut wal_header = [0; WAL_HEADER_BYTES];
+        self.segment.read(self.base + INTENT_HEADER, &mut wal_header);
+        let new = Generation {
+            number: generation,
+            wal_header: (state & STATE_EMPTY == 0).then_some(wal_header),
+            retired: state & STATE_RETIRED != 0,
+            // This is not the length that the file seems to have: the slot may become durable before that length does,
+            // and the log would then be taken for one that was cut short.
+            file_bytes: self.get(LENGTH),
+            position: self.get(INTENT_POSITION),
+            time_ms: self.get(INTENT_TIME),
+        };
+        // The first blocks of the file make the generation durable with them. A generation without a WAL header has to
+        // be durable at once: it says how the log ends.
+        let later = new.wal_header.is_some() && !self.has_blocks();
+        let begun = self.framing.begin(self.block.as_ref(), &new, later);
+        begun.map_err(|source| self.poison(self.failed(source)))?;
+        let start = self.tail().position.next_multiple_of(AREA_BYTES);
+        self.set(STARTS[(generation % 2) as usize], start);
+        self.set(GENERATION, intent);
+        Ok(())
+    }
+}

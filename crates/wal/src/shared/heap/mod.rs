@@ -1,0 +1,422 @@
+//! The user-level heap of NVRAM blocks (NVWAL, section 3.3, and algorithm 1, lines 4 to 13).
+//!
+//! A block is free, pending or in use. The writer takes a block in four steps: state *pending*, block header, link, state *in
+//! use*. Each step is durable before the next. So a crash leaves either a block without a link to it, which recovery frees, or a
+//! linked block. The table of states in NVRAM is the only copy. Processes share it, and only the holder of SQLite's WRITE lock
+//! changes it (invariant 11).
+
+mod list;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use duralite_format::heap::{
+    BLOCK_HEADER_BYTES, BlockState, block_header_matches, checked_word, decode_link, encode_block_header,
+    encode_link, read_checked_word,
+};
+use duralite_medium::{MediumError, Nvm};
+
+use crate::LogError;
+pub(crate) use list::BlockList;
+
+/// Least bytes by which the file grows at a time, unless the file system is nearly full.
+const CHUNK_BYTES: u32 = 1 << 20;
+/// Most bytes by which the file grows at a time.
+const LARGEST_STEP: u32 = 256 << 20;
+/// States that are read from the table at a time.
+const TABLE_STEP: usize = 256;
+
+/// Where a record's space comes from (section 3.3, and the variants of figure 7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HeapMode {
+    /// Many records share a block of the user-level heap.
+    #[default]
+    User,
+    /// Each record takes a block of its own from the system: the paper's variants without `UH`.
+    System,
+}
+
+impl HeapMode {
+    /// The name in settings.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::System => "system",
+        }
+    }
+}
+
+impl std::str::FromStr for HeapMode {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        [Self::User, Self::System].into_iter().find(|mode| mode.as_str() == name).ok_or(())
+    }
+}
+
+/// Where a heap is on its medium.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Geometry {
+    /// Size of a block.
+    pub(crate) block_bytes: u32,
+    /// Most blocks there may be.
+    pub(crate) limit_blocks: u32,
+    /// Offset of block 0; the medium ends with the last block.
+    pub(crate) blocks_offset: u64,
+    /// Offset of the table of states, a byte for each block.
+    pub(crate) states_offset: u64,
+    /// Offset of the word that says how many blocks the medium backs.
+    pub(crate) grown_offset: u64,
+}
+
+impl Geometry {
+    /// How many blocks a fresh log of this shape starts with.
+    pub(crate) fn initial_blocks(&self) -> u32 {
+        (CHUNK_BYTES / self.block_bytes).clamp(1, self.limit_blocks)
+    }
+
+    /// Offset of a block.
+    fn block_offset(&self, block: u32) -> u64 {
+        self.blocks_offset + u64::from(block) * u64::from(self.block_bytes)
+    }
+
+    /// Bytes of a medium with that many blocks.
+    pub(crate) fn file_bytes(&self, blocks: u32) -> u64 {
+        self.block_offset(blocks)
+    }
+
+    fn state_offset(&self, block: u32) -> u64 {
+        self.states_offset + u64::from(block)
+    }
+}
+
+/// The blocks of one log.
+pub(crate) struct Heap {
+    pub(crate) nvm: Arc<dyn Nvm>,
+    geometry: Geometry,
+    pub(crate) path: PathBuf,
+    mode: HeapMode,
+    grown: u32,
+    /// Whether another process stored the value of `grown`.
+    grown_by_another: bool,
+    /// Where the search for a free block begins.
+    hint: u32,
+}
+
+impl Heap {
+    /// Opens the heap of a formatted medium.
+    ///
+    /// # Errors
+    /// `Corrupt` if the medium's size word is damaged or the file is shorter than it says, `Medium` if the log needs more address
+    /// space than this process may use.
+    pub(crate) fn open(
+        nvm: Arc<dyn Nvm>,
+        geometry: Geometry,
+        path: PathBuf,
+        mode: HeapMode,
+    ) -> Result<Self, LogError> {
+        let mut heap = Self { nvm, geometry, path, mode, grown: 0, grown_by_another: false, hint: 0 };
+        heap.refresh_grown()?;
+        Ok(heap)
+    }
+
+    pub(crate) fn block_bytes(&self) -> u32 {
+        self.geometry.block_bytes
+    }
+
+    /// Offset in the medium of a place in a block.
+    pub(crate) fn at(&self, block: u32, offset: u32) -> u64 {
+        self.geometry.block_offset(block) + u64::from(offset)
+    }
+
+    /// Bytes of the medium that are backed, as far as this process knows.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.geometry.file_bytes(self.grown)
+    }
+
+    /// Blocks backed by the medium, as far as this process knows.
+    pub(crate) fn grown(&self) -> u32 {
+        self.grown
+    }
+
+    /// The block that `block` links to.
+    ///
+    /// # Errors
+    /// `Corrupt` for a link or a block header that is not of this generation.
+    pub(crate) fn next(&mut self, block: u32, generation: u64) -> Result<Option<u32>, LogError> {
+        let word = self.nvm.load_u64(self.at(block, 0));
+        if (word & 0xffff_ffff) > u64::from(self.grown) {
+            self.refresh_grown()?;
+        }
+        let next = decode_link(word, generation, self.grown).map_err(|what| self.corrupt(block, 0, what))?;
+        if let Some(next) = next {
+            self.check_block(next, generation)?;
+        }
+        Ok(next)
+    }
+
+    /// Checks that a block was taken in this generation.
+    pub(crate) fn check_block(&mut self, block: u32, generation: u64) -> Result<(), LogError> {
+        if block >= self.grown {
+            self.refresh_grown()?;
+        }
+        let what = duralite_format::FormatError::Damaged { what: "a log block's header" };
+        if block >= self.grown {
+            return Err(self.corrupt(block, 0, what));
+        }
+        let mut header = [0; BLOCK_HEADER_BYTES as usize];
+        self.nvm.read(self.at(block, 0), &mut header);
+        if block_header_matches(&header, generation, block) {
+            Ok(())
+        } else {
+            Err(self.corrupt(block, 8, what))
+        }
+    }
+
+    /// Takes a free block. On return the block is pending and has a header and an empty body, all durable.
+    ///
+    /// # Errors
+    /// `NoSpace`, `LimitReached`.
+    pub(crate) fn allocate(&mut self, generation: u64) -> Result<u32, LogError> {
+        let block = match self.find_free() {
+            Some(block) => block,
+            None => self.grow()?,
+        };
+        self.hint = block + 1;
+        if self.mode == HeapMode::System {
+            let result = self.nvm.system_allocate(self.at(block, 0), u64::from(self.block_bytes()));
+            result.map_err(|source| self.medium(source))?;
+        }
+        self.set_state(block, BlockState::Pending);
+        if std::mem::take(&mut self.grown_by_another) {
+            // The process that grew the log may have died before the new size was durable. This block may lie in the new part.
+            self.nvm.flush(self.geometry.grown_offset, 8);
+        }
+        self.nvm.fence();
+        let header = encode_block_header(generation, block);
+        self.nvm.store(self.at(block, 0), &header);
+        self.nvm.flush(self.at(block, 0), header.len() as u64);
+        self.nvm.fence();
+        Ok(block)
+    }
+
+    /// Links a pending block to the list, after block `from`, and marks it in use.
+    pub(crate) fn link(&self, from: u32, generation: u64, to: u32) {
+        self.store_link(from, encode_link(generation, to));
+        self.set_state(to, BlockState::InUse);
+    }
+
+    /// Ends the list at a block. Durable on return.
+    pub(crate) fn unlink_after(&self, block: u32) {
+        self.store_link(block, 0);
+    }
+
+    /// Makes the link of a block durable, unchanged.
+    pub(crate) fn flush_link(&self, block: u32) {
+        if block < self.grown {
+            self.nvm.flush(self.at(block, 0), 8);
+            self.nvm.fence();
+        }
+    }
+
+    fn store_link(&self, block: u32, word: u64) {
+        let at = self.at(block, 0);
+        self.nvm.store_u64(at, word);
+        self.nvm.flush(at, 8);
+        self.nvm.fence();
+    }
+
+    /// Frees blocks that no link leads to any more, from the end of the list to its beginning (section 4.3).
+    pub(crate) fn free(&mut self, list: &[u32]) {
+        for &block in list.iter().rev() {
+            self.set_state(block, BlockState::Free);
+            self.hint = self.hint.min(block);
+            if self.mode == HeapMode::System {
+                // A block that the file system does not take back stays allocated in the file: only space is lost.
+                let _ = self.nvm.system_free(self.at(block, 0), u64::from(self.block_bytes()));
+            }
+        }
+        self.nvm.fence();
+    }
+
+    /// Corrects every block's state: marks reachable blocks in use, and frees unreachable blocks that a dead process left pending
+    /// or in use.
+    pub(crate) fn reconcile(&mut self, reachable: &BlockList) {
+        let mut states = [0; TABLE_STEP];
+        for &block in reachable.as_slice() {
+            let state = &mut states[..1];
+            self.nvm.read(self.geometry.state_offset(block), state);
+            if *state != [BlockState::InUse.byte()] {
+                self.set_state(block, BlockState::InUse);
+            }
+        }
+        let mut at = 0;
+        while at < self.grown {
+            // Skip holes in the table: a damaged log may claim more blocks than it has.
+            let skipped = self.nvm.next_data(self.geometry.state_offset(at)) - self.geometry.states_offset;
+            at = skipped.min(u64::from(self.grown)) as u32;
+            let count = ((self.grown - at) as usize).min(TABLE_STEP);
+            self.nvm.read(self.geometry.state_offset(at), &mut states[..count]);
+            for (block, state) in (at..).zip(&states[..count]) {
+                if *state != BlockState::Free.byte() && !reachable.contains(block) {
+                    self.set_state(block, BlockState::Free);
+                }
+            }
+            at += count as u32;
+        }
+        self.hint = 0;
+        self.nvm.fence();
+    }
+
+    /// Returns the blocks that are not free by the table, which is only a hint. Skips holes in the table.
+    pub(crate) fn taken(&self) -> Vec<u32> {
+        let (mut taken, mut states, mut at) = (Vec::new(), [0; TABLE_STEP], 0);
+        while at < self.grown {
+            let skipped = self.nvm.next_data(self.geometry.state_offset(at)) - self.geometry.states_offset;
+            at = skipped.min(u64::from(self.grown)) as u32;
+            let count = ((self.grown - at) as usize).min(TABLE_STEP);
+            self.nvm.read(self.geometry.state_offset(at), &mut states[..count]);
+            let is_taken = |(_, state): &(u32, &u8)| **state != BlockState::Free.byte();
+            taken.extend((at..).zip(&states[..count]).filter(is_taken).map(|(block, _)| block));
+            at += count as u32;
+        }
+        taken
+    }
+
+    fn set_state(&self, block: u32, state: BlockState) {
+        let at = self.geometry.state_offset(block);
+        self.nvm.store(at, &[state.byte()]);
+        self.nvm.flush(at, 1);
+    }
+
+    fn find_free(&mut self) -> Option<u32> {
+        // Another process may have grown the log. If that cannot be told, search the blocks that are known.
+        let _ = self.refresh_grown();
+        let hint = self.hint.min(self.grown);
+        self.find_free_in(hint, self.grown).or_else(|| self.find_free_in(0, hint))
+    }
+
+    fn find_free_in(&self, from: u32, to: u32) -> Option<u32> {
+        let mut states = [0; TABLE_STEP];
+        let mut at = from;
+        while at < to {
+            let count = ((to - at) as usize).min(TABLE_STEP);
+            self.nvm.read(self.geometry.state_offset(at), &mut states[..count]);
+            let free = states[..count]
+                .iter()
+                .position(|byte| BlockState::from_byte(*byte) == Some(BlockState::Free));
+            if let Some(i) = free {
+                return Some(at + i as u32);
+            }
+            at += count as u32;
+        }
+        None
+    }
+
+    /// Backs more blocks with file space: a chunk, or half as many blocks as there are if that is more. Returns the first new
+    /// block.
+    fn grow(&mut self) -> Result<u32, LogError> {
+        let limit = self.limit_blocks();
+        if self.grown >= limit {
+            return Err(LogError::LimitReached { limit_bytes: self.geometry.file_bytes(limit) });
+        }
+        let most = (LARGEST_STEP / self.block_bytes()).max(1);
+        let step = self.geometry.initial_blocks().max((self.grown / 2).min(most));
+        let small = self.grown + 1;
+        let wanted = (self.grown + step).min(limit);
+        let grown = match self.back(wanted) {
+            Ok(()) => wanted,
+            // The file system is nearly full, but one block may still fit.
+            Err(MediumError::NoSpace) => {
+                self.back(small).map_err(|source| self.medium(source))?;
+                small
+            }
+            Err(source) => return Err(self.medium(source)),
+        };
+        let first = self.grown;
+        self.store_grown(grown);
+        Ok(first)
+    }
+
+    /// Most blocks that this process can use: up to the log's limit, as far as the process's address space reaches.
+    fn limit_blocks(&self) -> u32 {
+        let mapped = self.nvm.capacity().saturating_sub(self.geometry.blocks_offset);
+        let mapped = u32::try_from(mapped / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
+        self.geometry.limit_blocks.min(mapped)
+    }
+
+    /// Bytes of the most blocks that this process can use.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        u64::from(self.limit_blocks()) * u64::from(self.block_bytes())
+    }
+
+    /// Number of blocks that stay when the file shrinks to `keep_bytes`: at least as many as a new log has.
+    pub(crate) fn kept_blocks(&self, keep_bytes: u64) -> u32 {
+        let body = keep_bytes.saturating_sub(self.geometry.blocks_offset);
+        let blocks = u32::try_from(body / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
+        blocks.max(self.geometry.initial_blocks())
+    }
+
+    /// Gives the file space of blocks beyond `keep_bytes` back. No block may be in use. The file keeps its length, since other
+    /// processes have it mapped: where they still read there, they see zeros.
+    pub(crate) fn shrink(&mut self, keep_bytes: u64) {
+        let kept = self.kept_blocks(keep_bytes);
+        if kept >= self.grown {
+            return;
+        }
+        let (from, to) = (self.geometry.file_bytes(kept), self.geometry.file_bytes(self.grown));
+        // First make the new size durable: then no process takes a block from there, even after a power loss.
+        self.store_grown(kept);
+        self.hint = self.hint.min(kept);
+        // Space that the file system does not take back stays allocated.
+        let _ = self.nvm.system_free(from, to - from);
+    }
+
+    fn store_grown(&mut self, grown: u32) {
+        self.nvm.store_u64(self.geometry.grown_offset, checked_word(grown));
+        self.nvm.flush(self.geometry.grown_offset, 8);
+        self.nvm.fence();
+        self.grown = grown;
+    }
+
+    /// Backs blocks up to this number with file space. The file may have holes there, where blocks were given back.
+    fn back(&self, blocks: u32) -> Result<(), MediumError> {
+        let (from, to) = (self.geometry.file_bytes(self.grown), self.geometry.file_bytes(blocks));
+        if from < self.nvm.len() { self.nvm.restore(from, to - from) } else { self.nvm.grow(to) }
+    }
+
+    fn refresh_grown(&mut self) -> Result<(), LogError> {
+        let word = self.nvm.load_u64(self.geometry.grown_offset);
+        let damaged = |what| LogError::Corrupt { offset: self.geometry.grown_offset, what };
+        let grown = read_checked_word(word, "the log's size").map_err(damaged)?;
+        if grown > self.geometry.limit_blocks {
+            return Err(damaged(duralite_format::FormatError::Damaged { what: "the log's size" }));
+        }
+        if grown != self.grown {
+            let bytes = self.geometry.file_bytes(grown);
+            if bytes > self.nvm.capacity() {
+                let what = "a log that is longer than the address space that this process may use";
+                return Err(self.medium(MediumError::Unsupported { what }));
+            }
+            if self.nvm.refresh_len(bytes).is_err() {
+                return Err(damaged(duralite_format::FormatError::Short { what: "the log file" }));
+            }
+            self.grown = grown;
+            self.grown_by_another = true;
+        }
+        Ok(())
+    }
+
+    /// The error for damaged content at a place in a block.
+    pub(crate) fn corrupt(&self, block: u32, offset: u32, what: duralite_format::FormatError) -> LogError {
+        LogError::Corrupt { offset: self.at(block, offset), what }
+    }
+
+    pub(crate) fn medium(&self, source: MediumError) -> LogError {
+        match source {
+            MediumError::NoSpace => LogError::NoSpace { dir: self.path.clone() },
+            source => LogError::Medium { path: self.path.clone(), source },
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What ties a log to one database file (invariant 3), and which users may own a log's files (invariant 13).
+
+use std::fs::Metadata;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use duralite_format::{FileIdentity, PATH_LIMIT};
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags, statx};
+
+use crate::LogError;
+
+/// The identity of one database file, which ties a log to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DatabaseIdentity {
+    /// Canonical path.
+    pub path: PathBuf,
+    /// Inode number.
+    pub inode: u64,
+    /// Birth time in nanoseconds since the epoch, 0 where unknown.
+    pub birth_ns: u64,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// The identity of the file that a log is in; `None` when the kernel does not report it.
+pub(crate) fn of_log(file: impl AsFd) -> Option<FileIdentity> {
+    let stat = statx(file, "", AtFlags::EMPTY_PATH, WANTED).ok()?;
+    Some(FileIdentity { inode: stat.stx_ino, birth_ns: birth_ns(&stat) })
+}
+
+fn birth_ns(stat: &Statx) -> u64 {
+    if !StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::BTIME) {
+        return 0;
+    }
+    let seconds = u64::try_from(stat.stx_btime.tv_sec).unwrap_or(0);
+    seconds.wrapping_mul(1_000_000_000).wrapping_add(u64::from(stat.stx_btime.tv_nsec))
+}
+
+const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
+
+impl DatabaseIdentity {
+    /// The identity of an existing file.
+    ///
+    /// # Errors
+    /// `Io` when the file cannot be examined.
+    pub fn of(path: &Path) -> Result<Self, LogError> {
+        let canonical = path.canonicalize().map_err(|error| LogError::io("find", path, &error))?;
+        let stat = statx(CWD, &canonical, AtFlags::empty(), WANTED)
+            .map_err(|errno| LogError::io("examine", path, &io::Error::from(errno)))?;
+        Ok(Self::from_stat(canonical, &stat))
+    }
+
+    /// The identity of a file that was opened by this path, even if the path leads elsewhere now.
+    ///
+    /// # Errors
+    /// `Io` when the file cannot be examined.
+    pub fn of_open(file: impl AsFd, path: &Path) -> Result<Self, LogError> {
+        let stat = statx(file, "", AtFlags::EMPTY_PATH, WANTED)
+            .map_err(|errno| LogError::io("examine", path, &io::Error::from(errno)))?;
+        let canonical = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        Ok(Self::from_stat(canonical, &stat))
+    }
+
+    fn from_stat(path: PathBuf, stat: &Statx) -> Self {
+        Self {
+            path,
+            inode: stat.stx_ino,
+            birth_ns: birth_ns(stat),
+            mode: u32::from(stat.stx_mode) & 0o777,
+            uid: stat.stx_uid,
+            gid: stat.stx_gid,
+        }
+    }
+
+    /// Whether the path still leads to this file.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        Self::of(&self.path).is_ok_and(|named| (named.inode, named.birth_ns) == (self.inode, self.birth_ns))
+    }
+
+    pub(crate) fn path_hint(&self) -> &[u8] {
+        let bytes = self.path.as_os_str().as_bytes();
+        &bytes[..bytes.len().min(PATH_LIMIT)]
+    }
+
+    /// Whether a log's file was made by a user who may write the database, and so may be what it claims to be. The
+    /// database's owner, this user and the superuser are such users. Where the database's group may write it, so is
+    /// every user who could give the log's file to that group; where everybody may write the database, so is everybody.
+    pub(crate) fn trusts(&self, file: &Metadata) -> bool {
+        let owner = file.uid();
+        owner == self.uid
+            || owner == rustix::process::geteuid().as_raw()
+            || owner == 0
+            || self.mode & 0o020 != 0 && file.gid() == self.gid
+            || self.mode & 0o002 != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_keeps_its_identity_under_another_name_and_a_new_file_has_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, moved) = (dir.path().join("app.db"), dir.path().join("moved.db"));
+        let file = std::fs::File::create(&path).unwrap();
+        let identity = DatabaseIdentity::of(&path).unwrap();
+        assert_eq!(DatabaseIdentity::of_open(&file, &path).unwrap(), identity);
+        assert!(identity.is_in_place());
+        std::fs::rename(&path, &moved).unwrap();
+        assert!(!identity.is_in_place());
+        std::fs::write(&path, "another").unwrap();
+        assert!(!identity.is_in_place());
+        let seen = DatabaseIdentity::of(&moved).unwrap();
+        assert_eq!((seen.inode, seen.birth_ns), (identity.inode, identity.birth_ns));
+    }
+
+    #[test]
+    fn inv13_files_are_trusted_by_who_could_have_written_the_database() {
+        let file = std::fs::metadata(std::env::temp_dir()).unwrap();
+        let own = rustix::process::geteuid().as_raw();
+        let database =
+            |mode, uid, gid| DatabaseIdentity { path: PathBuf::new(), inode: 1, birth_ns: 1, mode, uid, gid };
+        assert!(database(0o600, file.uid(), 77).trusts(&file));
+        assert!(database(0o666, 12345, 77).trusts(&file));
+        assert!(database(0o660, 12345, file.gid()).trusts(&file));
+        // Owned by the superuser, as such a directory is, or by this user.
+        assert_eq!(database(0o600, 12345, 77).trusts(&file), [0, own].contains(&file.uid()));
+    }
+}

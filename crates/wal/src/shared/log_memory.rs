@@ -1,0 +1,69 @@
+//! Log files in memory: mapping them, and flushing them.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use duralite_medium::{FileNvm, MapOptions, MediumError, Nvm};
+
+use crate::engine::descriptor::OpenFile;
+use crate::engine::media::MediaOptions;
+use crate::{LogError, hooks};
+
+/// How a log is mapped.
+#[derive(Clone, Copy)]
+pub(crate) enum Access {
+    /// For writing.
+    Write { dax: bool },
+    /// For reading only.
+    Read,
+}
+
+/// Maps a log's file. Reserves address space for `capacity` bytes, or less where this process may not reserve so much,
+/// but at least `least` bytes and the file's length.
+pub(crate) fn map(
+    access: Access,
+    media: &MediaOptions,
+    log: &OpenFile<'_>,
+    capacity: u64,
+    least: u64,
+) -> Result<FileNvm, LogError> {
+    let OpenFile { path, file } = *log;
+    let io = |error| LogError::io("open", path, &error);
+    let length = file.metadata().map_err(io)?.len();
+    let mut options = MapOptions {
+        capacity,
+        dax: matches!(access, Access::Write { dax: true }),
+        latency: media.latency,
+        persistency: media.persistency,
+        read_only: matches!(access, Access::Read),
+        ..MapOptions::default()
+    };
+    loop {
+        match FileNvm::map(file.try_clone().map_err(io)?, path, &options) {
+            // Only address space is reserved, but a process may have little of that too.
+            Err(MediumError::Io { op: "mmap", source }) if source == rustix::io::Errno::NOMEM => {
+                let less = options.capacity / 2;
+                if less < length.max(least) {
+                    let source = MediumError::Io { op: "mmap", source };
+                    return Err(LogError::Medium { path: path.to_path_buf(), source });
+                }
+                options.capacity = less;
+            }
+            done => {
+                return done.map_err(|source| LogError::Medium { path: path.to_path_buf(), source });
+            }
+        }
+    }
+}
+
+/// Wraps the memory with a test's hook, if there is one.
+pub(crate) fn hooked(path: &Path, nvm: FileNvm) -> Result<Arc<dyn Nvm>, LogError> {
+    hooks::nvm(path, Arc::new(nvm)).map_err(|source| LogError::Medium { path: path.to_path_buf(), source })
+}
+
+/// Starts flushing ranges, each given as its first offset and its end. They are durable after the next fence.
+pub(crate) fn flush_all(nvm: &dyn Nvm, ranges: &[(u64, u64)]) {
+    for &(from, to) in ranges {
+        nvm.flush(from, to - from);
+    }
+}

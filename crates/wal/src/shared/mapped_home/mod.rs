@@ -1,0 +1,384 @@
+//! A home that is the database file itself, mapped: reads are loads, writes are stores, and a sync is a fence (invariants 5, 6,
+//! 19 and 20). The home has no state outside the file, so there is nothing to recover.
+//!
+//! # What is durable when
+//!
+//! On a medium that survives a power loss, a page is durable after [`Home::sync`], as everywhere. A write stores the lines that
+//! differ from the memory: either through the cache, and the sync flushes them, or with non-temporal stores ([`HomeSync`]). On
+//! any other medium the home does the same, because latencies are measured there, but only the death of a process is survived;
+//! [`Home::drain`] syncs the file.
+//!
+//! Everybody sees a line that a process has stored and not flushed, but the line is not durable. If that process dies, the next
+//! one writes the same pages again and finds no difference. So it has to flush lines that it does not store, if another process
+//! may have stored them. Processes that share a word ([`MappedHome::sharing`]) know when that is so: the word names the process
+//! that has written since the last sync, or says that several have. If several have, a writer flushes all lines of each page
+//! that it writes, and the sync is a sync of the file, by which the kernel writes back what any process has stored. Without
+//! such a word, a home always assumes several writers.
+//!
+//! # The file's size
+//!
+//! For every process the file has the size of the database: nothing is allocated beyond it. A write makes the file grow, or a
+//! hint of SQLite does so in advance. The new part is allocated, and its page faults are taken, before anything is stored
+//! there, so that no store can fail. Other processes may cut or grow the file under SQLite's locks. So the home learns the
+//! file's size when SQLite asks for it, before a writer begins, and when an access lies beyond the known size. SQLite does not
+//! read a part that is gone.
+//!
+//! # A file that an outsider cuts
+//!
+//! Such a cut ends in an error: the home checks behind each access what it has read or stored
+//! ([`duralite_medium::Nvm::check`]).
+
+mod dirty;
+mod policy;
+mod shared;
+
+use std::ops::{AddAssign, Range};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use duralite_medium::{Guarantee, LINE_BYTES, MediumError, Nvm, Segment};
+
+use crate::LogError;
+use crate::engine::home::{DatabaseFile, Header, Home};
+pub use crate::engine::media::HomeSync;
+use dirty::Dirty;
+use policy::Policy;
+use shared::Writers;
+
+/// A database file in memory.
+pub struct MappedHome {
+    nvm: Arc<dyn Nvm>,
+    page_bytes: u32,
+    sync: HomeSync,
+    /// Whether every page is stored whole, as in the paper.
+    whole_pages: bool,
+    writers: Writers,
+    /// The file's size, when it was last learnt. The mapped memory is at least as long.
+    size: AtomicU64,
+    /// Held while a thread learns or changes the size.
+    resizing: Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    dirty: Dirty,
+    /// `None` if the setting says how all pages are written.
+    policy: Option<Policy>,
+    /// Whether anything was stored since the last fence.
+    unfenced: bool,
+    page: Vec<u8>,
+    counts: Counts,
+}
+
+/// Metrics of what was done through a home.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Pages written, or parts of them.
+    pub writes: u64,
+    /// The pages, or parts, among those that were written with non-temporal stores.
+    pub through: u64,
+    /// Lines stored.
+    pub lines: u64,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MappedHome {
+    /// A home over a mapped database file ([`DatabaseFile::map`]), with pages of this many bytes.
+    #[must_use]
+    pub fn new(nvm: Arc<dyn Nvm>, page_bytes: u32, sync: HomeSync) -> Self {
+        let size = AtomicU64::new(nvm.len());
+        Self {
+            nvm,
+            page_bytes: page_bytes.max(1),
+            sync,
+            whole_pages: false,
+            writers: Writers::default(),
+            size,
+            resizing: Mutex::default(),
+            state: Mutex::new(State { policy: Policy::of(sync), ..State::default() }),
+        }
+    }
+
+    /// Makes the home share a word with the homes of other processes, at byte `at` of the log's segment. The word begins as 0.
+    #[must_use]
+    pub fn sharing(mut self, segment: Arc<dyn Segment>, at: u64) -> Self {
+        self.writers = Writers::sharing(segment, at);
+        self
+    }
+
+    /// With `true`, makes the home store every page whole, as the paper does, to measure what that costs.
+    #[must_use]
+    pub fn with_whole_pages(mut self, whole_pages: bool) -> Self {
+        self.whole_pages = whole_pages;
+        self
+    }
+
+    /// On a medium that survives a power loss, makes durable what dead processes may have stored and not flushed; durable on
+    /// return. The caller attaches the log alone.
+    ///
+    /// # Errors
+    /// The error of syncing `file`.
+    pub fn recover(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
+        if self.survives_power_loss() { file.sync() } else { Ok(()) }
+    }
+
+    /// The mapped memory of the database file.
+    #[must_use]
+    pub fn nvm(&self) -> &Arc<dyn Nvm> {
+        &self.nvm
+    }
+
+    /// How pages become durable.
+    #[must_use]
+    pub fn home_sync(&self) -> HomeSync {
+        self.sync
+    }
+
+    /// Metrics of what this process has done through the home.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        locked(&self.state).counts
+    }
+
+    fn survives_power_loss(&self) -> bool {
+        self.nvm.guarantee() == Guarantee::PowerLoss
+    }
+
+    fn check(&self) -> Result<(), LogError> {
+        self.nvm.check().map_err(failed)
+    }
+
+    /// Learns the file's size.
+    fn learn(&self, file: &dyn DatabaseFile) -> Result<u64, LogError> {
+        let _one_at_a_time = locked(&self.resizing);
+        self.learn_locked(file)
+    }
+
+    fn learn_locked(&self, file: &dyn DatabaseFile) -> Result<u64, LogError> {
+        let size = file.size()?;
+        // The memory comes first, so that no access goes beyond its known length.
+        self.nvm.refresh_len(size).map_err(failed)?;
+        self.size.store(size, Ordering::Release);
+        Ok(size)
+    }
+
+    /// Makes the file at least `end` bytes long.
+    fn grow(&self, file: &dyn DatabaseFile, end: u64) -> Result<(), LogError> {
+        let _one_at_a_time = locked(&self.resizing);
+        let size = self.learn_locked(file)?;
+        if size < end {
+            self.nvm.restore(size, end - size).map_err(failed)?;
+            self.size.store(end, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Stores `bytes` at `at`. The range lies in one page and inside the file.
+    fn put(&self, bytes: &[u8], at: u64) {
+        // This lock excludes the other threads of this process. SQLite's locks keep other processes from writing meanwhile.
+        let state = &mut *locked(&self.state);
+        let number = at / u64::from(self.page_bytes);
+        let through = match &state.policy {
+            Some(policy) => policy.is_through(number),
+            None => self.sync == HomeSync::WriteThrough,
+        };
+        let start = state.is_timed().then(Instant::now);
+        let known = self.writers.claim();
+        state.unfenced = true;
+        state.counts.writes += 1;
+        state.counts.through += u64::from(through);
+        let mut page = std::mem::take(&mut state.page);
+        let mut done = Stored::default();
+        if self.whole_pages {
+            done += self.store(state, bytes, at, through);
+        } else {
+            page.resize(bytes.len(), 0);
+            self.nvm.read(at, &mut page);
+            for range in differing_lines(&page, bytes, at) {
+                done += self.store(state, &bytes[range.clone()], at + range.start as u64, through);
+            }
+            if !known {
+                done.fresh += state.dirty.stored(at..at + bytes.len() as u64);
+            }
+        }
+        state.page = page;
+        state.counts.lines += done.lines;
+        if let Some(policy) = &mut state.policy {
+            policy.wrote(
+                number,
+                done.lines,
+                done.fresh,
+                start.map_or(Duration::ZERO, |start| start.elapsed()),
+            );
+        }
+        if state.dirty.is_full() {
+            state.dirty.flush(&*self.nvm);
+        }
+    }
+
+    fn store(&self, state: &mut State, bytes: &[u8], at: u64, through: bool) -> Stored {
+        let len = bytes.len() as u64;
+        let lines = duralite_medium::lines_touched(at, len);
+        if through {
+            self.nvm.stream(at, bytes);
+            state.dirty.streamed(at..at + len);
+            Stored { lines, fresh: 0 }
+        } else {
+            self.nvm.store(at, bytes);
+            Stored { lines, fresh: state.dirty.stored(at..at + len) }
+        }
+    }
+
+    /// Makes durable what this process has stored. Returns whether no other process has stored anything. The word that tells
+    /// who has stored changes while the state is locked: a thread of this process that stores meanwhile enters its name
+    /// afterwards.
+    fn flush(&self, state: &mut State) -> Result<bool, LogError> {
+        let start = state.is_timed().then(Instant::now);
+        state.dirty.flush(&*self.nvm);
+        if std::mem::take(&mut state.unfenced) {
+            self.nvm.fence();
+        }
+        if let Some(policy) = &mut state.policy {
+            policy.synced(start.map_or(Duration::ZERO, |start| start.elapsed()));
+        }
+        self.check()?;
+        let complete = self.writers.synced();
+        if complete {
+            self.writers.end(true);
+        }
+        Ok(complete)
+    }
+}
+
+/// Lines that were stored, and those among them that have to be flushed and did not have to be before.
+#[derive(Debug, Default, Clone, Copy)]
+struct Stored {
+    lines: u64,
+    fresh: u64,
+}
+
+impl AddAssign for Stored {
+    fn add_assign(&mut self, more: Self) {
+        self.lines += more.lines;
+        self.fresh += more.fresh;
+    }
+}
+
+impl State {
+    fn is_timed(&self) -> bool {
+        self.policy.as_ref().is_some_and(Policy::is_timed)
+    }
+}
+
+fn failed(source: MediumError) -> LogError {
+    LogError::Medium { path: "the database in memory".into(), source }
+}
+
+/// The ranges of whole lines, cut at the ends, in which `old` and `new` differ. Both begin at offset `at`.
+fn differing_lines<'a>(old: &'a [u8], new: &'a [u8], at: u64) -> impl Iterator<Item = Range<usize>> + 'a {
+    let line = LINE_BYTES as usize;
+    let skew = (at % LINE_BYTES) as usize;
+    let end_of = move |from: usize| ((from + skew) / line * line + line - skew).min(new.len());
+    let differs = move |from: usize, end: usize| old[from..end] != new[from..end];
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        while next < new.len() && !differs(next, end_of(next)) {
+            next = end_of(next);
+        }
+        let start = next;
+        while next < new.len() && differs(next, end_of(next)) {
+            next = end_of(next);
+        }
+        (start < next).then_some(start..next)
+    })
+}
+
+impl Home for MappedHome {
+    fn header(&self) -> Header {
+        Header::Shared
+    }
+
+    fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
+        let end = offset.saturating_add(buf.len() as u64);
+        let mut size = self.size.load(Ordering::Acquire);
+        if end > size {
+            size = self.learn(file)?;
+        }
+        let count =
+            usize::try_from(size.saturating_sub(offset)).map_or(buf.len(), |left| left.min(buf.len()));
+        if count > 0 {
+            self.nvm.read(offset, &mut buf[..count]);
+        }
+        self.check()?;
+        Ok(count)
+    }
+
+    fn write(&self, file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> Result<(), LogError> {
+        let end = offset.saturating_add(bytes.len() as u64);
+        if end > self.size.load(Ordering::Acquire) {
+            self.grow(file, end)?;
+        }
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let left = u64::from(self.page_bytes) - at % u64::from(self.page_bytes);
+            let count = usize::try_from(left).map_or(bytes.len(), |left| left).min(bytes.len() - done);
+            self.put(&bytes[done..done + count], at);
+            done += count;
+        }
+        self.check()
+    }
+
+    fn sync(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
+        let state = &mut *locked(&self.state);
+        if !self.flush(state)? {
+            if self.survives_power_loss() {
+                file.sync()?;
+            }
+            self.writers.end(false);
+        }
+        self.check()
+    }
+
+    fn checkpointed(&self, _file: &dyn DatabaseFile) -> Result<(), LogError> {
+        // Not every checkpoint is followed by a sync, and another process may do the next one.
+        self.flush(&mut locked(&self.state)).map(drop)
+    }
+
+    fn size(&self, file: &dyn DatabaseFile) -> Result<u64, LogError> {
+        self.learn(file)
+    }
+
+    fn hint(&self, file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError> {
+        self.grow(file, bytes)
+    }
+
+    fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError> {
+        let _one_at_a_time = locked(&self.resizing);
+        if self.learn_locked(file)? <= bytes {
+            return Ok(());
+        }
+        self.size.store(bytes, Ordering::Release);
+        self.nvm.shrink(bytes).map_err(failed)?;
+        // Another process may do the next sync, and it knows nothing of this cut.
+        if self.survives_power_loss() { file.sync() } else { Ok(()) }
+    }
+
+    fn drain(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
+        let state = &mut *locked(&self.state);
+        let complete = self.flush(state)?;
+        file.sync()?;
+        if !complete {
+            self.writers.end(false);
+        }
+        self.check()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,291 @@
+//! Which pages are written through, with non-temporal stores, and which are written back (paper, section 5.2.3).
+//!
+//! Writing back costs one flush for all writes of a page before the next sync. A page that is written once may cost less if it
+//! is written through. As in the paper, every page is written back at first, and its writes are counted. The paper then writes
+//! those pages through that were written less often than the average.
+//!
+//! The paper assumes which way is cheaper. It also takes a page for hot if every transaction writes it once, though that saves
+//! no flush. Here a page is written through if that costs less: both ways are timed, and the policy counts how many lines of
+//! the page were stored and how many had to be flushed. The paper's rule is available for comparison ([`HomeSync::Average`]).
+//! Hot pages change, so all of this is repeated.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use crate::engine::media::HomeSync;
+use crate::shared::past_cache::Price;
+
+/// Writes of pages for which writing back is counted, and as many for which writing through is timed.
+const SAMPLE_WRITES: u32 = 128;
+/// Writes that the paper's rule counts: those of some hundred transactions, so that the average means something.
+const AVERAGE_WRITES: u32 = 2048;
+/// Writes between two samplings, for each write that is sampled. So the dearer way is taken for one write of 64, or, by the
+/// paper's rule, for one of 16.
+const INTERVAL: u32 = 62;
+const AVERAGE_INTERVAL: u32 = 15;
+/// The most pages that are counted: a checkpoint may write all pages before it syncs.
+const MOST_PAGES: usize = 16 << 10;
+
+/// The rule by which pages are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rule {
+    /// The way that costs less.
+    Cheapest,
+    /// The paper's rule.
+    Average,
+}
+
+/// What the writes of pages have shown so far.
+#[derive(Debug)]
+pub(super) struct Policy {
+    rule: Rule,
+    /// Writes since the phase began.
+    writes: u32,
+    phase: Phase,
+    pages: HashMap<u64, Lines>,
+    /// The prices of storing lines through the cache, and of flushing them.
+    back: (Price, Price),
+    /// The prices of non-temporal stores, and of the sync after them.
+    through: (Price, Price),
+    /// Lines of this phase that no sync has made durable yet.
+    unsynced: u64,
+}
+
+/// What was counted of a page while it was written back.
+#[derive(Debug, Default, Clone, Copy)]
+struct Lines {
+    writes: u64,
+    stored: u64,
+    flushed: u64,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// All pages are written back, and their lines are counted.
+    WriteBack,
+    /// All pages are written through, and the writes are timed.
+    WriteThrough,
+    /// Whether pages are written through in general, and the pages for which the opposite applies.
+    Decided { through: bool, others: HashSet<u64> },
+}
+
+impl Policy {
+    /// A policy, if the setting leaves the choice for each page.
+    pub(super) fn of(sync: HomeSync) -> Option<Self> {
+        match sync {
+            HomeSync::Adaptive => Some(Self::new(Rule::Cheapest)),
+            HomeSync::Average => Some(Self::new(Rule::Average)),
+            HomeSync::WriteBack | HomeSync::WriteThrough => None,
+        }
+    }
+
+    fn new(rule: Rule) -> Self {
+        Self {
+            rule,
+            writes: 0,
+            phase: Phase::WriteBack,
+            pages: HashMap::new(),
+            back: Default::default(),
+            through: Default::default(),
+            unsynced: 0,
+        }
+    }
+
+    /// Whether a page has to be written with non-temporal stores.
+    pub(super) fn is_through(&self, page: u64) -> bool {
+        match &self.phase {
+            Phase::WriteBack => false,
+            Phase::WriteThrough => true,
+            Phase::Decided { through, others } => *through != others.contains(&page),
+        }
+    }
+
+    /// Whether writes and syncs have to be timed.
+    pub(super) fn is_timed(&self) -> bool {
+        self.rule == Rule::Cheapest && !matches!(self.phase, Phase::Decided { .. })
+    }
+
+    /// Records a write of a page: how many lines were stored, and how many of them did not have to be flushed before.
+    pub(super) fn wrote(&mut self, page: u64, stored: u64, fresh: u64, elapsed: Duration) {
+        self.writes = self.writes.saturating_add(1);
+        match &self.phase {
+            Phase::WriteBack => {
+                if self.pages.len() < MOST_PAGES || self.pages.contains_key(&page) {
+                    let lines = self.pages.entry(page).or_default();
+                    lines.writes += 1;
+                    lines.stored += stored;
+                    lines.flushed += fresh;
+                }
+                self.back.0.paid(stored, elapsed);
+                self.unsynced += fresh;
+            }
+            Phase::WriteThrough => {
+                self.through.0.paid(stored, elapsed);
+                self.unsynced += stored;
+            }
+            Phase::Decided { .. } => {}
+        }
+    }
+
+    /// Records a sync: all writes are durable, and the sync took this long. A phase ends with a sync, so that each phase
+    /// measures only itself.
+    pub(super) fn synced(&mut self, elapsed: Duration) {
+        let lines = std::mem::take(&mut self.unsynced);
+        match self.phase {
+            Phase::WriteBack => self.back.1.paid(lines, elapsed),
+            Phase::WriteThrough => self.through.1.paid(lines, elapsed),
+            Phase::Decided { .. } => {}
+        }
+        let (sample, interval) = match self.rule {
+            Rule::Cheapest => (SAMPLE_WRITES, INTERVAL),
+            Rule::Average => (AVERAGE_WRITES, AVERAGE_INTERVAL),
+        };
+        match (&self.phase, self.rule) {
+            (Phase::WriteBack, Rule::Cheapest) if self.writes >= sample => {
+                (self.phase, self.writes) = (Phase::WriteThrough, 0);
+            }
+            (Phase::WriteBack, Rule::Average) if self.writes >= sample => {
+                let hot = at_least_average(&self.pages);
+                self.decide(true, hot);
+            }
+            (Phase::WriteThrough, _) if self.writes >= sample => {
+                let (through, others) = self.cheapest();
+                self.decide(through, others);
+            }
+            (Phase::Decided { .. }, _) if self.writes >= interval * sample => *self = Self::new(self.rule),
+            _ => {}
+        }
+    }
+
+    fn decide(&mut self, through: bool, others: HashSet<u64>) {
+        *self = Self { phase: Phase::Decided { through, others }, ..Self::new(self.rule) };
+    }
+
+    /// Whether a page that is written once between syncs should be written through, and the pages to which the opposite
+    /// applies.
+    fn cheapest(&self) -> (bool, HashSet<u64>) {
+        let price = |price: &Price| price.per_line().unwrap_or(0.0);
+        let (store, flush) = (price(&self.back.0), price(&self.back.1));
+        let stream = price(&self.through.0) + price(&self.through.1);
+        let is_through = |lines: &Lines| {
+            lines.stored as f64 * stream < lines.stored as f64 * store + lines.flushed as f64 * flush
+        };
+        let through = is_through(&Lines { writes: 1, stored: 1, flushed: 1 });
+        let others = self.pages.iter().filter(|(_, lines)| lines.stored > 0 && is_through(lines) != through);
+        (through, others.map(|(page, _)| *page).collect())
+    }
+}
+
+/// The pages that were written at least as often as the average of all pages that were written.
+fn at_least_average(pages: &HashMap<u64, Lines>) -> HashSet<u64> {
+    let writes: u64 = pages.values().map(|lines| lines.writes).sum();
+    let count = pages.len() as u64;
+    let hot = pages.iter().filter(|(_, lines)| lines.writes * count >= writes);
+    hot.map(|(page, _)| *page).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NANOSECOND: Duration = Duration::from_nanos(1);
+
+    /// How many pages are not written as the others are, once that is decided.
+    fn exceptions(policy: &Policy) -> Option<usize> {
+        match &policy.phase {
+            Phase::Decided { others, .. } => Some(others.len()),
+            Phase::WriteBack | Phase::WriteThrough => None,
+        }
+    }
+
+    /// Shows a policy one round of writes, of four lines each, and a sync. Page 7 is written four times.
+    fn round(policy: &mut Policy, number: u64, store: u32, flush: u32, stream: u32) {
+        let pages = [7, 7, 7, 7, 1000 + number];
+        let mut to_flush = 0;
+        for (index, page) in pages.into_iter().enumerate() {
+            if policy.is_through(page) {
+                policy.wrote(page, 4, 0, 4 * stream * NANOSECOND);
+            } else {
+                let fresh = if index == 0 || page != 7 { 4 } else { 0 };
+                to_flush += fresh;
+                policy.wrote(page, 4, u64::from(fresh), 4 * store * NANOSECOND);
+            }
+        }
+        policy.synced(to_flush * flush * NANOSECOND);
+    }
+
+    fn decided(store: u32, flush: u32, stream: u32) -> Policy {
+        let mut policy = Policy::new(Rule::Cheapest);
+        let mut number = 0;
+        while exceptions(&policy).is_none() {
+            round(&mut policy, number, store, flush, stream);
+            number += 1;
+        }
+        policy
+    }
+
+    #[test]
+    fn each_page_goes_the_way_that_costs_less() {
+        // A non-temporal store costs half of a flush, so only a page that is written again before each sync is better flushed.
+        let policy = decided(10, 500, 250);
+        assert!(policy.is_through(1001) && policy.is_through(1 << 40) && !policy.is_through(7));
+        // It costs twice as much, so nothing is written through.
+        let policy = decided(10, 500, 1000);
+        assert!(!policy.is_through(1001) && !policy.is_through(1 << 40) && !policy.is_through(7));
+        // It costs next to nothing, so everything is written through.
+        let policy = decided(10, 500, 5);
+        assert!(policy.is_through(1001) && policy.is_through(1 << 40) && policy.is_through(7));
+    }
+
+    #[test]
+    fn what_was_found_is_found_anew_after_a_while() {
+        let mut policy = decided(10, 500, 250);
+        let mut rounds = 0;
+        while exceptions(&policy).is_some() {
+            round(&mut policy, rounds, 10, 500, 1000);
+            rounds += 1;
+        }
+        assert!(rounds * 5 >= u64::from(INTERVAL * SAMPLE_WRITES), "{rounds} rounds");
+        assert!(!policy.is_through(1001), "everything is written back at first");
+    }
+
+    #[test]
+    fn the_papers_rule_writes_back_what_is_written_at_least_as_often_as_the_average() {
+        let mut policy = Policy::new(Rule::Average);
+        // Half of the writes are of two pages, and each of the others is of another page.
+        for n in 0..AVERAGE_WRITES {
+            let page = if n % 2 == 0 { u64::from(n / 2 % 2) } else { 100 + u64::from(n) };
+            assert!(!policy.is_through(page) && !policy.is_timed());
+            policy.wrote(page, 1, 1, Duration::ZERO);
+        }
+        policy.synced(Duration::ZERO);
+        assert_eq!(exceptions(&policy), Some(2));
+        assert!(!policy.is_through(0) && !policy.is_through(1));
+        assert!(policy.is_through(101), "a cold page");
+        assert!(policy.is_through(1 << 40), "one that was never written");
+        for _ in 0..AVERAGE_INTERVAL * AVERAGE_WRITES {
+            policy.wrote(7, 1, 1, Duration::ZERO);
+        }
+        policy.synced(Duration::ZERO);
+        assert!(!policy.is_through(7), "sampled anew");
+    }
+
+    #[test]
+    fn pages_that_are_written_alike_are_all_written_back_by_the_papers_rule() {
+        let mut policy = Policy::new(Rule::Average);
+        for n in 0..AVERAGE_WRITES {
+            policy.wrote(u64::from(n % 64), 1, 1, Duration::ZERO);
+        }
+        policy.synced(Duration::ZERO);
+        assert_eq!(exceptions(&policy), Some(64));
+    }
+
+    #[test]
+    fn what_is_counted_has_a_bound() {
+        let mut policy = Policy::new(Rule::Cheapest);
+        for page in 0..2 * MOST_PAGES as u64 {
+            policy.wrote(page, 1, 1, NANOSECOND);
+        }
+        assert_eq!(policy.pages.len(), MOST_PAGES);
+    }
+}

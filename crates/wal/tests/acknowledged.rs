@@ -1,0 +1,61 @@
+//! Which committed frames may be written again: only those of a transaction whose process died before it acknowledged
+//! the commit (invariant 15).
+
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+use crate::common;
+
+use std::sync::Arc;
+
+use common::{Model, Rng, contents, fresh_medium, open};
+use duralite_wal::engine::home::NoDatabase;
+use duralite_wal::engine::prelude::*;
+use duralite_wal::{LogError, NvwalOptions};
+
+#[test]
+fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
+    let options = NvwalOptions::default();
+    let mut stream = open(Arc::new(fresh_medium(&options, 4096)), &options).expect("open");
+    let mut rng = Rng(15);
+    let mut model = Model::new(4096, 6);
+    let (at, header) = model.restart();
+    stream.write(&NoDatabase, at, &header).expect("header");
+    let first = model.transaction(&mut rng, false);
+    for (at, bytes) in &first.writes {
+        stream.write(&NoDatabase, *at, bytes).expect("first");
+    }
+    model.commit(first);
+    let acknowledged = (stream.engine().version() >> 32) << 32 | model.frames();
+
+    // This transaction is sealed and then its process dies: another transaction takes its place.
+    let lost = model.transaction(&mut rng, false);
+    for (at, bytes) in &lost.writes {
+        stream.write(&NoDatabase, *at, bytes).expect("lost");
+    }
+    stream.set_acknowledged(acknowledged);
+    let second = model.transaction(&mut rng, false);
+    for (at, bytes) in &second.writes {
+        stream.write(&NoDatabase, *at, bytes).expect("in place of one that nobody was told of");
+    }
+    model.commit(second);
+    assert_eq!(contents(&mut stream), model.committed);
+
+    // The second transaction is acknowledged. Then a writer comes whose wal-index does not know it.
+    stream.set_acknowledged((stream.engine().version() >> 32) << 32 | model.frames());
+    let refused = lost.writes.iter().try_for_each(|(at, bytes)| stream.write(&NoDatabase, *at, bytes));
+    assert!(
+        matches!(refused, Err(LogError::Unexpected(what)) if what.contains("acknowledged")),
+        "{refused:?}"
+    );
+    assert_eq!(contents(&mut stream), model.committed);
+
+    // In the next generation the frame numbers begin anew.
+    let (at, header) = model.restart();
+    stream.write(&NoDatabase, at, &header).expect("header");
+    let third = model.transaction(&mut rng, false);
+    for (at, bytes) in &third.writes {
+        stream.write(&NoDatabase, *at, bytes).expect("third");
+    }
+    model.commit(third);
+    assert_eq!(contents(&mut stream), model.committed);
+}

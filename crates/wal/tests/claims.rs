@@ -1,0 +1,121 @@
+//! Which databases may use which logs: copies of the database, of the log, and of both (invariant 3).
+
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use duralite_format::guard;
+use duralite_wal::engine::home::NoDatabase;
+use duralite_wal::engine::media::MediaSet;
+use duralite_wal::engines::nvwal;
+use duralite_wal::engines::waldio;
+use duralite_wal::log::offline;
+use duralite_wal::placement::{self, Claim, FoundLog};
+use duralite_wal::{DatabaseIdentity, Descriptor, EngineOptions, Log, LogPlacement};
+
+const ENGINES: [&Descriptor; 2] = [&waldio::DESCRIPTOR, &nvwal::DESCRIPTOR];
+
+/// A guarded database that a crash has left, with its log.
+struct Fixture {
+    dir: tempfile::TempDir,
+    log: FoundLog,
+}
+
+impl Fixture {
+    /// The log is in `logs`, the database in `data`.
+    fn new(engine: &'static Descriptor, logs: &str) -> Self {
+        let dir = tempfile::tempdir().expect("directory");
+        for name in ["data", "logs", "copy"] {
+            fs::create_dir(dir.path().join(name)).expect("directory");
+        }
+        let database = dir.path().join("data/app.db");
+        fs::write(&database, [0; 4096]).expect("database");
+        let placement = LogPlacement::at(engine, &dir.path().join(logs), &MediaSet::default());
+        let identity = DatabaseIdentity::of(&database).expect("identity");
+        let log =
+            Log::create(&NoDatabase, &placement, &EngineOptions::default(), &identity, 4096).expect("create");
+        let log = FoundLog { placement, path: log.path().to_path_buf(), id: log.id() };
+        let mut page = [0; 4096];
+        page[..18].copy_from_slice(b"SQLite format 3\0\x10\0");
+        guard::mask(0, &mut page, log.id);
+        fs::write(&database, page).expect("database");
+        Self { dir, log }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn copy(&self, from: &str, to: &str) {
+        fs::copy(self.path(from), self.path(to)).expect("copy");
+    }
+
+    /// What a database may do with the log.
+    fn claim(&self, database: &str) -> Claim {
+        placement::claim(&self.log, &DatabaseIdentity::of(&self.path(database)).expect("identity"))
+            .expect("claim")
+    }
+
+    /// What a database may do with a copy of the log that is in another directory.
+    fn claim_copy(&self, database: &str, dir: &Path) -> Claim {
+        let path = dir.join(self.log.path.file_name().expect("name"));
+        fs::copy(&self.log.path, &path).expect("copy");
+        let placement = LogPlacement::at(self.log.placement.engine, dir, &MediaSet::default());
+        let log = FoundLog { placement, path, id: self.log.id };
+        placement::claim(&log, &DatabaseIdentity::of(&self.path(database)).expect("identity")).expect("claim")
+    }
+}
+
+#[test]
+fn inv03_a_copy_of_the_database_alone_does_not_take_the_log_wherever_the_original_is() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine, "logs");
+        fixture.copy("data/app.db", "copy/app.db");
+        assert_eq!(fixture.claim("data/app.db"), Claim::Own);
+        assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original is there");
+        // The original was renamed, or is not mounted just now.
+        fs::rename(fixture.path("data"), fixture.path("renamed")).expect("rename");
+        assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original is out of sight");
+        assert_eq!(fixture.claim("renamed/app.db"), Claim::Own);
+        // Another file is at the original's path: in another container, or below a mount point.
+        fs::create_dir(fixture.path("data")).expect("directory");
+        fixture.copy("copy/app.db", "data/app.db");
+        assert_eq!(fixture.claim("data/app.db"), Claim::Foreign, "under the original's name");
+    }
+}
+
+#[test]
+fn inv03_a_copy_of_database_and_log_is_a_pair_wherever_the_original_is() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine, "logs");
+        fixture.copy("data/app.db", "copy/app.db");
+        assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("copy")), Claim::Copy);
+        fs::remove_dir_all(fixture.path("data")).expect("remove");
+        assert_eq!(fixture.claim_copy("copy/app.db", &fixture.path("copy")), Claim::Copy);
+    }
+}
+
+#[test]
+fn inv03_a_database_that_is_replaced_beside_its_log_has_it() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine, "data");
+        fixture.copy("data/app.db", "copy/app.db");
+        fs::rename(fixture.path("copy/app.db"), fixture.path("data/app.db")).expect("rename");
+        assert_eq!(fixture.claim("data/app.db"), Claim::Copy);
+    }
+}
+
+#[test]
+fn inv03_a_log_that_a_copy_has_adopted_keeps_what_it_holds() {
+    for engine in ENGINES {
+        let fixture = Fixture::new(engine, "logs");
+        fixture.copy("data/app.db", "copy/app.db");
+        let checkpointed =
+            offline::checkpoint(&fixture.log.placement, &fixture.path("copy/app.db"), fixture.log.id, true)
+                .expect("checkpoint");
+        let kept = checkpointed.kept.expect("it is put aside");
+        // So the log's own database, which still names it, loses nothing if the checkpoint was cut off before this.
+        assert!(!placement::walk(&kept, &NoDatabase, &mut |_| ()).expect("walk").retired, "{engine:?}");
+    }
+}

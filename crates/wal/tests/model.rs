@@ -1,0 +1,286 @@
+//! The engine against a plain byte model of SQLite's log: random transactions, rollbacks, spills, restarts, reopens,
+//! and power losses in the middle of any operation.
+
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+
+use crate::common;
+
+use std::sync::Arc;
+
+use common::{Model, Rng, contents, for_seeds, fresh_medium, open};
+use duralite_crashmodel::Crashes as _;
+use duralite_medium::Nvm;
+use duralite_wal::engine::home::NoDatabase;
+use duralite_wal::engine::prelude::*;
+use duralite_wal::{HeapMode, NvwalOptions, SyncMode};
+
+fn options(sync: SyncMode, heap: HeapMode, diff: bool) -> NvwalOptions {
+    // A small log, so that transactions cross blocks, chunks grow and the limit is near.
+    NvwalOptions { sync, diff, heap, block_bytes: 8192, limit_bytes: 4 << 20, cache_bytes: 0 }
+}
+
+fn variants() -> Vec<NvwalOptions> {
+    let mut all = Vec::new();
+    for sync in [SyncMode::Eager, SyncMode::Lazy, SyncMode::Checksum] {
+        for heap in [HeapMode::User, HeapMode::System] {
+            for diff in [true, false] {
+                all.push(options(sync, heap, diff));
+            }
+        }
+    }
+    all
+}
+
+/// One random history. A crash image is taken before medium operation `crash_at`, and recovered.
+fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) -> Option<()> {
+    let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let nvm = Arc::new(fresh_medium(options, page_bytes as u32));
+    nvm.crash_before(crash_at, rng.next());
+    let mut stream = open(nvm.clone(), options).expect("open");
+    let mut model = Model::of_seed(seed, page_bytes, 20);
+    for _ in 0..30 {
+        let before = model.committed.clone();
+        let mut possible = vec![before];
+        match rng.below(10) {
+            0 if model.frames() > 20 => {
+                model.truncate();
+                stream.truncate(&NoDatabase, 0).expect("truncate");
+            }
+            1 | 2 if model.has_header() => {
+                // Rolled back: SQLite writes a part of a transaction, without the page of its commit frame.
+                let transaction = model.transaction(&mut rng, false);
+                let keep = rng.below(transaction.writes.len() as u64) as usize;
+                for (offset, data) in &transaction.writes[..keep] {
+                    stream.write(&NoDatabase, *offset, data).expect("write");
+                }
+            }
+            3 => stream = open(nvm.clone(), options).expect("reopen"),
+            _ => {
+                if !model.has_header() || model.frames() > 150 {
+                    let (offset, data) = model.restart();
+                    possible.push(model.committed.clone());
+                    stream.write(&NoDatabase, offset, &data).expect("restart");
+                }
+                let spill = rng.chance(3);
+                let transaction = model.transaction(&mut rng, spill);
+                for (offset, data) in &transaction.writes {
+                    stream.write(&NoDatabase, *offset, data).expect("write");
+                }
+                stream.sync(&NoDatabase).expect("sync");
+                model.commit(transaction);
+            }
+        }
+        possible.push(model.committed.clone());
+        // A truncation passes through the empty log.
+        if let Some(image) = nvm.image().map(|left| nvm.over(left)) {
+            recover_and_check(image, options, &possible, seed, crash_at);
+            return Some(());
+        }
+        assert!(contents(&mut stream) == model.committed, "live content differs");
+    }
+    let image = nvm.crash(rng.next());
+    recover_and_check(image, options, &[model.committed.clone()], seed, crash_at);
+    None
+}
+
+/// Recovery gives one of the possible contents, a second recovery gives the same, and the log is usable afterwards.
+fn recover_and_check(
+    image: duralite_crashmodel::RecordingNvm,
+    options: &NvwalOptions,
+    possible: &[Vec<u8>],
+    seed: u64,
+    crash_at: u64,
+) {
+    let image: Arc<dyn Nvm> = Arc::new(image);
+    let first = contents(&mut open(image.clone(), options).expect("recovery"));
+    let index = possible.iter().rposition(|content| *content == first);
+    assert!(
+        index.is_some(),
+        "seed {seed}, crash at {crash_at}: recovered {} bytes, possible {:?}",
+        first.len(),
+        possible.iter().map(Vec::len).collect::<Vec<_>>()
+    );
+    let mut again = open(image, options).expect("second recovery");
+    assert!(contents(&mut again) == first, "recovering twice differs");
+    let mut model = Model::new(again.engine().superblock().head.page_bytes as usize, 20);
+    let (offset, data) = model.restart();
+    again.write(&NoDatabase, offset, &data).expect("restart after recovery");
+    let transaction = model.transaction(&mut Rng(seed | 1), true);
+    for (offset, data) in &transaction.writes {
+        again.write(&NoDatabase, *offset, data).expect("write after recovery");
+    }
+    model.commit(transaction);
+    assert!(contents(&mut again) == model.committed, "content after recovery differs");
+}
+
+#[test]
+fn inv07_every_acknowledged_commit_survives_a_power_loss_anywhere() {
+    for (i, options) in variants().iter().enumerate() {
+        for_seeds(60, |seed| {
+            let crash_at = Rng(seed * 77 + i as u64 + 1).below(900);
+            history(seed * 100 + i as u64, options, 512, crash_at);
+        });
+    }
+}
+
+#[test]
+fn inv07_histories_without_a_crash_match_the_model_at_every_page_size() {
+    for page_bytes in [512, 1024, 4096, 65536] {
+        for_seeds(4, |seed| {
+            let big =
+                NvwalOptions { limit_bytes: 256 << 20, ..options(SyncMode::Lazy, HeapMode::User, true) };
+            assert_eq!(history(seed, &big, page_bytes, u64::MAX), None);
+        });
+    }
+}
+
+#[test]
+fn inv05_inv07_async_keeps_a_prefix_and_is_forced_before_home_writes() {
+    for_seeds(40, |seed| {
+        let options = options(SyncMode::Async, HeapMode::User, true);
+        let mut rng = Rng(seed * 31 + 7);
+        let nvm = Arc::new(fresh_medium(&options, 512));
+        let mut stream = open(nvm.clone(), &options).expect("open");
+        let mut model = Model::of_seed(seed, 512, 20);
+        let (offset, data) = model.restart();
+        stream.write(&NoDatabase, offset, &data).expect("restart");
+        let mut prefixes = vec![model.committed.clone()];
+        for _ in 0..20 {
+            let transaction = model.transaction(&mut rng, false);
+            for (offset, data) in &transaction.writes {
+                stream.write(&NoDatabase, *offset, data).expect("write");
+            }
+            model.commit(transaction);
+            prefixes.push(model.committed.clone());
+        }
+        let crashed: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
+        let recovered = contents(&mut open(crashed, &options).expect("recovery"));
+        assert!(prefixes.contains(&recovered), "not a prefix");
+        // Invariant 5: the log is forced before any page goes home.
+        stream.engine_mut().force().expect("force");
+        let forced: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
+        assert!(contents(&mut open(forced, &options).expect("recovery")) == model.committed);
+    });
+}
+
+/// Several processes share the medium, and each has its own index. They write in turn, as SQLite's WRITE lock makes
+/// them, roll back and restart. Some die when a transaction is partly stored.
+#[test]
+fn inv11_processes_that_take_turns_agree() {
+    for_seeds(300, |seed| {
+        let options = options(SyncMode::Lazy, HeapMode::User, true);
+        let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let nvm: Arc<dyn Nvm> = Arc::new(fresh_medium(&options, 512));
+        let attach =
+            || duralite_wal::engines::nvwal::Nvwal::open(nvm.clone(), "model".as_ref(), options.clone());
+        let fresh = || duralite_wal::log::stream::WalStream::new(attach().expect("attach"));
+        let mut processes = [fresh(), fresh(), fresh()];
+        let mut model = Model::of_seed(seed, 512, 20);
+        for _ in 0..60 {
+            let writer = rng.below(3) as usize;
+            let process = &mut processes[writer];
+            match rng.below(10) {
+                0 if model.has_header() => {
+                    model.truncate();
+                    process.truncate(&NoDatabase, 0).expect("truncate");
+                }
+                1..=3 if model.has_header() => {
+                    let spill = rng.chance(2);
+                    let transaction = model.transaction(&mut rng, spill);
+                    let keep = rng.below(transaction.writes.len() as u64 / 2 + 1) as usize;
+                    for (offset, data) in &transaction.writes[..keep] {
+                        process.write(&NoDatabase, *offset, data).expect("write");
+                    }
+                    if rng.chance(2) {
+                        processes[writer] = fresh();
+                    }
+                }
+                _ => {
+                    if !model.has_header() || rng.chance(8) {
+                        let (offset, data) = model.restart();
+                        process.write(&NoDatabase, offset, &data).expect("restart");
+                    }
+                    let transaction = model.transaction(&mut rng, false);
+                    for (offset, data) in &transaction.writes {
+                        process.write(&NoDatabase, *offset, data).expect("write");
+                    }
+                    model.commit(transaction);
+                }
+            }
+            // Refresh as before a page goes home, without the stream: the stream must notice what the engine has
+            // dropped.
+            if rng.chance(4) {
+                processes[rng.below(3) as usize].engine_mut().refresh().expect("refresh");
+            }
+            // Not every process looks each time, so a view may be many generations old.
+            let reader = rng.below(6) as usize;
+            if let Some(process) = processes.get_mut(reader) {
+                // First a piece from the middle: what the stream remembers of it must not be of another generation.
+                let from = rng.below(model.committed.len() as u64 + 1) as usize;
+                let mut piece = vec![0; (model.committed.len() - from).min(30)];
+                let count = process.read(&NoDatabase, from as u64, &mut piece).expect("read");
+                assert!(
+                    piece[..count] == model.committed[from..from + piece.len()],
+                    "a piece of a reader's view differs"
+                );
+                assert!(contents(process) == model.committed, "a reader's view differs");
+            }
+        }
+    });
+}
+
+/// Commits that did not wait become durable with the next commit that waits, in whatever order that one is written.
+#[test]
+fn inv04_a_commit_that_waits_takes_along_those_below_that_did_not() {
+    for sync in [SyncMode::Lazy, SyncMode::Eager, SyncMode::Checksum] {
+        for_seeds(200, |seed| {
+            let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+            let options = options(SyncMode::Async, HeapMode::User, true);
+            let nvm = Arc::new(fresh_medium(&options, 512));
+            let mut stream = open(nvm.clone(), &options).expect("open");
+            let mut model = Model::new(512, 20);
+            let (offset, data) = model.restart();
+            stream.write(&NoDatabase, offset, &data).expect("restart");
+            for sync in [SyncMode::Async, sync] {
+                let nvwal = NvwalOptions { sync, ..options.clone() };
+                let settings = duralite_wal::EngineOptions::default().with(nvwal);
+                stream.engine_mut().configure(&settings);
+                let transaction = model.transaction(&mut rng, false);
+                for (offset, data) in &transaction.writes {
+                    stream.write(&NoDatabase, *offset, data).expect("write");
+                }
+                model.commit(transaction);
+            }
+            let left: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
+            let mut recovered = open(left, &options).expect("recovery");
+            assert!(contents(&mut recovered) == model.committed, "{sync:?}: a commit that waited is lost");
+        });
+    }
+}
+
+/// SQLite splits a write where it syncs at a sector boundary, which may be anywhere in a header or a page.
+#[test]
+fn writes_in_pieces_mean_the_same() {
+    for_seeds(60, |seed| {
+        let options = options(SyncMode::Lazy, HeapMode::User, true);
+        let mut rng = Rng(seed * 7919 + 1);
+        let mut stream = open(Arc::new(fresh_medium(&options, 512)), &options).expect("open");
+        let mut model = Model::new(512, 20);
+        let (offset, data) = model.restart();
+        stream.write(&NoDatabase, offset, &data).expect("restart");
+        for _ in 0..20 {
+            let transaction = model.transaction(&mut rng, false);
+            for (offset, data) in &transaction.writes {
+                let cut = rng.below(data.len() as u64) as usize;
+                for (at, piece) in [(0, &data[..cut]), (cut, &data[cut..])] {
+                    if !piece.is_empty() {
+                        stream.write(&NoDatabase, offset + at as u64, piece).expect("write");
+                        stream.sync(&NoDatabase).expect("sync");
+                    }
+                }
+            }
+            model.commit(transaction);
+            assert!(contents(&mut stream) == model.committed, "content differs");
+        }
+    });
+}
