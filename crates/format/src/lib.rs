@@ -22,7 +22,6 @@ pub mod scratchpad;
 pub mod slots;
 pub mod sqlite_wal;
 pub mod store;
-mod transaction;
 pub mod wal_index;
 pub mod waldio;
 

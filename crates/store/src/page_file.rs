@@ -127,7 +127,7 @@ impl PageFile {
         aligned.resize(bytes.len());
         aligned.as_mut_slice().copy_from_slice(bytes);
         self.block
-            .commit(at, aligned.as_slice(), Durability::Full)
+            .write_durably(at, aligned.as_slice(), Durability::Full)
             .map_err(|error| Error::medium("writing the page file", error))
     }
 
@@ -250,7 +250,7 @@ impl PageFile {
         let durability =
             if self.controls.keep(Rule::FlushDoubleWrite) { Durability::Full } else { Durability::Normal };
         if self.controls.keep(Rule::DoubleWrite) {
-            self.block.commit(place, area.as_slice(), durability).map_err(writing)?;
+            self.block.write_durably(place, area.as_slice(), durability).map_err(writing)?;
         }
         for (at, id) in list.pages.iter().enumerate() {
             let image = &area.as_slice()[(at + 1) * size..(at + 2) * size];

@@ -23,7 +23,7 @@ pub(crate) struct Report {
     /// Log objects redone.
     pub(crate) objects: u64,
     /// Transactions rolled back.
-    pub(crate) taken_back: u64,
+    pub(crate) undone: u64,
     /// The largest transaction number in the log.
     pub(crate) last_tx: TxId,
     /// Steps visited to find out which of them have to be undone.
@@ -166,7 +166,7 @@ impl Analysis {
                 Some(_) if !controls.keep(Rule::FinishCommitted) => {}
                 Some(chains) => free_chains(engine, tx, &Vec::from(chains))?,
                 None => {
-                    self.report.taken_back += 1;
+                    self.report.undone += 1;
                     engine.pager.say(Author { kind: ObjectKind::End, tx, previous: 0 }, &[])?;
                 }
             }

@@ -51,7 +51,7 @@ pub struct Restored {
     /// The last log object in the restored store.
     pub last: u64,
     /// Transactions that had not committed by then, and were rolled back.
-    pub taken_back: u64,
+    pub undone: u64,
 }
 
 /// The part of its store's log that a backup has.
@@ -127,7 +127,7 @@ fn restore_into(
     engine.checkpoint(&|| false)?;
     file.write_head(|head| head.last_tx = head.last_tx.max(report.last_tx))?;
     media.made()?;
-    Ok(Restored { last: after - 1, taken_back: report.taken_back })
+    Ok(Restored { last: after - 1, undone: report.undone })
 }
 
 /// The error for a bulk load whose pages only the original store has.

@@ -37,7 +37,7 @@ pub struct Salvaged {
     /// Transactions that committed in the log before the damage.
     pub transactions: u64,
     /// Transactions that had begun by then, and were rolled back.
-    pub taken_back: u64,
+    pub undone: u64,
     /// Commits that are whole behind the damage, and are lost. How many commits were in the damaged part is not known.
     pub lost_commits: u64,
     /// The first whole log object behind the damage; 0 if there is none.
@@ -103,7 +103,7 @@ fn salvage_into(dir: &Path, out: &Path, options: &Options) -> Result<Salvaged, E
     Ok(Salvaged {
         last: damage.missing - 1,
         transactions: damage.before,
-        taken_back: report.taken_back,
+        undone: report.undone,
         lost_commits: damage.beyond.commits,
         whole_again: damage.beyond.first,
     })

@@ -567,7 +567,7 @@ impl Store {
             checkpoints: get(&engine.counts.checkpoints),
             archived_from: engine.archive.as_ref().map_or(0, Archive::from),
             recovered_objects: self.report.objects,
-            recovered_transactions: self.report.taken_back,
+            recovered_transactions: self.report.undone,
             log: log.describe(),
         }
     }

@@ -100,8 +100,8 @@ fn stores_of_each_version_are_opened() {
         }
         let images = decode(&fs::read(&path).unwrap());
         let store = Store::open_on(OnRig(Rig::new(Some(images))), small(scheme)).unwrap();
-        let (taken_back, loaded) = if version < 3 { (1, 0) } else { (2, LOADED) };
-        assert_eq!(store.metrics().recovered_transactions, taken_back, "version {version}, {scheme:?}");
+        let (undone, loaded) = if version < 3 { (1, 0) } else { (2, LOADED) };
+        assert_eq!(store.metrics().recovered_transactions, undone, "version {version}, {scheme:?}");
         assert_eq!(store.verify().unwrap().rows, 130 + loaded);
         let table = store.table("loaded").unwrap();
         let rows = store.begin().scan(&table, ..).map(Result::unwrap).collect::<Vec<_>>();

@@ -65,7 +65,7 @@ pub(crate) fn raw_overwrites(dir: &Path, block_bytes: u32, transactions: u32) ->
     for i in 0..u64::from(transactions) {
         buffer.as_mut_slice().fill(i as u8);
         let at = i * u64::from(block_bytes) % RAW_BYTES;
-        block.commit(at, buffer.as_slice(), Durability::Full)?;
+        block.write_durably(at, buffer.as_slice(), Durability::Full)?;
     }
     let rate = f64::from(transactions) / start.elapsed().as_secs_f64();
     std::fs::remove_file(path)?;

@@ -21,9 +21,9 @@ use crate::{Chance, Crashes, DueCrash, SECTOR, Sectors};
 pub enum BlockOp {
     /// [`Block::read`].
     Read,
-    /// [`Block::write`], and the write of [`Block::commit`].
+    /// [`Block::write`], and the write of [`Block::write_durably`].
     Write,
-    /// [`Block::flush`], and the flush of [`Block::commit`].
+    /// [`Block::flush`], and the flush of [`Block::write_durably`].
     Flush,
     /// [`Block::preallocate`].
     Preallocate,
@@ -308,7 +308,7 @@ impl Block for RecordingBlock {
         self.write_blocks(&mut self.lock(), at, blocks)
     }
 
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         let mut state = self.lock();
         self.write_blocks(&mut state, at, blocks)?;
         match durability {
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn unflushed_sectors_may_be_old_or_any_version() {
         let block = medium();
-        block.commit(0, &[1; 1024], Durability::Full).unwrap();
+        block.write_durably(0, &[1; 1024], Durability::Full).unwrap();
         block.write(512, &[2; 1024]).unwrap();
         block.write(512, &[3; 512]).unwrap();
         assert_eq!(block.uncertain_sectors(), [(1, 3), (2, 2)]);
@@ -375,7 +375,7 @@ mod tests {
         let block = medium();
         block.write(0, &[1; 512]).unwrap();
         block.write(2048, &[1; 512]).unwrap();
-        block.commit(512, &[2; 1024], Durability::Fua).unwrap();
+        block.write_durably(512, &[2; 1024], Durability::Fua).unwrap();
         assert_eq!(block.uncertain_sectors(), [(0, 2), (4, 2)]);
         assert_eq!(block.crash(|_, _| 0)[512..1536], [2; 1024]);
     }
@@ -384,8 +384,8 @@ mod tests {
     fn faults_come_when_they_are_due() {
         let block = medium();
         block.fail(BlockOp::Flush, 1, MediumError::from_errno("fdatasync", Errno::IO));
-        block.commit(0, &[1; 512], Durability::Full).unwrap();
-        block.commit(0, &[2; 512], Durability::Full).unwrap_err();
+        block.write_durably(0, &[1; 512], Durability::Full).unwrap();
+        block.write_durably(0, &[2; 512], Durability::Full).unwrap_err();
         block.flush().unwrap();
         assert_eq!(block.uncertain_sectors(), [(0, 2)], "a later flush is not for what an earlier one lost");
         assert_eq!([0, 1].map(|state| block.crash(|_, _| state)[0]), [1, 2]);
@@ -396,7 +396,7 @@ mod tests {
         block.set_limit(4096);
         assert_eq!(block.preallocate(8192), Err(MediumError::NoSpace));
         block.omit_flush(0);
-        block.commit(1024, &[4; 512], Durability::Full).unwrap();
+        block.write_durably(1024, &[4; 512], Durability::Full).unwrap();
         assert_eq!(block.crash(|_, _| 0)[1024], 0);
     }
 
@@ -425,7 +425,7 @@ mod tests {
         block.write(0, &[1; 512]).unwrap();
         block.write(2048, &[1; 512]).unwrap();
         block.fail(BlockOp::Flush, 0, MediumError::from_errno("pwritev2", Errno::IO));
-        block.commit(512, &[2; 512], Durability::Fua).unwrap_err();
+        block.write_durably(512, &[2; 512], Durability::Fua).unwrap_err();
         block.flush().unwrap();
         assert_eq!(block.uncertain_sectors(), [(0, 2), (1, 2), (4, 2)]);
     }
@@ -461,7 +461,7 @@ mod tests {
                     let block = RecordingBlock::from_bytes(vec![0; 512], 512);
                     block.crash_before(nth as u64, seed);
                     block.preallocate(1024).unwrap();
-                    block.commit(0, &[1; 512], durability).unwrap();
+                    block.write_durably(0, &[1; 512], durability).unwrap();
                     block.write(0, &[2; 512]).unwrap();
                     block.flush().unwrap();
                     assert_eq!(block.to_bytes()[0], 2);

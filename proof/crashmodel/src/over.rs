@@ -23,9 +23,9 @@ pub trait OverBlock: fmt::Debug + Send + Sync {
         self.below().write(at, blocks)
     }
 
-    /// [`Block::commit`].
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
-        self.below().commit(at, blocks, durability)
+    /// [`Block::write_durably`].
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+        self.below().write_durably(at, blocks, durability)
     }
 }
 
@@ -74,8 +74,8 @@ impl<T: OverBlock> Block for Through<T> {
         self.0.write(at, blocks)
     }
 
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
-        self.0.commit(at, blocks, durability)
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+        self.0.write_durably(at, blocks, durability)
     }
 
     fn flush(&self) -> Result<(), MediumError> {

@@ -1,5 +1,6 @@
 //! Explores crashes through real SQLite, for as long as every test run can afford, and runs controls that
-//! must fail. `make proof` does the same at length.
+//! must fail. With `DURALITE_LONG=1`, as in `make test-long`, it explores four times as many states, and
+//! `make proof` does the same at length.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fmt::Display;
@@ -47,6 +48,11 @@ fn assert_replays(violation: &Violation) {
     assert_eq!(replay(&kept).unwrap().unwrap_err(), violation.what);
 }
 
+/// That many in a long run, and a quarter of them in a short one.
+fn share_of(states: u64) -> u64 {
+    if std::env::var_os("DURALITE_LONG").is_some() { states } else { states / 4 }
+}
+
 fn memory(engine: Engine, states: u64) -> Plan {
     Plan { engine, seed: seed(), states, length: Length { steps: 40 }, window_states: 64 }
 }
@@ -65,31 +71,31 @@ fn has_rig(file_system: FileSystemKind) -> bool {
 
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_nvwal() {
-    hold("nvwal", || explore(&memory(Engine::NVWAL, 12_000)));
+    hold("nvwal", || explore(&memory(Engine::NVWAL, share_of(12_000))));
 }
 
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_waldio() {
-    hold("waldio", || explore(&memory(Engine::WALDIO, 20_000)));
+    hold("waldio", || explore(&memory(Engine::WALDIO, share_of(20_000))));
 }
 
 /// A process dies after it has raised the guard and before it has synced it; the next process finds the
 /// guard, and commits.
 #[test]
 fn inv01_a_guard_that_was_found_is_durable_before_the_first_commit() {
-    let mut plan = memory(Engine::WALDIO, 10_000);
+    let mut plan = memory(Engine::WALDIO, share_of(10_000));
     (plan.seed, plan.window_states) = (12002, 64);
     hold("states after a death that the guard's sync would have followed", || explore(&plan));
 }
 
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_ppl() {
-    hold("ppl", || explore(&memory(Engine::PPL, 12_000)));
+    hold("ppl", || explore(&memory(Engine::PPL, share_of(12_000))));
 }
 
 #[test]
 fn inv07_states_that_a_crash_leaves_recover_on_scratchpad() {
-    hold("scratchpad", || explore(&memory(Engine::SCRATCHPAD, 12_000)));
+    hold("scratchpad", || explore(&memory(Engine::SCRATCHPAD, share_of(12_000))));
 }
 
 #[test]
@@ -100,7 +106,7 @@ fn inv07_images_of_power_cuts_recover() {
         for engine in Engine::own() {
             if has_rig(file_system) {
                 let what = format!("{engine} on {}", file_system.name());
-                hold(&what, || cut(&power(engine, file_system, images)));
+                hold(&what, || cut(&power(engine, file_system, share_of(images))));
             }
         }
     }

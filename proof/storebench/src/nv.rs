@@ -278,9 +278,9 @@ impl Block for SlowBlock {
         self.block.write(at, blocks)
     }
 
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         self.wait(blocks.len());
-        self.block.commit(at, blocks, durability)
+        self.block.write_durably(at, blocks, durability)
     }
 
     fn flush(&self) -> Result<(), MediumError> {

@@ -97,8 +97,8 @@ impl OverBlock for Gated {
         self.below.as_ref()
     }
 
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         self.gate.pass(at);
-        self.below.commit(at, blocks, durability)
+        self.below.write_durably(at, blocks, durability)
     }
 }

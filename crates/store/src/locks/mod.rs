@@ -196,15 +196,15 @@ impl Locks {
     ) -> Result<(), Refused> {
         match target {
             Target::Table(table) if self.inherit(held, *table, mode) => Ok(()),
-            Target::Table(table) => self.take_in(part_of(*table, &[]), held, target, mode, limit),
-            Target::Row(table, key) => self.take_in(part_of(*table, key), held, target, mode, limit),
+            Target::Table(table) => self.take_part(part_of(*table, &[]), held, target, mode, limit),
+            Target::Row(table, key) => self.take_part(part_of(*table, key), held, target, mode, limit),
             Target::Range(..) => {
-                (0..PARTS).try_for_each(|part| self.take_in(part, held, target, mode, limit))
+                (0..PARTS).try_for_each(|part| self.take_part(part, held, target, mode, limit))
             }
         }
     }
 
-    fn take_in(
+    fn take_part(
         &self,
         at: usize,
         held: &mut Held,

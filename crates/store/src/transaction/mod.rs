@@ -190,7 +190,7 @@ impl Transaction {
         let known = self.savepoints.iter().position(|(number, ..)| *number == savepoint.number);
         let at = known.filter(|_| savepoint.tx == self.id).ok_or(Error::Foreign { what: "the savepoint" })?;
         let (_, steps, room) = self.savepoints[at];
-        self.take_back(steps)?;
+        self.undo_to(steps)?;
         self.kept.back_to(&self.running.engine, steps, room);
         self.tables_back(steps);
         self.savepoints.truncate(at + 1);

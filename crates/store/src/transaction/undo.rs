@@ -34,7 +34,7 @@ impl Transaction {
             return Ok(());
         }
         self.state.set(State::Over);
-        let taken_back = self.take_back(0).and_then(|()| {
+        let undone = self.undo_to(0).and_then(|()| {
             self.tables_back(0);
             self.close_steps();
             if self.is_active {
@@ -44,18 +44,18 @@ impl Transaction {
             Ok(())
         });
         // Otherwise the store is poisoned, and snapshots cannot be read any more.
-        if taken_back.is_ok() {
+        if undone.is_ok() {
             let noted = self.end_for_snapshots();
             self.look_at(&noted);
         }
         let engine = &self.running.engine;
         engine.counts.aborts.add(1);
         self.end(0);
-        taken_back
+        undone
     }
 
     /// Undoes all steps but the first `until`.
-    pub(super) fn take_back(&mut self, until: usize) -> Result<(), Error> {
+    pub(super) fn undo_to(&mut self, until: usize) -> Result<(), Error> {
         let Some(undoable) = self.undoable.clone() else { return Ok(()) };
         loop {
             let _busy = undoable.busy.lock();

@@ -140,7 +140,7 @@ impl OverBlock for Stepped {
         self.rig.step(|| self.block().write(at, blocks))
     }
 
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         self.rig.step(|| self.block().write(at, blocks))?;
         // A write that is durable by itself makes no other write durable. No test relies on that, so a flush stands for
         // it.
@@ -186,8 +186,8 @@ impl Block for Flushed {
     fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError> {
         self.0.write(at, blocks)
     }
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
-        self.0.commit(at, blocks, durability)
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+        self.0.write_durably(at, blocks, durability)
     }
     fn flush(&self) -> Result<(), MediumError> {
         self.1.step(|| self.0.flush())

@@ -112,7 +112,7 @@ impl Block for TappedBlock {
         self.write_in(&mut step, at, blocks)
     }
 
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         let mut step = self.recorder.step();
         self.write_in(&mut step, at, blocks)?;
         match durability {

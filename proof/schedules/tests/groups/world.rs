@@ -118,7 +118,7 @@ impl Block for View {
         self.0.device.write(at, blocks)
     }
 
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         let block = &self.0;
         let own = self.1.process_slot() as u32 + 1;
         if block.dies.compare_exchange(own, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
@@ -137,7 +137,7 @@ impl Block for View {
                 }
             }
         }
-        let done = block.device.commit(at, blocks, durability);
+        let done = block.device.write_durably(at, blocks, durability);
         block.inside.fetch_sub(1, Ordering::SeqCst);
         done
     }
@@ -286,7 +286,7 @@ pub struct Process {
 
 impl Process {
     pub fn durability_waiter(&self) -> Arc<dyn DurabilityWaiter> {
-        self.stream.engine().durability_waiter().expect("a committer")
+        self.stream.engine().durability_waiter().expect("a waiter")
     }
 
     fn take_write(&self) {
@@ -337,14 +337,14 @@ impl Process {
         let at = 32 + frames * header.frame_bytes();
         let head = header.frame_header(u32::from(number) + 1, 30, sum);
         self.stream.write(&NoDatabase, at, &head).expect("frame header");
-        self.stream.write(&NoDatabase, at + 24, &page).expect("page");
+        let sealed = self.stream.write(&NoDatabase, at + 24, &page).expect("page");
         {
             let mut index = world.index.lock().expect("index");
             (index.frames, index.sum) = (frames + 1, sum);
             index.sealed.push(number);
         }
         self.holder.unlock_exclusive(WRITE, 1);
-        let ticket = self.stream.take_ticket().expect("a ticket");
+        let ticket = sealed.and_then(|sealed| sealed.ticket).expect("a ticket");
         self.durability_waiter().wait(ticket).expect("durable");
         assert!(world.is_durable(number), "transaction {number} was acknowledged and is not durable");
         true

@@ -106,7 +106,7 @@ impl World {
     }
 
     /// Undoes all steps after the first `until`.
-    fn take_back(&self, undoable: &Undoable, until: usize) {
+    fn undo_to(&self, undoable: &Undoable, until: usize) {
         loop {
             let _noting = undoable.noting.lock();
             let Some((step, _)) = noting::take_last(&self.versions, undoable, until) else { return };
@@ -145,11 +145,11 @@ impl World {
         self.active.lock().push(Arc::clone(&undoable));
         self.set(&undoable, from, Some(a - 1));
         self.set(&undoable, to, None);
-        self.take_back(&undoable, 1);
+        self.undo_to(&undoable, 1);
         self.set(&undoable, to, None);
         self.set(&undoable, to, Some(b + 1));
         if !commits {
-            self.take_back(&undoable, 0);
+            self.undo_to(&undoable, 0);
         }
         self.end(&undoable, held, self.has(Break::EndsLate) && (from, to) == (1, 2));
     }

@@ -93,7 +93,7 @@ fn raw(dir: &Path, plan: &Plan) -> Result<f64> {
     block.preallocate(16 << 20)?;
     let (begun, mut count) = (Instant::now(), 0_u64);
     while begun.elapsed() < plan.time {
-        block.commit((count % 4096) * 4096, &blocks, Written::Full)?;
+        block.write_durably((count % 4096) * 4096, &blocks, Written::Full)?;
         count += 1;
     }
     Ok(count as f64 / begun.elapsed().as_secs_f64())

@@ -44,10 +44,10 @@ impl OverBlock for StoppingBlock {
         self.0.as_ref()
     }
 
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         if STOPS.swap(false, Ordering::SeqCst) {
             kill_process(getpid(), Signal::STOP).unwrap();
         }
-        self.0.commit(at, blocks, durability)
+        self.0.write_durably(at, blocks, durability)
     }
 }

@@ -122,7 +122,7 @@ impl DiskLog {
         let at = DISK_SLOT_OFFSETS[1] as usize;
         heads.as_mut_slice()[at..at + DISK_SLOT_BYTES].copy_from_slice(&slot.encode(head.seed));
         heads.as_mut_slice()[..DISK_SLOT_BYTES].copy_from_slice(&head.encode());
-        block.commit(0, heads.as_slice(), Durability::Full).map_err(writing)?;
+        block.write_durably(0, heads.as_slice(), Durability::Full).map_err(writing)?;
         let circle =
             Circle { head, oldest: first, begin: 0, end: 0, next: first, sure: first, batches: [].into() };
         Ok(Self::over(block, grouping, poison, circle, slot))
@@ -174,7 +174,7 @@ impl DiskLog {
         aligned.resize(DISK_SLOT_BYTES);
         aligned.as_mut_slice().copy_from_slice(&next.encode(self.head.seed));
         let at = DISK_SLOT_OFFSETS[(next.number % 2) as usize];
-        self.block.commit(at, aligned.as_slice(), Durability::Full).map_err(writing)?;
+        self.block.write_durably(at, aligned.as_slice(), Durability::Full).map_err(writing)?;
         *slot = next;
         Ok(())
     }
@@ -255,7 +255,7 @@ impl DiskLog {
             durable: self.durable.load(Ordering::SeqCst),
         };
         batch.seal(bytes, self.head.seed);
-        self.block.commit(self.head.offset(placed.place), bytes, Durability::Fua).map_err(writing)?;
+        self.block.write_durably(self.head.offset(placed.place), bytes, Durability::Fua).map_err(writing)?;
         let durable = self.state.lock().circle.written(placed.first);
         self.durable.fetch_max(durable, Ordering::SeqCst);
         Ok(())

@@ -56,7 +56,7 @@ impl RingsLog {
             it.tell(&rings, &end, beyond, on_damage)?;
         }
         for (number, objects) in (0..).zip(rings) {
-            it.take_in(number, &objects, head, &end);
+            it.apply(number, &objects, head, &end);
         }
         it.nvm.store_u64(HEAD_OFFSET, head);
         it.nvm.flush(HEAD_OFFSET, 8);
@@ -169,7 +169,7 @@ impl RingsLog {
     }
 
     /// Keeps the objects of a ring that belong to the run, and flushes them: they may only have been stored.
-    fn take_in(&mut self, number: u64, objects: &[Placed], head: Lsn, end: &End) {
+    fn apply(&mut self, number: u64, objects: &[Placed], head: Lsn, end: &End) {
         let begin = self.nvm.load_u64(self.layout.word_at(number));
         let mut ring = Ring { begin, end: begin, ..Ring::default() };
         for object in objects {
