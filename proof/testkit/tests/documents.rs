@@ -37,7 +37,7 @@ fn documents() -> Vec<PathBuf> {
     let beside = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<_> =
         beside.filter(|path| path.extension().is_some_and(|found| found == "md")).collect();
-    found.extend(files_below(&["docs", "crates", "proof"], &["md"]));
+    found.extend(files_below(&["docs", "crates", "store", "proof"], &["md"]));
     found
 }
 
@@ -126,7 +126,7 @@ fn pages_link_to_pages_only() {
 
 /// The text of all Rust and Python files that may have tests.
 fn sources() -> String {
-    let files = files_below(&["crates", "proof", "python"], &["rs", "py"]);
+    let files = files_below(&["crates", "store", "proof", "python"], &["rs", "py"]);
     files.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
 }
 
@@ -142,8 +142,7 @@ fn the_page_on_invariants_is_true() {
     let page = std::fs::read_to_string(root().join("docs/invariants.md")).unwrap();
     let sources = sources();
     let is_wrong = |word: &&str| {
-        let is_path =
-            word.starts_with("crates/") || word.starts_with("proof/") || word.starts_with("python/");
+        let is_path = ["crates/", "store/", "proof/", "python/"].iter().any(|room| word.starts_with(room));
         let is_test =
             word.starts_with("inv") && word.contains('_') && !word.contains(' ') && !word.contains("...");
         is_path && !root().join(word).exists() || is_test && !has_word(&sources, word)
@@ -165,8 +164,8 @@ fn the_page_on_invariants_is_true() {
 fn the_page_on_compatibility_is_true() {
     let docs = root().join("docs");
     let page = std::fs::read_to_string(docs.join("compatibility.md")).unwrap();
-    let named: BTreeSet<&str> =
-        page.split('`').filter(|word| word.starts_with("testdata/") || word.starts_with("crates/")).collect();
+    let is_path = |word: &&str| ["testdata/", "crates/", "store/"].iter().any(|room| word.starts_with(room));
+    let named: BTreeSet<&str> = page.split('`').filter(is_path).collect();
     for name in &named {
         assert!(root().join(name).exists(), "{name}");
     }

@@ -3,12 +3,11 @@
 //! runs is not tested here.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+mod rooms;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
-}
+use std::collections::{BTreeMap, BTreeSet};
+
+use rooms::root;
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
@@ -46,9 +45,9 @@ fn cargo_packages(text: &str) -> BTreeSet<&str> {
 /// The files that `cargo build` makes for each package of the workspace, according to its manifest.
 fn artifacts() -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::new();
-    for entry in ["crates", "proof"].iter().flat_map(|dir| std::fs::read_dir(root().join(dir)).unwrap()) {
-        let dir = entry.unwrap().path();
-        let Ok(manifest) = std::fs::read_to_string(dir.join("Cargo.toml")) else { continue };
+    for name in rooms::crates() {
+        let dir = root().join(name);
+        let manifest = std::fs::read_to_string(dir.join("Cargo.toml")).unwrap();
         let name_in = |section: &str| {
             let (_, rest) = manifest.split_once(&format!("{section}\n"))?;
             let line = rest

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use syn::{BinOp, Expr, Item, Lit};
 
-use super::{files, root};
+use super::files;
+use crate::rooms::root;
 
 const FORMATS: &str = "crates/format/src";
 

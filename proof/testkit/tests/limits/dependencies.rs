@@ -1,21 +1,23 @@
 //! Checks whether the sources use the dependencies.
 
-use super::{files, root};
+use super::files;
+use crate::rooms::{self, root};
 
 /// `crate: dependency` for each dependency that no source of its crate names.
 pub fn unused() -> Vec<String> {
-    let mut crates = vec!["fuzz".to_owned()];
-    for group in ["crates", "proof"] {
-        let dirs = std::fs::read_dir(root().join(group)).unwrap().map(|entry| entry.unwrap().path());
-        let named = dirs.filter(|dir| dir.join("Cargo.toml").exists());
-        crates.extend(named.map(|dir| format!("{group}/{}", dir.file_name().unwrap().to_string_lossy())));
-    }
-    crates.sort();
+    let mut crates = rooms::crates();
+    crates.push("fuzz".to_owned());
     let mut found = Vec::new();
-    for dir in crates {
-        let manifest = std::fs::read_to_string(root().join(&dir).join("Cargo.toml")).unwrap();
-        let mut sources = files(&[&dir], &["rs"]);
-        sources.extend(elsewhere(&dir, &manifest));
+    for dir in &crates {
+        let manifest = std::fs::read_to_string(root().join(dir).join("Cargo.toml")).unwrap();
+        let mut sources = files(&[dir], &["rs"]);
+        let inside: Vec<String> = crates
+            .iter()
+            .filter(|other| other.starts_with(&format!("{dir}/")))
+            .map(|other| format!("{other}/"))
+            .collect();
+        sources.retain(|file| !inside.iter().any(|other| file.path.starts_with(other)));
+        sources.extend(elsewhere(dir, &manifest));
         let is_test = |path: &str| path.starts_with(&format!("{dir}/tests/"));
         let (tests, product): (Vec<_>, Vec<_>) = sources.iter().partition(|file| is_test(&file.path));
         let texts = |files: &[&super::File]| files.iter().map(|file| file.text.clone()).collect::<Vec<_>>();

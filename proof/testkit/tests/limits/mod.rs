@@ -6,14 +6,12 @@ pub mod functions;
 
 use std::path::{Path, PathBuf};
 
+use crate::rooms::root;
+
 /// A source file, by its path in the repository.
 pub struct File {
     pub path: String,
     pub text: String,
-}
-
-pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// The files below these directories whose names have one of these endings.

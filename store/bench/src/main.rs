@@ -5,7 +5,7 @@
 // Media that simulate crashes, shared with the store's own tests.
 #[cfg(test)]
 #[allow(dead_code)]
-#[path = "../../../crates/store/tests/common/crash.rs"]
+#[path = "../../tests/common/crash.rs"]
 mod crash;
 mod histogram;
 mod kv;

@@ -35,7 +35,7 @@
 
 /// The beginners' guide, whose code blocks run as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/store-guide.md")]
+#[doc = include_str!("../../docs/store-guide.md")]
 struct Guide;
 
 mod active;
