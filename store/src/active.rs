@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use duralite_format::store::{Lsn, TxId};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
+use crate::format::{Lsn, TxId};
 use crate::steps::Undoable;
 
 const PARTS: usize = 16;

@@ -4,12 +4,12 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-use duralite_format::store::Lsn;
 use duralite_medium::block::sync_directory;
 
 use crate::archive::{SegmentHead, write_segment};
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::format::Lsn;
 
 /// The name of the file that says that the backup is complete.
 pub(crate) const MARK: &str = "backup";

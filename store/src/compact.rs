@@ -7,11 +7,10 @@
 use std::ops::Bound;
 use std::time::{Duration, Instant};
 
-use duralite_format::store::{PageId, Value, leaf_value};
-
 use crate::admission::Room;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::format::{PageId, Value, leaf_value};
 use crate::table::Table;
 use crate::tree::MOST_MOVES;
 

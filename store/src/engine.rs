@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use duralite_format::store::{Lsn, PageId, TxId};
 use parking_lot::Mutex;
 
 use crate::active::Active;
@@ -13,6 +12,7 @@ use crate::archive::Archive;
 use crate::controls::{Controls, Rule};
 use crate::counter::Counter;
 use crate::error::Error;
+use crate::format::{Lsn, PageId, TxId};
 use crate::forward::move_oldest;
 use crate::locks::Locks;
 use crate::options::Durability;

@@ -4,8 +4,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use duralite_format::FormatError;
-use duralite_format::store::{KEY_LIMIT, PageId};
 use duralite_medium::MediumError;
+
+use crate::format::{KEY_LIMIT, PageId};
 
 /// The most bytes of a row's value: 1 GiB.
 pub const VALUE_LIMIT: u64 = 1 << 30;

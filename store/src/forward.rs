@@ -7,11 +7,10 @@
 
 use std::time::Duration;
 
-use duralite_format::store::{Lsn, OBJECT_HEADER_BYTES, ObjectKind};
-
 use crate::active::{Active, Entry};
 use crate::admission::{Admission, Room};
 use crate::error::Error;
+use crate::format::{Lsn, OBJECT_HEADER_BYTES, ObjectKind};
 use crate::pager::{Author, Pager};
 
 /// How long to wait for a transaction in the middle of a step.

@@ -1,9 +1,8 @@
 //! Freeing the long values that a committed transaction replaced or removed, page by page.
 
-use duralite_format::store::{ObjectKind, PageId, TxId};
-
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::format::{ObjectKind, PageId, TxId};
 use crate::pager::Author;
 use crate::tree::free_chain_step;
 

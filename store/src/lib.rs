@@ -49,6 +49,7 @@ mod controls;
 mod counter;
 mod engine;
 mod error;
+pub mod format;
 mod forward;
 mod free;
 mod keeper;

@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use duralite_format::store::{Lsn, Undo};
-
+use crate::format::{Lsn, Undo};
 use crate::locks::TableId;
 use crate::steps::{Step, Steps, Undoable};
 use crate::sync::MutexGuard;

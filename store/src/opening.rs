@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use duralite_format::FormatError;
-use duralite_format::store::{Change, Lsn, PageFileHead, PageKind, blank, kind};
 use parking_lot::Mutex;
 
 use crate::active::Active;
@@ -15,6 +14,7 @@ use crate::buffer::Pool;
 use crate::controls::Controls;
 use crate::engine::{Counts, Engine, Tuning};
 use crate::error::Error;
+use crate::format::{Change, Lsn, PageFileHead, PageKind, blank, kind};
 use crate::locks::Locks;
 use crate::log::disk::{DiskLog, Grouping};
 use crate::log::nv::{Flush, NvLog};

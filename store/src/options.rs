@@ -3,13 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use duralite_format::store::{LARGEST_PAGE, SMALLEST_PAGE};
-
 use crate::buffer::smallest_cache_bytes;
 use crate::controls::Controls;
 #[cfg(feature = "controls")]
 use crate::controls::Rule;
 use crate::error::Error;
+use crate::format::{LARGEST_PAGE, SMALLEST_PAGE};
 
 /// Where the log is kept.
 ///

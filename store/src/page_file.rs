@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use duralite_format::FormatError;
-use duralite_format::store::{
-    BatchList, DOUBLE_WRITE_PAGES, PageFileHead, PageId, SLOT_OFFSETS, SUPERBLOCK_AREA_BYTES,
-    SUPERBLOCK_BYTES, check, lsn, seal,
-};
 use duralite_medium::block::{AlignedBuf, Block, Durability};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::controls::{Controls, Rule};
 use crate::error::Error;
+use crate::format::{
+    BatchList, DOUBLE_WRITE_PAGES, PageFileHead, PageId, SLOT_OFFSETS, SUPERBLOCK_AREA_BYTES,
+    SUPERBLOCK_BYTES, check, lsn, seal,
+};
 
 /// How many pages a growing file gets at a time. A larger file gets more, up to a limit.
 const SMALLEST_GROWTH: u64 = 64;

@@ -6,10 +6,9 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use duralite_format::store::{Change, Lsn, Object, ObjectKind, TxId};
-
 use crate::buffer::{Pool, Writing};
 use crate::error::Error;
+use crate::format::{Change, Lsn, Object, ObjectKind, TxId};
 use crate::log::Log;
 use crate::poison::Poison;
 

@@ -10,11 +10,10 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use duralite_format::store::{ObjectKind, PageId};
-
 use crate::admission::Room;
 use crate::engine::{Engine, now_ns};
 use crate::error::Error;
+use crate::format::{ObjectKind, PageId};
 use crate::free::free_chains;
 use crate::locks::{Held, Key, Mode, Target};
 use crate::pager::Author;

@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use duralite_format::store::{Change, Lsn, Object, ObjectKind, PageId, TxId};
 use rustc_hash::FxHashMap;
 
 use crate::controls::{Controls, Rule};
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::format::{Change, Lsn, Object, ObjectKind, PageId, TxId};
 use crate::free::free_chains;
 use crate::pager::Author;
 use crate::transaction::chain_given_up;

@@ -5,11 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use duralite_format::store::{Lsn, Object, ObjectKind};
-
 use crate::archive::{Segment, list, name_of, read_reached};
 use crate::backup::{MARK, PAGES, prepare};
 use crate::error::Error;
+use crate::format::{Lsn, Object, ObjectKind};
 use crate::media::{Directory, Media, NAMES};
 use crate::opening::{assemble, make_log, open_made};
 use crate::options::Options;

@@ -5,10 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use duralite_format::store::{Lsn, lsn};
-
 use crate::backup::prepare;
 use crate::error::Error;
+use crate::format::{Lsn, lsn};
 use crate::log::Damage;
 use crate::media::{Directory, Media, NAMES};
 use crate::opening::{NO_LOG, assemble, make_log, open_log, open_made};

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use duralite_format::store::Lsn;
-
+use crate::format::Lsn;
 use crate::sync::Mutex;
 use crate::versions::{Fate, Place};
 

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use duralite_format::store::PageId;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::error::Error;
+use crate::format::PageId;
 use crate::sync::Parker;
 use crate::versions::Versions;
 

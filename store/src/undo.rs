@@ -1,10 +1,9 @@
 //! Undoing one step, for a rollback or for recovery.
 
-use duralite_format::store::{PageId, PageKind, Undo, kind};
-
 use crate::controls::Rule;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::format::{PageId, PageKind, Undo, kind};
 use crate::pager::{Author, Logged};
 use crate::tree::{Outcome, Reaped};
 

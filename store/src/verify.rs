@@ -3,13 +3,12 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use duralite_format::store::{
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::format::{
     PageId, PageKind, Value, bits_of, cell, cell_count, cell_key, child_at, extra, is_set, kind, leaf_value,
     level, payload, validate,
 };
-
-use crate::engine::Engine;
-use crate::error::Error;
 use crate::tree::Ahead;
 
 /// The result of [`Store::verify`](crate::Store::verify).

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::thread::JoinHandle;
 
-use duralite_format::store::Lsn;
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::Error;
+use crate::format::Lsn;
 
 /// The waiting tasks, and which object each of them waits for.
 #[derive(Debug, Default)]

@@ -11,8 +11,8 @@ use std::time::Duration;
 use common::crash::{Images, OnRig, Rig};
 use common::options;
 use duralite_crashmodel::BlockOp;
-use duralite_format::store::{PageKind, cell, cell_count, cell_key, kind, page_id};
 use duralite_medium::MediumError;
+use duralite_store::format::{PageKind, cell, cell_count, cell_key, kind, page_id};
 use duralite_store::{Error, Options, Row, Scheme, Store, Table};
 
 const PAGE: usize = 4096;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::crash::{Images, OnRig, Rig};
 use common::options;
-use duralite_format::store::{PageFileHead, PageKind, kind, page_id, seal, set_lsn};
+use duralite_store::format::{PageFileHead, PageKind, kind, page_id, seal, set_lsn};
 use duralite_store::{Error, Options, Scheme, Store};
 
 fn small(scheme: Scheme) -> Options {

@@ -11,13 +11,13 @@ mod segment;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use duralite_format::store::Lsn;
 use parking_lot::Mutex;
 
 pub use self::prune::{Keep, Pruned};
 use self::segment::write_reached;
 pub(crate) use self::segment::{Segment, SegmentHead, list, name_of, read_reached, write_segment};
 use crate::error::Error;
+use crate::format::Lsn;
 use crate::log::Log;
 
 /// The size at which a segment is closed; the last object may exceed it.

@@ -4,11 +4,11 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
-use duralite_format::store::{Lsn, Object};
 use duralite_medium::block::sync_directory;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::Error;
+use crate::format::{Lsn, Object};
 
 const MAGIC: [u8; 8] = *b"DURALARC";
 /// In version 1 a head had no checksum and did not name a predecessor.

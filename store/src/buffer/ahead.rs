@@ -10,12 +10,12 @@
 
 use std::sync::atomic::Ordering;
 
-use duralite_format::store::{PageId, lsn};
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 
 use super::Pool;
 use super::frame::{Content, Pinned};
+use crate::format::{PageId, lsn};
 use crate::page_file::runs;
 
 /// The fraction of the frames (one in 16) that may have pages which were read ahead and are unused. That is half of the

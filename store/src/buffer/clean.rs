@@ -6,13 +6,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use duralite_format::store::{DOUBLE_WRITE_PAGES, Lsn, lsn};
 use parking_lot::MutexGuard;
 
 use super::Pool;
 use super::frame::{Frame, Pinned};
 use crate::controls::Rule;
 use crate::error::Error;
+use crate::format::{DOUBLE_WRITE_PAGES, Lsn, lsn};
 use crate::page_file::Batch;
 
 /// How long a checkpoint waits for a page's latch. The wait is limited, because the thread with the latch may itself

@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use duralite_format::store::{Change, Lsn, PageId, PageKind, kind, lsn, set_lsn};
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::snapshot::Snapshot;
 use crate::error::Error;
+use crate::format::{Change, Lsn, PageId, PageKind, kind, lsn, set_lsn};
 
 /// A page's bytes, under its latch.
 #[derive(Debug, Default)]

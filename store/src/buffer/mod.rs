@@ -19,7 +19,6 @@ mod way;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use duralite_format::store::{DOUBLE_WRITE_PAGES, Lsn, PageId, lsn};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
@@ -29,6 +28,7 @@ pub(crate) use self::frame::{Latched, Reading, Writing};
 use self::queues::Queues;
 pub(crate) use self::way::Way;
 use crate::error::Error;
+use crate::format::{DOUBLE_WRITE_PAGES, Lsn, PageId, lsn};
 use crate::log::Log;
 use crate::page_file::PageFile;
 use crate::poison::Poison;

@@ -1,9 +1,8 @@
 //! Pages that are written home without the cache.
 
-use duralite_format::store::{PageId, lsn};
-
 use super::Pool;
 use crate::error::Error;
+use crate::format::{PageId, lsn};
 
 impl Pool {
     /// Writes adjacent pages home that no transaction reads. They are not durable on return, and a crash may tear them.

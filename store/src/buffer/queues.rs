@@ -10,9 +10,8 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use duralite_format::store::PageId;
-
 use super::frame::Frame;
+use crate::format::PageId;
 
 /// An eighth of the frames is for pages on probation. While half as many other pages come in, a use of a page does not
 /// count.

@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use duralite_format::store::PageId;
+use crate::format::PageId;
 
 /// How many copies a thread keeps, each at the index `page mod AT_HAND`.
 const AT_HAND: usize = 32;

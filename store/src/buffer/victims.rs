@@ -3,12 +3,11 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use duralite_format::store::DOUBLE_WRITE_PAGES;
-
 use super::Pool;
 use super::queues::Queues;
 use crate::controls::Rule;
 use crate::error::Error;
+use crate::format::DOUBLE_WRITE_PAGES;
 
 /// How long a thread looks for a frame while all are in use.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use duralite_format::store::PageId;
 use smallvec::SmallVec;
 
 use super::frame::{Frame, Latched};
 use super::snapshot::{Snapshot, kept};
+use crate::format::PageId;
 
 /// The inner pages on the path of one thread down a tree. The thread moves its kept copies here and back: counting
 /// references to them would change a shared word too.

@@ -1,12 +1,11 @@
 //! Builds a tree from sorted rows, from the leaves up. Only the last page of each level is in memory.
 
-use duralite_format::store::{
+use super::pages::Pages;
+use crate::error::Error;
+use crate::format::{
     LEAF_CELL_HEAD, PAGE_HEADER_BYTES, PageId, PageKind, Value, blank, cell_count, extra, free_bytes,
     inner_cell, leaf_cell, leaf_cell_head, push_cell, set_extra, set_payload,
 };
-
-use super::pages::Pages;
-use crate::error::Error;
 use crate::tree::{inline_limit, shortest_between};
 
 /// Bytes of a slot.

@@ -9,11 +9,10 @@ mod writer;
 
 use std::sync::Arc;
 
-use duralite_format::store::KEY_LIMIT;
-
 use self::build::Builder;
 use self::pages::Pages;
 use crate::error::{Error, VALUE_LIMIT};
+use crate::format::KEY_LIMIT;
 use crate::running::Running;
 use crate::table::Table;
 

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use duralite_format::store::PageId;
-
 use super::writer::Writer;
 use crate::error::Error;
+use crate::format::PageId;
 use crate::running::Running;
 use crate::space::Run;
 use crate::table::Table;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use duralite_format::store::{Lsn, PageId, set_lsn};
 use duralite_medium::block::AlignedBuf;
 
 use crate::buffer::Pool;
 use crate::error::Error;
+use crate::format::{Lsn, PageId, set_lsn};
 
 /// The most bytes of a write.
 const WRITE_BYTES: usize = 1 << 20;

@@ -5,10 +5,10 @@
 //! durable, and nothing has ever claimed that an object was durable which a recovery has cut off. Without such a proof
 //! the log ends as a crash may leave it.
 
-use duralite_format::store::{Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectHeader, ObjectKind};
 use duralite_medium::Nvm;
 
 use crate::error::Error;
+use crate::format::{Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectHeader, ObjectKind};
 
 /// Bytes that are searched at a time.
 pub(crate) const PIECE: usize = 1 << 20;

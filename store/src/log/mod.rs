@@ -12,10 +12,9 @@ mod window;
 
 use std::fmt;
 
-use duralite_format::store::Lsn;
-
 pub(crate) use self::damage::{Damage, OnDamage, refuse};
 use crate::error::Error;
+use crate::format::Lsn;
 
 /// No object number and no place in a log is ever this large. A larger value means damage, and the code computes
 /// nothing with it.

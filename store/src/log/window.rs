@@ -3,8 +3,7 @@
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use duralite_format::store::Lsn;
-
+use crate::format::Lsn;
 use crate::sync::pause;
 
 /// The next number, and the number below which all objects are done.

@@ -10,12 +10,11 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use duralite_format::store::{KEY_LIMIT, Lsn, PageId, Value, leaf_value};
-
 pub use self::scan::SnapshotScan;
 use crate::controls::Rule;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::format::{KEY_LIMIT, Lsn, PageId, Value, leaf_value};
 use crate::noting::note_all;
 use crate::options::Durability;
 use crate::reader::Reader;

@@ -3,11 +3,10 @@
 use std::collections::VecDeque;
 use std::ops::{Bound, RangeBounds};
 
-use duralite_format::store::{PageId, Value, leaf_value};
-
 use super::{Snapshot, damaged};
 use crate::controls::Rule;
 use crate::error::Error;
+use crate::format::{PageId, Value, leaf_value};
 use crate::locks::{Key, KeyRange, is_empty};
 use crate::range::{Edges, beside, edge, is_above, is_below, is_earlier, is_later};
 use crate::reader::Row;

@@ -3,10 +3,9 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use duralite_format::store::{KEY_LIMIT, Value, leaf_value};
-
 use super::{Snapshot, damaged};
 use crate::error::Error;
+use crate::format::{KEY_LIMIT, Value, leaf_value};
 use crate::table::Table;
 use crate::tree::Chain;
 use crate::value_reader::ValueReader;

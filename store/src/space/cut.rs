@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::atomic::Ordering;
 
-use duralite_format::store::{Lsn, PageId, is_set, lsn, pages_in_use};
-
 use super::{SPARE_PAGES, Space};
 use crate::error::Error;
+use crate::format::{Lsn, PageId, is_set, lsn, pages_in_use};
 use crate::pager::Pager;
 
 /// How many pages are checked at a time, with their maps latched.

@@ -9,13 +9,13 @@ mod runs;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use duralite_format::store::{Change, Lsn, PageId, bits_of, first_clear, is_set, pages_in_use};
 use parking_lot::Mutex;
 
 pub(crate) use self::runs::Run;
 use self::runs::Runs;
 use crate::buffer::Writing;
 use crate::error::Error;
+use crate::format::{Change, Lsn, PageId, bits_of, first_clear, is_set, pages_in_use};
 use crate::pager::{Author, Logged, Pager};
 
 /// Pages that changes leave free for undo and its reservations, so that rows can be removed when the disk is full.

@@ -6,11 +6,10 @@
 
 use std::sync::atomic::Ordering;
 
-use duralite_format::store::{Change, Lsn, PageId, Undo, first_clear, is_set};
-
 use super::Space;
 use super::runs::{GROUP, Run};
 use crate::error::Error;
+use crate::format::{Change, Lsn, PageId, Undo, first_clear, is_set};
 use crate::pager::{Author, Logged, Pager};
 
 /// A shorter run is left to other uses, if more pages are wanted.

@@ -1,7 +1,8 @@
 //! What the store knows of free pages, and of pages that a load is writing.
 
-use duralite_format::store::{Lsn, PageId};
 use rustc_hash::FxHashMap;
+
+use crate::format::{Lsn, PageId};
 
 /// The size of the groups of pages for which the store records the last object that freed one of them.
 pub(super) const GROUP: u64 = 256;

@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 
-use duralite_format::store::{
-    Change, KEY_LIMIT, PageId, PageKind, Undo, Value, blank, leaf_cell, leaf_value,
-};
-
 use super::Transaction;
 use super::change::Intent;
 use super::kept::Renamed;
 use crate::error::Error;
+use crate::format::{Change, KEY_LIMIT, PageId, PageKind, Undo, Value, blank, leaf_cell, leaf_value};
 use crate::locks::{Key, Mode, Target};
 use crate::reap::{dropped_key, is_hidden};
 use crate::space::{GivenPage, Purpose};

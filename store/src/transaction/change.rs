@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use duralite_format::store::{PageId, Value, leaf_value};
-
 use super::Transaction;
 use crate::admission::Room;
 use crate::controls::Rule;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::format::{PageId, Value, leaf_value};
 use crate::noting;
 use crate::pager::{Author, Logged};
 use crate::tree::{Before, Found, MayChange, Outcome, Tree, chain_pages};

@@ -4,12 +4,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use duralite_format::store::{Lsn, ObjectKind};
-
 use super::{State, Transaction};
 use crate::controls::Rule;
 use crate::engine::now_ns;
 use crate::error::Error;
+use crate::format::{Lsn, ObjectKind};
 use crate::free::free_chains;
 use crate::options::Durability;
 use crate::pager::Author;

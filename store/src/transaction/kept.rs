@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use duralite_format::store::PageId;
 use rustc_hash::FxHashMap;
 
 use crate::admission::Room;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::format::PageId;
 use crate::table::TreeOfTable;
 use crate::tree::Before;
 

@@ -7,13 +7,12 @@
 
 use std::sync::Arc;
 
-use duralite_format::store::{COMMIT_OF_PAGES_AT_HOME, Change, ObjectKind, PageId};
-
 use super::change::OBJECT_OVERHEAD;
 use super::{State, Transaction};
 use crate::admission::Room;
 use crate::engine::{Engine, now_ns};
 use crate::error::Error;
+use crate::format::{COMMIT_OF_PAGES_AT_HOME, Change, ObjectKind, PageId};
 use crate::locks::{Mode, Target};
 use crate::pager::{Author, Logged};
 use crate::space::Run;

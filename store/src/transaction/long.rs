@@ -3,12 +3,11 @@
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use duralite_format::store::{LEAF_CELL_HEAD, PAGE_HEADER_BYTES, PageId, Value, leaf_cell, leaf_value};
-
 use super::Transaction;
 use super::change::OBJECT_OVERHEAD;
 use crate::admission::Room;
 use crate::error::{Error, VALUE_LIMIT};
+use crate::format::{LEAF_CELL_HEAD, PAGE_HEADER_BYTES, PageId, Value, leaf_cell, leaf_value};
 use crate::locks::Mode;
 use crate::pager::Logged;
 use crate::table::Table;

@@ -18,8 +18,6 @@ mod versions;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
-use duralite_format::store::{KEY_LIMIT, Lsn, TxId};
-
 pub use self::commit::Ticket;
 use self::kept::{Kept, Renamed};
 pub(crate) use self::load::{Backups, Loaded};
@@ -28,6 +26,7 @@ pub use self::scan::Scan;
 use crate::admission::Room;
 use crate::engine::Engine;
 use crate::error::Error;
+use crate::format::{KEY_LIMIT, Lsn, TxId};
 use crate::locks::{Held, Key, Mode, Refused, TableId, Target};
 use crate::running::Running;
 use crate::steps::Undoable;

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use duralite_format::store::{
-    LEAF_CELL_HEAD, ObjectKind, PageId, PageKind, Undo, Value, cell_key, leaf_cell, leaf_value,
-};
-
 use super::change::{Intent, OBJECT_OVERHEAD, undo_room};
 use super::{State, Transaction};
 use crate::admission::Room;
 use crate::controls::Rule;
 use crate::error::{Error, VALUE_LIMIT};
+use crate::format::{
+    LEAF_CELL_HEAD, ObjectKind, PageId, PageKind, Undo, Value, cell_key, leaf_cell, leaf_value,
+};
 use crate::locks::{Key, Mode};
 use crate::pager::{Author, Logged};
 use crate::steps::Step;

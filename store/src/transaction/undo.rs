@@ -1,9 +1,8 @@
 //! Rolling back a transaction.
 
-use duralite_format::store::ObjectKind;
-
 use super::{State, Transaction};
 use crate::error::Error;
+use crate::format::ObjectKind;
 use crate::noting;
 use crate::pager::Author;
 use crate::undo::undo_step;

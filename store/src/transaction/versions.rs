@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use duralite_format::store::{PageId, Undo, Value, leaf_value};
-
 use super::Transaction;
+use crate::format::{PageId, Undo, Value, leaf_value};
 use crate::noting;
 use crate::steps::Undoable;
 use crate::tree::read_chain;

@@ -1,9 +1,9 @@
 //! Which leaves a scan reaches next, and when to read them ahead.
 
-use duralite_format::store::PageId;
 use smallvec::SmallVec;
 
 use crate::buffer::{MOST_AHEAD, Pool};
+use crate::format::PageId;
 
 /// Leaves are read ahead from this leaf in a row on, not counting the first one: a program that reads a few rows may
 /// reach two leaves.

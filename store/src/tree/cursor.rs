@@ -2,11 +2,10 @@
 
 use std::ops::{Bound, Range};
 
-use duralite_format::store::{PageId, PageKind, cell, cell_count, cell_key, level, lsn, search};
-
 use super::ahead::{Ahead, Coming};
 use super::{Tree, child_of, damaged, place_for};
 use crate::error::Error;
+use crate::format::{PageId, PageKind, cell, cell_count, cell_key, level, lsn, search};
 use crate::range::{Edges, edge, is_above, is_below, is_later};
 
 /// A copy of a leaf at one moment. The latch is held only while the page is copied.

@@ -1,13 +1,12 @@
 //! Splitting pages, from the root down, so that a leaf has room.
 
-use duralite_format::store::{
-    Change, INNER_CELL_HEAD, KEY_LIMIT, PageId, PageKind, blank, cell, cell_count, cell_key, child_at, extra,
-    free_bytes, inner_cell, kind, level, search, set_extra,
-};
-
 use super::{SLOT, Tree, child, damaged, find, has_room, is_leaf};
 use crate::buffer::Writing;
 use crate::error::Error;
+use crate::format::{
+    Change, INNER_CELL_HEAD, KEY_LIMIT, PageId, PageKind, blank, cell, cell_count, cell_key, child_at, extra,
+    free_bytes, inner_cell, kind, level, search, set_extra,
+};
 use crate::pager::Author;
 use crate::space::{GivenPage, Purpose};
 

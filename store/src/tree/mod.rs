@@ -12,13 +12,13 @@ mod relocate;
 mod shrink;
 
 use duralite_format::FormatError;
-use duralite_format::store::{
-    Change, Lsn, ObjectKind, PAGE_HEADER_BYTES, PageId, PageKind, Undo, cell, cell_count, child_at,
-    child_for, free_bytes, kind, level, lsn, search,
-};
 
 use crate::buffer::{Latched, Way, Writing};
 use crate::error::Error;
+use crate::format::{
+    Change, Lsn, ObjectKind, PAGE_HEADER_BYTES, PageId, PageKind, Undo, cell, cell_count, child_at,
+    child_for, free_bytes, kind, level, lsn, search,
+};
 use crate::pager::{Author, Logged, Pager};
 use crate::space::{Purpose, Space};
 

@@ -2,12 +2,11 @@
 
 use std::io::{self, Read};
 
-use duralite_format::store::{
+use crate::error::{Error, VALUE_LIMIT};
+use crate::format::{
     Change, Lsn, PAGE_HEADER_BYTES, PageId, PageKind, Undo, blank, extra, kind, payload, set_extra,
     set_payload,
 };
-
-use crate::error::{Error, VALUE_LIMIT};
 use crate::pager::{Author, Logged, Pager};
 use crate::space::{GivenPage, Purpose, Space};
 

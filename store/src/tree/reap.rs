@@ -3,14 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use duralite_format::store::{
-    Change, PageId, PageKind, Value, blank, cell, cell_count, cell_key, leaf_value, level, set_extra,
-};
-
 use super::shrink::without_child;
 use super::{Tree, child_of, damaged, find, is_leaf};
 use crate::buffer::Writing;
 use crate::error::Error;
+use crate::format::{
+    Change, PageId, PageKind, Value, blank, cell, cell_count, cell_key, leaf_value, level, set_extra,
+};
 use crate::pager::Author;
 
 /// How many maps are latched for the leaves of one object.

@@ -1,12 +1,11 @@
 //! Moving pages of a tree towards the beginning of the file, so that the file's end becomes free.
 
-use duralite_format::store::{
-    Change, PageId, PageKind, blank, cell, cell_count, cell_key, inner_cell, level, set_extra,
-};
-
 use super::{Tree, child_of, damaged, is_leaf, place_for};
 use crate::buffer::Writing;
 use crate::error::Error;
+use crate::format::{
+    Change, PageId, PageKind, blank, cell, cell_count, cell_key, inner_cell, level, set_extra,
+};
 use crate::pager::Author;
 use crate::space::{GivenPage, Purpose};
 

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use duralite_format::store::{
-    Change, PageId, PageKind, blank, cell, cell_count, cell_key, child_at, child_for, level, set_extra,
-};
-
 use super::{Tree, child_of, damaged, is_leaf};
 use crate::buffer::Writing;
 use crate::error::Error;
+use crate::format::{
+    Change, PageId, PageKind, blank, cell, cell_count, cell_key, child_at, child_for, level, set_extra,
+};
 use crate::pager::Author;
 
 impl<'a> Tree<'a> {

@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use duralite_crashmodel::RecordingBlock;
-use duralite_format::store::Lsn;
 use duralite_schedules::rounds;
 
 use super::{SEED, check, run};
+use crate::format::Lsn;
 use crate::log::disk::{DiskLog, Grouping};
 use crate::log::{Log, refuse};
 use crate::sync::SLEEPS_END;

@@ -29,7 +29,8 @@ use std::sync::Arc;
 // `error` derives its messages with this crate.
 use thiserror as _;
 
-use duralite_format::store::{Lsn, Object, ObjectKind};
+// The modules find the formats at the root of this program.
+use duralite_store::format::{self, Lsn, Object, ObjectKind};
 use rustc_hash as _; // used by another test
 
 use log::Log;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use duralite_crashmodel::RecordingNvm;
-use duralite_format::store::Lsn;
 use duralite_schedules::rounds;
 
 use super::{SEED, check, run};
 use crate::error::Error;
+use crate::format::Lsn;
 use crate::log::nv::{Flush, NvLog};
 use crate::log::{Log, refuse};
 

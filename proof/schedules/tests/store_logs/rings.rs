@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use duralite_crashmodel::RecordingNvm;
-use duralite_format::store::Lsn;
 use duralite_schedules::rounds;
 
 use super::{SEED, check, run};
+use crate::format::Lsn;
 use crate::log::rings::RingsLog;
 use crate::log::{Log, refuse};
 

@@ -27,8 +27,9 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use duralite_format::store::Undo;
 use duralite_schedules::rounds;
+// The modules find the formats at the root of this program.
+use duralite_store::format::{self, Undo};
 use range::Edges;
 use steps::{Step, Undoable};
 use sync::{Mutex, MutexGuard};

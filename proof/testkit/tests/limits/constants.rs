@@ -7,12 +7,13 @@ use syn::{BinOp, Expr, Item, Lit};
 use super::files;
 use crate::rooms::root;
 
-const FORMATS: &str = "crates/format/src";
+/// The formats of the logs with what all formats share, and those of the store.
+const FORMATS: [&str; 2] = ["crates/format/src", "store/src/format"];
 
 /// The constants of a format by name: those of the files named after the format, and those of files that
 /// belong to no other format.
 pub fn in_code(format: &str, others: &[&str]) -> BTreeMap<String, String> {
-    let all = files(&[FORMATS], &["rs"]);
+    let all = files(&FORMATS, &["rs"]);
     let (own, rest): (Vec<_>, Vec<_>) = all.iter().partition(|file| file.path.contains(format));
     let shared = rest.iter().filter(|file| !others.iter().any(|other| file.path.contains(other)));
     // The format's own constants come last and win.

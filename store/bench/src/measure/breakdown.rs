@@ -14,17 +14,16 @@ use crate::nv::Setup;
 use crate::workload::{Workload, run};
 
 /// The part that a function belongs to, by a piece of its name. The first match counts.
-const PARTS: [(&str, usize); 16] = [
+const PARTS: [(&str, usize); 15] = [
     ("duralite_store::log", LOG),
     ("as duralite_store::log::Log", LOG),
     ("duralite_medium::", LOG),
     ("SlowBlock", LOG),
     ("xxh3", LOG),
-    ("store::object", LOG),
+    ("format::object", LOG),
     ("duralite_store::locks", LOCKS),
     ("duralite_store::active", LOCKS),
     ("duralite_store::", ROWS),
-    ("duralite_format::store", ROWS),
     ("memcmp", ROWS),
     ("parking_lot", WAITS),
     ("Condvar", WAITS),

@@ -2,8 +2,8 @@
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
+use crate::format::{Lsn, seal_object};
 use crate::sync::Mutex;
-use duralite_format::store::{Lsn, seal_object};
 
 use crate::log::window::Patience;
 

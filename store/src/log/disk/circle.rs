@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use duralite_format::store::{BATCH_HEADER_BYTES, DiskHead, Lsn};
+use crate::format::{BATCH_HEADER_BYTES, DiskHead, Lsn};
 
 /// A batch in the circle, or one that a thread is writing there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,16 +14,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use duralite_format::store::{
-    BATCH_HEADER_BYTES, Batch, DISK_DATA_OFFSET, DISK_SLOT_BYTES, DISK_SLOT_OFFSETS, DiskHead, DiskSlot, Lsn,
-    Object,
-};
 use duralite_medium::block::{AlignedBuf, Block, Durability};
 
 use self::buffer::Buffer;
 use self::circle::{Circle, Placed};
 use super::{Log, LogCounters, Space, Visit};
 use crate::error::Error;
+use crate::format::{
+    BATCH_HEADER_BYTES, Batch, DISK_DATA_OFFSET, DISK_SLOT_BYTES, DISK_SLOT_OFFSETS, DiskHead, DiskSlot, Lsn,
+    Object,
+};
 use crate::poison::Poison;
 
 /// The size at which a batch is closed; the last object may exceed it.

@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use duralite_format::store::{
-    BATCH_HEADER_BYTES, Batch, DISK_DATA_OFFSET, DISK_SLOT_BYTES, DISK_SLOT_OFFSETS, DiskHead, DiskSlot,
-    Object,
-};
 use duralite_medium::block::{AlignedBuf, Block};
 
 use super::circle::{Circle, Placed};
 use super::{DiskLog, Grouping, writing};
 use crate::error::Error;
+use crate::format::{
+    BATCH_HEADER_BYTES, Batch, DISK_DATA_OFFSET, DISK_SLOT_BYTES, DISK_SLOT_OFFSETS, DiskHead, DiskSlot,
+    Object,
+};
 use crate::log::BEYOND;
 use crate::log::damage::{Beyond, Damage, OnDamage, PIECE};
 use crate::poison::Poison;

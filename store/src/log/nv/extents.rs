@@ -4,8 +4,8 @@
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
+use crate::format::{Lsn, NvHead};
 use crate::sync::Mutex;
-use duralite_format::store::{Lsn, NvHead};
 
 use crate::sync::thread_number;
 

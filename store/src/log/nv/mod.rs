@@ -11,10 +11,6 @@ mod pending;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use duralite_format::store::{
-    EPOCH_OFFSET, HEAD_OFFSET, INDEX_OFFSET, Lsn, NvHead, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object,
-    ObjectKind, claim_durable, entry_of, object_of, seal_object,
-};
 use duralite_medium::{LINE_BYTES, Nvm};
 
 use self::extents::Extents;
@@ -24,6 +20,10 @@ use super::window::{Patience, Window};
 use super::{BEYOND, Log, LogCounters, Space, Visit};
 use crate::counter::Counter;
 use crate::error::Error;
+use crate::format::{
+    EPOCH_OFFSET, HEAD_OFFSET, INDEX_OFFSET, Lsn, NvHead, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object,
+    ObjectKind, claim_durable, entry_of, object_of, seal_object,
+};
 use crate::poison::Poison;
 
 /// Bytes of log for each entry of the index.

@@ -1,7 +1,7 @@
 //! Objects that are stored and not yet made persistent.
 
+use crate::format::{Lsn, OBJECT_ALIGNMENT};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use duralite_format::store::{Lsn, OBJECT_ALIGNMENT};
 
 /// How many objects are made persistent with the same two fences.
 pub(super) const BATCH: usize = 64;

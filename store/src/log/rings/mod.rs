@@ -15,10 +15,6 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use crate::sync::Mutex;
-use duralite_format::store::{
-    EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, Object, RINGS_OFFSET, RingsHead, claim_durable,
-    seal_object,
-};
 use duralite_medium::Nvm;
 
 use self::ring::Ring;
@@ -26,6 +22,10 @@ use super::window::{Patience, Window};
 use super::{Log, LogCounters, Space, Visit};
 use crate::counter::Counter;
 use crate::error::Error;
+use crate::format::{
+    EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, Object, RINGS_OFFSET, RingsHead, claim_durable,
+    seal_object,
+};
 use crate::poison::Poison;
 use crate::sync::thread_number;
 

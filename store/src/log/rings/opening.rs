@@ -4,15 +4,15 @@ use crate::sync::atomic::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use duralite_format::store::{
-    EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectKind, RINGS_OFFSET,
-    RingsHead,
-};
 use duralite_medium::Nvm;
 
 use super::ring::{Placed, Ring};
 use super::{RingsLog, most_objects};
 use crate::error::Error;
+use crate::format::{
+    EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectKind, RINGS_OFFSET,
+    RingsHead,
+};
 use crate::log::BEYOND;
 use crate::log::damage::{Beyond, Damage, OnDamage, look_beyond};
 use crate::log::window::Window;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use duralite_format::store::Lsn;
+use crate::format::Lsn;
 
 /// An object in a ring.
 #[derive(Clone, Copy, Debug)]

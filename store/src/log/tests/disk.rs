@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
 use duralite_crashmodel::RecordingBlock;
-use duralite_format::store::{Batch, DISK_DATA_OFFSET, DISK_SLOT_OFFSETS, Object, ObjectKind};
 
 use crate::error::Error;
+use crate::format::{Batch, DISK_DATA_OFFSET, DISK_SLOT_OFFSETS, Object, ObjectKind};
 use crate::log::disk::{DiskLog, Grouping};
 use crate::log::{Log, refuse};
 

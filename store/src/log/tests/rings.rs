@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
 use duralite_crashmodel::RecordingNvm;
-use duralite_format::store::{HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, Object, ObjectKind, RINGS_OFFSET};
 
 use crate::error::Error;
+use crate::format::{HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, Object, ObjectKind, RINGS_OFFSET};
 use crate::log::rings::RingsLog;
 use crate::log::{Log, refuse};
 

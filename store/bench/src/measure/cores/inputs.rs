@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use duralite_format::store::BATCH_HEADER_BYTES;
 use duralite_store::Scheme;
+use duralite_store::format::BATCH_HEADER_BYTES;
 use rustix::time::ClockId;
 
 use super::pieces::{LogPieces, Parts, cpu_ns, log_pieces, seal};

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::Result;
-use duralite_format::store::{Object, ObjectKind, seal_object};
 use duralite_store::Scheme;
+use duralite_store::format::{Object, ObjectKind, seal_object};
 use parking_lot::{Condvar, Mutex};
 use rustix::time::{ClockId, clock_gettime};
 

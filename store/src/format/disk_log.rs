@@ -2,8 +2,8 @@
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
-use crate::FormatError;
-use crate::bytes::{array, put, u32_le, u64_le};
+use duralite_format::FormatError;
+use duralite_format::bytes::{array, put, u32_le, u64_le};
 
 const DISK_MAGIC: [u8; 8] = *b"DURALDSO";
 const DISK_VERSION: u32 = 1;

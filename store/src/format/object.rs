@@ -2,9 +2,10 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use duralite_format::FormatError;
+use duralite_format::bytes::{array, put, u32_le, u64_le};
+
 use super::{Change, Lsn, PageId, TxId};
-use crate::FormatError;
-use crate::bytes::{array, put, u32_le, u64_le};
 
 /// Bytes that an object begins with.
 pub const OBJECT_HEADER_BYTES: usize = 48;

@@ -3,12 +3,13 @@
 //! A page that passed its checksum is well formed, but the code here does not rely on that: it checks every offset in a
 //! slot before it uses it.
 
+use duralite_format::FormatError;
+use duralite_format::bytes::{array, put, u16_le, u32_le, u64_le};
+
 use super::PageId;
 use super::page::{
     self, PAGE_HEADER_BYTES, PageKind, count, dead, extra, heap, kind, set_count, set_dead, set_heap,
 };
-use crate::FormatError;
-use crate::bytes::{array, put, u16_le, u32_le, u64_le};
 
 /// Longest key in bytes.
 pub const KEY_LIMIT: usize = 1024;

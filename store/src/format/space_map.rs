@@ -1,7 +1,8 @@
 //! Space maps: pages with one bit for each page that they cover.
 
+use duralite_format::FormatError;
+
 use super::page::PAGE_HEADER_BYTES;
-use crate::FormatError;
 
 /// How many pages a map of this size covers. The map itself is the first of them.
 #[must_use]

@@ -2,9 +2,10 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use duralite_format::FormatError;
+use duralite_format::bytes::{put, u16_le, u32_le, u64_le};
+
 use super::{Lsn, PageId};
-use crate::FormatError;
-use crate::bytes::{put, u16_le, u32_le, u64_le};
 
 /// Bytes of the smallest page.
 pub const SMALLEST_PAGE: usize = 4096;

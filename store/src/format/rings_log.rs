@@ -2,8 +2,8 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::FormatError;
-use crate::bytes::{array, put, u32_le, u64_le};
+use duralite_format::FormatError;
+use duralite_format::bytes::{array, put, u32_le, u64_le};
 
 const RINGS_MAGIC: [u8; 8] = *b"DURALRGS";
 const RINGS_VERSION: u32 = 1;

@@ -2,10 +2,11 @@
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
+use duralite_format::FormatError;
+use duralite_format::bytes::{array, put, u32_le, u64_le};
+
 use super::page::{LARGEST_PAGE, SMALLEST_PAGE};
 use super::{PageId, TxId};
-use crate::FormatError;
-use crate::bytes::{array, put, u32_le, u64_le};
 
 const STORE_MAGIC: [u8; 8] = *b"DURALSTO";
 /// Version 1 had no objects that move steps forward; version 2 had no bulk loads.

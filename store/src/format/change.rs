@@ -1,9 +1,10 @@
 //! Changes of pages, as log objects hold them.
 
+use duralite_format::FormatError;
+use duralite_format::bytes::{array, put};
+
 use super::page::{KIND_AT, PAGE_HEADER_BYTES, PageKind, heap, kind};
 use super::{PageId, space_map, tree_page};
-use crate::FormatError;
-use crate::bytes::{array, put};
 
 const DAMAGED: FormatError = FormatError::Damaged { what: "a change in the log" };
 const SHORT: FormatError = FormatError::Short { what: "a change in the log" };
