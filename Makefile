@@ -38,7 +38,7 @@ bench: ## the measurements into docs/benchmarks.md, docs/bench/*.csv and *.svg
 	@scripts/setup bench
 	@scripts/bench
 
-storebench: ## the store's measurements, beside other stores, into docs/store-benchmarks.md and docs/bench/store_*.csv
+storebench: ## the store's measurements, beside other stores, into docs/store/benchmarks.md and docs/store/bench/*.csv
 	@scripts/setup bench
 	@scripts/storebench
 

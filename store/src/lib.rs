@@ -29,13 +29,13 @@
 //! - After a failure the store may not know what is durable. It then stops ([`Error::Poisoned`]). Opening it again
 //!   recovers it.
 //!
-//! `docs/invariants.md` lists the numbered invariants, and `docs/format/store.md` describes the bytes.
+//! `docs/invariants.md` lists the numbered invariants, and `docs/store/format.md` describes the bytes.
 
 #![forbid(unsafe_code)]
 
 /// The beginners' guide, whose code blocks run as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/store-guide.md")]
+#[doc = include_str!("../../docs/store/guide.md")]
 struct Guide;
 
 mod active;

@@ -20,8 +20,7 @@ const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::FlushOnCommit, Scheme::Distr
 
 fn path(version: u32, scheme: Scheme) -> PathBuf {
     let name = if scheme == Scheme::Auto { "disk" } else { scheme.as_str() };
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join(format!("../testdata/format/store-v{version}-{name}.pieces"))
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("testdata/v{version}-{name}.pieces"))
 }
 
 fn small(scheme: Scheme) -> Options {

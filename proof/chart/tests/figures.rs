@@ -6,7 +6,11 @@ use std::path::{Path, PathBuf};
 
 use duralite_chart::{draw_known_in, draw_table, is_known};
 
-const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bench");
+/// Where the tables and pictures of the documents are. The document is beside the directory.
+const KEPT: [&str; 2] = [
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bench"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/store/bench"),
+];
 
 fn pictures() -> (tempfile::TempDir, Vec<PathBuf>) {
     let dir = tempfile::tempdir().expect("a directory");
@@ -18,7 +22,8 @@ fn pictures() -> (tempfile::TempDir, Vec<PathBuf>) {
 }
 
 fn kept_tables() -> Vec<PathBuf> {
-    let files = std::fs::read_dir(KEPT).expect("docs/bench").map(|entry| entry.expect("a file").path());
+    let entries = KEPT.iter().flat_map(|dir| std::fs::read_dir(dir).expect("a directory of tables"));
+    let files = entries.map(|entry| entry.expect("a file").path());
     files.filter(|path| path.extension().is_some_and(|ending| ending == "csv")).collect()
 }
 
@@ -50,8 +55,7 @@ fn every_table_of_a_papers_figure_is_drawn_and_with_all_its_lines() {
 /// The documents contain the same tables, and show each picture below its table.
 #[test]
 fn the_documents_show_the_kept_tables_and_pictures() {
-    let documents =
-        ["benchmarks.md", "store-benchmarks.md"].map(|name| read(&Path::new(KEPT).join("..").join(name)));
+    let documents = KEPT.map(|dir| read(&Path::new(dir).join("../benchmarks.md")));
     for table in kept_tables() {
         let name = table.file_stem().expect("a name").to_string_lossy();
         let mut rows: Vec<String> = Vec::new();
@@ -78,10 +82,11 @@ fn the_documents_show_the_kept_tables_and_pictures() {
 #[test]
 fn the_pictures_in_the_documentation_are_those_of_their_tables() {
     let (_dir, drawn) = pictures();
+    let tables = kept_tables();
     for path in drawn {
-        let name = path.file_name().expect("a name");
-        let kept = read(&Path::new(KEPT).join(name));
-        assert!(read(&path) == kept, "draw it again: duralite chart docs/bench ({})", name.display());
+        let table = tables.iter().find(|table| table.file_stem() == path.file_stem()).expect("its table");
+        let kept = table.with_extension("svg");
+        assert!(read(&path) == read(&kept), "draw it again: duralite chart ({})", kept.display());
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use duralite_chart::{draw_known, draw_table, png_beside};
 use resvg::tiny_skia::Pixmap;
 
-const KEPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bench");
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
 
 fn decoded(path: &Path) -> Pixmap {
     Pixmap::decode_png(&std::fs::read(path).expect("a picture")).expect("a PNG")
@@ -35,12 +35,14 @@ fn without_text(svg: &str, begin: usize) -> String {
 #[test]
 fn a_known_table_has_a_png_of_its_svgs_proportions_and_the_same_one_each_time() {
     let dir = tempfile::tempdir().expect("a directory");
-    for name in ["figure7", "store_figure15", "everyday_sizes"] {
-        let source = dir.path().join(name).with_extension("csv");
-        std::fs::copy(Path::new(KEPT).join(name).with_extension("csv"), &source).expect("copy");
+    for kept in ["bench/figure7", "store/bench/store_figure15", "bench/everyday_sizes"] {
+        let kept = Path::new(DOCS).join(kept).with_extension("csv");
+        let name = kept.file_stem().expect("a name").to_string_lossy();
+        let source = dir.path().join(&*name).with_extension("csv");
+        std::fs::copy(&kept, &source).expect("copy");
         let svg = draw_known(&source).expect("a picture").expect("a known table");
         let png = png_beside(&svg).expect("a picture");
-        assert_eq!(png, dir.path().join(name).with_extension("png"));
+        assert_eq!(png, dir.path().join(&*name).with_extension("png"));
         let (text, picture) = (std::fs::read_to_string(&svg).expect("the SVG"), decoded(&png));
         assert_eq!(picture.width(), 2 * pixels(&text, "width"), "{name}");
         assert_eq!(picture.height(), 2 * pixels(&text, "height"), "{name}");

@@ -169,9 +169,14 @@ fn the_page_on_compatibility_is_true() {
     for name in &named {
         assert!(root().join(name).exists(), "{name}");
     }
-    for entry in std::fs::read_dir(root().join("testdata/format")).unwrap() {
-        let name = format!("testdata/format/{}", entry.unwrap().file_name().display());
-        assert!(name.ends_with("README.md") || named.contains(name.as_str()), "{name} is not on the page");
+    for dir in ["testdata/format", "store/testdata"] {
+        for entry in std::fs::read_dir(root().join(dir)).unwrap() {
+            let name = format!("{dir}/{}", entry.unwrap().file_name().display());
+            assert!(
+                name.ends_with("README.md") || named.contains(name.as_str()),
+                "{name} is not on the page"
+            );
+        }
     }
     let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| [")).collect();
     assert_eq!(rows.len(), 5, "a row for each format with a version");

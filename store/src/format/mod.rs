@@ -1,6 +1,6 @@
 //! Byte layouts of the transactional store: pages, log objects, and the heads of its files.
 //!
-//! `docs/format/store.md` is the specification. A log object changes a page by a [`Change`]. Pages change only by
+//! `docs/store/format.md` is the specification. A log object changes a page by a [`Change`]. Pages change only by
 //! [`Change::apply`], both when a transaction runs and when recovery redoes the change.
 
 mod change;

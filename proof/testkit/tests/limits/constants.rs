@@ -81,9 +81,8 @@ fn number_of(expression: &Expr, all: &BTreeMap<String, Expr>) -> Option<u128> {
 }
 
 /// The rows `| NAME | value |` of a format document whose names are those of constants.
-pub fn in_document(name: &str) -> BTreeMap<String, String> {
-    let path = root().join("docs/format").join(format!("{name}.md"));
-    let text = std::fs::read_to_string(path).unwrap();
+pub fn in_document(page: &str) -> BTreeMap<String, String> {
+    let text = std::fs::read_to_string(root().join(page)).unwrap();
     let is_constant =
         |name: &str| name.len() > 1 && name.chars().all(|c| matches!(c, 'A'..='Z' | '0'..='9' | '_'));
     text.lines()
