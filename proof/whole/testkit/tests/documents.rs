@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const FRONT_PAGE: usize = 100;
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
 }
 
 /// The files below these directories that have one of these extensions.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 const ROOMS: [&str; 3] = ["crates", "store", "proof"];
 
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
 }
 
 /// The directory of each crate, as a path in the repository, in order.

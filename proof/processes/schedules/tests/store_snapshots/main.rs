@@ -6,21 +6,21 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 #[allow(dead_code, unused_imports)]
-#[path = "../../../../store/src/locks/mod.rs"]
+#[path = "../../../../../store/src/locks/mod.rs"]
 mod locks;
-#[path = "../../../../store/src/noting.rs"]
+#[path = "../../../../../store/src/noting.rs"]
 mod noting;
 #[allow(dead_code)]
-#[path = "../../../../store/src/range.rs"]
+#[path = "../../../../../store/src/range.rs"]
 mod range;
 #[allow(dead_code)]
-#[path = "../../../../store/src/steps.rs"]
+#[path = "../../../../../store/src/steps.rs"]
 mod steps;
 #[allow(dead_code)]
 #[path = "../store_locks/sync.rs"]
 mod sync;
 #[allow(dead_code)]
-#[path = "../../../../store/src/versions/mod.rs"]
+#[path = "../../../../../store/src/versions/mod.rs"]
 mod versions;
 
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 #[allow(dead_code, unused_imports)]
-#[path = "../../../../store/src/locks/mod.rs"]
+#[path = "../../../../../store/src/locks/mod.rs"]
 mod locks;
 #[allow(dead_code)]
 mod sync;

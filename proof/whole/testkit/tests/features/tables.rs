@@ -317,7 +317,7 @@ fn the_tables_are_read_only_and_not_for_views() {
 
 #[test]
 fn every_name_is_in_the_documents() {
-    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
+    let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs");
     let page = |name: &str| std::fs::read_to_string(docs.join(name)).unwrap();
     let pages = [page("status.md"), page("settings.md")];
     for engine in Engine::all() {

@@ -223,7 +223,7 @@ pub fn register() {
         top.szOsFile += size_of::<Head>() as c_int;
         (top.zName, top.pNext) = (c"top".as_ptr(), ptr::null_mut());
         top.xOpen = Some(open::<true>);
-        // Duralite's queue for WRITE is not in effect: here a sleep is a step. `proof/schedules` explores the queue.
+        // Duralite's queue for WRITE is not in effect: here a sleep is a step. `proof/processes/schedules` explores the queue.
         top.xSleep = Some(sleep);
         assert_eq!(sqlite3_vfs_register(Box::into_raw(Box::new(top)), 0), SQLITE_OK);
     }

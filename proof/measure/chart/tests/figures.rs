@@ -8,8 +8,8 @@ use duralite_chart::{draw_known_in, draw_table, is_known};
 
 /// Where the tables and pictures of the documents are. The document is beside the directory.
 const KEPT: [&str; 2] = [
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/bench"),
-    concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/store/bench"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/bench"),
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/store/bench"),
 ];
 
 fn pictures() -> (tempfile::TempDir, Vec<PathBuf>) {

@@ -5,16 +5,16 @@
 //! thread reuses discarded log space too early.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
-#[path = "../../../../store/src/counter.rs"]
+#[path = "../../../../../store/src/counter.rs"]
 mod counter;
 #[allow(dead_code)]
-#[path = "../../../../store/src/error.rs"]
+#[path = "../../../../../store/src/error.rs"]
 mod error;
 #[allow(dead_code, unused_imports)]
-#[path = "../../../../store/src/log/mod.rs"]
+#[path = "../../../../../store/src/log/mod.rs"]
 mod log;
 #[allow(dead_code)]
-#[path = "../../../../store/src/poison.rs"]
+#[path = "../../../../../store/src/poison.rs"]
 mod poison;
 #[allow(dead_code)]
 #[path = "../store_locks/sync.rs"]

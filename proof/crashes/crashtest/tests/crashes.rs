@@ -13,7 +13,7 @@ use duralite_crashtest::{
 };
 
 /// Where failing states are kept.
-const KEEP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../out/crashtest");
+const KEEP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../out/crashtest");
 
 fn seed() -> u64 {
     std::env::var("DURALITE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)

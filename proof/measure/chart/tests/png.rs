@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use duralite_chart::{draw_known, draw_table, png_beside};
 use resvg::tiny_skia::Pixmap;
 
-const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs");
 
 fn decoded(path: &Path) -> Pixmap {
     Pixmap::decode_png(&std::fs::read(path).expect("a picture")).expect("a PNG")
