@@ -18,7 +18,6 @@ build: ## build libduralite.so, its preload library and the duralite command int
 # Optimised as a whole, a program takes longer to build than to show. `make test` builds with the same flags.
 demo: export CARGO_PROFILE_RELEASE_LTO = off
 demo: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 16
-demo: export CARGO_PROFILE_RELEASE_DEBUG = none
 demo: ## the main job on real input, with a kill -9 in the middle; table and out/demo.svg
 	@scripts/setup demo
 	cargo build --release -p duralite -p duralite-cli

@@ -1,7 +1,7 @@
 //! Which committed frames may be written again: only those of a transaction whose process died before it acknowledged
 //! the commit (invariant 15).
 
-#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
 use crate::common;
 
@@ -59,4 +59,31 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
     }
     model.commit(third);
     assert_eq!(contents(&mut stream), model.committed);
+}
+
+/// A write that only finds another process's transaction seals nothing. If its connection took that transaction for its
+/// own, it would acknowledge one that SQLite has not published.
+#[test]
+fn inv15_a_transaction_is_handed_to_the_writer_that_sealed_it_alone() {
+    let options = NvwalOptions::default();
+    let medium = Arc::new(fresh_medium(&options, 4096));
+    let mut first = open(medium.clone(), &options).expect("open");
+    let mut second = open(medium, &options).expect("open again");
+    let (mut rng, mut model) = (Rng(16), Model::new(4096, 6));
+    let (at, header) = model.restart();
+    assert!(first.write(&NoDatabase, at, &header).expect("header").is_none());
+    let transaction = model.transaction(&mut rng, false);
+    let mut handed = Vec::new();
+    for (at, bytes) in &transaction.writes {
+        handed.extend(first.write(&NoDatabase, *at, bytes).expect("write"));
+    }
+    model.commit(transaction);
+    let [sealed] = &handed[..] else { panic!("{handed:?}") };
+    assert_eq!(sealed.commit, (first.engine().version() >> 32) << 32 | model.frames());
+    assert_eq!(u64::from(sealed.frames), model.frames());
+
+    let before = second.engine().version();
+    let (at, head) = &model.transaction(&mut rng, false).writes[0];
+    assert!(second.write(&NoDatabase, *at, head).expect("a frame's header").is_none());
+    assert_ne!(second.engine().version(), before, "the write has found the transaction");
 }

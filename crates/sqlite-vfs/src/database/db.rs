@@ -433,6 +433,8 @@ impl Db {
         let previous = std::mem::take(&mut *self.state());
         self.has_home.store(false, Ordering::Relaxed);
         self.kept.store(false, Ordering::Relaxed);
+        // A ticket of this log is none of the next one's.
+        *locked(&self.sealed) = None;
         let Some(used) = &previous.attached else { return };
         used.flush_group();
         let nameless = if self.has_no_name() { used.log().path_now().ok().flatten() } else { None };
@@ -511,18 +513,21 @@ impl Db {
             attachment.look_for_log(now_ns, || self.has_no_name());
         }
         let mut log = attachment.log_for_write(data.len())?;
+        let before = log.version();
         let written = log.write(&self.base, offset, data).inspect_err(|error| {
             if error.kind() == ErrorKind::Full {
                 attachment.room().refused();
             }
         });
         let Some(sealed) = written? else {
-            if offset == 0 {
-                // The log has started over.
+            if log.version() != before {
+                // The log has started over, or other processes have committed. That is no commit of this
+                // connection, and a transaction whose commit SQLite has given up is never waited for.
                 let (frames, (fill, is_short)) = (log.frames(), log.fill());
                 drop(log);
                 attachment.room().seen(fill, is_short);
                 attachment.committed(frames, true);
+                *locked(&self.sealed) = None;
             }
             return Ok(());
         };

@@ -434,25 +434,23 @@ impl<E: Engine + ?Sized> WalStream<E> {
         }
         self.pieces.bytes.extend_from_slice(data);
         let (frame, start) = locate(header, self.pieces.start);
+        let mut sealed = None;
         if start == 0 && self.pieces.bytes.len() >= FRAME_HEADER_BYTES {
             let rest = self.pieces.bytes.split_off(FRAME_HEADER_BYTES);
             let head = std::mem::replace(&mut self.pieces.bytes, rest);
             self.pieces.start += FRAME_HEADER_BYTES as u64;
-            let sealed = self.write_frame_header(file, frame, &head)?;
-            if sealed.is_some() {
-                return Ok(sealed);
-            }
+            sealed = self.write_frame_header(file, frame, &head)?;
         }
         let (_, start) = locate(header, self.pieces.start);
         let page_bytes = header.page_bytes as usize;
         if start < FRAME_HEADER_BYTES || self.pieces.bytes.len() < page_bytes {
-            return Ok(None);
+            return Ok(sealed);
         }
         if self.pieces.bytes.len() > page_bytes {
             return Err(LogError::Unexpected("a write across frames"));
         }
         let page = std::mem::take(&mut self.pieces.bytes);
-        self.write_page(file, frame, &page)
+        Ok(self.write_page(file, frame, &page)?.or(sealed))
     }
 
     /// Fills `buf` with the bytes of frame `number` from byte `within` on. Returns how many bytes it copied.
