@@ -39,7 +39,7 @@ impl Pool {
                 return Ok(());
             }
             // In the order of the file.
-            old.sort_unstable_by_key(|frame| frame.id.load(Ordering::Relaxed));
+            old.sort_by_cached_key(|frame| frame.id.load(Ordering::Relaxed));
             let mut written = 0;
             for batch in old.chunks(DOUBLE_WRITE_PAGES) {
                 written += self.write_home(batch.iter().copied(), LATCH_PATIENCE)?;

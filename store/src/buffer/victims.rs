@@ -151,7 +151,8 @@ impl Pool {
             }
             chosen
         };
-        chosen.sort_unstable_by_key(|at| {
+        // The keys are read once: other threads change them, and an order that changes while it sorts may panic.
+        chosen.sort_by_cached_key(|at| {
             (self.frame(*at).is_dirty(), self.frame(*at).id.load(Ordering::Relaxed))
         });
         let mut ready = 0;
