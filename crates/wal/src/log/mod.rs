@@ -49,16 +49,13 @@ pub struct Log {
     unsynced: Option<String>,
     /// Set for a user who may only read the log.
     outside: Option<Arc<Outside>>,
-    pub(crate) on_close: OnClose,
+    on_close: OnClose,
     /// Why this process acknowledges no more commits (invariant 9).
     poisoned: Option<String>,
     /// Whether an operation is running. An operation that panicked never ends: its callers catch the panic, and the state that it left is
     /// in doubt.
     unfinished: bool,
 }
-
-/// A lock: while it is held, no other process attaches the log.
-pub(crate) struct Attaching(#[expect(dead_code, reason = "closing it is what it is for")] Option<OwnFile>);
 
 impl Log {
     /// Makes a log for the database in `file`. The log and its directory entry are durable on return, unless [`Log::is_provisional`].
@@ -73,36 +70,13 @@ impl Log {
         page_bytes: u32,
     ) -> Result<Self, LogError> {
         let open = placement::create(file, placement, options, db, page_bytes)?;
-        Ok(Self { on_close: options.on_close, ..Self::over(open, file)? })
-    }
-
-    /// Attaches the log that a guarded database names, and recovers it if no other process uses it. Waits for other processes as long as
-    /// `pause` permits.
-    ///
-    /// # Errors
-    /// `Missing`, `Foreign`, `Owner`, `Format`, `Corrupt`, `Io`; nothing is changed then. `Busy` when `pause` permits no more waiting.
-    pub fn attach(
-        file: &dyn DatabaseFile,
-        placement: &LogPlacement,
-        options: &EngineOptions,
-        db: &DatabaseIdentity,
-        id: LogId,
-        pause: Pause<'_>,
-    ) -> Result<Self, LogError> {
-        let open = placement::attach(file, placement, options, db, id, false, pause)?;
-        Ok(Self { on_close: options.on_close, ..Self::over(open, file)? })
-    }
-
-    pub(crate) fn over(open: OpenLog, file: &dyn DatabaseFile) -> Result<Self, LogError> {
-        let (mut log, recovered) = Self::unchecked(open);
-        if let Some(_others_wait) = recovered {
-            log.check_recovered(file)?;
-        }
+        // It is new: there is nothing to recover.
+        let (log, _) = Self::over(open, options.on_close);
         Ok(log)
     }
 
-    /// The log as it was found. If no other process uses it, also the lock that makes other processes wait that attach it meanwhile.
-    pub(crate) fn unchecked(open: OpenLog) -> (Self, Option<Attaching>) {
+    /// A log that was opened and is not recovered yet, and the lock that keeps other processes from attaching it.
+    pub(crate) fn over(open: OpenLog, on_close: OnClose) -> (Self, Option<OwnFile>) {
         let recorder = open.recorder().map(Arc::new);
         let OpenLog {
             kind,
@@ -115,11 +89,10 @@ impl Log {
             is_provisional,
             unsynced,
             outside,
-            alone,
+            alone: _,
             is_of_another_boot: _,
             attaching,
         } = open;
-        let (on_close, poisoned, unfinished) = (OnClose::default(), None, false);
         let pins = Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, PINS_OFFSET);
         let log = Self {
             kind,
@@ -135,10 +108,10 @@ impl Log {
             unsynced,
             outside,
             on_close,
-            poisoned,
-            unfinished,
+            poisoned: None,
+            unfinished: false,
         };
-        (log, alone.then_some(Attaching(attaching)))
+        (log, attaching)
     }
 
     /// Checks that SQLite's recovery will accept every recovered frame. SQLite then applies all of them, and no transaction may replace any

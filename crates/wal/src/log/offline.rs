@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use duralite_format::LogId;
 use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES};
+use duralite_medium::process::OwnFile;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::engine::descriptor::LogPlacement;
 use crate::engine::home::{DatabaseAt, DatabaseFile, Header, Homed, OpenDatabase};
 use crate::engine::rollback::play_back;
-use crate::log::recover::{inspect_file, is_provisional, write_home};
+use crate::log::recover::{WriteHome, inspect_file, is_provisional, recovered, write_home};
 use crate::placement::{self, OpenLog, Pause, pause};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, Log, LogError};
 
@@ -103,26 +104,13 @@ pub fn checkpoint_into(
         lift_guard(file, database)?;
         return Ok(Checkpointed { pages: 0, db_pages: 0, kept: None });
     };
-    let busy =
-        || LogError::Busy { path: database.clone(), what: "a process has the database open; close it first" };
-    if !open.alone {
-        return Err(busy());
-    }
-    let lock = open.file.try_clone().map_err(|error| LogError::io("lock", database, &error))?;
-    lock.try_lock().map_err(|_| busy())?;
+    let _lock = lock_alone(&open, database)?;
     let own = placement::is_own(&open, db)?;
-    let mut log = Log::over(open, file)?;
-    let journal = log.rollback_journal();
-    if !own && afterwards == Afterwards::Keep {
-        // A home that shares the file holds no pages of its own. A journal that is played back into the copy would be
-        // lost to its own database.
-        let holds_pages = log.home().is_some_and(|home| home.header() != Header::Shared);
-        let has_journal = journal.as_ref().map_or(Ok(None), |journal| journal.size())?.is_some();
-        if holds_pages || has_journal {
-            return Err(LogError::NotToAdopt { log: log.path().to_path_buf(), database: database.clone() });
-        }
+    let mut log = recovered(open, file, WriteHome::NotAllowed, &options, database)?;
+    if !own && afterwards == Afterwards::Keep && loses_by_checkpoint(&log)? {
+        return Err(LogError::NotToAdopt { log: log.path().to_path_buf(), database: database.clone() });
     }
-    let played = match journal {
+    let played = match log.rollback_journal() {
         Some(journal) => play_back(&*journal, &Homed::new(file, log.home()), log.id())?.pages,
         None => 0,
     };
@@ -196,6 +184,29 @@ fn or_nothing(
     }
 }
 
+/// Keeps other processes from using a log that was opened, and that none of them uses.
+fn lock_alone(open: &OpenLog, database: &Path) -> Result<OwnFile, LogError> {
+    if !open.alone {
+        return Err(busy(database));
+    }
+    let lock = open.file.try_clone().map_err(|error| LogError::io("lock", database, &error))?;
+    lock.try_lock().map_err(|_| busy(database))?;
+    Ok(lock)
+}
+
+fn busy(database: &Path) -> LogError {
+    LogError::Busy { path: database.to_path_buf(), what: "a process has the database open; close it first" }
+}
+
+/// Whether a log that is kept for its own database would lack something of that database, if it were put home into a
+/// copy. A home that shares the file holds no pages of its own. A journal that is played back into the copy would be
+/// lost to its own database.
+fn loses_by_checkpoint(log: &Log) -> Result<bool, LogError> {
+    let holds_pages = log.home().is_some_and(|home| home.header() != Header::Shared);
+    let has_journal = log.rollback_journal().map_or(Ok(None), |journal| journal.size())?.is_some();
+    Ok(holds_pages || has_journal)
+}
+
 /// Opens a database that no other process has open, and excludes others by a lock on the whole file, including the
 /// bytes that SQLite locks.
 fn open_alone(database: &Path) -> Result<OpenDatabase, LogError> {
@@ -203,10 +214,7 @@ fn open_alone(database: &Path) -> Result<OpenDatabase, LogError> {
     let file = file.map_err(|error| LogError::io("open", database, &error))?;
     match rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(OpenDatabase::new(file, database)),
-        Err(Errno::AGAIN | Errno::ACCESS) => {
-            let what = "a process has the database open; close it first";
-            Err(LogError::Busy { path: database.to_path_buf(), what })
-        }
+        Err(Errno::AGAIN | Errno::ACCESS) => Err(busy(database)),
         Err(errno) => Err(LogError::io("lock", database, &errno.into())),
     }
 }

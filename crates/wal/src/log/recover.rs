@@ -1,4 +1,4 @@
-//! Recovery of a log that no process uses, by a process that may write the database.
+//! Recovery of a log that a process has attached: [`who_recovers`] decides, [`recovered`] does it.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -10,13 +10,88 @@ use duralite_format::{LogId, guard};
 use crate::engine::descriptor::LogPlacement;
 use crate::engine::home::{DatabaseFile, Header, Homed};
 use crate::engine::settings::OnClose;
-use crate::placement::Pause;
-use crate::{DatabaseIdentity, EngineOptions, Log, LogError, placement};
+use crate::placement::{self, OpenLog, Pause};
+use crate::{DatabaseIdentity, EngineOptions, Log, LogError};
 
 /// SQLite itself recovers a log of at most this many frames that its last user kept: this needs no flush, and takes
 /// less time than one. (SQLite reads such a log frame by frame, and for each frame the engine reads the records that
 /// make up the page.)
 const KEPT_FRAMES: u32 = 16;
+
+/// Who recovers a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Recovers {
+    /// Nobody: other processes use the log, or it holds no commits.
+    Nobody,
+    /// SQLite. It reads every frame, and this process has checked before that SQLite will accept all of them.
+    Sqlite,
+    /// This process. It writes the newest image of each page home, and empties the log.
+    ThisProcess,
+}
+
+/// Whether the pages may be written home, into the database file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WriteHome {
+    Allowed,
+    NotAllowed,
+}
+
+/// Decides who recovers a log that was just opened. This is the table of "Recovery" in the README of this crate.
+fn who_recovers(open: &OpenLog, may: WriteHome, on_close: OnClose) -> Recovers {
+    let frames = open.engine.committed();
+    let has_more = open.engine.home().is_some() || open.engine.rollback_journal().is_some();
+    let is_kept = on_close == OnClose::Keep && frames <= KEPT_FRAMES;
+    if !open.alone || frames == 0 {
+        Recovers::Nobody
+    } else if may == WriteHome::NotAllowed || has_more || is_kept {
+        Recovers::Sqlite
+    } else {
+        Recovers::ThisProcess
+    }
+}
+
+/// The log that was just opened, recovered or ready for SQLite to recover it. Other processes that attach the log wait
+/// meanwhile.
+///
+/// # Errors
+/// `Corrupt` where SQLite would not accept every frame; the errors of starting the log over.
+pub(crate) fn recovered(
+    open: OpenLog,
+    file: &dyn DatabaseFile,
+    may: WriteHome,
+    options: &EngineOptions,
+    database: &Path,
+) -> Result<Log, LogError> {
+    let recovers = who_recovers(&open, may, options.on_close);
+    let (mut log, _others_wait) = Log::over(open, options.on_close);
+    match recovers {
+        Recovers::Nobody => {}
+        Recovers::ThisProcess if put_home(&mut log, file, database) => log.truncate(file, 0)?,
+        // SQLite also recovers what could not be written home.
+        Recovers::ThisProcess | Recovers::Sqlite => log.check_recovered(file)?,
+    }
+    Ok(log)
+}
+
+impl Log {
+    /// Attaches the log that a guarded database names. If no other process uses the log, SQLite recovers it. Waits for
+    /// other processes as long as `pause` permits.
+    ///
+    /// # Errors
+    /// `Missing`, `Foreign`, `Owner`, `Format`, `Corrupt`, `Io`; nothing is changed then. `Busy` when `pause` permits
+    /// no more waiting.
+    pub fn attach(
+        file: &dyn DatabaseFile,
+        placement: &LogPlacement,
+        options: &EngineOptions,
+        db: &DatabaseIdentity,
+        id: LogId,
+        pause: Pause<'_>,
+    ) -> Result<Self, LogError> {
+        let open = placement::attach(file, placement, options, db, id, false, pause)?;
+        recovered(open, file, WriteHome::NotAllowed, options, &db.path)
+    }
+}
 
 /// Attaches the log that a guarded database names, as [`Log::attach`]. If no other process uses the log, recovery
 /// writes the newest image of each page to the database file, syncs the file, and empties the log. SQLite then finds no
@@ -49,25 +124,14 @@ pub fn recover(
         // the log.
         placement::collect_leftovers(file, placement, db);
     }
-    let (mut log, recovered) = Log::unchecked(open);
-    if let Some(_others_wait) = recovered {
-        let is_all = log.frames() > 0 && log.home().is_none() && log.rollback_journal().is_none();
-        let goes_on = log.frames() <= KEPT_FRAMES && options.on_close == OnClose::Keep;
-        if is_all && !goes_on && put_home(&mut log, file, db) {
-            log.truncate(file, 0)?;
-        } else {
-            log.check_recovered(file)?;
-        }
-    }
-    log.on_close = options.on_close;
-    Ok(log)
+    recovered(open, file, WriteHome::Allowed, options, &db.path)
 }
 
 /// Writes everything in the log to the file. Returns whether that succeeded. If not, the file takes no more space than
 /// before: on a full disk, opening the database may need that space for something else.
-fn put_home(log: &mut Log, file: &dyn DatabaseFile, db: &DatabaseIdentity) -> bool {
+fn put_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path) -> bool {
     let Ok(size) = file.size() else { return false };
-    let is_home = write_home(log, file, &db.path).is_ok();
+    let is_home = write_home(log, file, database).is_ok();
     if !is_home && file.size().is_ok_and(|now| now > size) {
         // If the truncation fails, the file is only longer than it needs to be. A journaling file system reuses the
         // space only once the truncation is in its journal: hence the sync.
