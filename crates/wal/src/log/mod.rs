@@ -57,6 +57,7 @@ pub struct Log {
     unfinished: bool,
 }
 
+/// What the log is, and where.
 impl Log {
     /// Makes a log for the database in `file`. The log and its directory entry are durable on return, unless [`Log::is_provisional`].
     ///
@@ -114,22 +115,6 @@ impl Log {
         (log, attaching)
     }
 
-    /// Checks that SQLite's recovery will accept every recovered frame. SQLite then applies all of them, and no transaction may replace any
-    /// of them.
-    ///
-    /// # Errors
-    /// `Corrupt`.
-    pub(crate) fn check_recovered(&mut self, file: &dyn DatabaseFile) -> Result<(), LogError> {
-        if let Some(frame) = find_checksum_mismatch(self.stream.engine_mut(), file)? {
-            let what = duralite_format::FormatError::Damaged { what: "a page rebuilt from the log" };
-            return Err(LogError::Corrupt { offset: u64::from(frame), what });
-        }
-        if self.frames() > 0 {
-            self.segment.store(placement::ACKNOWLEDGED, self.newest_commit());
-        }
-        Ok(())
-    }
-
     /// Identity of the log.
     #[must_use]
     pub fn id(&self) -> LogId {
@@ -142,10 +127,24 @@ impl Log {
         &self.path
     }
 
+    /// The path of the log's file now; `None` when somebody has deleted it.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub fn path_now(&self) -> Result<Option<PathBuf>, LogError> {
+        placement::where_now(&self.path, &self.file, self.id())
+    }
+
     /// The file of the segment, the memory that the log's users share.
     #[must_use]
     pub fn segment_path(&self) -> &Path {
         &self.segment_path
+    }
+
+    /// Whether somebody has deleted the log's file while this process uses it.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        placement::is_deleted(&self.file)
     }
 
     /// Logs of earlier databases that were renamed to make way for this new one: the old and the new path of each. They are kept.
@@ -154,29 +153,22 @@ impl Log {
         &self.moved
     }
 
-    /// Whether the log was made just now and is not durable yet. The guard that names it then has to be provisional.
+    /// The engine that keeps the log.
     #[must_use]
-    pub fn is_provisional(&self) -> bool {
-        self.is_provisional
+    pub fn engine(&self) -> &'static Descriptor {
+        self.kind
     }
 
-    /// Makes a log that a provisional guard names durable, with its name and with space for its first transactions. Called before the first
-    /// transaction is written. The guard can be made permanent afterwards.
-    ///
-    /// # Errors
-    /// `NoSpace`, `LimitReached`: the caller may try again. `Io`, `Medium`.
-    pub fn harden(&mut self) -> Result<(), LogError> {
-        let (path, file) = (self.path.clone(), self.file.try_clone());
-        let file = file.map_err(|error| LogError::io("open the log", &path, &error))?;
-        // A second sync after a failed one would prove nothing, so a failure poisons the log.
-        self.guarded(|stream| {
-            if !stream.engine_mut().harden()? {
-                making::sync(&path, &file).map_err(|error| LogError::io("sync", &path, &error))?;
-            }
-            placement::sync_names(&path)
-        })?;
-        self.is_provisional = false;
-        Ok(())
+    /// A description of the medium, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        self.stream.engine().describe()
+    }
+
+    /// Page size in bytes.
+    #[must_use]
+    pub fn page_bytes(&self) -> u32 {
+        self.stream.engine().page_bytes()
     }
 
     /// The survival guarantee of a commit.
@@ -191,16 +183,37 @@ impl Log {
         self.unsynced.as_deref()
     }
 
-    /// A description of the medium, for people.
+    /// Metrics, by name. Counts of work done are those of this process since it attached the log.
     #[must_use]
-    pub fn describe(&self) -> String {
-        self.stream.engine().describe()
+    pub fn metrics(&self) -> Vec<(&'static str, String)> {
+        self.stream.engine().metrics()
     }
 
-    /// The engine that keeps the log.
+    /// How much of the log is in use, as of the last operation, and whether it should start over soon.
     #[must_use]
-    pub fn engine(&self) -> &'static Descriptor {
-        self.kind
+    pub fn fill(&self) -> (Fill, bool) {
+        let engine = self.stream.engine();
+        (engine.fill(), engine.is_short())
+    }
+
+    /// Applies those settings that may change while the log is in use, from the next transaction on.
+    pub fn configure(&mut self, options: &EngineOptions) {
+        self.on_close = options.on_close;
+        self.stream.engine_mut().configure(options);
+    }
+
+    /// Takes the time of commits from this clock instead of the system's.
+    pub fn set_clock(&mut self, clock: Clock) {
+        self.stream.engine_mut().set_clock(clock);
+    }
+}
+
+/// What its users share with the log.
+impl Log {
+    /// The segment, the memory shared with the other processes that use the log.
+    #[must_use]
+    pub fn segment(&self) -> &Arc<FileSegment> {
+        &self.segment
     }
 
     /// The home that the engine puts in front of the database file; `None` where there is none.
@@ -215,12 +228,6 @@ impl Log {
         self.stream.engine().rollback_journal()
     }
 
-    /// The segment, the memory shared with the other processes that use the log.
-    #[must_use]
-    pub fn segment(&self) -> &Arc<FileSegment> {
-        &self.segment
-    }
-
     /// The waiter that makes sealed transactions durable; `None` where no commit waits, because the write that seals a transaction makes it
     /// durable (but see [`crate::SyncMode::Async`]).
     #[must_use]
@@ -228,43 +235,10 @@ impl Log {
         self.stream.engine().durability_waiter()
     }
 
-    /// A number that changes whenever the newest transaction does.
+    /// The metrics block of this process, which counts its use of the log; `None` for a user who may only read the log.
     #[must_use]
-    pub fn version(&self) -> u64 {
-        self.stream.engine().version()
-    }
-
-    /// Number of committed frames, as of the last operation.
-    #[must_use]
-    pub fn frames(&self) -> u32 {
-        self.stream.engine().committed()
-    }
-
-    /// Whether a transaction may have been written since the log was made or truncated: SQLite begins a WAL with a header.
-    #[must_use]
-    pub fn was_begun(&self) -> bool {
-        self.stream.engine().wal_header().is_some()
-    }
-
-    /// Fills `buf` from stream offset `offset` on. Returns how many bytes it read.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Poisoned`.
-    pub fn read(&mut self, file: &dyn DatabaseFile, offset: u64, buf: &mut [u8]) -> Result<usize, LogError> {
-        let read = self.guarded(|stream| stream.read(file, offset, buf));
-        self.check_outside()?;
-        read
-    }
-
-    /// Discards what a user who may only read the log has read from it, if other processes have recovered the log meanwhile.
-    pub(crate) fn check_outside(&self) -> Result<(), LogError> {
-        let engine = self.stream.engine();
-        let is_lost = |outside: &Arc<Outside>| outside.is_lost() || outside.is_overtaken(engine);
-        if self.outside.as_ref().is_some_and(is_lost) {
-            let what = "the log has been recovered since the transaction began; begin the transaction again";
-            return Err(LogError::Busy { path: self.path.clone(), what });
-        }
-        Ok(())
+    pub fn recorder(&self) -> Option<Arc<Recorder>> {
+        self.recorder.clone()
     }
 
     /// The log's attachment by a user who may only read it; `None` for all others.
@@ -285,6 +259,38 @@ impl Log {
             self.poisoned = None;
         }
         Ok(outside.is_live())
+    }
+
+    /// Discards what a user who may only read the log has read from it, if other processes have recovered the log meanwhile.
+    pub(crate) fn check_outside(&self) -> Result<(), LogError> {
+        let engine = self.stream.engine();
+        let is_lost = |outside: &Arc<Outside>| outside.is_lost() || outside.is_overtaken(engine);
+        if self.outside.as_ref().is_some_and(is_lost) {
+            let what = "the log has been recovered since the transaction began; begin the transaction again";
+            return Err(LogError::Busy { path: self.path.clone(), what });
+        }
+        Ok(())
+    }
+}
+
+/// SQLite's byte stream.
+impl Log {
+    /// Size of the stream in bytes.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn size(&mut self) -> Result<u64, LogError> {
+        self.guarded(WalStream::size)
+    }
+
+    /// Fills `buf` from stream offset `offset` on. Returns how many bytes it read.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn read(&mut self, file: &dyn DatabaseFile, offset: u64, buf: &mut [u8]) -> Result<usize, LogError> {
+        let read = self.guarded(|stream| stream.read(file, offset, buf));
+        self.check_outside()?;
+        read
     }
 
     /// Processes a write by SQLite. If the write completes a commit frame, it seals the transaction, and returns it. Before a write at
@@ -311,67 +317,6 @@ impl Log {
             self.pins.press(self.stream.engine().origin().position);
         }
         written
-    }
-
-    /// The commit that any process acknowledged last, named as by [`Log::newest_commit`].
-    pub(crate) fn acknowledged(&self) -> u64 {
-        self.segment.load(placement::ACKNOWLEDGED)
-    }
-
-    /// The metrics block of this process, which counts its use of the log; `None` for a user who may only read the log.
-    #[must_use]
-    pub fn recorder(&self) -> Option<Arc<Recorder>> {
-        self.recorder.clone()
-    }
-
-    /// The words in which followers pin positions of the log.
-    #[must_use]
-    pub fn pins(&self) -> &Pins {
-        &self.pins
-    }
-
-    /// Whether the followers permit the log to start over. Called by the holder of the WRITE lock. After `true`, no follower can pin a
-    /// position that would prevent it. The VFS asks before SQLite decides; a write or truncation that starts the log over asks again.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Medium`, `Poisoned`.
-    pub fn may_start_over(&mut self) -> Result<bool, LogError> {
-        let recycling = self.guarded(|stream| {
-            stream.engine_mut().refresh()?;
-            let engine = stream.engine();
-            let fill = engine.fill();
-            let (oldest, end) = (engine.origin().position, engine.position());
-            Ok(Recycling { oldest, end, is_full: fill.used_bytes / 3 >= fill.limit_bytes / 4 })
-        })?;
-        let asked = self.pins.may_recycle(&recycling);
-        asked.map_err(|source| LogError::Medium { path: self.segment_path.clone(), source })
-    }
-
-    fn check_pins(&mut self) -> Result<(), LogError> {
-        if self.may_start_over()? {
-            return Ok(());
-        }
-        let what = "the log cannot start over: a follower has not read it to its end";
-        Err(LogError::Busy { path: self.path.clone(), what })
-    }
-
-    /// Takes the time of commits from this clock instead of the system's.
-    pub fn set_clock(&mut self, clock: Clock) {
-        self.stream.engine_mut().set_clock(clock);
-    }
-
-    /// The name of the newest commit, for [`Log::acknowledged`]: the low half of the generation, and the frame.
-    #[must_use]
-    pub fn newest_commit(&self) -> u64 {
-        newest_commit(self.stream.engine())
-    }
-
-    /// Size of the stream in bytes.
-    ///
-    /// # Errors
-    /// `Corrupt`, `Poisoned`.
-    pub fn size(&mut self) -> Result<u64, LogError> {
-        self.guarded(WalStream::size)
     }
 
     /// Truncates the stream, and with it the log's file. The caller has synced the database file first (invariant 6).
@@ -405,18 +350,72 @@ impl Log {
         self.stream.engine().outgrows(bytes)
     }
 
-    /// Refuses to use a log that a failed operation of this process has poisoned.
+    /// Whether the followers permit the log to start over. Called by the holder of the WRITE lock. After `true`, no follower can pin a
+    /// position that would prevent it. The VFS asks before SQLite decides; a write or truncation that starts the log over asks again.
     ///
     /// # Errors
-    /// `Poisoned`.
-    pub fn check(&self) -> Result<(), LogError> {
-        match &self.poisoned {
-            Some(why) => Err(LogError::Poisoned(why.clone())),
-            None if self.unfinished => {
-                Err(LogError::Poisoned("a thread panicked; the panic's message says why".to_owned()))
-            }
-            None => Ok(()),
+    /// `Corrupt`, `Medium`, `Poisoned`.
+    pub fn may_start_over(&mut self) -> Result<bool, LogError> {
+        let recycling = self.guarded(|stream| {
+            stream.engine_mut().refresh()?;
+            let engine = stream.engine();
+            let fill = engine.fill();
+            let (oldest, end) = (engine.origin().position, engine.position());
+            Ok(Recycling { oldest, end, is_full: fill.used_bytes / 3 >= fill.limit_bytes / 4 })
+        })?;
+        let asked = self.pins.may_recycle(&recycling);
+        asked.map_err(|source| LogError::Medium { path: self.segment_path.clone(), source })
+    }
+
+    fn check_pins(&mut self) -> Result<(), LogError> {
+        if self.may_start_over()? {
+            return Ok(());
         }
+        let what = "the log cannot start over: a follower has not read it to its end";
+        Err(LogError::Busy { path: self.path.clone(), what })
+    }
+
+    /// Whether a transaction may have been written since the log was made or truncated: SQLite begins a WAL with a header.
+    #[must_use]
+    pub fn was_begun(&self) -> bool {
+        self.stream.engine().wal_header().is_some()
+    }
+
+    /// A number that changes whenever the newest transaction does.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.stream.engine().version()
+    }
+
+    /// Number of committed frames, as of the last operation.
+    #[must_use]
+    pub fn frames(&self) -> u32 {
+        self.stream.engine().committed()
+    }
+
+    /// The name of the newest commit, for [`Log::acknowledged`]: the low half of the generation, and the frame.
+    #[must_use]
+    pub fn newest_commit(&self) -> u64 {
+        newest_commit(self.stream.engine())
+    }
+}
+
+/// Checkpoints, and recovery.
+impl Log {
+    /// Checks that SQLite's recovery will accept every recovered frame. SQLite then applies all of them, and no transaction may replace any
+    /// of them.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    pub(crate) fn check_recovered(&mut self, file: &dyn DatabaseFile) -> Result<(), LogError> {
+        if let Some(frame) = find_checksum_mismatch(self.stream.engine_mut(), file)? {
+            let what = duralite_format::FormatError::Damaged { what: "a page rebuilt from the log" };
+            return Err(LogError::Corrupt { offset: u64::from(frame), what });
+        }
+        if self.frames() > 0 {
+            self.segment.store(placement::ACKNOWLEDGED, self.newest_commit());
+        }
+        Ok(())
     }
 
     /// Called before a page is written to the database file (invariant 5). It may wait for other processes; [`DurabilityWaiter::force`],
@@ -455,12 +454,6 @@ impl Log {
         })
     }
 
-    /// Page size in bytes.
-    #[must_use]
-    pub fn page_bytes(&self) -> u32 {
-        self.stream.engine().page_bytes()
-    }
-
     /// Reads the page in a committed frame.
     ///
     /// # Errors
@@ -472,6 +465,55 @@ impl Log {
         page: &mut [u8],
     ) -> Result<(), LogError> {
         self.guarded(|stream| stream.engine_mut().read_page(file, frame, page))
+    }
+}
+
+/// Followers.
+impl Log {
+    /// The words in which followers pin positions of the log.
+    #[must_use]
+    pub fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
+    /// The commit that any process acknowledged last, named as by [`Log::newest_commit`].
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.segment.load(placement::ACKNOWLEDGED)
+    }
+}
+
+/// The first commit, and the last close.
+impl Log {
+    /// Whether the log was made just now and is not durable yet. The guard that names it then has to be provisional.
+    #[must_use]
+    pub fn is_provisional(&self) -> bool {
+        self.is_provisional
+    }
+
+    /// Makes a log that a provisional guard names durable, with its name and with space for its first transactions. Called before the first
+    /// transaction is written. The guard can be made permanent afterwards.
+    ///
+    /// # Errors
+    /// `NoSpace`, `LimitReached`: the caller may try again. `Io`, `Medium`.
+    pub fn harden(&mut self) -> Result<(), LogError> {
+        let (path, file) = (self.path.clone(), self.file.try_clone());
+        let file = file.map_err(|error| LogError::io("open the log", &path, &error))?;
+        // A second sync after a failed one would prove nothing, so a failure poisons the log.
+        self.guarded(|stream| {
+            if !stream.engine_mut().harden()? {
+                making::sync(&path, &file).map_err(|error| LogError::io("sync", &path, &error))?;
+            }
+            placement::sync_names(&path)
+        })?;
+        self.is_provisional = false;
+        Ok(())
+    }
+
+    /// Whether guard and log stay when the last connection closes, for the next one to find.
+    #[must_use]
+    pub fn stays_at_close(&self) -> bool {
+        let may_stay = self.kind.settings.iter().any(|setting| setting.name == ON_CLOSE.name);
+        may_stay && self.on_close == OnClose::Keep && !self.kind.is_long_to_find(&self.file)
     }
 
     /// Declares that everything is in the database file and synced. Durable on return.
@@ -503,45 +545,22 @@ impl Log {
     pub fn remove_unused(path: &Path, id: LogId) {
         placement::remove_unused(path, id);
     }
+}
 
-    /// The path of the log's file now; `None` when somebody has deleted it.
+/// What a failure stops (invariant 9).
+impl Log {
+    /// Refuses to use a log that a failed operation of this process has poisoned.
     ///
     /// # Errors
-    /// `Io`.
-    pub fn path_now(&self) -> Result<Option<PathBuf>, LogError> {
-        placement::where_now(&self.path, &self.file, self.id())
-    }
-
-    /// Whether somebody has deleted the log's file while this process uses it.
-    #[must_use]
-    pub fn is_deleted(&self) -> bool {
-        placement::is_deleted(&self.file)
-    }
-
-    /// How much of the log is in use, as of the last operation, and whether it should start over soon.
-    #[must_use]
-    pub fn fill(&self) -> (Fill, bool) {
-        let engine = self.stream.engine();
-        (engine.fill(), engine.is_short())
-    }
-
-    /// Whether guard and log stay when the last connection closes, for the next one to find.
-    #[must_use]
-    pub fn stays_at_close(&self) -> bool {
-        let may_stay = self.kind.settings.iter().any(|setting| setting.name == ON_CLOSE.name);
-        may_stay && self.on_close == OnClose::Keep && !self.kind.is_long_to_find(&self.file)
-    }
-
-    /// Applies those settings that may change while the log is in use, from the next transaction on.
-    pub fn configure(&mut self, options: &EngineOptions) {
-        self.on_close = options.on_close;
-        self.stream.engine_mut().configure(options);
-    }
-
-    /// Metrics, by name. Counts of work done are those of this process since it attached the log.
-    #[must_use]
-    pub fn metrics(&self) -> Vec<(&'static str, String)> {
-        self.stream.engine().metrics()
+    /// `Poisoned`.
+    pub fn check(&self) -> Result<(), LogError> {
+        match &self.poisoned {
+            Some(why) => Err(LogError::Poisoned(why.clone())),
+            None if self.unfinished => {
+                Err(LogError::Poisoned("a thread panicked; the panic's message says why".to_owned()))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Runs an operation unless the log is poisoned. Poisons the log after a failure that leaves its state in doubt, including a panic.
