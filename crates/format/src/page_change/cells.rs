@@ -1,13 +1,119 @@
-//! Changes that are operations on cells: applying them, and finding the operations that lead from one page to another.
-//! Bytes that still differ after the operations follow as ranges, so a wrong guess only makes the payload longer.
+//! Changes that are operations on cells: their bytes in a payload, applying them, and finding the operations that lead from
+//! one page to another. Bytes that still differ after the operations follow as ranges, so a wrong guess only makes the payload
+//! longer.
 
-use super::align::{self, Step};
 use super::btree::Tree;
-use super::kinds::first_byte_of_cells;
-use super::number::{DAMAGED, Reader};
-use super::operation::{self, Operation};
-use super::ranges;
+use super::payload::{DAMAGED, Reader, apply_ranges, encode_ranges, first_byte_of_cells, put};
 use crate::{FormatError, diff};
+
+/// Inserts a cell where SQLite puts it. Stored: slot, length less one, bytes of the cell.
+pub(super) const OP_INSERT: u8 = 1;
+/// Inserts a cell at a given place. Stored: place, then as for [`OP_INSERT`].
+pub(super) const OP_INSERT_AT: u8 = 2;
+/// Drops cells, the last one first. Stored: slot of the first cell, number of cells less one.
+pub(super) const OP_DELETE: u8 = 3;
+/// Drops a cell, and inserts a similar one at its slot, where SQLite puts it. Stored: slot, length of the new cell less
+/// one, length of the tail, bytes of ranges, and the ranges. The new cell ends with the tail, which is the end of the
+/// old cell. Before the tail come the old cell's first bytes, then zeros. The ranges are written over that.
+pub(super) const OP_REPLACE: u8 = 4;
+/// Like [`OP_REPLACE`], but at a given place. Stored: place, then as for [`OP_REPLACE`].
+pub(super) const OP_REPLACE_AT: u8 = 5;
+
+/// The largest number of operations in a payload.
+const MAX_OPERATIONS: usize = 255;
+
+/// One operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Operation<'a> {
+    Insert { slot: usize, at: Option<usize>, cell: &'a [u8] },
+    Delete { slot: usize, count: usize },
+    Replace { slot: usize, at: Option<usize>, length: usize, tail: usize, patch: &'a [u8] },
+}
+
+impl<'a> Operation<'a> {
+    fn read(payload: &mut Reader<'a>) -> Result<Self, FormatError> {
+        let code = payload.byte()?;
+        let at = match code {
+            OP_INSERT_AT | OP_REPLACE_AT => Some(payload.number()?),
+            _ => None,
+        };
+        let slot = payload.number()?;
+        let length = payload.length()?;
+        match code {
+            OP_INSERT | OP_INSERT_AT => Ok(Self::Insert { slot, at, cell: payload.bytes(length)? }),
+            OP_DELETE => Ok(Self::Delete { slot, count: length }),
+            OP_REPLACE | OP_REPLACE_AT => {
+                let tail = payload.number()?;
+                let patch = payload.number()?;
+                Ok(Self::Replace { slot, at, length, tail, patch: payload.bytes(patch)? })
+            }
+            _ => Err(DAMAGED),
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        match *self {
+            Self::Insert { slot, at, cell } => {
+                put_head([OP_INSERT, OP_INSERT_AT], at, slot, cell.len(), out);
+                out.extend_from_slice(cell);
+            }
+            Self::Delete { slot, count } => put_head([OP_DELETE; 2], None, slot, count, out),
+            Self::Replace { slot, at, length, tail, patch } => {
+                put_head([OP_REPLACE, OP_REPLACE_AT], at, slot, length, out);
+                put(out, tail);
+                put(out, patch.len());
+                out.extend_from_slice(patch);
+            }
+        }
+    }
+
+    /// Applies the operation to a page. `cell` is scratch space.
+    ///
+    /// # Errors
+    /// `Damaged` or `Short` if the operation is not possible on this page. The page may then be changed in part.
+    fn apply(
+        &self,
+        tree: &mut Tree<&mut [u8]>,
+        zeroing: bool,
+        cell: &mut Vec<u8>,
+    ) -> Result<(), FormatError> {
+        let done = match *self {
+            Self::Insert { slot, at, cell } => tree.insert(slot, at, cell),
+            Self::Delete { slot, count } => {
+                (slot..slot.saturating_add(count)).rev().try_for_each(|slot| tree.drop_cell(slot, zeroing))
+            }
+            Self::Replace { slot, at, length, tail, patch } => {
+                replaced(tree.cell(slot).ok_or(DAMAGED)?, length, tail, cell).ok_or(DAMAGED)?;
+                apply_ranges(cell, &mut Reader(patch))?;
+                tree.drop_cell(slot, zeroing).and_then(|()| tree.insert(slot, at, cell))
+            }
+        };
+        done.ok_or(DAMAGED)
+    }
+}
+
+fn put_head([derived, given]: [u8; 2], at: Option<usize>, slot: usize, length: usize, out: &mut Vec<u8>) {
+    match at {
+        None => out.push(derived),
+        Some(at) => {
+            out.push(given);
+            put(out, at);
+        }
+    }
+    put(out, slot);
+    put(out, length - 1);
+}
+
+/// Fills `cell` with the new cell as it is before the ranges are written over it.
+fn replaced(old: &[u8], length: usize, tail: usize, cell: &mut Vec<u8>) -> Option<()> {
+    let front = length.checked_sub(tail)?;
+    let end = old.get(old.len().checked_sub(tail)?..)?;
+    cell.clear();
+    cell.extend_from_slice(&old[..front.min(old.len())]);
+    cell.resize(front, 0);
+    cell.extend_from_slice(end);
+    Some(())
+}
 
 /// Memory that the encoder reuses.
 #[derive(Debug, Default)]
@@ -36,7 +142,7 @@ pub(super) fn apply(
     for _ in 0..count {
         Operation::read(payload)?.apply(&mut tree, zeroing, &mut cell)?;
     }
-    ranges::apply(page, payload)
+    apply_ranges(page, payload)
 }
 
 /// Whether one page has one to four cells more than the other.
@@ -60,7 +166,7 @@ pub(super) fn encode(
         return None;
     }
     let mut steps = std::mem::take(&mut scratch.steps);
-    let found = align::steps(&before, &after, &mut scratch.seen, &mut steps)
+    let found = steps_between(&before, &after, &mut scratch.seen, &mut steps)
         .and_then(|()| first_or_better(scratch, &before, &after, &mut steps, limit, trial));
     scratch.steps = steps;
     found
@@ -151,7 +257,7 @@ fn payload(
     }
     trial[1] = u8::try_from(count).ok()?;
     let operations = trial.len();
-    ranges::encode(page, after.bytes, trial);
+    encode_ranges(page, after.bytes, trial);
     Some(trial.len() - operations)
 }
 
@@ -208,13 +314,218 @@ impl Writer<'_> {
     ) -> Option<usize> {
         let (from, to) = (self.tree.cell(slot)?, after.cell(new)?);
         let tail = diff::common_suffix(from, to);
-        operation::replaced(from, to.len(), tail, cell)?;
+        replaced(from, to.len(), tail, cell)?;
         patch.clear();
-        ranges::encode(cell, to, patch);
+        encode_ranges(cell, to, patch);
         self.tree.drop_cell(slot, self.zeroing)?;
         let at = self.place(after.pointer(new), to.len());
         Operation::Replace { slot, at, length: to.len(), tail, patch }.write(self.out);
         self.tree.insert(slot, at, to)?;
         Some(1)
+    }
+}
+
+// Which cells were inserted, deleted and changed. The search compares the places of cells, or their bytes if the page was packed.
+
+/// What happened to a cell. Slots are those in the old page, in the new page, or in both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Delete { old: usize },
+    Insert { new: usize },
+    Replace { old: usize, new: usize },
+}
+
+impl Step {
+    fn new_slot(self) -> Option<usize> {
+        match self {
+            Self::Delete { .. } => None,
+            Self::Insert { new } | Self::Replace { new, .. } => Some(new),
+        }
+    }
+}
+
+/// With more steps than this, the page may have been packed: then all places differ, but few cells do.
+const FEW: usize = 6;
+
+/// The largest number of consecutive cells that may have been inserted or deleted on a packed page.
+const AHEAD: usize = 8;
+
+/// If more cells than this lie between the first and the last that differ, the cells are not compared one by one.
+const MIDDLE: usize = 32;
+
+/// Fills `steps`. `None` if no cell was inserted, deleted or changed, or if a payload cannot hold so many operations.
+fn steps_between(
+    before: &Tree<&[u8]>,
+    after: &Tree<&[u8]>,
+    seen: &mut Vec<u64>,
+    steps: &mut Vec<Step>,
+) -> Option<()> {
+    steps.clear();
+    by_place(before, after, seen, steps);
+    if steps.len() > FEW || steps.iter().any(|step| matches!(step, Step::Replace { .. })) && steps.len() > 2 {
+        let places = steps.len();
+        by_bytes(before, after, steps, places.min(MAX_OPERATIONS));
+        if steps.len() - places < places {
+            steps.drain(..places);
+        } else {
+            steps.truncate(places);
+        }
+    }
+    (!steps.is_empty() && steps.len() <= MAX_OPERATIONS).then_some(())
+}
+
+/// The slots between the common beginning and the common end of the two pages.
+struct Middle {
+    old: usize,
+    old_end: usize,
+    new: usize,
+    new_end: usize,
+}
+
+fn by_place(before: &Tree<&[u8]>, after: &Tree<&[u8]>, seen: &mut Vec<u64>, steps: &mut Vec<Step>) {
+    let (old, new) = (before.pointer_bytes(), after.pointer_bytes());
+    let both = old.len().min(new.len());
+    let first = diff::next_difference(&old[..both], &new[..both], 0).unwrap_or(both) / 2;
+    let last = diff::common_suffix(&old[2 * first..], &new[2 * first..]) / 2;
+    let (old_end, new_end) = (old.len() / 2 - last, new.len() / 2 - last);
+    let middle = Middle { old: first, old_end, new: first, new_end };
+    if old_end == first || new_end == first || (old_end, new_end) == (first + 1, first + 1) {
+        return finish(&middle, steps);
+    }
+    between(before, after, middle, seen, steps);
+}
+
+/// Appends steps for the rest of the middle. Cells at the same distance replace each other; cells that only one page
+/// has left were deleted or inserted.
+fn finish(middle: &Middle, steps: &mut Vec<Step>) {
+    let pairs = (middle.old..middle.old_end).zip(middle.new..middle.new_end);
+    let replaced = pairs.len();
+    steps.extend(pairs.map(|(old, new)| Step::Replace { old, new }));
+    steps.extend((middle.old + replaced..middle.old_end).map(|old| Step::Delete { old }));
+    steps.extend((middle.new + replaced..middle.new_end).map(|new| Step::Insert { new }));
+}
+
+/// Sets a bit for the place of each cell.
+fn mark(places: &mut [u64], tree: &Tree<&[u8]>, slots: std::ops::Range<usize>) {
+    for slot in slots {
+        let at = tree.pointer(slot);
+        if let Some(word) = places.get_mut(at / 64) {
+            *word |= 1 << (at % 64);
+        }
+    }
+}
+
+fn between(
+    before: &Tree<&[u8]>,
+    after: &Tree<&[u8]>,
+    middle: Middle,
+    seen: &mut Vec<u64>,
+    steps: &mut Vec<Step>,
+) {
+    let Middle { mut old, old_end, mut new, new_end } = middle;
+    let words = before.bytes.len().div_ceil(64);
+    seen.clear();
+    seen.resize(2 * words, 0);
+    let (in_old, in_new) = seen.split_at_mut(words);
+    mark(in_old, before, old..old_end);
+    mark(in_new, after, new..new_end);
+    let has = |places: &[u64], at: usize| places.get(at / 64).is_some_and(|word| word >> (at % 64) & 1 != 0);
+    while old < old_end && new < new_end {
+        let (from, to) = (before.pointer(old), after.pointer(new));
+        match (has(in_new, from), has(in_old, to)) {
+            _ if from == to => (old, new) = (old + 1, new + 1),
+            (true, true) | (false, true) => {
+                steps.push(Step::Delete { old });
+                old += 1;
+            }
+            (true, false) => {
+                steps.push(Step::Insert { new });
+                new += 1;
+            }
+            (false, false) => {
+                steps.push(Step::Replace { old, new });
+                (old, new) = (old + 1, new + 1);
+            }
+        }
+    }
+    finish(&Middle { old, old_end, new, new_end }, steps);
+}
+
+/// Appends steps to `steps`, found by comparing cells, and stops at `limit` of them.
+fn by_bytes(before: &Tree<&[u8]>, after: &Tree<&[u8]>, steps: &mut Vec<Step>, limit: usize) {
+    let same = |old: usize, new: usize| {
+        let cell = before.cell(old);
+        cell.is_some() && cell == after.cell(new)
+    };
+    let (cells_before, cells_after) = (before.cells(), after.cells());
+    let both = cells_before.min(cells_after);
+    let first = (0..both).take_while(|slot| same(*slot, *slot)).count();
+    let last = (1..=both - first).take_while(|i| same(cells_before - i, cells_after - i)).count();
+    let (old_end, new_end) = (cells_before - last, cells_after - last);
+    if old_end.max(new_end) - first > MIDDLE {
+        return steps.extend((0..limit).map(|old| Step::Delete { old }));
+    }
+    let (mut old, mut new) = (first, first);
+    let end = steps.len() + limit;
+    while old < old_end && new < new_end && steps.len() < end {
+        let (left_old, left_new) = (old_end - old, new_end - new);
+        if same(old, new) {
+            (old, new) = (old + 1, new + 1);
+        } else if (1..=left_new.saturating_sub(left_old).min(AHEAD)).any(|ahead| same(old, new + ahead)) {
+            steps.push(Step::Insert { new });
+            new += 1;
+        } else if (1..=left_old.saturating_sub(left_new).min(AHEAD)).any(|ahead| same(old + ahead, new)) {
+            steps.push(Step::Delete { old });
+            old += 1;
+        } else {
+            steps.push(Step::Replace { old, new });
+            (old, new) = (old + 1, new + 1);
+        }
+    }
+    finish(&Middle { old, old_end, new, new_end }, steps);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_are_the_bytes_that_the_document_says() {
+        let cases: [(Operation<'_>, &[u8]); 5] = [
+            (Operation::Insert { slot: 2, at: None, cell: &[7, 8] }, &[1, 2, 1, 7, 8]),
+            (Operation::Insert { slot: 2, at: Some(130), cell: &[7] }, &[2, 127, 3, 2, 0, 7]),
+            (Operation::Delete { slot: 5, count: 3 }, &[3, 5, 2]),
+            (
+                Operation::Replace { slot: 1, at: None, length: 9, tail: 4, patch: &[0, 0, 6] },
+                &[4, 1, 8, 4, 3, 0, 0, 6],
+            ),
+            (
+                Operation::Replace { slot: 1, at: Some(99), length: 9, tail: 9, patch: &[] },
+                &[5, 99, 1, 8, 9, 0],
+            ),
+        ];
+        for (operation, bytes) in cases {
+            let mut written = Vec::new();
+            operation.write(&mut written);
+            assert_eq!(written, bytes);
+            let mut payload = Reader(bytes);
+            assert_eq!(Operation::read(&mut payload), Ok(operation));
+            assert!(payload.is_empty());
+            assert!(Operation::read(&mut Reader(&bytes[..bytes.len() - 1])).is_err());
+        }
+        assert!(Operation::read(&mut Reader(&[6, 1, 1, 1, 1])).is_err());
+    }
+
+    #[test]
+    fn a_replaced_cell_has_the_old_ones_beginning_and_end() {
+        let mut cell = Vec::new();
+        assert_eq!(replaced(&[1, 2, 3, 4], 6, 2, &mut cell), Some(()));
+        assert_eq!(cell, [1, 2, 3, 4, 3, 4]);
+        assert_eq!(replaced(&[1, 2, 3, 4], 7, 1, &mut cell), Some(()));
+        assert_eq!(cell, [1, 2, 3, 4, 0, 0, 4]);
+        assert_eq!(replaced(&[1, 2, 3, 4], 3, 2, &mut cell), Some(()));
+        assert_eq!(cell, [1, 3, 4]);
+        assert_eq!(replaced(&[1, 2, 3, 4], 6, 5, &mut cell), None, "longer than the old one");
+        assert_eq!(replaced(&[1, 2, 3, 4], 1, 2, &mut cell), None, "longer than the new one");
     }
 }

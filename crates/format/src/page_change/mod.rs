@@ -10,20 +10,215 @@
 //! A log of page changes stores the shortest payload ([`encode`]). A log of page differences stores ranges. It stores
 //! operations or moves only where cells were rearranged, which the cell pointers show cheaply ([`encode_rearranged`]).
 
-mod align;
 mod btree;
 mod cells;
-mod codec;
-mod glance;
-mod kinds;
 mod moves;
-mod number;
-mod operation;
-mod ranges;
-mod space;
+mod payload;
 
 #[cfg(test)]
 mod tests;
 
-pub use codec::{Difference, Scratch, apply, encode, encode_rearranged, encode_whole, is_empty};
-pub use kinds::{ChangeKind, header_bytes, kind};
+use crate::{FormatError, diff};
+use btree::Tree;
+pub use payload::{ChangeKind, header_bytes, kind};
+use payload::{
+    DATABASE_HEADER_BYTES, KIND_RANGES, KIND_WHOLE, PAGE_ONE, Reader, ZEROED, apply_ranges, encode_ranges,
+    encode_ranges_over_zeros,
+};
+
+/// Cell operations that leave at most this many bytes to ranges are used without a search for anything shorter.
+const LITTLE_LEFT_OVER: usize = 8;
+/// Ranges of at most this many bytes are used without a search for anything shorter.
+const SHORT_CHANGE: usize = 10;
+/// Cell operations that leave at most this many bytes to ranges are not worth a search for moves.
+const FEW_LEFT_OVER: usize = 48;
+/// Ranges of at most the page's length divided by this are not worth a search for moves of many cells.
+const LONG_CHANGE: usize = 8;
+/// A payload longer than the page's length divided by this may be longer than the page without its zeros.
+const WHOLE_FROM: usize = 8;
+
+/// Memory that the encoder reuses. It does not influence the encoding.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    trial: Vec<u8>,
+    cells: cells::Scratch,
+    moves: moves::Scratch,
+}
+
+/// Appends to `out` a payload that makes `new` from `old`, and returns its kind. Both images have the same size, 512 to
+/// 65536 bytes. `header_bytes` is 100 for page 1, where the b-tree header follows the database header, else 0.
+///
+/// If cells were inserted or deleted, and operations leave little else, the payload is these operations. Otherwise it
+/// is the shortest that was found, at most two bytes longer than what `diff::encode` makes.
+pub fn encode(
+    scratch: &mut Scratch,
+    old: &[u8],
+    new: &[u8],
+    header_bytes: usize,
+    out: &mut Vec<u8>,
+) -> ChangeKind {
+    debug_assert!(old.len() == new.len() && new.len() <= 65536);
+    debug_assert!(header_bytes == 0 || header_bytes == DATABASE_HEADER_BYTES);
+    let start = out.len();
+    let Scratch { trial, cells, moves } = scratch;
+    if cells::came_or_went(old, new, header_bytes)
+        && cells::encode(cells, old, new, header_bytes, usize::MAX, trial)
+            .is_some_and(|left_over| left_over <= LITTLE_LEFT_OVER)
+    {
+        out.extend_from_slice(trial);
+        return ChangeKind::Cells;
+    }
+    out.push(KIND_RANGES);
+    encode_ranges(old, new, out);
+    let mut best = Best { start, kind: ChangeKind::Ranges, out };
+    if best.length() <= SHORT_CHANGE {
+        return best.kind;
+    }
+    let left_over = cells::encode(cells, old, new, header_bytes, best.length(), trial);
+    if left_over.is_some() {
+        best.offer(trial, ChangeKind::Cells);
+    }
+    let may_move = left_over.is_none_or(|bytes| bytes > FEW_LEFT_OVER);
+    if may_move && moves::encode(moves, old, new, header_bytes, trial) {
+        best.offer(trial, ChangeKind::Moves);
+    }
+    if best.length() > new.len() / WHOLE_FROM {
+        trial.clear();
+        encode_whole(new, trial);
+        best.offer(trial, ChangeKind::Whole);
+    }
+    best.kind
+}
+
+/// The form that [`encode_rearranged`] has appended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Difference {
+    /// This many ranges, as `diff::encode` makes them.
+    Ranges(u16),
+    /// A payload of cell operations or of moves.
+    Change,
+}
+
+/// Appends to `out` the ranges in which `new` differs from `old`, as `diff::encode` does. Where cells were rearranged,
+/// it appends a payload of cell operations or moves instead, if that leaves little else or is shorter. If cells stayed
+/// in place or were added after all others, only the cell pointers are compared. The arguments are those of [`encode`].
+pub fn encode_rearranged(
+    scratch: &mut Scratch,
+    old: &[u8],
+    new: &[u8],
+    header_bytes: usize,
+    out: &mut Vec<u8>,
+) -> Difference {
+    let start = out.len();
+    let Scratch { trial, cells, moves } = scratch;
+    let seen = rearranged(old, new, header_bytes);
+    let left_over = match seen {
+        Rearranged::Few => cells::encode(cells, old, new, header_bytes, usize::MAX, trial),
+        Rearranged::Hardly | Rearranged::Many => None,
+    };
+    if left_over.is_some_and(|bytes| bytes <= LITTLE_LEFT_OVER) {
+        out.extend_from_slice(trial);
+        return Difference::Change;
+    }
+    let ranges = diff::encode(old, new, out);
+    let length = out.len() - start;
+    let is_long = length > new.len() / LONG_CHANGE;
+    let may_pay = match seen {
+        Rearranged::Hardly => false,
+        Rearranged::Few => left_over.is_some(),
+        Rearranged::Many => is_long && moves::encode(moves, old, new, header_bytes, trial),
+    };
+    if may_pay && trial.len() < length {
+        out.truncate(start);
+        out.extend_from_slice(trial);
+        return Difference::Change;
+    }
+    Difference::Ranges(ranges)
+}
+
+/// Whether a payload changes nothing.
+#[must_use]
+pub fn is_empty(payload: &[u8]) -> bool {
+    payload == [KIND_RANGES]
+}
+
+/// The shortest payload so far. `out` ends with it.
+struct Best<'a> {
+    start: usize,
+    kind: ChangeKind,
+    out: &'a mut Vec<u8>,
+}
+
+impl Best<'_> {
+    fn length(&self) -> usize {
+        self.out.len() - self.start
+    }
+
+    fn offer(&mut self, payload: &[u8], kind: ChangeKind) {
+        if payload.len() < self.length() {
+            self.out.truncate(self.start);
+            self.out.extend_from_slice(payload);
+            self.kind = kind;
+        }
+    }
+}
+
+/// Appends `new` as a change that needs no older image: its bytes that are not zero.
+pub fn encode_whole(new: &[u8], out: &mut Vec<u8>) {
+    out.push(KIND_WHOLE);
+    encode_ranges_over_zeros(new, out);
+}
+
+/// Applies a payload to `page`, which holds the old image. For the kind *whole* it may hold anything.
+///
+/// # Errors
+/// `Short` if the payload ends too early, `Damaged` if it contradicts itself or the page. Part of the change may then
+/// have been applied to `page`.
+pub fn apply(page: &mut [u8], payload: &[u8]) -> Result<(), FormatError> {
+    let kind = kind(payload)?;
+    let mut payload = Reader(payload);
+    let first = payload.byte()?;
+    match kind {
+        ChangeKind::Cells => {
+            let header = if first & PAGE_ONE == 0 { 0 } else { DATABASE_HEADER_BYTES };
+            cells::apply(page, header, first & ZEROED != 0, &mut payload)
+        }
+        ChangeKind::Moves => moves::apply(page, &mut payload),
+        ChangeKind::Ranges => apply_ranges(page, &mut payload),
+        ChangeKind::Whole => {
+            page.fill(0);
+            apply_ranges(page, &mut payload)
+        }
+    }
+}
+
+/// Up to this many pointers between the common beginning and the common end of the two pointer arrays count as few.
+const FEW: usize = 4;
+
+/// How the cells of a page were rearranged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rearranged {
+    /// No cell was rearranged: cells at most changed in place or were added after all others. Also if the page is not a
+    /// b-tree page.
+    Hardly,
+    /// A few cells were inserted among others, were deleted, or moved to another place.
+    Few,
+    /// Most cells have another place or another slot.
+    Many,
+}
+
+/// Compares only the cell pointers of two pages of the same size.
+fn rearranged(old: &[u8], new: &[u8], header: usize) -> Rearranged {
+    let (Some(before), Some(after)) = (Tree::new(old, header), Tree::new(new, header)) else {
+        return Rearranged::Hardly;
+    };
+    let (from, to) = (before.pointer_bytes(), after.pointer_bytes());
+    if before.kind() != after.kind() || to.starts_with(from) {
+        return Rearranged::Hardly;
+    }
+    let both = from.len().min(to.len());
+    let first = diff::next_difference(&from[..both], &to[..both], 0).unwrap_or(both) / 2;
+    let last = diff::common_suffix(&from[2 * first..], &to[2 * first..]) / 2;
+    let between = from.len().max(to.len()) / 2 - first - last;
+    if between <= FEW { Rearranged::Few } else { Rearranged::Many }
+}

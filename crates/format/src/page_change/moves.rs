@@ -2,9 +2,7 @@
 //! slid. All moves read the old page, so their order does not matter.
 
 use super::btree::Tree;
-use super::kinds::KIND_MOVES;
-use super::number::{DAMAGED, Reader, put};
-use super::ranges;
+use super::payload::{DAMAGED, KIND_MOVES, Reader, apply_ranges, encode_ranges, put};
 use crate::{FormatError, diff};
 
 /// A move of fewer bytes costs as much as the bytes themselves.
@@ -41,7 +39,7 @@ pub(super) fn apply(page: &mut [u8], payload: &mut Reader<'_>) -> Result<(), For
         page.get_mut(at..at + length).ok_or(DAMAGED)?.copy_from_slice(bytes);
         at += length;
     }
-    ranges::apply(page, payload)
+    apply_ranges(page, payload)
 }
 
 /// Makes `trial` a payload of the kind *moves*. Returns false if nothing moved.
@@ -82,7 +80,7 @@ pub(super) fn encode(
         put(trial, length - 1);
         end = to + length;
     }
-    ranges::encode(page, new, trial);
+    encode_ranges(page, new, trial);
     true
 }
 

@@ -3,11 +3,8 @@
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use super::btree::Tree;
-use super::kinds::{KIND_CELLS, KIND_MOVES, KIND_RANGES, KIND_WHOLE, PAGE_ONE, ZEROED};
-use super::number::DAMAGED;
+use super::payload::{DAMAGED, KIND_CELLS, KIND_MOVES};
 use super::*;
-use crate::diff;
 
 /// Encodes, applies, and compares. Returns the kind and the payload.
 fn round_trip(old: &[u8], new: &[u8], header: usize) -> (ChangeKind, Vec<u8>) {
@@ -165,7 +162,7 @@ fn an_inserted_row_is_a_slot_and_a_cell() {
         let mut new = old.clone();
         let row = cell(9, 50);
         insert(&mut new, header, 3, &row).unwrap();
-        let expected = [&[first, 1, operation::OP_INSERT, 3, 51][..], &row].concat();
+        let expected = [&[first, 1, cells::OP_INSERT, 3, 51][..], &row].concat();
         assert_eq!(round_trip(&old, &new, header), (ChangeKind::Cells, expected));
     }
 }
@@ -179,7 +176,7 @@ fn deleted_rows_are_a_slot_and_a_count() {
             Tree::new(&mut new[..], 0).unwrap().drop_cell(slot, zeroing).unwrap();
         }
         let first = KIND_CELLS | if zeroing { ZEROED } else { 0 };
-        let delete = operation::OP_DELETE;
+        let delete = cells::OP_DELETE;
         assert_eq!(
             round_trip(&old, &new, 0),
             (ChangeKind::Cells, vec![first, 2, delete, 20, 2, delete, 7, 0])
@@ -197,7 +194,7 @@ fn a_row_that_grew_is_what_is_new_of_it() {
     let mut tree = Tree::new(&mut new[..], 0).unwrap();
     tree.drop_cell(11, false).unwrap();
     tree.insert(11, None, &row).unwrap();
-    let head = [KIND_CELLS, 1, operation::OP_REPLACE, 11, 42, 28, 8];
+    let head = [KIND_CELLS, 1, cells::OP_REPLACE, 11, 42, 28, 8];
     let expected = [&head[..], &[0, 0, 41, 11, 2, 0xaa, 0xaa, 0xaa]].concat();
     assert_eq!(round_trip(&old, &new, 0), (ChangeKind::Cells, expected));
 }
@@ -226,7 +223,7 @@ fn cells_in_another_order_are_moves() {
 
 #[test]
 fn operations_on_what_is_no_tree_are_refused() {
-    let insert = [KIND_CELLS, 1, operation::OP_INSERT, 0, 3, 2, 1, 1, 1];
+    let insert = [KIND_CELLS, 1, cells::OP_INSERT, 0, 3, 2, 1, 1, 1];
     let mut page = empty(512, 0);
     assert_eq!(apply(&mut page, &insert), Ok(()));
     assert!(apply(&mut vec![0; 512], &insert).is_err());
@@ -353,4 +350,47 @@ proptest! {
         payload[at] ^= flip;
         let _ = apply(&mut old, &payload);
     }
+}
+
+/// A table leaf with these pointers.
+fn leaf(pointers: &[u16]) -> Vec<u8> {
+    let mut page = vec![0; 4096];
+    page[0] = 13;
+    page[4] = pointers.len() as u8;
+    page[5..7].copy_from_slice(&1000_u16.to_be_bytes());
+    for (place, pointer) in page[8..].chunks_exact_mut(2).zip(pointers) {
+        place.copy_from_slice(&pointer.to_be_bytes());
+    }
+    page
+}
+
+fn seen(old: &[u16], new: &[u16]) -> Rearranged {
+    rearranged(&leaf(old), &leaf(new), 0)
+}
+
+#[test]
+fn cells_at_the_end_and_in_their_places_are_not_looked_at() {
+    assert_eq!(seen(&[4000, 3900], &[4000, 3900]), Rearranged::Hardly);
+    assert_eq!(seen(&[4000, 3900], &[4000, 3900, 3800, 3700]), Rearranged::Hardly);
+    assert_eq!(seen(&[], &[4000]), Rearranged::Hardly);
+    assert_eq!(rearranged(&[9; 512], &[8; 512], 0), Rearranged::Hardly);
+    let mut other = leaf(&[4000]);
+    other[0] = 10;
+    assert_eq!(rearranged(&leaf(&[4000, 3900]), &other, 0), Rearranged::Hardly);
+}
+
+#[test]
+fn few_that_came_went_or_were_put_elsewhere_are() {
+    let old = [4000, 3900, 3800, 3700, 3600, 3500];
+    for new in [
+        &[3900, 3800, 3700, 3600, 3500][..],
+        &[4000, 3900, 3800, 3700, 3600],
+        &[4000, 3900, 3400, 3800, 3700, 3600, 3500],
+        &[4000, 3900, 3400, 3700, 3600, 3500],
+        &[4000, 3500],
+    ] {
+        assert_eq!(seen(&old, new), Rearranged::Few, "{new:?}");
+    }
+    assert_eq!(seen(&old, &[4000]), Rearranged::Many);
+    assert_eq!(seen(&old, &[4001, 3901, 3801, 3701, 3601, 3501]), Rearranged::Many);
 }

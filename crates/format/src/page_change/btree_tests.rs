@@ -1,6 +1,6 @@
-//! Checks each effect of inserting and dropping cells, byte by byte.
+//! Checks the length of cells, and each effect of inserting and dropping cells, byte by byte.
 
-use super::super::btree::Tree;
+use super::*;
 
 const PAGE: usize = 512;
 
@@ -199,4 +199,39 @@ fn nothing_follows_the_last_freeblock() {
     assert_eq!(blocks.next(), Some((1, 4071, 20)));
     assert_eq!(blocks.next(), None);
     assert_eq!(blocks.next(), None);
+}
+
+fn leaf(kind: u8, at: usize, cell: &[u8]) -> Vec<u8> {
+    let mut page = vec![0; 512];
+    page[..8].copy_from_slice(&[kind, 0, 0, 0, 1, (at >> 8) as u8, at as u8, 0]);
+    page[8..10].copy_from_slice(&(at as u16).to_be_bytes());
+    page[at..at + cell.len()].copy_from_slice(cell);
+    page
+}
+
+fn cell_length(kind: u8, cell: &[u8]) -> Option<usize> {
+    Tree::new(&leaf(kind, 100, cell)[..], 0).unwrap().cell(0).map(<[u8]>::len)
+}
+
+#[test]
+fn cells_are_as_long_as_the_file_format_says() {
+    assert_eq!(cell_length(TABLE_LEAF, &[10, 1]), Some(12));
+    assert_eq!(cell_length(TABLE_LEAF, &[10, 0x81, 1]), Some(13));
+    assert_eq!(cell_length(TABLE_LEAF, &[0, 1]), Some(4), "the smallest");
+    assert_eq!(cell_length(INDEX_LEAF, &[10]), Some(11));
+    // 477 = 512 - 35 bytes fit. Of 478 bytes, 39 + (478 - 39) % 508 = 478 would stay, which is too much, so 39
+    // stay.
+    assert_eq!(cell_length(TABLE_LEAF, &[0x83, 0x5d, 1]), None, "past the end");
+    assert_eq!(cell_length(TABLE_LEAF, &[0x83, 0x5e, 1]), Some(3 + 39 + 4));
+    // An index cell keeps at most 102 bytes on the page.
+    assert_eq!(cell_length(INDEX_LEAF, &[102]), Some(103));
+    assert_eq!(cell_length(INDEX_LEAF, &[103]), Some(1 + 39 + 4));
+}
+
+#[test]
+fn what_is_no_tree_is_refused() {
+    assert!(Tree::new(&leaf(7, 100, &[1])[..], 0).is_none());
+    assert!(Tree::new(&leaf(13, 9, &[1])[..], 0).is_none(), "pointers in the content");
+    assert!(Tree::new(&leaf(13, 100, &[1])[..], 0).is_some());
+    assert!(Tree::new(&[0; 0][..], 0).is_none());
 }
