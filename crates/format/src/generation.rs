@@ -1,7 +1,18 @@
-//! Generation numbers. They have 64 bits, but many fields store only the low bits.
+//! Generations of a log: their numbers, their slots, the word that says which one is in force, and their origins.
 //!
-//! A log starts over a few thousand times a second at most, so 60 bits do not run out. Where a field stores only the
-//! low bits, the high bits go into the seed of the checksum. While the high bits are 0 they do not change the seed.
+//! A log starts over a few thousand times a second at most, so 60 bits of a number do not run out. Many fields store only the
+//! low bits. The high bits then go into the seed of the checksum. While the high bits are 0 they do not change the seed.
+//!
+//! The *slot* of a generation is the state in which it begins. Its *origin* is its place in the history of its log: how many
+//! transactions were sealed before it, and when it began. A slot has no room for that, so the origin is stored apart, with a
+//! checksum of its own. If the checksum is wrong, the reader assumes a position that is beyond every position that can have
+//! been counted before the generation.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::bytes::{array, put, u32_le, u64_le};
+use crate::sqlite_wal::WAL_HEADER_BYTES;
+use crate::{FormatError, LogId};
 
 /// Generations are below this number. The bound only keeps arithmetic on damaged numbers from overflowing.
 pub const GENERATION_LIMIT: u64 = 1 << 60;
@@ -21,6 +32,169 @@ pub(crate) fn of_halves(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
+/// Where the superblock's `active` word is.
+pub const ACTIVE_OFFSET: u64 = 1152;
+/// No block: the `first_block` of an empty log.
+pub const NO_BLOCK: u32 = u32::MAX;
+
+/// The word that names the generation in force. Its low half is the generation's low half. Its high half is the
+/// complement of that, xored with the generation's high half. The slot names its generation too, so a damaged word
+/// leads to a slot that names another generation, and the reader notices.
+#[must_use]
+pub fn active_word(generation: u64) -> u64 {
+    let [low, high] = halves(generation);
+    of_halves(low, !low ^ high)
+}
+
+/// Reads an [`active_word`].
+#[must_use]
+pub fn read_active_word(word: u64) -> u64 {
+    let [low, high] = halves(word);
+    of_halves(low, !low ^ high)
+}
+
+/// Bytes of a generation slot.
+pub const SLOT_BYTES: usize = 64;
+
+/// Where the slot of a generation is.
+#[must_use]
+pub fn slot_offset(generation: u64) -> u64 {
+    1216 + generation % 2 * SLOT_BYTES as u64
+}
+
+/// Where the origin of a generation is.
+#[must_use]
+pub fn origin_offset(generation: u64) -> u64 {
+    1408 + generation % 2 * SLOT_BYTES as u64
+}
+
+/// What the slots of all logs have in common: their first 64 bytes. What two of the fields mean, each engine says for itself.
+pub(crate) struct SlotFields {
+    /// The generation's number.
+    pub(crate) generation: u64,
+    /// The engine's field at byte 4.
+    pub(crate) short: u32,
+    /// SQLite's WAL header, zeros for an empty log.
+    pub(crate) wal_header: [u8; WAL_HEADER_BYTES],
+    /// The engine's field at byte 40.
+    pub(crate) long: u64,
+}
+
+/// Bytes of a slot that its checksum covers. The checksum follows them.
+const SLOT_CHECKED: usize = 56;
+
+impl SlotFields {
+    pub(crate) fn encode(&self, id: LogId) -> [u8; SLOT_BYTES] {
+        let mut out = [0; SLOT_BYTES];
+        let [low, high] = halves(self.generation);
+        put(&mut out, 0, &low.to_le_bytes());
+        put(&mut out, 4, &self.short.to_le_bytes());
+        put(&mut out, 8, &self.wal_header);
+        put(&mut out, 40, &self.long.to_le_bytes());
+        put(&mut out, 48, &high.to_le_bytes());
+        let checksum = xxh3_64_with_seed(&out[..SLOT_CHECKED], id.seed());
+        put(&mut out, SLOT_CHECKED, &checksum.to_le_bytes());
+        out
+    }
+
+    /// Reads a slot. `None` if the checksum is wrong.
+    pub(crate) fn decode(bytes: &[u8; SLOT_BYTES], id: LogId) -> Option<Self> {
+        let checksum = xxh3_64_with_seed(&bytes[..SLOT_CHECKED], id.seed());
+        (checksum == u64_le(bytes, SLOT_CHECKED)).then(|| Self {
+            generation: of_halves(u32_le(bytes, 0), u32_le(bytes, 48)),
+            short: u32_le(bytes, 4),
+            wal_header: array(bytes, 8).unwrap_or([0; WAL_HEADER_BYTES]),
+            long: u64_le(bytes, 40),
+        })
+    }
+}
+
+/// The state in which a generation of a log in memory begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// The generation's number.
+    pub generation: u64,
+    /// The first block of the generation, or [`NO_BLOCK`].
+    pub first_block: u32,
+    /// SQLite's WAL header, zeros for an empty log.
+    pub wal_header: [u8; WAL_HEADER_BYTES],
+    /// Whether everything is in the database file, so that the log may be deleted.
+    pub retired: bool,
+}
+
+impl Slot {
+    /// The bytes of the slot.
+    #[must_use]
+    pub fn encode(&self, id: LogId) -> [u8; SLOT_BYTES] {
+        let Self { generation, first_block, wal_header, retired } = *self;
+        SlotFields { generation, short: first_block, wal_header, long: u64::from(retired) }.encode(id)
+    }
+
+    /// Reads the slot of the generation in force.
+    ///
+    /// # Errors
+    /// `Damaged` if the checksum is wrong, the slot belongs to another generation, or its state is unknown.
+    pub fn decode(bytes: &[u8; SLOT_BYTES], id: LogId, generation: u64) -> Result<Self, FormatError> {
+        let damaged = FormatError::Damaged { what: "the log's generation slot" };
+        let found = SlotFields::decode(bytes, id).ok_or(damaged)?;
+        if found.generation != generation || found.long > 1 {
+            return Err(damaged);
+        }
+        let SlotFields { short: first_block, wal_header, long, .. } = found;
+        Ok(Self { generation, first_block, wal_header, retired: long == 1 })
+    }
+}
+
+/// Bytes of an origin.
+pub const ORIGIN_BYTES: usize = 32;
+const ORIGIN_CHECKED: usize = 24;
+/// A generation has fewer than 2^32 transactions: they are counted with 32 bits.
+const POSITION_BITS: u32 = 32;
+/// All generations from this one on share one unknown position, because larger ones do not fit into 64 bits.
+const LAST_COUNTED: u64 = 1 << 31;
+
+/// What came before a generation, and when the generation began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Origin {
+    /// The generation.
+    pub generation: u64,
+    /// Transactions sealed in the log before this generation, since the log was made.
+    pub position: u64,
+    /// When the generation began, in milliseconds since 1970; 0 if that is not known.
+    pub time_ms: u64,
+}
+
+impl Origin {
+    /// The origin of a generation whose stored origin is damaged. Its position is beyond every position counted before.
+    #[must_use]
+    pub fn unknown(generation: u64) -> Self {
+        let position = generation.min(LAST_COUNTED) << POSITION_BITS;
+        Self { generation, position, time_ms: 0 }
+    }
+
+    /// The bytes of an origin.
+    #[must_use]
+    pub fn encode(&self, id: LogId) -> [u8; ORIGIN_BYTES] {
+        let mut out = [0; ORIGIN_BYTES];
+        put(&mut out, 0, &self.generation.to_le_bytes());
+        put(&mut out, 8, &self.position.to_le_bytes());
+        put(&mut out, 16, &self.time_ms.to_le_bytes());
+        let check = xxh3_64_with_seed(&out[..ORIGIN_CHECKED], id.seed());
+        put(&mut out, ORIGIN_CHECKED, &check.to_le_bytes());
+        out
+    }
+
+    /// Reads the origin of a generation. Returns [`Origin::unknown`] if its checksum is wrong, or if it belongs to
+    /// another generation.
+    #[must_use]
+    pub fn decode(bytes: &[u8], id: LogId, generation: u64) -> Self {
+        let it =
+            Self { generation: u64_le(bytes, 0), position: u64_le(bytes, 8), time_ms: u64_le(bytes, 16) };
+        let stands = it.generation == generation && bytes.get(..ORIGIN_BYTES) == Some(&it.encode(id));
+        if stands { it } else { Self::unknown(generation) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,5 +208,31 @@ mod tests {
         assert_eq!(above((1 << 29) - 1, 29), 0);
         assert_ne!(above(1 << 29, 29), 0);
         assert_ne!(above(1 << 29, 29), above(2 << 29, 29));
+    }
+
+    const ID: LogId = LogId([7; 16]);
+
+    #[test]
+    fn an_origin_round_trips_and_every_flipped_bit_is_noticed() {
+        let origin = Origin { generation: 5, position: 1 << 40, time_ms: 99 };
+        let bytes = origin.encode(ID);
+        assert_eq!(Origin::decode(&bytes, ID, 5), origin);
+        assert_eq!(Origin::decode(&bytes, ID, 6), Origin::unknown(6));
+        assert_eq!(Origin::decode(&bytes, LogId([8; 16]), 5), Origin::unknown(5));
+        assert_eq!(Origin::decode(&bytes[..31], ID, 5), Origin::unknown(5));
+        for bit in 0..8 * ORIGIN_BYTES {
+            let mut bad = bytes;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Origin::decode(&bad, ID, 5), Origin::unknown(5), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_origin_is_behind_everything_before() {
+        for generation in [2, 3, 1 << 20, LAST_COUNTED] {
+            let before = Origin::unknown(generation - 1).position;
+            assert!(Origin::unknown(generation).position >= before + u64::from(u32::MAX));
+        }
+        assert_eq!(Origin::unknown(u64::MAX).position, 1 << 63);
     }
 }

@@ -8,26 +8,23 @@
 
 pub mod bytes;
 pub mod diff;
-mod generation;
+pub mod generation;
 pub mod guard;
 mod head;
 pub mod heap;
 mod id;
 pub mod nvwal;
-mod origin;
 pub mod page_change;
 pub mod ppl;
 pub mod record;
 pub mod scratchpad;
-pub mod slots;
 pub mod sqlite_wal;
 pub mod wal_index;
 pub mod waldio;
 
-pub use generation::GENERATION_LIMIT;
+pub use generation::{GENERATION_LIMIT, ORIGIN_BYTES, Origin};
 pub use head::{FileIdentity, LogHead, PATH_LIMIT};
 pub use id::LogId;
-pub use origin::{ORIGIN_BYTES, Origin};
 
 /// What a decoder found wrong with the bytes it was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

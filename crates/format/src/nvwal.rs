@@ -3,10 +3,12 @@
 use crate::FormatError;
 use crate::bytes::{put, u32_le, u64_le};
 use crate::generation::above;
+pub use crate::generation::{
+    ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, Slot, active_word, origin_offset, read_active_word, slot_offset,
+};
 use crate::head::{self, Format, HEAD_BYTES, LogHead};
 pub use crate::heap::*;
 pub use crate::record::*;
-pub use crate::slots::*;
 
 /// First bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALNVW";

@@ -10,12 +10,12 @@ use std::fmt;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::bytes::{array, put, u16_le, u32_le, u64_le};
+pub use crate::generation::{
+    ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, Slot, active_word, origin_offset, read_active_word, slot_offset,
+};
 use crate::generation::{halves, of_halves};
 use crate::head::{Format, HEAD_BYTES, LogHead};
 pub use crate::record::{Base, RECORD_HEADER_BYTES, RecordHeader, TxHash, TxHeader};
-pub use crate::slots::{
-    ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, Slot, active_word, origin_offset, read_active_word, slot_offset,
-};
 use crate::{FormatError, LogId, PATH_LIMIT, head};
 
 /// First bytes of a log's file.

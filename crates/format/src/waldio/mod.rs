@@ -6,7 +6,7 @@ mod tests;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::bytes::{array, put, u32_le, u64_le};
-use crate::generation::{GENERATION_LIMIT, above, halves, of_halves};
+use crate::generation::{GENERATION_LIMIT, SlotFields, above, halves, of_halves};
 use crate::head::{Format, LogHead};
 use crate::sqlite_wal::{Checksum, WAL_HEADER_BYTES};
 use crate::{FormatError, LogId, ORIGIN_BYTES, Origin, head};
@@ -138,17 +138,16 @@ impl Slot {
     /// The bytes of the slot's area.
     #[must_use]
     pub fn encode(&self, id: LogId) -> Vec<u8> {
-        let mut out = vec![0; AREA_BYTES as usize];
         let empty = if self.wal_header.is_none() { SLOT_EMPTY } else { 0 };
         let retired = if self.retired { SLOT_RETIRED } else { 0 };
-        let [low, high] = halves(self.generation);
-        put(&mut out, 0, &low.to_le_bytes());
-        put(&mut out, 4, &(empty | retired).to_le_bytes());
-        put(&mut out, 8, &self.wal_header.unwrap_or_default());
-        put(&mut out, 40, &self.file_bytes.to_le_bytes());
-        put(&mut out, 48, &high.to_le_bytes());
-        let checksum = xxh3_64_with_seed(&out[..56], id.seed());
-        put(&mut out, 56, &checksum.to_le_bytes());
+        let fields = SlotFields {
+            generation: self.generation,
+            short: empty | retired,
+            wal_header: self.wal_header.unwrap_or_default(),
+            long: self.file_bytes,
+        };
+        let mut out = vec![0; AREA_BYTES as usize];
+        put(&mut out, 0, &fields.encode(id));
         put(&mut out, SLOT_ORIGIN, &self.origin().encode(id));
         out
     }
@@ -162,19 +161,16 @@ impl Slot {
     /// Reads a slot. `None` if the slot is not valid: it was never written, or the write was torn.
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId) -> Option<Self> {
-        let flags = u32_le(bytes, 4);
-        let generation = of_halves(u32_le(bytes, 0), u32_le(bytes, 48));
+        let SlotFields { generation, short: flags, wal_header, long: file_bytes } =
+            SlotFields::decode(bytes.first_chunk()?, id)?;
         let origin = bytes.get(SLOT_ORIGIN..SLOT_ORIGIN + ORIGIN_BYTES).unwrap_or_default();
         let Origin { position, time_ms, .. } = Origin::decode(origin, id, generation);
-        let sound = bytes.len() >= 64
-            && xxh3_64_with_seed(&bytes[..56], id.seed()) == u64_le(bytes, 56)
-            && (1..GENERATION_LIMIT).contains(&generation)
-            && flags <= (SLOT_EMPTY | SLOT_RETIRED);
+        let sound = (1..GENERATION_LIMIT).contains(&generation) && flags <= (SLOT_EMPTY | SLOT_RETIRED);
         sound.then(|| Self {
             generation,
-            wal_header: if flags & SLOT_EMPTY == 0 { array(bytes, 8) } else { None },
+            wal_header: (flags & SLOT_EMPTY == 0).then_some(wal_header),
             retired: flags & SLOT_RETIRED != 0,
-            file_bytes: u64_le(bytes, 40),
+            file_bytes,
             position,
             time_ms,
         })

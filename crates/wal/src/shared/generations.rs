@@ -1,6 +1,6 @@
 //! The generation of a log that is in force, and how it began. Logs in memory store generations in slots.
 
-use duralite_format::slots::{
+use duralite_format::generation::{
     ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, Slot, active_word, origin_offset, read_active_word, slot_offset,
 };
 use duralite_format::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
