@@ -99,3 +99,35 @@ impl InForce {
         ]
     }
 }
+
+/// When the last transaction of a generation was sealed, or when the generation began if it has none. A transaction stores only
+/// the time since the one before.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SealTime {
+    /// In milliseconds since 1970. Meaningless if the log does not say when the generation began.
+    ms: u64,
+    is_known: bool,
+}
+
+impl SealTime {
+    /// The beginning of a generation.
+    pub(crate) fn at_begin(origin: &Origin) -> Self {
+        Self { ms: origin.time_ms, is_known: origin.time_ms > 0 }
+    }
+
+    /// Milliseconds from the last transaction to `now`. After the clock was set back, this is 0 until the clock has caught up,
+    /// or the log starts over.
+    pub(crate) fn until(&self, now: u64) -> u32 {
+        u32::try_from(now.saturating_sub(self.ms)).unwrap_or(u32::MAX)
+    }
+
+    /// Advances to a transaction that was sealed so many milliseconds after the one before.
+    pub(crate) fn advance(&mut self, elapsed_ms: u32) {
+        self.ms = self.ms.saturating_add(u64::from(elapsed_ms));
+    }
+
+    /// The time in milliseconds since 1970; 0 if the log does not say when the generation began.
+    pub(crate) fn told(&self) -> u64 {
+        if self.is_known { self.ms } else { 0 }
+    }
+}

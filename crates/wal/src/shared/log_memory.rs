@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use duralite_format::FormatError;
+use duralite_format::heap::read_checked_word;
 use duralite_medium::{FileNvm, MapOptions, MediumError, Nvm};
 
 use crate::engine::descriptor::OpenFile;
@@ -66,4 +68,34 @@ pub(crate) fn flush_all(nvm: &dyn Nvm, ranges: &[(u64, u64)]) {
     for &(from, to) in ranges {
         nvm.flush(from, to - from);
     }
+}
+
+/// The first bytes of a log: `most`, or as many as the memory has.
+pub(crate) fn first_bytes(nvm: &dyn Nvm, most: u64) -> Vec<u8> {
+    let mut bytes = vec![0; nvm.len().min(most) as usize];
+    nvm.read(0, &mut bytes);
+    bytes
+}
+
+/// Checks that a log's file has the length that the log's size word says. `bytes` are the file's first bytes, `at` is where the
+/// word is in them, and `file_bytes` is the length of a file of so many units, of which there are at most `limit`.
+///
+/// # Errors
+/// `Format`; `Io` if the file cannot be examined.
+pub(crate) fn check_size(
+    log: &OpenFile<'_>,
+    bytes: &[u8],
+    at: u64,
+    limit: u32,
+    file_bytes: impl FnOnce(u32) -> u64,
+) -> Result<(), LogError> {
+    let format = |source| LogError::Format { log: log.path.to_path_buf(), source };
+    let length = log.file.metadata().map_err(|error| LogError::io("examine", log.path, &error))?.len();
+    let word = bytes.get(at as usize..).and_then(|rest| rest.first_chunk::<8>());
+    let word = u64::from_le_bytes(word.copied().unwrap_or_default());
+    let grown = read_checked_word(word, "the log's size").map_err(format)?;
+    if grown > limit || file_bytes(grown) > length {
+        return Err(format(FormatError::Short { what: "the log file" }));
+    }
+    Ok(())
 }

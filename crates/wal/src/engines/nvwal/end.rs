@@ -25,7 +25,7 @@ impl Nvwal {
     /// `Corrupt` for a link that leads to no block of this generation, or back into the list.
     pub(super) fn blocks_behind_tail(&mut self) -> Result<BlockList, LogError> {
         let (mut behind, mut at) = (BlockList::default(), self.tail.block);
-        while let Some(next) = self.heap.next(at, self.slot.generation)? {
+        while let Some(next) = self.heap.next(at, self.in_force.slot.generation)? {
             if self.blocks.contains(next) || !behind.push(next) {
                 let what = FormatError::Damaged { what: "a link between log blocks" };
                 return Err(self.heap.corrupt(at, 0, what));
@@ -40,7 +40,7 @@ impl Nvwal {
     /// # Errors
     /// `Corrupt`.
     pub(super) fn check_end(&mut self) -> Result<(), LogError> {
-        if self.wal_header.is_none() {
+        if self.in_force.wal_header.is_none() {
             return Ok(());
         }
         for (sequence, at) in self.marks_near_end()? {
@@ -70,7 +70,7 @@ impl Nvwal {
 
     /// Finds the places with the mark of a later transaction near the end, and at the beginning of blocks that are in no list.
     fn marks_near_end(&mut self) -> Result<Vec<(u32, Position)>, LogError> {
-        let (generation, mut found) = (self.slot.generation, Vec::new());
+        let (generation, mut found) = (self.in_force.slot.generation, Vec::new());
         let (mut block, mut from, mut left) = (self.tail.block, self.tail.offset, LOOK_BYTES);
         let expected = self.expected(self.sequence + 1);
         let (heap, scratch) = (&mut self.heap, &mut self.record);
@@ -102,7 +102,7 @@ impl Nvwal {
     /// Searches a part of a block for marks of transactions that are later than the last one applied. Adds their places to
     /// `found`.
     pub(super) fn marks_in(&self, block: u32, (from, until): (u32, u32), found: &mut Vec<(u32, Position)>) {
-        let generation = self.slot.generation;
+        let generation = self.in_force.slot.generation;
         // The marks of a generation differ from the mark of number 0 by their numbers.
         let base = encode_mark(Order::Ordered, generation, 0);
         let last = self.heap.block_bytes() - TX_HEADER_BYTES;

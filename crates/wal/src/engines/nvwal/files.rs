@@ -1,27 +1,51 @@
-//! Log files of `nvwal`: mapped memory.
+//! Log files of `nvwal`: mapped memory. The engine's descriptor names what can be done with them.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use duralite_format::FormatError;
 use duralite_format::nvwal::{
     ACTIVE_OFFSET, GROWN_OFFSET, MAGIC, NO_BLOCK, SLOT_BYTES, SUPERBLOCK_BYTES, Slot, Superblock,
-    read_active_word, read_checked_word, slot_offset,
+    read_active_word, slot_offset,
 };
 use duralite_medium::{FileNvm, Nvm};
 
-use super::{Nvwal, NvwalOptions};
+use super::options::{NAME, SETTINGS};
+use super::{Nvwal, NvwalOptions, salvage};
 use crate::LogError;
 use crate::engine::Engine;
-use crate::engine::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
-use crate::engine::media::MediaOptions;
+use crate::engine::descriptor::{
+    Attaching, AttachingOutside, Descriptor, LogHead, NewLog, OpenFile, SharedBytes,
+};
+use crate::engine::media::{MediaOptions, Medium};
 use crate::shared::log_file;
-use crate::shared::log_memory::{self, Access, hooked};
+use crate::shared::log_memory::{self, Access, check_size, hooked};
+
+/// The engine for byte-addressable memory.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: NAME,
+    magic: MAGIC,
+    needs: &[Medium::LogMemory],
+    settings: SETTINGS,
+    rollback_journals: false,
+    writes_home: false,
+    // All state that processes share is in the log itself.
+    shared: SharedBytes { zeroed: 0, all: 0 },
+    format,
+    attach,
+    attach_outside,
+    open_read_only: |log| Ok(Box::new(look_at(log)?)),
+    inspect,
+    is_empty,
+    salvage: |log, _, later| salvage::salvage(map_read_only(log)?, log.path, later),
+    walk: |log, database, visit| salvage::walk(map_read_only(log)?, log.path, database, visit),
+    release: |_| Ok(()),
+    flush_interval: |_| None,
+};
 
 /// Writes an empty log into a new file.
-pub(super) fn format(new: &NewLog<'_>) -> Result<(), LogError> {
+fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     let options = within_file_system(&NvwalOptions::of(new.options), new.file.file);
     let (block_bytes, limit_blocks) = Nvwal::shape(&options, new.head.page_bytes);
     let superblock = Superblock {
@@ -36,7 +60,7 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), LogError> {
 }
 
 /// Maps and opens a log. A process that has the log alone repairs its heap.
-pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
+fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let Attaching { directory, options, file, alone, .. } = log;
     let superblock = superblock_of(&file)?;
     let access = Access::Write { dax: directory.is_dax() };
@@ -49,7 +73,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
 }
 
 /// Opens a log for a user who may only read it. The reader sees what other processes commit, since it is in the log's own memory.
-pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
+fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
     let AttachingOutside { options, file, .. } = log;
     let superblock = superblock_of(&file)?;
     let nvm = hooked(file.path, map(Access::Read, &options.media, &file, &superblock)?)?;
@@ -65,25 +89,25 @@ pub fn open_read_only(path: &Path) -> Result<Nvwal, LogError> {
 }
 
 /// As [`open_read_only`], for a file that is open already.
-pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Nvwal, LogError> {
+fn look_at(log: &OpenFile<'_>) -> Result<Nvwal, LogError> {
     let mut engine = Nvwal::open(map_read_only(log)?, log.path, NvwalOptions::default())?;
     engine.check_end()?;
     Ok(engine)
 }
 
 /// Maps a log for inspection, without reading its transactions.
-pub(super) fn map_read_only(log: &OpenFile<'_>) -> Result<Arc<dyn Nvm>, LogError> {
+fn map_read_only(log: &OpenFile<'_>) -> Result<Arc<dyn Nvm>, LogError> {
     let superblock = superblock_of(log)?;
     Ok(Arc::new(map(Access::Read, &MediaOptions::default(), log, &superblock)?))
 }
 
 /// Reads what a log's superblock says about the log.
-pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
-    Ok(check(log.path, log.file, bytes)?.head)
+fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
+    Ok(check(log, bytes)?.head)
 }
 
 /// Whether the log holds no commits.
-pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
+fn is_empty(log: &OpenFile<'_>) -> bool {
     // The slot in force is enough to tell, even if the transactions cannot be read.
     superblock_of(log).is_ok_and(|superblock| is_spent(log.file, &superblock))
         || look_at(log).is_ok_and(|log| log.transactions() == 0)
@@ -111,20 +135,15 @@ fn map(
 }
 
 fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, LogError> {
-    check(log.path, log.file, &log_file::first_bytes(log.path, log.file, SUPERBLOCK_BYTES)?)
+    check(log, &log_file::first_bytes(log.path, log.file, SUPERBLOCK_BYTES)?)
 }
 
 /// Reads the superblock and checks that the file is as long as the log says.
-fn check(path: &Path, file: &File, bytes: &[u8]) -> Result<Superblock, LogError> {
-    let format = |source| LogError::Format { log: path.to_path_buf(), source };
-    let length = file.metadata().map_err(|error| LogError::io("examine", path, &error))?.len();
-    let superblock = Superblock::decode(bytes).map_err(format)?;
-    let word = bytes.get(GROWN_OFFSET as usize..).and_then(|rest| rest.first_chunk::<8>());
-    let word = u64::from_le_bytes(word.copied().unwrap_or_default());
-    let grown = read_checked_word(word, "the log's size").map_err(format)?;
-    if grown > superblock.limit_blocks || superblock.file_bytes(grown) > length {
-        return Err(format(FormatError::Short { what: "the log file" }));
-    }
+fn check(log: &OpenFile<'_>, bytes: &[u8]) -> Result<Superblock, LogError> {
+    let superblock = Superblock::decode(bytes)
+        .map_err(|source| LogError::Format { log: log.path.to_path_buf(), source })?;
+    let limit = superblock.limit_blocks;
+    check_size(log, bytes, GROWN_OFFSET, limit, |blocks| superblock.file_bytes(blocks))?;
     Ok(superblock)
 }
 

@@ -7,13 +7,11 @@
 //! Invariants kept here: 4, 7, 8, 10, 11, 12. The state that survives a crash is on the medium only. Each process rebuilds the
 //! fields of [`Nvwal`] by scanning the log.
 
-mod descriptor;
 mod end;
 mod files;
 mod options;
 mod salvage;
 mod scan;
-mod transaction;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -21,11 +19,11 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use duralite_format::nvwal::{
-    ACTIVE_OFFSET, GROWN_OFFSET, NO_BLOCK, Order, STATES_OFFSET, SUPERBLOCK_BYTES, Slot, Superblock,
+    ACTIVE_OFFSET, GROWN_OFFSET, NO_BLOCK, Order, STATES_OFFSET, SUPERBLOCK_BYTES, Superblock, TxHash,
     checked_word,
 };
 use duralite_format::sqlite_wal::WalHeader;
-use duralite_format::{FormatError, LogId, Origin};
+use duralite_format::{LogId, Origin};
 use duralite_medium::{Guarantee, Nvm};
 
 use crate::engine::home::DatabaseFile;
@@ -33,17 +31,16 @@ use crate::engine::{
     Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
     wall_clock,
 };
-pub use crate::engines::nvwal::salvage::walk;
 use crate::shared::delta_chains::{Committed, DeltaChains, Record, apply_record};
-use crate::shared::generations::InForce;
+use crate::shared::generations::{InForce, SealTime};
 use crate::shared::heap::{self, BlockList, Heap};
+use crate::shared::log_memory::first_bytes;
 use crate::{EngineOptions, LogError};
-pub use descriptor::DESCRIPTOR;
-pub use files::open_read_only;
+pub use files::{DESCRIPTOR, open_read_only};
 use options::NAME;
 pub use options::{HeapMode, NvwalOptions, SyncMode};
+pub use salvage::walk;
 use scan::{Expected, FoundTransaction, Position};
-use transaction::Writer;
 
 /// Counters of what an engine has done since this process opened it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -70,10 +67,7 @@ pub struct Nvwal {
     superblock: Superblock,
     heap: Heap,
     options: NvwalOptions,
-    active: u64,
-    slot: Slot,
-    origin: Origin,
-    wal_header: Option<WalHeader>,
+    in_force: InForce,
     /// The blocks of the committed list, in order; the last holds `tail`.
     blocks: BlockList,
     /// Place after the last committed transaction.
@@ -82,9 +76,7 @@ pub struct Nvwal {
     sequence: u32,
     /// Order of the last committed transaction.
     last_order: Order,
-    /// When the last transaction was sealed, or when the generation began if it has none, in milliseconds since 1970. Meaningless
-    /// if the log does not say when the generation began: see [`Nvwal::told_time`].
-    time_ms: u64,
+    sealed_at: SealTime,
     clock: Clock,
     chains: DeltaChains,
     writer: Writer,
@@ -145,26 +137,20 @@ impl Nvwal {
 
     /// Reads the superblock, but no generation yet: [`Nvwal::follow`] does that.
     fn load(nvm: Arc<dyn Nvm>, path: &Path, options: NvwalOptions) -> Result<Self, LogError> {
-        let mut bytes = vec![0; nvm.len().min(SUPERBLOCK_BYTES) as usize];
-        nvm.read(0, &mut bytes);
-        let superblock = Superblock::decode(&bytes)
+        let superblock = Superblock::decode(&first_bytes(nvm.as_ref(), SUPERBLOCK_BYTES))
             .map_err(|source| LogError::Format { log: path.to_path_buf(), source })?;
         let heap = Heap::open(nvm, geometry(&superblock), path.to_path_buf(), options.heap)?;
-        let none = InForce::none();
         Ok(Self {
             heap,
             chains: DeltaChains::new(superblock.head.page_bytes, options.cache_bytes),
             superblock,
             options,
-            active: none.active,
-            slot: none.slot,
-            origin: none.origin,
-            wal_header: none.wal_header,
+            in_force: InForce::none(),
             blocks: BlockList::default(),
             tail: Position { block: 0, offset: 0 },
             sequence: 0,
             last_order: Order::Ordered,
-            time_ms: 0,
+            sealed_at: SealTime::default(),
             clock: wall_clock,
             writer: Writer::default(),
             unforced: Vec::new(),
@@ -193,7 +179,7 @@ impl Nvwal {
     /// Whether the log was retired ([`LogFile::retire`]) and has not been used since.
     #[must_use]
     pub fn is_retired(&self) -> bool {
-        self.slot.retired
+        self.in_force.slot.retired
     }
 
     /// The superblock.
@@ -217,7 +203,7 @@ impl Nvwal {
     /// The generation in force.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        self.slot.generation
+        self.in_force.slot.generation
     }
 
     fn log_id(&self) -> LogId {
@@ -236,17 +222,13 @@ impl Nvwal {
     }
 
     fn enter_generation(&mut self, found: InForce) {
-        let InForce { active, slot, origin, wal_header } = found;
-        self.active = active;
-        self.slot = slot;
-        self.origin = origin;
-        self.time_ms = origin.time_ms;
-        self.wal_header = wal_header;
+        self.in_force = found;
+        self.sealed_at = SealTime::at_begin(&found.origin);
         self.blocks.clear();
-        if wal_header.is_some() {
-            self.blocks.extend(&[slot.first_block]);
+        if found.wal_header.is_some() {
+            self.blocks.extend(&[found.slot.first_block]);
         }
-        self.tail = Position::start_of(slot.first_block);
+        self.tail = Position::start_of(found.slot.first_block);
         self.sequence = 0;
         self.last_order = Order::Ordered;
         self.chains.clear();
@@ -258,11 +240,11 @@ impl Nvwal {
     /// One step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the `active` word names.
     /// Returns it, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, LogError> {
-        // Until a generation is loaded, `self.active` is 0. A damaged word of 0 must not pass for it.
-        if active != self.active || self.slot.generation == 0 {
+        // Until a generation is loaded, its `active` is 0. A damaged word of 0 must not pass for it.
+        if active != self.in_force.active || self.in_force.slot.generation == 0 {
             self.load_generation(active)?;
         }
-        if self.wal_header.is_none() {
+        if self.in_force.wal_header.is_none() {
             return Ok(None);
         }
         let expected = self.expected(self.sequence + 1);
@@ -273,24 +255,15 @@ impl Nvwal {
         };
         self.drop_staged();
         let header = found.header;
-        for record in &found.records {
-            if !self.chains.found(record.at, &record.header) {
-                let what = FormatError::Damaged { what: "a transaction's frame numbers" };
-                return Err(LogError::Corrupt { offset: record.at, what });
-            }
-        }
-        let (first, count) = self.chains.staged_frames();
-        if first != found.first_frame || header.last_frame - first >= count {
-            let what = FormatError::Damaged { what: "a transaction's frame numbers" };
-            return Err(self.heap.corrupt(found.start.block, found.start.offset, what));
-        }
-        self.advance_time(header.elapsed_ms);
+        let at = self.heap.at(found.start.block, found.start.offset);
+        self.chains.found(at, &found.records, found.first_frame, header.last_frame)?;
+        self.sealed_at.advance(header.elapsed_ms);
         self.chains.commit(&Committed {
             last_frame: header.last_frame,
             db_pages: header.db_pages,
             checksum: Some(header.wal_checksum),
             sequence: self.sequence + 1,
-            time_ms: self.told_time(),
+            time_ms: self.sealed_at.told(),
         });
         // The process that marked this transaction had made durable what it depends on.
         self.doubtful.clear();
@@ -310,7 +283,7 @@ impl Nvwal {
     fn expected(&self, sequence: u32) -> Expected {
         Expected {
             id: self.log_id(),
-            generation: self.slot.generation,
+            generation: self.in_force.slot.generation,
             sequence,
             after: self.last_order,
             frames: self.chains.frames(),
@@ -321,15 +294,37 @@ impl Nvwal {
         self.chains.discard();
         self.writer.open = None;
     }
+}
 
-    /// Advances the time to that of a transaction which was sealed so many milliseconds after the one before.
-    fn advance_time(&mut self, elapsed_ms: u32) {
-        self.time_ms = self.time_ms.saturating_add(u64::from(elapsed_ms));
-    }
+/// The transaction that the writer stores after the log's tail.
+#[derive(Default)]
+struct Writer {
+    open: Option<OpenTransaction>,
+    /// The buffer of the last transaction's ranges, to be used again.
+    spare: Vec<(u64, u64)>,
+}
 
-    /// When the last transaction was sealed, in milliseconds since 1970; 0 if the log does not say when the generation began.
-    fn told_time(&self) -> u64 {
-        if self.origin.time_ms > 0 { self.time_ms } else { 0 }
+/// The open transaction in the log.
+struct OpenTransaction {
+    /// Place of the transaction's header.
+    start: Position,
+    /// Place of the transaction's next record.
+    end: Position,
+    hash: TxHash,
+    records: u32,
+    /// Blocks that were linked for the transaction.
+    blocks: Vec<u32>,
+    /// Stored ranges that are not flushed yet. Adjacent ranges are merged.
+    dirty: Vec<(u64, u64)>,
+}
+
+impl OpenTransaction {
+    /// Adds a stored range to those to be flushed. Within a block the writer stores from low to high addresses.
+    fn touch(&mut self, from: u64, to: u64) {
+        match self.dirty.last_mut() {
+            Some((_, end)) if *end == from => *end = to,
+            _ => self.dirty.push((from, to)),
+        }
     }
 }
 
@@ -421,7 +416,7 @@ impl LogFile for Nvwal {
     }
 
     fn wal_header(&self) -> Option<&WalHeader> {
-        self.wal_header.as_ref()
+        self.in_force.wal_header.as_ref()
     }
 
     fn begin_generation(
@@ -449,7 +444,7 @@ impl LogReader for Nvwal {
     }
 
     fn origin(&self) -> Origin {
-        self.origin
+        self.in_force.origin
     }
 
     fn transactions(&self) -> u32 {
@@ -468,7 +463,7 @@ impl LogReader for Nvwal {
     fn is_current(&self) -> bool {
         // Orders the load of the active word after the reads that the caller has made.
         fence(Ordering::SeqCst);
-        self.heap.nvm.load_u64(ACTIVE_OFFSET) == self.active
+        self.heap.nvm.load_u64(ACTIVE_OFFSET) == self.in_force.active
     }
 
     fn refresh(&mut self) -> Result<(), LogError> {
@@ -485,7 +480,7 @@ impl LogReader for Nvwal {
     }
 
     fn version(&self) -> u64 {
-        self.slot.generation.rotate_left(32) ^ u64::from(self.sequence)
+        self.in_force.slot.generation.rotate_left(32) ^ u64::from(self.sequence)
     }
 
     fn committed(&self) -> u32 {

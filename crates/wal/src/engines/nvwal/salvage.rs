@@ -1,34 +1,73 @@
-//! Salvages a damaged log: the transactions that can be applied before the damage, and those that are whole after it.
+//! Reads logs for `duralite verify` and `duralite salvage`, with the code that recovery uses.
+//!
+//! A walk visits a log transaction by transaction. To salvage a damaged log is to find the transactions that can be applied
+//! before the damage, and those that are whole after it.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use duralite_format::Origin;
 use duralite_format::nvwal::{
-    ACTIVE_OFFSET, BLOCK_HEADER_BYTES, Base, NO_BLOCK, Order, SLOT_BYTES, Slot, decode_mark,
-    read_active_word, slot_offset,
+    ACTIVE_OFFSET, BLOCK_HEADER_BYTES, NO_BLOCK, Order, SLOT_BYTES, Slot, decode_mark, read_active_word,
+    slot_offset,
 };
 use duralite_format::sqlite_wal::{WalHeader, make_wal_header};
 use duralite_medium::Nvm;
 
+use super::scan::Position;
+use super::{Nvwal, NvwalOptions};
 use crate::LogError;
 use crate::engine::checksums::find_checksum_mismatch;
-use crate::engine::descriptor::OpenFile;
 use crate::engine::home::DatabaseFile;
 use crate::engine::prelude::*;
 use crate::engine::salvage::{Damage, Images, Later, LaterTransaction, Salvaged, damage_of};
-use crate::engine::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
-use crate::engines::nvwal::scan::Position;
-use crate::engines::nvwal::{Nvwal, NvwalOptions, files};
+use crate::engine::walk::{WalkSummary, WalkedTransaction};
+use crate::shared::delta_chains::FoundRecord;
 use crate::shared::generations::InForce;
+use crate::shared::heap::Heap;
+
+/// Visits every committed transaction in order, then rebuilds every page and checks SQLite's
+/// checksums. Stores nothing.
+///
+/// # Errors
+/// The error that recovery would return. The transactions before it have been visited.
+pub fn walk(
+    nvm: Arc<dyn Nvm>,
+    path: &Path,
+    database: &dyn DatabaseFile,
+    mut visit: impl FnMut(&WalkedTransaction),
+) -> Result<WalkSummary, LogError> {
+    let mut log = Nvwal::load(nvm, path, NvwalOptions::default())?;
+    let active = log.heap.nvm.load_u64(ACTIVE_OFFSET);
+    while let Some(found) = log.follow(active)? {
+        visit(&WalkedTransaction {
+            sequence: log.sequence,
+            offset: log.heap.at(found.start.block, found.start.offset),
+            first_frame: found.first_frame,
+            last_frame: found.header.last_frame,
+            db_pages: found.header.db_pages,
+            order: match found.order {
+                Order::Ordered => "ordered",
+                Order::Fenced => "fenced",
+                Order::Async => "async",
+            },
+            records: found.records.iter().map(FoundRecord::walked).collect(),
+        });
+    }
+    log.check_end()?;
+    let (generation, transactions, retired) = (log.generation(), log.transactions(), log.is_retired());
+    let frames = log.committed();
+    let mismatch = find_checksum_mismatch(&mut log, database)?;
+    Ok(WalkSummary { generation, transactions, frames, retired, mismatch })
+}
 
 /// Salvages a log: applies the transactions before the damage, and passes the whole ones after it to `later`.
-pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, LogError> {
-    let mut log = Nvwal::load(files::map_read_only(log)?, log.path, NvwalOptions::default())?;
+pub(super) fn salvage(nvm: Arc<dyn Nvm>, path: &Path, later: Later<'_>) -> Result<Salvaged, LogError> {
+    let mut log = Nvwal::load(nvm, path, NvwalOptions::default())?;
     let active = log.heap.nvm.load_u64(ACTIVE_OFFSET);
     let mut damage = log.follow_all(active)?;
     let mut has_position = true;
-    if log.slot.generation == 0 {
+    if log.in_force.slot.generation == 0 {
         let Some(error) = damage else { return Ok(Salvaged::of_frames(Box::new(log), false, None)) };
         if !log.enter_headless(active) {
             if !log.enter_found(active)? {
@@ -104,7 +143,7 @@ impl Nvwal {
 
     fn first_block_of(&mut self, generation: u64) -> Option<u32> {
         (0..self.heap.grown()).filter(|block| *block != NO_BLOCK).find(|block| {
-            let is_first = |heap: &crate::shared::heap::Heap| {
+            let is_first = |heap: &Heap| {
                 let word = heap.nvm.load_u64(heap.at(*block, BLOCK_HEADER_BYTES));
                 decode_mark(word, generation, 1).is_some()
             };
@@ -114,7 +153,7 @@ impl Nvwal {
 
     /// Returns the places with marks of transactions that are later than the last one applied, sorted by number.
     fn marks_behind(&mut self) -> Vec<(u32, Position)> {
-        let generation = self.slot.generation;
+        let generation = self.in_force.slot.generation;
         let mut found = Vec::new();
         for block in 0..self.heap.grown() {
             if self.heap.check_block(block, generation).is_ok() {
@@ -135,7 +174,7 @@ impl Nvwal {
     ) -> Result<Option<u64>, LogError> {
         let mut images = Images::new(self.superblock.head.page_bytes);
         let (mut until, mut before, nvm) = (None, self.sequence, Arc::clone(&self.heap.nvm));
-        let marks = if self.wal_header.is_some() { self.marks_behind() } else { Vec::new() };
+        let marks = if self.in_force.wal_header.is_some() { self.marks_behind() } else { Vec::new() };
         let mut record = Vec::new();
         for (sequence, at) in marks {
             if sequence == before && until.is_some() {
@@ -162,7 +201,7 @@ impl Nvwal {
             until.get_or_insert(offset);
             later(&LaterTransaction {
                 number: Some(sequence.into()),
-                position: has_position.then(|| self.origin.position.saturating_add(sequence.into())),
+                position: has_position.then(|| self.in_force.origin.position.saturating_add(sequence.into())),
                 time_ms: 0,
                 db_pages: found.header.db_pages,
                 first_frame: found.first_frame,
@@ -172,49 +211,4 @@ impl Nvwal {
         }
         Ok(until)
     }
-}
-
-// Walks a log transaction by transaction, for `duralite verify`, with the code that recovery uses.
-
-/// Visits every committed transaction in order, then rebuilds every page and checks SQLite's
-/// checksums. Stores nothing.
-///
-/// # Errors
-/// The error that recovery would return. The transactions before it have been visited.
-pub fn walk(
-    nvm: Arc<dyn Nvm>,
-    path: &Path,
-    database: &dyn DatabaseFile,
-    mut visit: impl FnMut(&WalkedTransaction),
-) -> Result<WalkSummary, LogError> {
-    let mut log = Nvwal::load(nvm, path, NvwalOptions::default())?;
-    let active = log.heap.nvm.load_u64(ACTIVE_OFFSET);
-    while let Some(found) = log.follow(active)? {
-        let records = found.records.iter().map(|record| WalkedRecord {
-            offset: record.at,
-            frame: record.header.frame,
-            page_number: record.header.page_number,
-            record_bytes: record.header.record_bytes,
-            ranges: record.header.ranges,
-            whole: record.header.base == Base::Zeros,
-        });
-        visit(&WalkedTransaction {
-            sequence: log.sequence,
-            offset: log.heap.at(found.start.block, found.start.offset),
-            first_frame: found.first_frame,
-            last_frame: found.header.last_frame,
-            db_pages: found.header.db_pages,
-            order: match found.order {
-                Order::Ordered => "ordered",
-                Order::Fenced => "fenced",
-                Order::Async => "async",
-            },
-            records: records.collect(),
-        });
-    }
-    log.check_end()?;
-    let (generation, transactions, retired) = (log.generation(), log.transactions(), log.is_retired());
-    let frames = log.committed();
-    let mismatch = find_checksum_mismatch(&mut log, database)?;
-    Ok(WalkSummary { generation, transactions, frames, retired, mismatch })
 }

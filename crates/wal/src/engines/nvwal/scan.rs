@@ -11,6 +11,7 @@ use duralite_format::nvwal::{
 use duralite_format::{FormatError, LogId};
 
 use crate::LogError;
+use crate::shared::delta_chains::FoundRecord;
 use crate::shared::heap::{BlockList, Heap};
 
 /// A place in the list of blocks.
@@ -30,13 +31,6 @@ impl Position {
 /// Offset in a block at which the records of a transaction continue that began in another block: after the word that a scanner
 /// would take for a commit mark.
 pub(crate) const CONTINUED_AT: u32 = BLOCK_HEADER_BYTES + 8;
-
-/// A committed record.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct FoundRecord {
-    pub(crate) at: u64,
-    pub(crate) header: RecordHeader,
-}
 
 /// A committed transaction.
 #[derive(Debug)]

@@ -1,19 +1,18 @@
 //! Stores a transaction and makes it durable (NVWAL, algorithm 1 and figure 4), and starts the log over (section 4.3).
 
+use duralite_format::Origin;
 use duralite_format::nvwal::{
-    Base, NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, Slot, TX_HEADER_BYTES, TxHash, TxHeader,
-    active_word, encode_mark,
+    NO_BLOCK, Order, RECORD_HEADER_BYTES, RecordHeader, Slot, TX_HEADER_BYTES, TxHash, TxHeader, active_word,
+    encode_mark,
 };
 use duralite_format::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
-use duralite_format::{Origin, diff};
 
 use super::scan::{CONTINUED_AT, Position};
-use super::transaction::OpenTransaction;
-use super::{HeapMode, Nvwal, SyncMode, apply_from};
+use super::{HeapMode, Nvwal, OpenTransaction, SyncMode, apply_from};
 use crate::LogError;
 use crate::engine::Commit;
 use crate::engine::prelude::*;
-use crate::shared::delta_chains::Committed;
+use crate::shared::delta_chains::{Committed, encode_whole_record};
 use crate::shared::generations::InForce;
 use crate::shared::log_memory::flush_all;
 
@@ -83,7 +82,7 @@ impl Nvwal {
         Ok(OpenTransaction {
             start,
             end,
-            hash: TxHash::new(self.log_id(), self.slot.generation, self.sequence + 1),
+            hash: TxHash::new(self.log_id(), self.in_force.slot.generation, self.sequence + 1),
             records: 0,
             blocks,
             dirty,
@@ -105,14 +104,14 @@ impl Nvwal {
     fn link_new_block(&mut self, from: u32) -> Result<u32, LogError> {
         // The block may belong to the generation that a crash would bring back, if the switch from it is not durable yet.
         self.settle_doubtful();
-        let block = self.heap.allocate(self.slot.generation)?;
-        self.heap.link(from, self.slot.generation, block);
+        let block = self.heap.allocate(self.in_force.slot.generation)?;
+        self.heap.link(from, self.in_force.slot.generation, block);
         Ok(block)
     }
 
     /// Unlinks and frees the blocks after the tail, which a transaction left that was never sealed.
     pub(super) fn cut_behind_tail(&mut self) -> Result<(), LogError> {
-        if self.wal_header.is_none() {
+        if self.in_force.wal_header.is_none() {
             return Ok(());
         }
         let stale = self.blocks_behind_tail()?;
@@ -141,9 +140,9 @@ impl Nvwal {
         };
         let sequence = self.sequence + 1;
         let order = self.options.sync.order();
-        let elapsed_ms = self.elapsed_ms();
+        let elapsed_ms = self.sealed_at.until((self.clock)());
         self.store_header_and_terminator(&mut open, commit, elapsed_ms);
-        let mark = encode_mark(order, self.slot.generation, sequence);
+        let mark = encode_mark(order, self.in_force.slot.generation, sequence);
         let mark_at = self.heap.at(open.start.block, open.start.offset);
         match order {
             Order::Ordered => {
@@ -171,13 +170,13 @@ impl Nvwal {
             }
         }
         self.heap.nvm.fence();
-        self.advance_time(elapsed_ms);
+        self.sealed_at.advance(elapsed_ms);
         self.chains.commit(&Committed {
             last_frame: commit.last_frame,
             db_pages: commit.db_pages,
             checksum: Some(commit.checksum),
             sequence,
-            time_ms: self.told_time(),
+            time_ms: self.sealed_at.told(),
         });
         self.blocks.extend(&open.blocks);
         self.writer.spare = open.dirty;
@@ -187,12 +186,6 @@ impl Nvwal {
         self.activity.commits += 1;
         self.activity.frames += u64::from(commit.last_frame + 1 - commit.first_frame);
         Ok(())
-    }
-
-    /// Milliseconds since the last transaction was sealed. After the clock was set back, this is 0 until the clock has caught up,
-    /// or the log starts over.
-    fn elapsed_ms(&self) -> u32 {
-        u32::try_from((self.clock)().saturating_sub(self.time_ms)).unwrap_or(u32::MAX)
     }
 
     /// Stores the header except its mark, and the zero word that ends the log (invariant 8).
@@ -227,12 +220,12 @@ impl Nvwal {
         }
         // As in `link_new_block`.
         self.settle_doubtful();
-        let first = match self.heap.allocate(self.slot.generation + 1) {
+        let first = match self.heap.allocate(self.in_force.slot.generation + 1) {
             Ok(block) => block,
             Err(_) if !self.blocks.is_empty() => {
                 // The old generation uses all blocks, and is not needed any more: give it up to free them.
                 self.switch_generation(None, NO_BLOCK, false)?;
-                self.heap.allocate(self.slot.generation + 1)?
+                self.heap.allocate(self.in_force.slot.generation + 1)?
             }
             Err(error) => return Err(error),
         };
@@ -245,7 +238,7 @@ impl Nvwal {
         first_block: u32,
         retired: bool,
     ) -> Result<(), LogError> {
-        let generation = self.slot.generation + 1;
+        let generation = self.in_force.slot.generation + 1;
         self.drop_staged();
         // The new slot overwrites that of the generation before the one in force. A crash would bring that one back if the last
         // switch is not durable yet.
@@ -272,19 +265,11 @@ impl Nvwal {
         page: &[u8],
         payload: &mut Vec<u8>,
     ) -> Result<(), LogError> {
-        payload.clear();
-        let (base, ranges) = if self.options.diff {
+        let header = if self.options.diff {
             let mut apply = apply_from(self.heap.nvm.as_ref(), &mut self.record);
-            self.chains.difference(page_number, page, payload, &mut apply)?
+            self.chains.encode_record(frame, page_number, page, payload, &mut apply)?
         } else {
-            (Base::Zeros, diff::encode_whole(page, payload))
-        };
-        let header = RecordHeader {
-            record_bytes: RECORD_HEADER_BYTES + payload.len() as u32,
-            frame,
-            page_number,
-            ranges,
-            base,
+            encode_whole_record(frame, page_number, page, payload)
         };
         let at = self.append(&header, payload)?;
         self.activity.records += 1;

@@ -1,4 +1,5 @@
-//! The files of a `scratchpad` log: a small file of its own, and the region.
+//! The files of a `scratchpad` log: a small file of its own, and the region. The engine's descriptor names what can be done with
+//! them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,26 +10,50 @@ use duralite_format::scratchpad::{
 };
 use duralite_medium::{Nvm, Segment};
 
-use super::memory::Mapping;
+use super::options::{NAME, SETTINGS};
 use super::region::Region;
-use super::region_file::{self, RegionFile, told_dir};
+use super::region_file::{self, Mapping, RegionFile, told_dir};
 use super::room::{self, count_log};
 use super::undo::UndoLog;
-use super::{Activity, Scratchpad, ScratchpadOptions};
+use super::{Activity, Scratchpad, ScratchpadOptions, salvage};
 use crate::LogError;
-use crate::engine::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
-use crate::engine::media::MediaOptions;
+use crate::engine::descriptor::{
+    Attaching, AttachingOutside, Descriptor, LogHead, NewLog, OpenFile, SharedBytes,
+};
+use crate::engine::media::{MediaOptions, Medium};
 use crate::engine::{Engine, wall_clock};
 use crate::shared::delta_chains::DeltaChains;
-use crate::shared::generations::InForce;
+use crate::shared::generations::{InForce, SealTime};
 use crate::shared::identity;
 use crate::shared::log_file;
-use crate::shared::log_memory::hooked;
+use crate::shared::log_memory::{first_bytes, hooked};
 use crate::shared::mapped_home::MappedHome;
 use crate::shared::past_cache::Choice;
 
+/// The engine for a small memory in which a store is durable without a flush, beside persistent memory.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: NAME,
+    magic: MAGIC,
+    needs: &[Medium::Scratchpad, Medium::HomeMemory],
+    settings: SETTINGS,
+    // The word that the writers of the home share. Everything else is in the log and the region.
+    shared: SharedBytes { zeroed: 8, all: 8 },
+    format,
+    attach,
+    attach_outside,
+    open_read_only: |log| Ok(Box::new(look_at(log)?)),
+    inspect,
+    is_empty,
+    salvage: |log, _, later| salvage::salvage(open_to_walk(log)?, later),
+    release,
+    walk: |log, database, visit| salvage::walk(open_to_walk(log)?, database, visit),
+    rollback_journals: true,
+    writes_home: false,
+    flush_interval: |_| None,
+};
+
 /// Writes an empty log into a new file. Makes the log's region if there is none.
-pub(super) fn format(new: &NewLog<'_>) -> Result<(), LogError> {
+fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     let options = ScratchpadOptions::of(new.options);
     let mapping = Mapping::of(new.directory, &new.options.media);
     let (region, found) = region_file::open_or_make(&new.file, &mapping, options.region_bytes)?;
@@ -52,7 +77,7 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), LogError> {
 
 /// Gives back everything that a log has of its region. The log holds nothing, and is about to be deleted. A copy of a log owns
 /// no pages. If another log of this id is in use, its pages stay.
-pub(super) fn release(log: &OpenFile<'_>) -> Result<(), LogError> {
+fn release(log: &OpenFile<'_>) -> Result<(), LogError> {
     let opening = Opening { mapping: Mapping::flushed(), segment: None, is_kept: false };
     let (superblock, nvm, region) = match opening.open(log) {
         Err(LogError::NoRegion { .. }) => return Ok(()),
@@ -112,11 +137,8 @@ impl Scratchpad {
         segment: Option<Arc<dyn Segment>>,
         alone: bool,
     ) -> Result<Self, LogError> {
-        let mut bytes = vec![0; nvm.len().min(SUPERBLOCK_BYTES) as usize];
-        nvm.read(0, &mut bytes);
-        let superblock = decode(path, &bytes)?;
-        let mut bytes = vec![0; region.len().min(REGION_SUPERBLOCK_BYTES as u64) as usize];
-        region.read(0, &mut bytes);
+        let superblock = decode(path, &first_bytes(nvm.as_ref(), SUPERBLOCK_BYTES))?;
+        let bytes = first_bytes(region.as_ref(), REGION_SUPERBLOCK_BYTES as u64);
         let of_region = RegionSuperblock::decode(&bytes)
             .map_err(|source| LogError::Format { log: path.to_path_buf(), source })?;
         if of_region.id != superblock.region {
@@ -152,7 +174,7 @@ impl Scratchpad {
             firsts: Vec::new(),
             scan: None,
             sequence: 0,
-            time_ms: 0,
+            sealed_at: SealTime::default(),
             clock: wall_clock,
             open: None,
             spare: Vec::new(),
@@ -202,7 +224,7 @@ impl Role {
 }
 
 /// Maps and opens a log. A process that is alone with the log recovers it.
-pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
+fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let Attaching { directory, options, database, file, segment, base, alone, of_another, .. } = log;
     let mapping = Mapping::of(directory, &options.media);
     let segment: Arc<dyn Segment> = segment;
@@ -229,7 +251,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
 }
 
 /// Opens a log for a user who may only read it. If the log's users share memory, this user sees what they commit from now on.
-pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
+fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
     let AttachingOutside { options, file, shared, .. } = log;
     let mapping = Mapping::read_only(&options.media);
     let opening = Opening { mapping, segment: None, is_kept: true };
@@ -240,12 +262,12 @@ pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine
 }
 
 /// Opens a log read-only: nothing is stored, and no lock is taken.
-pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Scratchpad, LogError> {
+fn look_at(log: &OpenFile<'_>) -> Result<Scratchpad, LogError> {
     open_to_read(log, Role::Looks)
 }
 
 /// Opens a log read-only, and does not read any transaction yet.
-pub(super) fn open_to_walk(log: &OpenFile<'_>) -> Result<Scratchpad, LogError> {
+fn open_to_walk(log: &OpenFile<'_>) -> Result<Scratchpad, LogError> {
     open_to_read(log, Role::Walks)
 }
 
@@ -289,12 +311,12 @@ impl Opening {
 }
 
 /// The head of a log.
-pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
+fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
     Ok(decode(log.path, bytes)?.head)
 }
 
 /// Whether the log holds no commits and no rollback journal.
-pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
+fn is_empty(log: &OpenFile<'_>) -> bool {
     look_at(log).is_ok_and(|log| log.transactions() == 0 && log.rollback.is_gone())
 }
 

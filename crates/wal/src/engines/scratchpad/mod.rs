@@ -8,24 +8,20 @@
 //! | module | what it does |
 //! | --- | --- |
 //! | `region`, `region_file` | taking pages and giving them back; the file of a region |
-//! | `writer`, `transaction` | storing a transaction; reading one |
+//! | `writer`, `transaction` | storing a transaction; finding and reading one |
 //! | `recovery` | the scan from head to tail |
 //! | `undo` | rollback journals |
 //!
 //! Invariants kept here: 4, 7, 8, 10 to 12, 24 to 26. The state that survives a crash is on the medium only; a scan rebuilds
 //! the fields of [`Scratchpad`].
 
-mod descriptor;
 mod files;
-mod memory;
-mod open;
 mod options;
 mod recovery;
 mod region;
 mod region_file;
 mod room;
 mod salvage;
-mod scan;
 mod transaction;
 mod undo;
 mod writer;
@@ -34,11 +30,11 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use duralite_format::scratchpad::{
-    ACTIVE_OFFSET, FOLLOW_AT, PAGE_BYTES, RECORD_HEADER_BYTES, Superblock, first_link_offset, first_link_tag,
-    read_link,
+    ACTIVE_OFFSET, FOLLOW_AT, PAGE_BYTES, RECORD_HEADER_BYTES, Superblock, TxHash, first_link_offset,
+    first_link_tag, read_link,
 };
 use duralite_format::sqlite_wal::WalHeader;
-use duralite_format::{FormatError, LogId, Origin};
+use duralite_format::{LogId, Origin};
 use duralite_medium::{Guarantee, Nvm};
 
 use crate::engine::home::{DatabaseFile, Home};
@@ -47,19 +43,17 @@ use crate::engine::{
     Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
 };
 use crate::shared::delta_chains::{Committed, DeltaChains, Record, apply_record};
-use crate::shared::generations::InForce;
+use crate::shared::generations::{InForce, SealTime};
 use crate::shared::mapped_home::MappedHome;
-use crate::shared::past_cache::Choice;
+use crate::shared::past_cache::{Choice, Work};
 use crate::{EngineOptions, LogError};
-pub use descriptor::DESCRIPTOR;
-use open::OpenTransaction;
+pub use files::DESCRIPTOR;
 use options::NAME;
 pub use options::ScratchpadOptions;
 use region::{Region, offset_of};
 pub use region_file::is_region_name;
 pub use room::{RegionUse, reclaim};
-use scan::Scan;
-use transaction::{Expected, FoundTransaction};
+use transaction::{Expected, FoundTransaction, Scan};
 use undo::UndoLog;
 
 /// What this process has done through an engine since it opened the log.
@@ -90,9 +84,7 @@ pub struct Scratchpad {
     scan: Option<Scan>,
     /// Committed transactions in this generation.
     sequence: u32,
-    /// When the last transaction was sealed, or the generation began if there is none, in milliseconds since 1970; 0 if that is
-    /// not known.
-    time_ms: u64,
+    sealed_at: SealTime,
     clock: Clock,
     open: Option<OpenTransaction>,
     /// The page list of an earlier transaction, kept for reuse.
@@ -135,7 +127,7 @@ impl Scratchpad {
 
     fn enter(&mut self, in_force: InForce) {
         self.in_force = in_force;
-        self.time_ms = in_force.origin.time_ms;
+        self.sealed_at = SealTime::at_begin(&in_force.origin);
         self.chains.clear();
         self.pages.clear();
         self.firsts.clear();
@@ -170,25 +162,15 @@ impl Scratchpad {
         let Some(found) = self.next_transaction()? else { return Ok(None) };
         self.drop_staged();
         let commit = found.commit.header;
-        for record in &found.records {
-            if !self.chains.found(record.at, &record.header) {
-                let what = FormatError::Damaged { what: "a transaction's frame numbers" };
-                return Err(LogError::Corrupt { offset: record.at, what });
-            }
-        }
-        let (first, count) = self.chains.staged_frames();
-        if first != found.first_frame || commit.last_frame - first >= count {
-            let what = FormatError::Damaged { what: "a transaction's frame numbers" };
-            return Err(LogError::Corrupt { offset: found.last, what });
-        }
-        self.advance_time(commit.elapsed_ms);
+        self.chains.found(found.last, &found.records, found.first_frame, commit.last_frame)?;
+        self.sealed_at.advance(commit.elapsed_ms);
         self.sequence += 1;
         self.chains.commit(&Committed {
             last_frame: commit.last_frame,
             db_pages: commit.db_pages,
             checksum: Some(commit.wal_checksum),
             sequence: self.sequence,
-            time_ms: self.told_time(),
+            time_ms: self.sealed_at.told(),
         });
         // The process that stored the mark made everything before it durable.
         self.doubtful_generation = false;
@@ -241,15 +223,29 @@ impl Scratchpad {
             self.region.give_back(open.pages());
         }
     }
+}
 
-    /// Adds the time between the previous transaction and the next one.
-    fn advance_time(&mut self, elapsed_ms: u32) {
-        self.time_ms = self.time_ms.saturating_add(u64::from(elapsed_ms));
+/// The transaction that is being stored, until it is sealed.
+struct OpenTransaction {
+    /// The pages of the transaction, each with the tag of its links.
+    pages: Vec<(u32, u32)>,
+    /// The offset of the next entry in the last page.
+    offset: u64,
+    hash: TxHash,
+    records: u32,
+    /// How the lines of the transaction become durable.
+    work: Work,
+}
+
+impl OpenTransaction {
+    /// The pages of the transaction, in order.
+    fn pages(&self) -> impl Iterator<Item = u32> + '_ {
+        self.pages.iter().map(|(page, _)| *page)
     }
 
-    /// When the last transaction was sealed; 0 if the log does not say.
-    fn told_time(&self) -> u64 {
-        if self.in_force.origin.time_ms > 0 { self.time_ms } else { 0 }
+    /// The last page of the transaction.
+    fn last(&self) -> u32 {
+        self.pages.last().map_or(0, |(page, _)| *page)
     }
 }
 

@@ -1,7 +1,8 @@
-//! The engine's options, which the settings choose.
+//! The options of a `scratchpad` log, and the settings that choose them.
 
 use crate::engine::media::HomeSync;
-use crate::engine::settings::CACHE_BYTES;
+use crate::engine::settings::{BYTES, CACHE, CACHE_BYTES, DIFF, LOG_LIMIT, SWITCH};
+use crate::engine::settings::{EngineOptions, EngineSetting, on_off};
 
 /// The engine's name in settings.
 pub(super) const NAME: &str = "scratchpad";
@@ -37,3 +38,35 @@ impl Default for ScratchpadOptions {
         }
     }
 }
+
+impl ScratchpadOptions {
+    /// This engine's part of the options of all engines, with the settings that it shares with others.
+    pub(super) fn of(all: &EngineOptions) -> Self {
+        let own = all.own::<Self>();
+        Self {
+            limit_bytes: all.limit_bytes.unwrap_or(own.limit_bytes),
+            cache_bytes: all.cache_bytes.unwrap_or(own.cache_bytes),
+            diff: all.diff.unwrap_or(own.diff),
+            sync: all.media.home_sync,
+            ..own
+        }
+    }
+}
+
+/// The engine's settings, in the order in which they are listed to users.
+pub(super) static SETTINGS: &[&EngineSetting] = &[&SCRATCHPAD_BYTES, &DIFF, &HOME_DIFF, &LOG_LIMIT, &CACHE];
+
+static SCRATCHPAD_BYTES: EngineSetting = EngineSetting::new(
+    "scratchpad_bytes",
+    BYTES,
+    |all, given| given.size().map(|bytes| all.change(|own: &mut ScratchpadOptions| own.region_bytes = bytes)),
+    |all| all.own::<ScratchpadOptions>().region_bytes.to_string(),
+);
+
+static HOME_DIFF: EngineSetting = EngineSetting::new(
+    "home_diff",
+    SWITCH,
+    |all, given| given.switch().map(|on| all.change(|own: &mut ScratchpadOptions| own.home_diff = on)),
+    |all| on_off(all.own::<ScratchpadOptions>().home_diff),
+)
+.shared();

@@ -7,8 +7,7 @@ use rustc_hash::FxHashSet;
 
 use super::Scratchpad;
 use super::region::offset_of;
-use super::scan::Scan;
-use super::transaction::{self, Expected, has_commit};
+use super::transaction::{self, Expected, Scan, has_commit};
 use crate::LogError;
 
 impl Scratchpad {

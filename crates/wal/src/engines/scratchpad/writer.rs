@@ -1,23 +1,22 @@
 //! Storing a transaction in pages of the region, committing it, and starting the log over.
 
+use duralite_format::Origin;
 use duralite_format::scratchpad::{
     Base, CommitEntry, ENTRY_BYTES, FOLLOW_AT, HEADER_BYTES, Kind, LAST_AT, NO_BLOCK, PAGE_BYTES, PageHeader,
-    RECORD_AT, RECORD_HEADER_BYTES, RecordHeader, Slot, TxHash, TxHeader, active_word, change_header,
-    committed_mark, committing_mark, entry_bytes, first_link_offset, first_link_tag, link_word,
+    RECORD_AT, RecordHeader, Slot, TxHash, TxHeader, active_word, change_header, committed_mark,
+    committing_mark, entry_bytes, first_link_offset, first_link_tag, link_word,
 };
 use duralite_format::sqlite_wal::{WAL_HEADER_BYTES, WalHeader};
-use duralite_format::{Origin, diff};
 
 use duralite_medium::LINE_BYTES;
 
-use super::open::OpenTransaction;
 use super::region::{Needed, offset_of};
 use super::transaction::LINES;
-use super::{Scratchpad, apply_from};
+use super::{OpenTransaction, Scratchpad, apply_from};
 use crate::LogError;
 use crate::engine::Commit;
 use crate::engine::prelude::*;
-use crate::shared::delta_chains::Committed;
+use crate::shared::delta_chains::{Committed, encode_whole_record};
 use crate::shared::generations::InForce;
 
 impl Scratchpad {
@@ -29,18 +28,15 @@ impl Scratchpad {
         page: &[u8],
         payload: &mut Vec<u8>,
     ) -> Result<(), LogError> {
-        payload.clear();
-        let (base, ranges) = if self.diff {
+        let header = if self.diff {
             let mut apply = apply_from(&self.region, &mut self.record);
-            self.chains.difference(page_number, page, payload, &mut apply)?
+            self.chains.encode_record(frame, page_number, page, payload, &mut apply)?
         } else {
-            (Base::Zeros, diff::encode_whole(page, payload))
+            encode_whole_record(frame, page_number, page, payload)
         };
-        let record_bytes = RECORD_HEADER_BYTES + payload.len() as u32;
-        let header = RecordHeader { record_bytes, frame, page_number, ranges, base };
         let at = self.append(&header, payload)?;
         self.activity.records += 1;
-        if base == Base::Zeros {
+        if header.base == Base::Zeros {
             self.activity.whole_pages += 1;
         }
         self.chains.stored(at, &header, payload, page)
@@ -175,7 +171,7 @@ impl Scratchpad {
             open.offset = HEADER_BYTES;
         }
         let sequence = self.sequence + 1;
-        let elapsed_ms = self.elapsed_ms();
+        let elapsed_ms = self.sealed_at.until((self.clock)());
         let last = self.store_last(&open, commit, elapsed_ms);
         let generation = self.in_force.slot.generation;
         let mut work = std::mem::take(&mut open.work);
@@ -190,13 +186,13 @@ impl Scratchpad {
         self.region.nvm.store_u64(last, committed_mark(self.region.id, generation, sequence));
         self.region.nvm.flush(last, 8);
         self.region.nvm.fence();
-        self.advance_time(elapsed_ms);
+        self.sealed_at.advance(elapsed_ms);
         self.chains.commit(&Committed {
             last_frame: commit.last_frame,
             db_pages: commit.db_pages,
             checksum: Some(commit.checksum),
             sequence,
-            time_ms: self.told_time(),
+            time_ms: self.sealed_at.told(),
         });
         self.newest = open.pages.first().copied().unwrap_or_default();
         self.pages.extend(open.pages());
@@ -260,12 +256,6 @@ impl Scratchpad {
         } else {
             self.region.nvm.store_u64(offset_of(page) + FOLLOW_AT, link_word(first, tag));
         }
-    }
-
-    /// Milliseconds since the previous transaction. If the clock was set back, the log's time stands still until the clock has
-    /// caught up, or the log starts over.
-    fn elapsed_ms(&self) -> u32 {
-        u32::try_from((self.clock)().saturating_sub(self.time_ms)).unwrap_or(u32::MAX)
     }
 
     /// Begins a new generation with this WAL header, or an empty log.

@@ -1,23 +1,54 @@
-//! Log files of `waldio`: preallocated blocks.
+//! Log files of `waldio`: preallocated blocks. The engine's descriptor names what can be done with them.
 
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use duralite_format::waldio::{AREA_BYTES, DATA_OFFSET, Superblock};
+use duralite_format::waldio::{AREA_BYTES, DATA_OFFSET, MAGIC, Superblock};
 use duralite_medium::MediumError;
 use duralite_medium::block::{Block, BlockOptions, Durability, FileBlock};
 
+use super::options::{NAME, SETTINGS, flush_interval};
 use super::recovery::NEW;
-use super::{Waldio, WaldioOptions};
+use super::{SHARED_BYTES, STATE_BYTES, Waldio, WaldioOptions, salvage};
 use crate::engine::Engine;
-use crate::engine::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
+use crate::engine::descriptor::{
+    Attaching, AttachingOutside, Descriptor, LogHead, NewLog, OpenFile, SharedBytes,
+};
+use crate::engine::media::Medium;
 use crate::shared::group;
 use crate::shared::log_file;
 use crate::{LogError, hooks};
 
+/// The engine for disks.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: NAME,
+    magic: MAGIC,
+    needs: &[Medium::LogBlocks],
+    settings: SETTINGS,
+    rollback_journals: false,
+    writes_home: false,
+    shared: SharedBytes { zeroed: STATE_BYTES, all: SHARED_BYTES },
+    format,
+    attach,
+    attach_outside,
+    open_read_only: |log| Ok(Box::new(look_at(log)?)),
+    inspect,
+    is_empty,
+    walk: |log, database, visit| {
+        let (block, superblock) = blocks_read_only(log)?;
+        salvage::walk(block, superblock, log.path, database, visit)
+    },
+    salvage: |log, _, later| {
+        let (block, superblock) = blocks_read_only(log)?;
+        salvage::salvage(block, superblock, log.path, later)
+    },
+    release: |_| Ok(()),
+    flush_interval,
+};
+
 /// Writes an empty log into a new file.
-pub(super) fn format(new: &NewLog<'_>) -> Result<(), LogError> {
+fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     let options = WaldioOptions::of(new.options);
     let wanted = Some(options.block_bytes).filter(|bytes| *bytes != 0);
     let block = hooked(new.file.path, blocks(&options, &new.file, wanted, false)?)?;
@@ -31,7 +62,7 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), LogError> {
 }
 
 /// Attaches a log. A process that has the log alone recovers it.
-pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
+fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let Attaching { file, segment, base, alone, is_new, left, .. } = log;
     let options = WaldioOptions::of(log.options);
     let superblock = superblock_of(file.path, file.file)?;
@@ -56,7 +87,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
 
 /// Attaches a log for a user who may only read it. With a segment the reader joins the processes that share it. Without one it
 /// reads the log as a crash has left it.
-pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
+fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
     let AttachingOutside { file, shared, base, .. } = log;
     let options = WaldioOptions::of(log.options);
     let superblock = superblock_of(file.path, file.file)?;
@@ -94,25 +125,25 @@ fn decode(path: &Path, bytes: &[u8]) -> Result<Superblock, LogError> {
 }
 
 /// Reads what a log's superblock says about the log.
-pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
+fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
     Ok(decode(log.path, bytes)?.head)
 }
 
 /// Opens the blocks of a log for inspection.
-pub(super) fn blocks_read_only(log: &OpenFile<'_>) -> Result<(Arc<dyn Block>, Superblock), LogError> {
+fn blocks_read_only(log: &OpenFile<'_>) -> Result<(Arc<dyn Block>, Superblock), LogError> {
     let superblock = superblock_of(log.path, log.file)?;
     let block = blocks(&WaldioOptions::default(), log, Some(superblock.block_bytes), true)?;
     Ok((Arc::new(block), superblock))
 }
 
 /// Opens a log for inspection. Writes nothing and takes no lock.
-pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Waldio, LogError> {
+fn look_at(log: &OpenFile<'_>) -> Result<Waldio, LogError> {
     let (block, superblock) = blocks_read_only(log)?;
     Waldio::open_read_only(block, superblock, log.path)
 }
 
 /// Whether the log holds no commits. That is also so if a power loss has damaged its head and everything after the head is zeros.
-pub(super) fn is_empty(log: &OpenFile<'_>) -> bool {
+fn is_empty(log: &OpenFile<'_>) -> bool {
     look_at(log).is_ok_and(|log| log.transactions() == 0)
         || log_file::has_only_zeros_from(log.file, DATA_OFFSET)
 }

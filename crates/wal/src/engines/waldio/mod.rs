@@ -9,10 +9,8 @@
 //! fields of [`Waldio`] by scanning the log.
 
 mod ahead;
-mod descriptor;
 mod files;
 mod follow;
-mod framing;
 mod options;
 mod recovery;
 mod salvage;
@@ -35,14 +33,14 @@ use crate::engine::{
     Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
     wall_clock,
 };
-pub use crate::engines::waldio::salvage::walk;
 use crate::shared::delta_chains::DeltaChains;
 use crate::shared::group::{self, Group, NewGeneration, Recovered};
 use crate::{EngineOptions, LogError};
 use ahead::Ahead;
-pub use descriptor::DESCRIPTOR;
+pub use files::DESCRIPTOR;
 use options::NAME;
 pub use options::WaldioOptions;
+pub use salvage::walk;
 use transaction::{Open, STAGED};
 
 /// Bytes of shared memory that the processes with a `waldio` log need.
@@ -140,7 +138,7 @@ impl Waldio {
         let found = scan.find_end(left, &mut |group| log.take_in_group(group))?;
         found.settle(block.as_ref(), &superblock).map_err(failed)?;
         log.group =
-            Arc::new(framing::join(segment, base, block, &superblock, options, Some(found.recovered))?);
+            Arc::new(transaction::join(segment, base, block, &superblock, options, Some(found.recovered))?);
         log.refresh()?;
         log.chains.keep_images(false);
         Ok(log)
@@ -156,7 +154,7 @@ impl Waldio {
         base: u64,
         known: Option<Recovered>,
     ) -> Result<Self, LogError> {
-        let group = framing::join(segment, base, block, &superblock, options, known)?;
+        let group = transaction::join(segment, base, block, &superblock, options, known)?;
         let mut log = Self::over(group, superblock, path, options);
         log.refresh()?;
         Ok(log)
@@ -171,7 +169,7 @@ impl Waldio {
         known: Recovered,
     ) -> Result<Self, LogError> {
         let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
-        let group = framing::join(segment, 0, block, &superblock, options, Some(known))?;
+        let group = transaction::join(segment, 0, block, &superblock, options, Some(known))?;
         Ok(Self::over(group, superblock, path, options))
     }
 

@@ -1,4 +1,7 @@
-//! Salvages a damaged log: the transactions that can be applied before the damage, and the groups that are whole after it.
+//! Reads logs for `duralite verify` and `duralite salvage`, with the code that recovery uses.
+//!
+//! A walk visits a log transaction by transaction. To salvage a damaged log is to find the transactions that can be applied
+//! before the damage, and the groups that are whole after it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,25 +13,23 @@ use duralite_format::waldio::{
 };
 use duralite_medium::block::Block;
 
+use super::recovery::{Found, Prefetch, Scan};
+use super::{Waldio, WaldioOptions};
 use crate::LogError;
 use crate::engine::checksums::find_checksum_mismatch;
-use crate::engine::descriptor::OpenFile;
 use crate::engine::home::DatabaseFile;
 use crate::engine::prelude::*;
 use crate::engine::salvage::{Damage, Images, Later, LaterTransaction, Salvaged, damage_of};
 use crate::engine::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
-use crate::engines::waldio::recovery::Prefetch;
-use crate::engines::waldio::recovery::{Found, Scan};
-use crate::engines::waldio::{Waldio, WaldioOptions, files};
 
 /// A log that can be read up to its damage.
-pub(super) struct UpToDamage {
+struct UpToDamage {
     /// The log. None of its transactions has been applied yet.
-    pub(super) log: Waldio,
+    log: Waldio,
     /// Byte position where the transactions before the damage end.
-    pub(super) sealed: u64,
+    sealed: u64,
     /// The error with which recovery refuses the log; `None` for a sound log.
-    pub(super) damage: Option<LogError>,
+    damage: Option<LogError>,
     /// Whether the generation's slot could be read, with the log's position at its beginning.
     has_slot: bool,
 }
@@ -38,7 +39,7 @@ impl Waldio {
     ///
     /// # Errors
     /// `Corrupt` if no generation is found, `Medium`.
-    pub(super) fn up_to_damage(
+    fn up_to_damage(
         block: Arc<dyn Block>,
         superblock: Superblock,
         path: &Path,
@@ -54,11 +55,82 @@ impl Waldio {
     }
 }
 
+/// Visits every committed transaction in order, then rebuilds every page and checks SQLite's
+/// checksums. Writes nothing.
+///
+/// # Errors
+/// The error that recovery would return. The transactions before it have been visited.
+pub fn walk(
+    block: Arc<dyn Block>,
+    superblock: Superblock,
+    path: &Path,
+    database: &dyn DatabaseFile,
+    visit: &mut dyn FnMut(&WalkedTransaction),
+) -> Result<WalkSummary, LogError> {
+    let UpToDamage { mut log, sealed, damage, .. } = Waldio::up_to_damage(block, superblock, path)?;
+    while log.take_in_next(sealed)? {
+        visit(&log.last_transaction()?);
+    }
+    if let Some(error) = damage {
+        return Err(error);
+    }
+    let (generation, transactions, retired) = (log.generation(), log.transactions(), log.is_retired());
+    let frames = log.committed();
+    let mismatch = find_checksum_mismatch(&mut log, database)?;
+    Ok(WalkSummary { generation, transactions, frames, retired, mismatch })
+}
+
+impl Waldio {
+    /// The transaction that was applied last.
+    fn last_transaction(&self) -> Result<WalkedTransaction, LogError> {
+        let missing = || LogError::Unexpected("a frame number");
+        let last_frame = self.committed();
+        let db_pages = self.frame(last_frame).ok_or_else(missing)?.db_pages;
+        let is_commit = |number: &u32| self.frame(*number).is_some_and(|frame| frame.db_pages != 0);
+        let first_frame = (1..last_frame).rev().find(is_commit).map_or(1, |before| before + 1);
+        let mut records = Vec::new();
+        for frame in first_frame..=last_frame {
+            let record = self.chains.record_of_frame(frame).ok_or_else(missing)?;
+            let mut ranges = 1;
+            let mut whole = true;
+            if self.superblock().layout == Layout::Delta {
+                let mut head = [0; RECORD_HEADER_BYTES as usize];
+                self.read_log(record.at, &mut head)?;
+                let offset = record.at;
+                let header =
+                    RecordHeader::decode(&head).map_err(|what| LogError::Corrupt { offset, what })?;
+                (ranges, whole) = (header.ranges, header.base == Base::Zeros);
+            }
+            records.push(WalkedRecord {
+                offset: self.group.offset_of(self.generation, record.at),
+                frame,
+                page_number: record.page_number,
+                record_bytes: record.record_bytes,
+                ranges,
+                whole,
+            });
+        }
+        Ok(WalkedTransaction {
+            sequence: self.sequence,
+            offset: records.first().map_or(0, |record| record.offset),
+            first_frame,
+            last_frame,
+            db_pages,
+            order: self.superblock().layout.as_str(),
+            records,
+        })
+    }
+}
+
 /// Salvages a log: applies the transactions before the damage, and passes the whole ones after it to `later`.
-pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, LogError> {
-    let (block, superblock) = files::blocks_read_only(log)?;
+pub(super) fn salvage(
+    block: Arc<dyn Block>,
+    superblock: Superblock,
+    path: &Path,
+    later: Later<'_>,
+) -> Result<Salvaged, LogError> {
     let UpToDamage { mut log, sealed, mut damage, has_slot } =
-        Waldio::up_to_damage(Arc::clone(&block), superblock.clone(), log.path)?;
+        Waldio::up_to_damage(Arc::clone(&block), superblock.clone(), path)?;
     loop {
         match log.take_in_next(sealed) {
             Ok(true) => {}
@@ -73,8 +145,7 @@ pub(super) fn salvage(log: &OpenFile<'_>, later: Later<'_>) -> Result<Salvaged, 
     let Some(error) = damage else { return Ok(Salvaged::of_frames(Box::new(log), has_slot, None)) };
     let unit = u64::from(superblock.block_bytes);
     let from = log.group.offset_of(log.generation, log.end).next_multiple_of(unit);
-    let path = log.path.clone();
-    let failed = |source| LogError::Medium { path: path.clone(), source };
+    let failed = |source| LogError::Medium { path: path.to_path_buf(), source };
     let scan = Scan::of_generation(block.as_ref(), &superblock, log.generation, &failed);
     let mut behind = Behind {
         scan,
@@ -252,74 +323,5 @@ impl Behind<'_, '_> {
             })?;
             return Ok(Some(at));
         }
-    }
-}
-
-// Walks a log transaction by transaction, for `duralite verify`, with the code that recovery uses.
-
-/// Visits every committed transaction in order, then rebuilds every page and checks SQLite's
-/// checksums. Writes nothing.
-///
-/// # Errors
-/// The error that recovery would return. The transactions before it have been visited.
-pub fn walk(
-    block: Arc<dyn Block>,
-    superblock: Superblock,
-    path: &Path,
-    database: &dyn DatabaseFile,
-    visit: &mut dyn FnMut(&WalkedTransaction),
-) -> Result<WalkSummary, LogError> {
-    let UpToDamage { mut log, sealed, damage, .. } = Waldio::up_to_damage(block, superblock, path)?;
-    while log.take_in_next(sealed)? {
-        visit(&log.last_transaction()?);
-    }
-    if let Some(error) = damage {
-        return Err(error);
-    }
-    let (generation, transactions, retired) = (log.generation(), log.transactions(), log.is_retired());
-    let frames = log.committed();
-    let mismatch = find_checksum_mismatch(&mut log, database)?;
-    Ok(WalkSummary { generation, transactions, frames, retired, mismatch })
-}
-
-impl Waldio {
-    /// The transaction that was applied last.
-    fn last_transaction(&self) -> Result<WalkedTransaction, LogError> {
-        let missing = || LogError::Unexpected("a frame number");
-        let last_frame = self.committed();
-        let db_pages = self.frame(last_frame).ok_or_else(missing)?.db_pages;
-        let is_commit = |number: &u32| self.frame(*number).is_some_and(|frame| frame.db_pages != 0);
-        let first_frame = (1..last_frame).rev().find(is_commit).map_or(1, |before| before + 1);
-        let mut records = Vec::new();
-        for frame in first_frame..=last_frame {
-            let record = self.chains.record_of_frame(frame).ok_or_else(missing)?;
-            let mut ranges = 1;
-            let mut whole = true;
-            if self.superblock().layout == Layout::Delta {
-                let mut head = [0; RECORD_HEADER_BYTES as usize];
-                self.read_log(record.at, &mut head)?;
-                let offset = record.at;
-                let header =
-                    RecordHeader::decode(&head).map_err(|what| LogError::Corrupt { offset, what })?;
-                (ranges, whole) = (header.ranges, header.base == Base::Zeros);
-            }
-            records.push(WalkedRecord {
-                offset: self.group.offset_of(self.generation, record.at),
-                frame,
-                page_number: record.page_number,
-                record_bytes: record.record_bytes,
-                ranges,
-                whole,
-            });
-        }
-        Ok(WalkedTransaction {
-            sequence: self.sequence,
-            offset: records.first().map_or(0, |record| record.offset),
-            first_frame,
-            last_frame,
-            db_pages,
-            order: self.superblock().layout.as_str(),
-            records,
-        })
     }
 }

@@ -5,7 +5,7 @@
 //! replaces the zeros in the place of the group's header. In the `embedded` layout it writes the last frames.
 
 use duralite_format::LogId;
-use duralite_format::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
+use duralite_format::record::{Base, RecordHeader};
 use duralite_format::waldio::{
     BodyHash, GROUP_HEADER_BYTES, GroupHeader, Mark, TX_HEADER_BYTES, TX_TAKES_GROUP, TxHeader, encode_frame,
     frame_bytes, has_room_for_mark, transaction_hash,
@@ -39,21 +39,12 @@ impl Waldio {
     ) -> Result<(), LogError> {
         let (log, open, generation) = ((&*self.group, &self.superblock), &self.open, self.generation);
         let mut payload = std::mem::take(&mut self.payload);
-        payload.clear();
         let mut bytes = Vec::new();
-        let difference = self.chains.difference(page_number, page, &mut payload, &mut |record, page| {
-            open.apply(log, generation, record, &mut bytes, page)
-        });
-        let stored = difference.and_then(|(base, ranges)| {
-            let header = RecordHeader {
-                record_bytes: RECORD_HEADER_BYTES + payload.len() as u32,
-                frame,
-                page_number,
-                ranges,
-                base,
-            };
-            self.store_record(&header, &payload, page)
-        });
+        let header =
+            self.chains.encode_record(frame, page_number, page, &mut payload, &mut |record, page| {
+                open.apply(log, generation, record, &mut bytes, page)
+            });
+        let stored = header.and_then(|header| self.store_record(&header, &payload, page));
         self.payload = payload;
         stored
     }

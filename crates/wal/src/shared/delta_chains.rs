@@ -12,8 +12,25 @@ use duralite_format::{FormatError, diff, page_change};
 use rustc_hash::FxHashMap;
 
 use crate::LogError;
+use crate::engine::walk::WalkedRecord;
 use crate::engine::{Frame, Transaction};
 use crate::shared::images::Images;
+
+/// A committed record that a scan has found in a log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FoundRecord {
+    /// Place of the record, as the engine counts places.
+    pub(crate) at: u64,
+    pub(crate) header: RecordHeader,
+}
+
+impl FoundRecord {
+    /// The record as a walk shows it.
+    pub(crate) fn walked(&self) -> WalkedRecord {
+        let RecordHeader { record_bytes, frame, page_number, ranges, base } = self.header;
+        WalkedRecord { offset: self.at, frame, page_number, record_bytes, ranges, whole: base == Base::Zeros }
+    }
+}
 
 /// Bytes of page images that recovery keeps until the log starts over. To rebuild a page without an image costs a read of the
 /// device for each of the page's records.
@@ -96,11 +113,29 @@ impl DeltaChains {
         self.index.staged_frames()
     }
 
-    /// Stages a record that a scan has found in the log. Returns `false` if its frame leaves a gap, or if its chain is longer
-    /// than any valid one: the pages of a damaged log must not take longer to read than others. A cached image of the page stays
-    /// at the older record until the page is read.
-    pub(crate) fn found(&mut self, at: u64, header: &RecordHeader) -> bool {
-        self.apply(at, header).is_some()
+    /// Stages the records of a transaction that a scan has found in the log at `at`. A cached image of a page stays at the older
+    /// record until the page is read.
+    ///
+    /// # Errors
+    /// `Corrupt` if a frame leaves a gap, or if the frames are not those of the transaction. Also if a chain is longer than any
+    /// valid one: the pages of a damaged log must not take longer to read than others.
+    pub(crate) fn found(
+        &mut self,
+        at: u64,
+        records: &[FoundRecord],
+        first_frame: u32,
+        last_frame: u32,
+    ) -> Result<(), LogError> {
+        let what = FormatError::Damaged { what: "a transaction's frame numbers" };
+        for record in records {
+            let wrong = LogError::Corrupt { offset: record.at, what };
+            self.apply(record.at, &record.header).ok_or(wrong)?;
+        }
+        let (first, count) = self.staged_frames();
+        if first != first_frame || last_frame - first >= count {
+            return Err(LogError::Corrupt { offset: at, what });
+        }
+        Ok(())
     }
 
     fn apply(&mut self, at: u64, header: &RecordHeader) -> Option<Staged> {
@@ -109,8 +144,8 @@ impl DeltaChains {
         Some(staged).filter(|staged| !staged.head.is_impossible(self.zeros.len() as u32))
     }
 
-    /// As [`DeltaChains::found`], for a record whose bytes are in memory now and would cost a read of the device later. `change`
-    /// applies the record to the cached image of the page, if there is one.
+    /// Stages one record that a scan has found, whose bytes are in memory now and would cost a read of the device later. `change`
+    /// applies the record to the cached image of the page, if there is one. Returns `false` where [`DeltaChains::found`] fails.
     pub(crate) fn found_at_hand(
         &mut self,
         at: u64,
@@ -222,9 +257,25 @@ impl DeltaChains {
         Ok(())
     }
 
+    /// Makes the record of a frame: encodes the page into `payload`, as [`DeltaChains::difference`] does, and returns the record's
+    /// header.
+    pub(crate) fn encode_record(
+        &mut self,
+        frame: u32,
+        page_number: u32,
+        page: &[u8],
+        payload: &mut Vec<u8>,
+        apply: Apply<'_>,
+    ) -> Result<RecordHeader, LogError> {
+        payload.clear();
+        let (base, ranges) = self.difference(page_number, page, payload, apply)?;
+        let record_bytes = RECORD_HEADER_BYTES + payload.len() as u32;
+        Ok(RecordHeader { record_bytes, frame, page_number, ranges, base })
+    }
+
     /// Encodes the page as a difference from its last logged image. Encodes the page whole if there is no such image, the chain
     /// has grown long, or the difference would be no smaller.
-    pub(crate) fn difference(
+    fn difference(
         &mut self,
         page_number: u32,
         page: &[u8],
@@ -256,6 +307,19 @@ impl DeltaChains {
         }
         Ok(found)
     }
+}
+
+/// Makes the record of a frame of a log without differential logging: the whole page as one range.
+pub(crate) fn encode_whole_record(
+    frame: u32,
+    page_number: u32,
+    page: &[u8],
+    payload: &mut Vec<u8>,
+) -> RecordHeader {
+    payload.clear();
+    let ranges = diff::encode_whole(page, payload);
+    let record_bytes = RECORD_HEADER_BYTES + payload.len() as u32;
+    RecordHeader { record_bytes, frame, page_number, ranges, base: Base::Zeros }
 }
 
 /// Appends the change from `old` to `new` to `payload`. Returns the base and the number of ranges for the record's header.
