@@ -1,27 +1,26 @@
-//! Log files of `ppl`: mapped memory.
+//! Log files of `ppl`: mapped memory. The engine's descriptor names what can be done with them.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use duralite_format::FormatError;
-use duralite_format::heap::{checked_word, read_checked_word};
-use duralite_format::ppl::{Extent, GROWN_OFFSET, SECTORS_PER_CHUNK, SUPERBLOCK_BYTES, Superblock};
+use duralite_format::heap::checked_word;
+use duralite_format::ppl::{Extent, GROWN_OFFSET, MAGIC, SECTORS_PER_CHUNK, SUPERBLOCK_BYTES, Superblock};
 use duralite_medium::{FileNvm, LocalSegment, MediumError, Nvm, Segment};
 use rustc_hash::FxHashMap;
 
 use super::area::Area;
-use super::pages::Pages;
-use super::recent::Recent;
+use super::chain::Pages;
+use super::options::{NAME, SETTINGS};
 use super::recovery::{last_commit, scan};
-use super::store::{Counts, Store};
+use super::store::Store;
 use super::words::{PIECES_USED, SECTORS_USED, SHARED, SLOTS, Words};
-use super::{Ppl, PplOptions};
+use super::{Ppl, PplOptions, salvage};
 use crate::LogError;
 use crate::engine::Engine;
-use crate::engine::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
-use crate::engine::media::MediaOptions;
+use crate::engine::descriptor::{Attaching, AttachingOutside, Descriptor, LogHead, NewLog, OpenFile};
+use crate::engine::media::{MediaOptions, Medium};
 use crate::shared::log_file;
-use crate::shared::log_memory::{Access, hooked, map};
+use crate::shared::log_memory::{Access, check_size, first_bytes, hooked, map};
 use crate::shared::pins::{PINS_OFFSET, Pins};
 
 /// Bytes of the segment that a log's users share.
@@ -30,6 +29,30 @@ pub const SHARED_BYTES: u64 = SHARED.all;
 const LIMIT_BYTES: u64 = 64 << 20;
 /// Bytes of page images for which a new log has slots.
 const SLOTS_BYTES: u32 = 512 << 10;
+
+/// The engine for flash that should wear less.
+pub static DESCRIPTOR: Descriptor = Descriptor {
+    name: NAME,
+    magic: MAGIC,
+    needs: &[Medium::LogMemory],
+    settings: SETTINGS,
+    rollback_journals: false,
+    writes_home: true,
+    shared: SHARED,
+    format,
+    attach,
+    attach_outside,
+    open_read_only: |log| Ok(Box::new(look_at(log)?)),
+    inspect,
+    is_empty,
+    salvage: |log, database, later| {
+        let (area, superblock) = area_read_only(log)?;
+        salvage::salvage(area, &superblock, database, later)
+    },
+    walk: |log, database, visit| salvage::walk(look_at(log), || area_read_only(log), database, visit),
+    release: |_| Ok(()),
+    flush_interval: |_| None,
+};
 
 /// The superblock of a new log.
 pub(super) fn shape(options: &PplOptions, head: &LogHead) -> Superblock {
@@ -106,9 +129,8 @@ impl Ppl {
 }
 
 fn superblock_on(nvm: &dyn Nvm, path: &Path) -> Result<Superblock, LogError> {
-    let mut bytes = vec![0; nvm.len().min(SUPERBLOCK_BYTES) as usize];
-    nvm.read(0, &mut bytes);
-    Superblock::decode(&bytes).map_err(|source| LogError::Format { log: path.to_path_buf(), source })
+    Superblock::decode(&first_bytes(nvm, SUPERBLOCK_BYTES))
+        .map_err(|source| LogError::Format { log: path.to_path_buf(), source })
 }
 
 /// Maps and opens a log. A process that is alone with the log recovers it.
@@ -133,7 +155,7 @@ fn join(
     pins: Option<Pins>,
     alone: bool,
 ) -> Result<Ppl, LogError> {
-    let store = open_store(area, words, Pages::Shared, &superblock, options);
+    let store = Store::new(area, words, Pages::Shared, &superblock, options);
     let store = Store { pins, ..store };
     if alone {
         store.recover()?;
@@ -151,29 +173,8 @@ pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine
     let nvm = map_log(Access::Read, &options.media, &file, &superblock)?;
     let area = Area::new(nvm, &superblock, file.path)?;
     let options = PplOptions::of(options);
-    let store = open_store(area, Words::new(segment, base), Pages::Shared, &superblock, &options);
+    let store = Store::new(area, Words::new(segment, base), Pages::Shared, &superblock, &options);
     Ok(Box::new(Ppl::new(store, superblock, &options)?))
-}
-
-fn open_store(
-    area: Area,
-    words: Words,
-    pages: Pages,
-    superblock: &Superblock,
-    options: &PplOptions,
-) -> Store {
-    let (page_bytes, sector_bytes) = (superblock.head.page_bytes, superblock.sector_bytes);
-    let full_bytes = u64::from(sector_bytes) - 64 + u64::from(options.overflow_bytes);
-    Store {
-        area,
-        words,
-        pages,
-        page_bytes,
-        pins: None,
-        full_bytes,
-        recent: Recent::default(),
-        counts: Counts::default(),
-    }
 }
 
 /// Opens a log read-only, as recovery would find it. Stores nothing and takes no lock.
@@ -189,11 +190,6 @@ pub(super) fn area_read_only(log: &OpenFile<'_>) -> Result<(Area, Superblock), L
     Ok((Area::new(nvm, &superblock, log.path)?, superblock))
 }
 
-/// A store that reads pages of a log whose chains the caller knows.
-pub(super) fn store_to_look(area: Area, superblock: &Superblock, words: Words) -> Store {
-    open_store(area, words, Pages::Scanned(FxHashMap::default()), superblock, &PplOptions::default())
-}
-
 /// Opens a mapped log read-only, with the chains that a scan finds.
 fn open_scanned(area: Area, superblock: Superblock) -> Result<Ppl, LogError> {
     let last = last_commit(&area)?;
@@ -207,7 +203,7 @@ fn open_scanned(area: Area, superblock: Superblock) -> Result<Ppl, LogError> {
     words.store(PIECES_USED, pieces.len() as u64);
     words.begin_after(&last);
     let options = PplOptions::default();
-    let store = open_store(area, words, Pages::Scanned(chains), &superblock, &options);
+    let store = Store::new(area, words, Pages::Scanned(chains), &superblock, &options);
     Ppl::new(store, superblock, &options)
 }
 
@@ -246,14 +242,9 @@ fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, LogError> {
 
 /// Reads the superblock, and checks that the file has the length that the log's size word gives.
 fn check(log: &OpenFile<'_>, bytes: &[u8]) -> Result<Superblock, LogError> {
-    let format = |source| LogError::Format { log: log.path.to_path_buf(), source };
-    let length = log.file.metadata().map_err(|error| LogError::io("examine", log.path, &error))?.len();
-    let superblock = Superblock::decode(bytes).map_err(format)?;
-    let word = bytes.get(GROWN_OFFSET as usize..).and_then(|rest| rest.first_chunk::<8>());
-    let word = u64::from_le_bytes(word.copied().unwrap_or_default());
-    let grown = read_checked_word(word, "the log's size").map_err(format)?;
-    if grown > superblock.limit_chunks || superblock.geometry().file_bytes(grown) > length {
-        return Err(format(FormatError::Short { what: "the log file" }));
-    }
+    let superblock = Superblock::decode(bytes)
+        .map_err(|source| LogError::Format { log: log.path.to_path_buf(), source })?;
+    let (geometry, limit) = (superblock.geometry(), superblock.limit_chunks);
+    check_size(log, bytes, GROWN_OFFSET, limit, |chunks| geometry.file_bytes(chunks))?;
     Ok(superblock)
 }

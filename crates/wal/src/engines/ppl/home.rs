@@ -10,13 +10,11 @@ use std::sync::Arc;
 use duralite_format::page_change;
 
 use super::area::State;
-use super::chain::Walk;
+use super::chain::{Chain, Walk};
 use super::frames::Entry;
 use super::merge::Cause;
-use super::pages::Chain;
-use super::recent::is_same;
 use super::seal::{Buffers, Change, Sealing};
-use super::store::{AsOf, Scratch, Store};
+use super::store::{AsOf, Scratch, Store, is_same};
 use super::words::{CHECKPOINTED, DB_PAGES, EPOCH, FILE_SYNCED, HOME_PAGES, SEALED, Turn};
 use crate::LogError;
 use crate::engine::home::{DatabaseFile, Header, Home};
@@ -256,24 +254,14 @@ impl Store {
 
     /// Undoes, as one transaction, what was sealed and never published because its writer died. If the chains with such records
     /// were dropped one after the other, a crash in between would leave a part of that transaction, and recovery would show it.
-    /// Pages beyond the end need no undo.
     fn undo_unseen(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         let end = self.home_pages(file)?;
-        let (mut home, mut newest) = (vec![0; self.page_bytes as usize], vec![0; self.page_bytes as usize]);
-        let (mut changes, mut scratch) = (Vec::new(), Scratch::default());
-        let sealed = AsOf::Transaction(self.words.load(SEALED));
-        for (page_number, first) in self.area.all_chains()? {
-            if u64::from(page_number) > end || !self.is_ahead(first) {
-                continue;
-            }
-            self.read(file, page_number, AsOf::Home, &mut home, &mut scratch)?;
-            self.read(file, page_number, sealed, &mut newest, &mut scratch)?;
-            if home != newest {
-                let mut payload = Vec::new();
-                page_change::encode_whole(&home, &mut payload);
-                changes.push(Change { page_number, payload });
-            }
-        }
+        let mut unseen = self.area.all_chains()?;
+        unseen.retain(|(page_number, first)| self.is_unseen(*page_number, *first, end));
+        let unseen: Vec<u32> = unseen.into_iter().map(|(page_number, _)| page_number).collect();
+        let changes = self.changes_to(file, &unseen, AsOf::Home, |_, _, home, payload| {
+            page_change::encode_whole(home, payload);
+        })?;
         if changes.is_empty() {
             return Ok(());
         }

@@ -19,8 +19,7 @@ use duralite_format::ppl::{
 };
 
 use super::area::State;
-use super::chain::{NewRecord, RELOCATED, Walk};
-use super::pages::Chain;
+use super::chain::{Chain, NewRecord, RELOCATED, Walk};
 use super::store::{AsOf, Scratch, Store};
 use super::words::{DUE, EPOCH, LOST, MERGED, SEALED, Turn};
 use crate::LogError;

@@ -19,20 +19,14 @@
 
 mod area;
 mod chain;
-mod descriptor;
 mod files;
 mod frames;
 mod home;
 mod merge;
-mod need;
 mod options;
-mod pages;
-mod reader;
-mod recent;
 mod recovery;
 mod salvage;
 mod seal;
-mod staged;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -42,27 +36,27 @@ mod writer;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use duralite_format::LogId;
+use duralite_format::page_change::{self, ChangeKind, Scratch as Encoder};
 use duralite_format::ppl::Superblock;
 use duralite_format::sqlite_wal::WalHeader;
+use duralite_format::{LogId, Origin};
 use duralite_medium::Guarantee;
 
 use crate::engine::home::{DatabaseFile, Home};
 use crate::engine::{
-    Clock, Commit, DurabilityWaiter, Engine, Fill, LogFile, LogReader as _, LogWriter, Ticket, wall_clock,
+    Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
+    wall_clock,
 };
 use crate::shared::images::Images;
 use crate::{EngineOptions, LogError};
-pub use descriptor::DESCRIPTOR;
-use duralite_format::page_change::{ChangeKind, Scratch as Encoder};
-pub use files::SHARED_BYTES;
-use frames::{Entry, Frames};
+use chain::Pages;
+pub use files::{DESCRIPTOR, SHARED_BYTES};
+use frames::{Entry, Frames, Staged, StagedFrame};
 use home::LoggedHome;
 use merge::Cause;
 use options::NAME;
 pub use options::PplOptions;
 use seal::{Buffers, Sealing};
-use staged::Staged;
 use store::{AsOf, Scratch, Store};
 use words::{
     CHECKPOINTED, DB_PAGES, FLOOR, FRAMES, GENERATION, GenerationWords, HOME_PAGES, PIECES_USED, SEALED,
@@ -104,8 +98,8 @@ impl Ppl {
     /// Whether the database file has everything that the log holds.
     fn is_spent(&self) -> bool {
         match &self.store.pages {
-            pages::Pages::Scanned(chains) => chains.is_empty(),
-            pages::Pages::Shared => self.store.words.load(SECTORS_USED) == 0,
+            Pages::Scanned(chains) => chains.is_empty(),
+            Pages::Shared => self.store.words.load(SECTORS_USED) == 0,
         }
     }
 
@@ -118,7 +112,6 @@ impl Ppl {
         if header.is_some_and(|header| header.page_bytes != self.superblock.head.page_bytes) {
             return Err(LogError::Unexpected("a WAL header with another page size than the log's"));
         }
-        // A page beyond the end needs no undo: if the database grows again, its next record is a whole page.
         let end = match self.store.words.load(HOME_PAGES) {
             0 => u64::MAX,
             pages => pages,
@@ -126,7 +119,7 @@ impl Ppl {
         let mut unseen = Vec::new();
         for (page_number, _) in self.frames.newest() {
             let chain = self.store.area.find_chain(page_number)?;
-            if u64::from(page_number) <= end && chain.is_some_and(|first| self.store.is_ahead(first)) {
+            if chain.is_some_and(|first| self.store.is_unseen(page_number, first, end)) {
                 unseen.push(page_number);
             }
         }
@@ -159,7 +152,7 @@ impl Ppl {
 
     /// Rebuilds every page that has records.
     fn check_pages(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
-        let pages::Pages::Scanned(chains) = &self.store.pages else { return Ok(()) };
+        let Pages::Scanned(chains) = &self.store.pages else { return Ok(()) };
         let mut page = vec![0; self.store.page_bytes as usize];
         let mut scratch = Scratch::default();
         for page_number in chains.keys() {
@@ -300,6 +293,65 @@ impl LogFile for Ppl {
     }
 }
 
+impl LogReader for Ppl {
+    fn refresh(&mut self) -> Result<(), LogError> {
+        if self.frames.refresh(&self.store.area, &self.store.words)? {
+            self.staged.clear();
+        }
+        Ok(())
+    }
+
+    fn version(&self) -> u64 {
+        self.frames.generation().rotate_left(32) ^ (self.frames.known() & 0xffff_ffff)
+    }
+
+    fn committed(&self) -> u32 {
+        self.frames.count()
+    }
+
+    fn frame(&self, number: u32) -> Option<Frame> {
+        self.frames.frame(number)
+    }
+
+    fn newest_frames(&self) -> Vec<(u32, u32)> {
+        self.frames.newest()
+    }
+
+    fn origin(&self) -> Origin {
+        let (position, time_ms) = self.frames.origin();
+        Origin { generation: self.frames.generation(), position, time_ms }
+    }
+
+    fn transactions(&self) -> u32 {
+        u32::try_from(self.frames.known().saturating_sub(self.frames.origin().0)).unwrap_or(u32::MAX)
+    }
+
+    fn transaction_after(&self, sequence: u32) -> Option<Transaction> {
+        self.frames.after(self.frames.origin().0.saturating_add(u64::from(sequence)))
+    }
+
+    fn is_durable(&self, frame: u32) -> bool {
+        frame <= self.frames.count()
+    }
+
+    fn is_current(&self) -> bool {
+        self.store.words.fence();
+        self.frames.is_current(&self.store.words)
+    }
+
+    fn read_page(&mut self, file: &dyn DatabaseFile, frame: u32, page: &mut [u8]) -> Result<(), LogError> {
+        if self.staged.get(frame).is_some() {
+            return self.read_staged(file, frame, page);
+        }
+        let missing = LogError::Unexpected("a read of a frame that does not exist");
+        let page_number = self.frames.page_of(frame).ok_or_else(|| missing.clone())?;
+        let number = self.frames.number_of(frame).ok_or(missing)?;
+        self.read_after(file, page_number, number, page)?;
+        self.store.recent.note(page_number, number, page);
+        Ok(())
+    }
+}
+
 impl LogWriter for Ppl {
     fn stage(
         &mut self,
@@ -334,5 +386,38 @@ impl LogWriter for Ppl {
 
     fn force(&mut self) -> Result<(), LogError> {
         Ok(())
+    }
+}
+
+impl Ppl {
+    /// The page as it is after a transaction.
+    fn read_after(
+        &mut self,
+        file: &dyn DatabaseFile,
+        page_number: u32,
+        number: u64,
+        page: &mut [u8],
+    ) -> Result<(), LogError> {
+        if let Some(first) = self.store.area.find_chain(page_number)?
+            && self.store.area.state(first, area::State::Last) <= number
+        {
+            return self.committed_page(file, page_number, page);
+        }
+        let as_of = AsOf::Transaction(number);
+        self.store.read(file, page_number, as_of, page, &mut Scratch::default()).map(|_| ())
+    }
+
+    /// The page of a frame of the open transaction.
+    fn read_staged(&mut self, file: &dyn DatabaseFile, frame: u32, page: &mut [u8]) -> Result<(), LogError> {
+        let Some(page_number) = self.staged.get(frame).map(|staged| staged.page_number) else {
+            return Ok(());
+        };
+        // A whole page needs no version before it. There may be none, if the page is beyond the end of the database.
+        let is_whole = |staged: &StagedFrame| page_change::kind(&staged.payload) == Ok(ChangeKind::Whole);
+        if !self.staged.get(frame).is_some_and(is_whole) {
+            self.committed_page(file, page_number, page)?;
+        }
+        let Some(staged) = self.staged.get(frame) else { return Ok(()) };
+        page_change::apply(page, &staged.payload).map_err(|what| LogError::Corrupt { offset: 0, what })
     }
 }

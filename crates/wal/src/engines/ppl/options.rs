@@ -1,6 +1,9 @@
-//! The engine's options, which the settings choose.
+//! The options of a `ppl` log, and the settings that choose them.
 
-use crate::engine::settings::CACHE_BYTES;
+use duralite_format::ppl::sector_size_is_valid;
+
+use crate::engine::settings::{BYTES, CACHE, CACHE_BYTES, LOG_LIMIT, ON_CLOSE};
+use crate::engine::settings::{EngineOptions, EngineSetting, Values};
 
 /// The engine's name in settings.
 pub(super) const NAME: &str = "ppl";
@@ -24,3 +27,41 @@ impl Default for PplOptions {
         Self { sector_bytes: 4096, overflow_bytes: 12288, limit_bytes: 0, cache_bytes: CACHE_BYTES }
     }
 }
+
+impl PplOptions {
+    /// This engine's part of the options of all engines, with the settings that it shares with others.
+    pub(super) fn of(all: &EngineOptions) -> Self {
+        let own = all.own::<Self>();
+        Self {
+            limit_bytes: all.limit_bytes.unwrap_or(own.limit_bytes),
+            cache_bytes: all.cache_bytes.unwrap_or(own.cache_bytes),
+            ..own
+        }
+    }
+}
+
+/// The engine's settings, in the order in which they are listed to users.
+pub(super) static SETTINGS: &[&EngineSetting] =
+    &[&SECTOR_BYTES, &OVERFLOW_BYTES, &ON_CLOSE, &LOG_LIMIT, &CACHE];
+
+static SECTOR_BYTES: EngineSetting = EngineSetting::new(
+    "sector_bytes",
+    Values::Fixed("4096, 8192 or 12288"),
+    |all, given| {
+        let bytes: u32 = given.size()?;
+        if !sector_size_is_valid(bytes) {
+            return Err(given.invalid());
+        }
+        all.change(|own: &mut PplOptions| own.sector_bytes = bytes);
+        Ok(())
+    },
+    |all| all.own::<PplOptions>().sector_bytes.to_string(),
+);
+
+static OVERFLOW_BYTES: EngineSetting = EngineSetting::new(
+    "overflow_bytes",
+    BYTES,
+    |all, given| given.size().map(|bytes| all.change(|own: &mut PplOptions| own.overflow_bytes = bytes)),
+    |all| all.own::<PplOptions>().overflow_bytes.to_string(),
+)
+.shared();

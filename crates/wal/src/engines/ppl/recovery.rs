@@ -12,8 +12,7 @@ use duralite_format::ppl::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::area::{Area, State};
-use super::chain::{RELOCATED, Walk};
-use super::pages::Chain;
+use super::chain::{Chain, RELOCATED, Walk};
 use super::store::Store;
 use super::words::{
     DB_PAGES, DUE, FRAMES_END, FRAMES_LAST, FREE_PIECE, FREE_SECTOR, GENERATION, OPEN, PIECES_USED, SEALED,

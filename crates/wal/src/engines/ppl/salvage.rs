@@ -1,33 +1,125 @@
-//! Salvaging a damaged log. A `ppl` log is not one sequence: each page has a chain of records. A page whose chain is damaged is
-//! known up to the record before the damage. So "before the damage" means the newest transaction after which every page that
-//! has a chain is known.
+//! Reads logs for `duralite verify` and `duralite salvage`, with the code that recovers logs.
+//!
+//! A `ppl` log is not one sequence: each page has a chain of records. A page whose chain is damaged is known up to the record
+//! before the damage. So "before the damage" means the newest transaction after which every page that has a chain is known.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use duralite_format::page_change;
-use duralite_format::page_change::ChangeKind;
+use duralite_format::page_change::{self, ChangeKind};
 use duralite_format::ppl::{
-    RECORD_HEADER_BYTES, TRANSACTION_BYTES, TRANSACTIONS, TransactionKind, TransactionRecord,
+    RECORD_HEADER_BYTES, Superblock, TRANSACTION_BYTES, TRANSACTIONS, TransactionKind, TransactionRecord,
 };
 use duralite_medium::LocalSegment;
 use rustc_hash::FxHashMap;
 
-use crate::engine::descriptor::OpenFile;
+use super::area::Area;
+use super::chain::{Chain, Pages, Record, Walk};
+use super::recovery::{Scanned, scan_damaged};
+use super::store::Store;
+use super::words::{SHARED, Words};
+use super::{Ppl, PplOptions};
 use crate::engine::home::DatabaseFile;
 use crate::engine::prelude::*;
 use crate::engine::salvage::{
     Damage, Later, LaterPage, LaterTransaction, Point, Salvaged, Source, damage_of, held,
 };
 use crate::engine::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
-use crate::engines::ppl::area::Area;
-use crate::engines::ppl::chain::{Record, Walk};
-use crate::engines::ppl::pages::{Chain, Pages};
-use crate::engines::ppl::recovery::{Scanned, scan_damaged};
-use crate::engines::ppl::store::Store;
-use crate::engines::ppl::words::{SHARED, Words};
-use crate::engines::ppl::{Ppl, files, salvage};
 use crate::{ErrorKind, LogError};
+
+/// Visits, in order, every committed transaction of which the log has records. Checks every record, and rebuilds every page
+/// from the one in the database file. In a damaged log it visits the transactions before the damage; `damaged` opens such a log
+/// once more, without its chains. Stores nothing.
+pub(super) fn walk(
+    log: Result<Ppl, LogError>,
+    damaged: impl FnOnce() -> Result<(Area, Superblock), LogError>,
+    file: &dyn DatabaseFile,
+    visit: &mut dyn FnMut(&WalkedTransaction),
+) -> Result<WalkSummary, LogError> {
+    let mut visited = false;
+    let result = log.and_then(|log| {
+        log.walk(file, &mut |transaction| {
+            visited = true;
+            visit(transaction);
+        })
+    });
+    match result {
+        Err(error) if error.kind() == ErrorKind::Corrupt && !visited => {
+            let (area, superblock) = damaged()?;
+            let found = records_before_damage(area, &superblock)?;
+            let found =
+                found.iter().map(|(page, record, whole)| (record.transaction, walked(record, *page, *whole)));
+            visit_all(found.collect(), visit);
+            Err(error)
+        }
+        result => result,
+    }
+}
+
+/// Visits transactions with their records, in the order of their numbers.
+fn visit_all(mut found: Vec<(u64, WalkedRecord)>, visit: &mut dyn FnMut(&WalkedTransaction)) {
+    found.sort_by_key(|(number, record)| (*number, record.page_number));
+    for (sequence, records) in (1u32..).zip(found.chunk_by(|one, other| one.0 == other.0)) {
+        let number = records.first().map_or(0, |(number, _)| *number);
+        visit(&WalkedTransaction {
+            sequence,
+            offset: TransactionRecord::offset(number),
+            first_frame: 0,
+            last_frame: 0,
+            db_pages: 0,
+            order: "ppl",
+            records: records.iter().map(|(_, record)| record.clone()).collect(),
+        });
+    }
+}
+
+/// A page's record in the form that a walk shows.
+fn walked(record: &Record, page_number: u32, whole: bool) -> WalkedRecord {
+    let record_bytes = RECORD_HEADER_BYTES + record.payload_bytes;
+    WalkedRecord { offset: record.at, frame: 0, page_number, record_bytes, ranges: 0, whole }
+}
+
+impl Ppl {
+    /// Visits the committed transactions of a log that is open read-only, in order, and checks every record and page.
+    ///
+    /// # Errors
+    /// `Corrupt`; the errors of reading the database file.
+    pub fn walk(
+        &self,
+        file: &dyn DatabaseFile,
+        visit: &mut dyn FnMut(&WalkedTransaction),
+    ) -> Result<WalkSummary, LogError> {
+        visit_all(records_of(self)?, visit);
+        self.check_pages(file)?;
+        Ok(WalkSummary {
+            generation: 1,
+            transactions: u32::try_from(self.position()).unwrap_or(u32::MAX),
+            frames: 0,
+            retired: self.is_spent(),
+            mismatch: None,
+        })
+    }
+}
+
+/// All records of committed transactions, each with its transaction. Checks every record.
+fn records_of(log: &Ppl) -> Result<Vec<(u64, WalkedRecord)>, LogError> {
+    let store = &log.store;
+    let Pages::Scanned(chains) = &store.pages else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    let mut payload = Vec::new();
+    for (page_number, chain) in chains {
+        let mut walk = Walk::new(&store.area, &chain.extents, store.page_bytes);
+        while let Some(record) = walk.next()? {
+            if record.transaction > log.position() {
+                break;
+            }
+            walk.payload(&record, *page_number, &mut payload)?;
+            let whole = page_change::kind(&payload) == Ok(ChangeKind::Whole);
+            found.push((record.transaction, walked(&record, *page_number, whole)));
+        }
+    }
+    Ok(found)
+}
 
 /// What is known of a page's versions.
 struct History {
@@ -51,8 +143,7 @@ struct UpToDamage {
 }
 
 impl UpToDamage {
-    fn read(log: &OpenFile<'_>) -> Result<Self, LogError> {
-        let (area, superblock) = files::area_read_only(log)?;
+    fn read(area: Area, superblock: &Superblock) -> Result<Self, LogError> {
         let page_bytes = superblock.head.page_bytes;
         let (commits, mut damage) = commits(&area)?;
         let committed = commits.keys().next_back().copied().unwrap_or(0);
@@ -70,7 +161,8 @@ impl UpToDamage {
         }
         older.sort_unstable();
         let words = Words::new(Arc::new(LocalSegment::new(SHARED.all)), 0);
-        let store = files::store_to_look(area, &superblock, words);
+        let pages = Pages::Scanned(FxHashMap::default());
+        let store = Store::new(area, words, pages, superblock, &PplOptions::default());
         let mut pages = FxHashMap::default();
         for (page_number, chain, is_cut) in all {
             let (history, error) = history_of(&store, page_number, chain, committed, is_cut)?;
@@ -85,13 +177,14 @@ impl UpToDamage {
     }
 }
 
-/// Salvages a log.
+/// Salvages a log, given its mapped memory.
 pub(super) fn salvage(
-    log: &OpenFile<'_>,
+    area: Area,
+    superblock: &Superblock,
     file: &dyn DatabaseFile,
     later: Later<'_>,
 ) -> Result<Salvaged, LogError> {
-    let UpToDamage { source, commits, damage, older, page_bytes } = UpToDamage::read(log)?;
+    let UpToDamage { source, commits, damage, older, page_bytes } = UpToDamage::read(area, superblock)?;
     let (pages, upto) = (&source.pages, source.upto);
     let known = commits.get(&upto);
     let point = Point {
@@ -119,8 +212,8 @@ pub(super) fn salvage(
 }
 
 /// The records of transactions before the damage: the page, the record, and whether the record is a whole page.
-pub(super) fn records_before_damage(log: &OpenFile<'_>) -> Result<Vec<(u32, Record, bool)>, LogError> {
-    let UpToDamage { source, .. } = UpToDamage::read(log)?;
+fn records_before_damage(area: Area, superblock: &Superblock) -> Result<Vec<(u32, Record, bool)>, LogError> {
+    let UpToDamage { source, .. } = UpToDamage::read(area, superblock)?;
     let mut found = Vec::new();
     for (page_number, History { chain, records, .. }) in &source.pages {
         let walk = Walk::new(&source.store.area, &chain.extents, source.store.page_bytes);
@@ -268,97 +361,4 @@ impl PagesAsOf {
         }
         Ok(())
     }
-}
-
-// Walking a log for `duralite verify`, with the code that recovers logs.
-
-/// Visits, in order, every committed transaction of which the log has records. Checks every record, and rebuilds every page
-/// from the one in the database file. In a damaged log it visits the transactions before the damage. Stores nothing.
-pub(super) fn walk(
-    log: &OpenFile<'_>,
-    file: &dyn DatabaseFile,
-    visit: &mut dyn FnMut(&WalkedTransaction),
-) -> Result<WalkSummary, LogError> {
-    let mut visited = false;
-    let result = files::look_at(log).and_then(|log| {
-        log.walk(file, &mut |transaction| {
-            visited = true;
-            visit(transaction);
-        })
-    });
-    match result {
-        Err(error) if error.kind() == ErrorKind::Corrupt && !visited => {
-            let found = salvage::records_before_damage(log)?;
-            let found =
-                found.iter().map(|(page, record, whole)| (record.transaction, walked(record, *page, *whole)));
-            visit_all(found.collect(), visit);
-            Err(error)
-        }
-        result => result,
-    }
-}
-
-/// Visits transactions with their records, in the order of their numbers.
-fn visit_all(mut found: Vec<(u64, WalkedRecord)>, visit: &mut dyn FnMut(&WalkedTransaction)) {
-    found.sort_by_key(|(number, record)| (*number, record.page_number));
-    for (sequence, records) in (1u32..).zip(found.chunk_by(|one, other| one.0 == other.0)) {
-        let number = records.first().map_or(0, |(number, _)| *number);
-        visit(&WalkedTransaction {
-            sequence,
-            offset: TransactionRecord::offset(number),
-            first_frame: 0,
-            last_frame: 0,
-            db_pages: 0,
-            order: "ppl",
-            records: records.iter().map(|(_, record)| record.clone()).collect(),
-        });
-    }
-}
-
-/// A page's record in the form that a walk shows.
-fn walked(record: &Record, page_number: u32, whole: bool) -> WalkedRecord {
-    let record_bytes = RECORD_HEADER_BYTES + record.payload_bytes;
-    WalkedRecord { offset: record.at, frame: 0, page_number, record_bytes, ranges: 0, whole }
-}
-
-impl Ppl {
-    /// Visits the committed transactions of a log that is open read-only, in order, and checks every record and page.
-    ///
-    /// # Errors
-    /// `Corrupt`; the errors of reading the database file.
-    pub fn walk(
-        &self,
-        file: &dyn DatabaseFile,
-        visit: &mut dyn FnMut(&WalkedTransaction),
-    ) -> Result<WalkSummary, LogError> {
-        visit_all(records_of(self)?, visit);
-        self.check_pages(file)?;
-        Ok(WalkSummary {
-            generation: 1,
-            transactions: u32::try_from(self.position()).unwrap_or(u32::MAX),
-            frames: 0,
-            retired: self.is_spent(),
-            mismatch: None,
-        })
-    }
-}
-
-/// All records of committed transactions, each with its transaction. Checks every record.
-fn records_of(log: &Ppl) -> Result<Vec<(u64, WalkedRecord)>, LogError> {
-    let store = &log.store;
-    let Pages::Scanned(chains) = &store.pages else { return Ok(Vec::new()) };
-    let mut found = Vec::new();
-    let mut payload = Vec::new();
-    for (page_number, chain) in chains {
-        let mut walk = Walk::new(&store.area, &chain.extents, store.page_bytes);
-        while let Some(record) = walk.next()? {
-            if record.transaction > log.position() {
-                break;
-            }
-            walk.payload(&record, *page_number, &mut payload)?;
-            let whole = page_change::kind(&payload) == Ok(ChangeKind::Whole);
-            found.push((record.transaction, walked(&record, *page_number, whole)));
-        }
-    }
-    Ok(found)
 }

@@ -6,12 +6,11 @@ use std::time::Duration;
 use duralite_format::page_change::{self, ChangeKind};
 use duralite_format::ppl::{Extent, ExtentHeader, TransactionKind, TransactionRecord};
 
-use super::area::State;
+use super::area::{Need, State};
 use super::chain::NewRecord;
 use super::frames::Entry;
 use super::merge::{Cause, Merged};
-use super::need::Need;
-use super::store::{Counts, Store};
+use super::store::{AsOf, Counts, Scratch, Store};
 use super::words::{DB_PAGES, DUE, FRAMES, OPEN, SEALED, Turn, UNDO_END, UNDO_LAST};
 use crate::LogError;
 use crate::engine::home::DatabaseFile;
@@ -171,6 +170,39 @@ impl Store {
         self.begin_chain(first);
         self.area.enter_chain(page_number, first);
         Ok(first)
+    }
+
+    /// Whether a page's newest version is not home, of a page that is not beyond `end`. Once SQLite has checkpointed what it
+    /// published, a transaction left such versions that was sealed and never published, because its writer died. A page beyond
+    /// the end needs no undo: if the database grows again, its next record is a whole page.
+    pub(super) fn is_unseen(&self, page_number: u32, first: Extent, end: u64) -> bool {
+        u64::from(page_number) <= end && self.is_ahead(first)
+    }
+
+    /// The changes that turn the newest versions of these pages into the versions `as_of`. `encode` appends the payload of a
+    /// page's change, from the first image to the second.
+    pub(super) fn changes_to(
+        &self,
+        file: &dyn DatabaseFile,
+        pages: &[u32],
+        as_of: AsOf,
+        mut encode: impl FnMut(u32, &[u8], &[u8], &mut Vec<u8>),
+    ) -> Result<Vec<Change>, LogError> {
+        let mut changes = Vec::new();
+        let bytes = self.page_bytes as usize;
+        let (mut now, mut then) = (vec![0; bytes], vec![0; bytes]);
+        let mut scratch = Scratch::default();
+        for &page_number in pages {
+            let newest = AsOf::Transaction(self.words.load(SEALED));
+            self.read(file, page_number, newest, &mut now, &mut scratch)?;
+            self.read(file, page_number, as_of, &mut then, &mut scratch)?;
+            if now != then {
+                let mut payload = Vec::new();
+                encode(page_number, &now, &then, &mut payload);
+                changes.push(Change { page_number, payload });
+            }
+        }
+        Ok(changes)
     }
 
     /// Whether a page is beyond the end of the database after the newest commit. Anything found there is from an earlier time.

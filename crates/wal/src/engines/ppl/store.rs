@@ -5,16 +5,16 @@
 //! reader compares the epoch before and after its read, and reads again if the epoch has changed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use duralite_format::guard::{self, JournalKind};
 use duralite_format::page_change::{self, ChangeKind};
-use duralite_format::ppl::{Extent, SLOT_HEADER_BYTES, SlotHeader};
+use duralite_format::ppl::{Extent, SLOT_HEADER_BYTES, SlotHeader, Superblock};
 
 use super::area::{Area, State};
-use super::chain::{Record, Walk};
-use super::pages::{Chain, Pages};
-use super::recent::Recent;
+use super::chain::{Chain, Pages, Record, Walk};
+use super::options::PplOptions;
 use super::words::{FLOOR, HOME_PAGES, Turn, Words};
 use crate::LogError;
 use crate::engine::home::DatabaseFile;
@@ -86,6 +86,26 @@ pub(super) struct Version {
 }
 
 impl Store {
+    /// The store of an open log, without pins.
+    pub(super) fn new(
+        area: Area,
+        words: Words,
+        pages: Pages,
+        superblock: &Superblock,
+        options: &PplOptions,
+    ) -> Self {
+        Self {
+            area,
+            words,
+            pages,
+            page_bytes: superblock.head.page_bytes,
+            pins: None,
+            full_bytes: u64::from(superblock.sector_bytes) - 64 + u64::from(options.overflow_bytes),
+            recent: Recent::default(),
+            counts: Counts::default(),
+        }
+    }
+
     /// Takes the lock of the structure, and repairs what a dead holder has left.
     pub(super) fn lock(&self) -> Result<Turn<'_>, LogError> {
         let turn = self.words.lock().map_err(|source| self.area.medium(source))?;
@@ -258,4 +278,79 @@ impl Store {
 struct Collected {
     transaction: u64,
     is_whole: bool,
+}
+
+/// Whether two images of a page are the same. In page 1 this ignores the version bytes: one of the images may have held the
+/// guard's, and what SQLite wrote there is then unknown.
+pub(super) fn is_same(page_number: u32, one: &[u8], other: &[u8]) -> bool {
+    if page_number != 1 || one.len() != other.len() {
+        return one == other;
+    }
+    let (start, end) = (guard::VERSIONS.start, guard::VERSIONS.end);
+    one.get(..start) == other.get(..start) && one.get(end..) == other.get(end..)
+}
+
+/// Few threads checkpoint at the same time.
+const PLACES: usize = 8;
+
+thread_local! {
+    /// The address of this byte tells threads apart.
+    static THREAD: u8 = const { 0 };
+}
+
+#[derive(Default)]
+struct Read {
+    thread: usize,
+    page_number: u32,
+    transaction: u64,
+    image: Vec<u8>,
+}
+
+/// The frame that each of a few threads read last. SQLite's checkpoint reads a frame and then writes the same image home, in one
+/// thread. So the engine knows which version of the page the image is, and need not search for it.
+#[derive(Default)]
+pub(super) struct Recent([Mutex<Read>; PLACES]);
+
+impl Recent {
+    fn place(&self) -> Option<(usize, MutexGuard<'_, Read>)> {
+        let thread = THREAD.try_with(|byte| std::ptr::from_ref(byte).addr()).ok()?;
+        let place = self.0.get((thread / 64) % PLACES)?;
+        Some((thread, place.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Records that this thread has read a page as it is after a transaction.
+    pub(super) fn note(&self, page_number: u32, transaction: u64, page: &[u8]) {
+        let Some((thread, mut read)) = self.place() else { return };
+        (read.thread, read.page_number, read.transaction) = (thread, page_number, transaction);
+        read.image.clear();
+        read.image.extend_from_slice(page);
+    }
+
+    /// The transaction after which the page is like `page`, if that is what this thread read last.
+    pub(super) fn version_of(&self, page_number: u32, page: &[u8]) -> Option<u64> {
+        let (thread, read) = self.place()?;
+        let is_it = read.thread == thread
+            && read.page_number == page_number
+            && is_same(page_number, &read.image, page);
+        is_it.then_some(read.transaction)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_this_thread_read_last_is_known() {
+        let recent = Recent::default();
+        recent.note(5, 9, &[1; 512]);
+        assert_eq!(recent.version_of(5, &[1; 512]), Some(9));
+        assert_eq!(recent.version_of(5, &[2; 512]), None);
+        assert_eq!(recent.version_of(6, &[1; 512]), None);
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(recent.version_of(5, &[1; 512]), None));
+        });
+        recent.note(6, 10, &[1; 512]);
+        assert_eq!(recent.version_of(5, &[1; 512]), None);
+    }
 }

@@ -285,7 +285,7 @@ fn a_log_that_another_process_has_grown_is_counted_anew() {
     commit(&mut other, &rig.file, &pages, 400).unwrap();
     assert!(rig.segment.load(SECTORS_USED) > u64::from(known * SECTORS_PER_CHUNK));
     assert_eq!(log.store.area.chunks(), known);
-    let need = super::need::Need { sectors: 1, pieces: 1 };
+    let need = super::area::Need { sectors: 1, pieces: 1 };
     let turn = log.store.lock().unwrap();
     log.store.area.back(&log.store.words, &turn, need).unwrap();
     drop(turn);

@@ -9,10 +9,9 @@ use duralite_format::page_change::{self, ChangeKind};
 
 use super::Ppl;
 use super::area::State;
-use super::frames::Entry;
+use super::frames::{Entry, StagedFrame};
 use super::seal::{Change, Sealing};
-use super::staged::StagedFrame;
-use super::store::{AsOf, Scratch};
+use super::store::AsOf;
 use super::words::SEALED;
 use crate::LogError;
 use crate::engine::Commit;
@@ -179,28 +178,17 @@ impl Ppl {
         self.changes_to(file, &pages, before)
     }
 
-    /// The changes that turn the newest versions of these pages into the versions `as_of`.
+    /// The changes that turn the newest versions of these pages into the versions `as_of`, as short as possible.
     pub(super) fn changes_to(
         &mut self,
         file: &dyn DatabaseFile,
         pages: &[u32],
         as_of: AsOf,
     ) -> Result<Vec<Change>, LogError> {
-        let mut changes = Vec::new();
-        let bytes = self.store.page_bytes as usize;
-        let (mut now, mut then) = (vec![0; bytes], vec![0; bytes]);
-        let mut scratch = Scratch::default();
-        for &page_number in pages {
-            let newest = AsOf::Transaction(self.store.words.load(SEALED));
-            self.store.read(file, page_number, newest, &mut now, &mut scratch)?;
-            self.store.read(file, page_number, as_of, &mut then, &mut scratch)?;
-            if now != then {
-                let mut payload = Vec::new();
-                let header_bytes = page_change::header_bytes(page_number);
-                page_change::encode(&mut self.encoder, &now, &then, header_bytes, &mut payload);
-                changes.push(Change { page_number, payload });
-            }
-        }
-        Ok(changes)
+        let encoder = &mut self.encoder;
+        self.store.changes_to(file, pages, as_of, |page_number, now, then, payload| {
+            let header_bytes = page_change::header_bytes(page_number);
+            page_change::encode(encoder, now, then, header_bytes, payload);
+        })
     }
 }
