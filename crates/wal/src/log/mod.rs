@@ -381,6 +381,12 @@ impl Log {
         self.stream.engine().wal_header().is_some()
     }
 
+    /// A number that changes whenever the newest transaction does.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.stream.engine().version()
+    }
+
     /// Number of committed frames, as of the last operation.
     #[must_use]
     pub fn frames(&self) -> u32 {
