@@ -1,4 +1,5 @@
-//! Which processes have stored in the database file since it was last made durable.
+//! Which processes have stored in the database file since it was last made durable. A sync makes durable what any of them has
+//! stored (invariant 20), and a process can flush only the lines that it has stored itself.
 
 use std::sync::Arc;
 
