@@ -4,6 +4,8 @@
 //! a bucket is at most an eighth of the times in it, so a percentile is too long by at most an eighth. Times above the
 //! last limit, 137 seconds, are counted in the last bucket.
 
+use std::time::Duration;
+
 /// Number of buckets in a histogram.
 pub const BUCKETS: usize = 240;
 /// The width of the narrowest buckets, as a power of two in nanoseconds.
@@ -47,6 +49,12 @@ impl Histogram {
     #[must_use]
     pub fn new(count: impl FnMut(usize) -> u64) -> Self {
         Self { counts: std::array::from_fn(count) }
+    }
+
+    /// Counts a time.
+    pub fn record(&mut self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.counts[bucket_of(ns)] += 1;
     }
 
     /// The number of all times.
@@ -135,7 +143,7 @@ mod tests {
                 (0..count).map(|_| xorshift(&mut state) >> (28 + xorshift(&mut state) % 30)).collect();
             let mut histogram = Histogram::default();
             for time in &times {
-                histogram.counts[bucket_of(*time)] += 1;
+                histogram.record(Duration::from_nanos(*time));
             }
             times.sort_unstable();
             assert_eq!(histogram.count(), count as u64);
