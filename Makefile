@@ -18,6 +18,7 @@ build: ## build libduralite.so, its preload library and the duralite command int
 # Optimised as a whole, a program takes longer to build than to show. `make test` builds with the same flags.
 demo: export CARGO_PROFILE_RELEASE_LTO = off
 demo: export CARGO_PROFILE_RELEASE_CODEGEN_UNITS = 16
+demo: export CARGO_PROFILE_RELEASE_DEBUG = none
 demo: ## the main job on real input, with a kill -9 in the middle; table and out/demo.svg
 	@scripts/setup demo
 	cargo build --release -p duralite -p duralite-cli
@@ -37,7 +38,7 @@ bench: ## the measurements into docs/benchmarks.md, docs/bench/*.csv and *.svg
 	@scripts/setup bench
 	@scripts/bench
 
-storebench: ## the store's measurements, beside other stores, into docs/store-benchmarks.md and docs/bench/store_*.csv
+storebench: ## the store's measurements, beside other stores, into docs/store/benchmarks.md and docs/store/bench/*.csv
 	@scripts/setup bench
 	@scripts/storebench
 

@@ -2,7 +2,7 @@
 //! that were encoded.
 #![no_main]
 
-use duralite_format::store::{
+use duralite_store::format::{
     Batch, BatchList, Change, DiskHead, DiskSlot, NvHead, Object, PageFileHead, PageKind, RingsHead,
     SMALLEST_PAGE, Undo, cell, cell_count, cell_key, check, child_at, child_for, first_clear, free_bytes,
     kind, leaf_value, payload, seal, seal_object, search, validate,

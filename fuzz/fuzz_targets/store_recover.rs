@@ -6,11 +6,11 @@
 use std::sync::{Arc, OnceLock};
 
 use duralite_crashmodel::{RecordingBlock, RecordingNvm};
-use duralite_format::store::{
+use duralite_medium::{Nvm, block::Block};
+use duralite_store::format::{
     BATCH_HEADER_BYTES, Batch, DISK_DATA_OFFSET, DISK_SLOT_OFFSETS, DiskHead, NvHead, OBJECT_ALIGNMENT,
     PageFileHead, RINGS_OFFSET, RingsHead, page_id, seal, seal_object,
 };
-use duralite_medium::{Nvm, block::Block};
 use duralite_store::{Error, LogMedium, Media, Options, Scheme, Store};
 use libfuzzer_sys::fuzz_target;
 

@@ -313,9 +313,11 @@ impl History {
         // possible.
         self.possible.push(after.clone());
         let look = !in_pieces && input.ratio(1, 4)?;
+        let mut ticket = None;
         for (i, write) in transaction.writes.iter().enumerate() {
             match self.processes[which].write(&NoDatabase, write.at, &write.bytes) {
-                Ok(()) => {}
+                Ok(Some(sealed)) => ticket = sealed.ticket,
+                Ok(None) => {}
                 Err(error) if error.kind() == ErrorKind::Full => {
                     self.possible.pop();
                     if base.frames() < self.model.frames() {
@@ -335,16 +337,12 @@ impl History {
                 }
             }
         }
-        if let Err(error) = self.processes[which].sync(&NoDatabase) {
-            return self.fails(&error);
-        }
         self.before = Some(base);
         self.model = after;
-        let ticket = self.processes[which].take_ticket();
         if input.ratio(3, 4)? {
             if let Some(ticket) = ticket {
-                let committer = self.processes[which].engine().durability_waiter().expect("a committer");
-                if let Err(error) = committer.wait(ticket) {
+                let waiter = self.processes[which].engine().durability_waiter().expect("a waiter");
+                if let Err(error) = waiter.wait(ticket) {
                     return self.fails(&error);
                 }
             }
@@ -408,7 +406,6 @@ impl History {
         // Less than a frame, because a frame could be a transaction.
         let length = input.int_in_range(0..=self.rig.page_bytes() + 23)?;
         let _ = self.processes[which].write(&NoDatabase, at, &vec![byte; length]);
-        let _ = self.processes[which].sync(&NoDatabase);
         if let Some(size) =
             self.model.len().checked_sub(input.int_in_range(1..=600)?).filter(|size| *size > 0)
         {

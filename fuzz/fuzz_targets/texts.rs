@@ -4,7 +4,7 @@
 
 // These modules are private to their crates, and stay private: no other code should parse such texts.
 #[allow(dead_code)]
-#[path = "../../proof/iotrace/src/parse.rs"]
+#[path = "../../proof/measure/iotrace/src/parse.rs"]
 mod parse;
 #[allow(dead_code, unused_imports)]
 #[path = "../../crates/sqlite-vfs/src/settings/mod.rs"]

@@ -64,10 +64,10 @@ fuzz_target!(|data: &[u8]| {
     }
     if stream.write(&NoDatabase, 0, &make_wal_header(page_bytes as u32, 1, [1, 2])).is_ok()
         && stream.write(&NoDatabase, 32, &frame).is_ok()
-        && stream.write(&NoDatabase, 56, &vec![7; page_bytes]).is_ok()
+        && let Ok(sealed) = stream.write(&NoDatabase, 56, &vec![7; page_bytes])
     {
         assert_eq!(stream.engine().committed(), 1);
-        let ticket = stream.take_ticket().unwrap();
+        let ticket = sealed.unwrap().ticket.unwrap();
         stream.engine().durability_waiter().unwrap().wait(ticket).unwrap();
     }
 });

@@ -6,7 +6,7 @@
 
 #![forbid(unsafe_code)]
 
-mod bytes;
+pub mod bytes;
 pub mod diff;
 mod generation;
 pub mod guard;
@@ -21,8 +21,6 @@ pub mod record;
 pub mod scratchpad;
 pub mod slots;
 pub mod sqlite_wal;
-pub mod store;
-mod transaction;
 pub mod wal_index;
 pub mod waldio;
 

@@ -5,9 +5,8 @@ use crate::bytes::{put, u32_le, u64_le};
 use crate::generation::above;
 use crate::head::{self, Format, HEAD_BYTES, LogHead};
 pub use crate::heap::*;
-pub use crate::record::{Base, RECORD_HEADER_BYTES, RecordHeader};
+pub use crate::record::*;
 pub use crate::slots::*;
-pub use crate::transaction::*;
 
 /// First bytes of a log file.
 pub const MAGIC: [u8; 8] = *b"DURALNVW";

@@ -19,15 +19,33 @@ pub const LAYOUT_BYTES: u64 = WAITERS_OFFSET + WAITERS as u64 * LINE;
 pub(crate) const LINE: u64 = 64;
 /// One more than the highest process slot that was ever used.
 pub(crate) const HIGH: u64 = 0;
-pub(crate) const MEMBERS_OFFSET: u64 = 8 * LINE;
+
+const MEMBERS_OFFSET: u64 = 8 * LINE;
+
+/// Where the line of a process begins. Its first word says what the process holds ([`HELD`], and below that what
+/// it holds shared), claims ([`CLAIMED`]) and has [`RESERVED`], and the [`EPOCH`].
+pub(crate) const fn member(process: usize) -> u64 {
+    MEMBERS_OFFSET + process as u64 * LINE
+}
+
 pub(crate) const HELD: u32 = 8;
 pub(crate) const CLAIMED: u32 = 16;
 /// WRITE is held for a connection that has not come back for it yet.
 pub(crate) const RESERVED: u64 = 1 << 24;
 pub(crate) const EPOCH: u64 = 1 << 32;
+
+/// Within a process's line: when its reservation ends.
+pub(crate) const RESERVED_UNTIL: u64 = 8;
+
+/// Where a process's line says since when it has held a read mark.
+pub(crate) const fn read_since(process: usize, slot: usize) -> u64 {
+    member(process) + 16 + 8 * (slot - FIRST_READ) as u64
+}
+
 /// Within a process's line: when any process last asked the kernel whether this one lives, because it was in
 /// the way.
 pub(crate) const EXAMINED: u64 = 56;
+
 /// Connections that can queue at once. Any more of them sleep without a place.
 pub(crate) const WAITERS: usize = 256;
 pub(crate) const WAITERS_OFFSET: u64 = MEMBERS_OFFSET + PROCESS_SLOTS as u64 * LINE;

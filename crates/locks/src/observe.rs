@@ -1,8 +1,13 @@
-//! What processes hold, for any program that may read the segment.
+//! What processes hold, and what has happened: for programs that look on, and for whoever decides by it. No
+//! lock is taken or given back by way of this.
 
-use duralite_medium::Segment;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use crate::layout::{FIRST_READ, HELD, HIGH, LINE, MEMBERS_OFFSET, RESERVED, SLOTS, WRITE};
+use duralite_medium::{PROCESS_SLOTS, Segment};
+
+use crate::layout::{FIRST_READ, HELD, HIGH, RESERVED, SLOTS, WRITE, member, read_since};
+use crate::table::{LockError, Table};
 
 /// What the process of a slot holds. A dead process may have left this so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,33 +25,87 @@ pub struct Held {
     pub reads_since: Option<u64>,
 }
 
-/// One more than the highest process slot that was ever used.
-pub(crate) fn high(segment: &dyn Segment, base: u64) -> usize {
-    (segment.load(base + HIGH) as usize).min(duralite_medium::PROCESS_SLOTS)
-}
-
-/// Where the words of a process are.
-pub(crate) fn process_slot(base: u64, process: usize) -> u64 {
-    base + MEMBERS_OFFSET + process as u64 * LINE
-}
-
-/// Where a process's line says since when it has held a read mark.
-pub(crate) fn read_since(base: u64, process: usize, slot: usize) -> u64 {
-    process_slot(base, process) + 16 + 8 * (slot - FIRST_READ) as u64
-}
-
 /// Lists what each process holds in the table at `base`, without the processes that hold nothing. Changes
 /// nothing, and keeps no process waiting.
 #[must_use]
 pub fn observe(segment: &dyn Segment, base: u64) -> Vec<Held> {
+    let load = |at: u64| segment.load(base + at);
     let held = |process: usize| {
-        let word = segment.load(process_slot(base, process));
+        let word = load(member(process));
         let (shared, exclusive) = (word as u8, (word >> HELD) as u8);
         let marks = (FIRST_READ..SLOTS).filter(|slot| shared & 1 << slot != 0);
-        let reads_since = marks.map(|slot| segment.load(read_since(base, process, slot))).min();
+        let reads_since = marks.map(|slot| load(read_since(process, slot))).min();
         let is_reserved = word & RESERVED != 0 && exclusive & 1 << WRITE != 0;
         Held { process, shared, exclusive, is_reserved, reads_since }
     };
-    let all = (0..high(segment, base)).map(held);
+    let high = (load(HIGH) as usize).min(PROCESS_SLOTS);
+    let all = (0..high).map(held);
     all.filter(|held| held.shared != 0 || held.exclusive != 0).collect()
+}
+
+/// What happened at a table, as far as this process did it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LockActivity {
+    /// Locks that were refused.
+    pub busy: u64,
+    /// Sleeps for the WRITE lock.
+    pub waits: u64,
+    /// Dead processes whose locks this process freed.
+    pub recovered: u64,
+}
+
+impl Table {
+    /// Returns what happened so far.
+    #[must_use]
+    pub fn activity(&self) -> LockActivity {
+        LockActivity {
+            busy: self.busy.load(Ordering::Relaxed),
+            waits: self.waits.load(Ordering::Relaxed),
+            recovered: self.deaths.recovered.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Whether any connection waits for WRITE.
+    #[must_use]
+    pub fn has_waiters(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// Counts the read marks that living processes hold, and returns the time for which the oldest of them
+    /// has been held by its process without a break.
+    ///
+    /// # Errors
+    /// When the kernel does not tell which processes live.
+    pub fn readers(&self) -> Result<(u32, Duration), LockError> {
+        let segment = self.words.segment();
+        let now = segment.clock_ns();
+        let (mut count, mut oldest) = (0, 0);
+        for held in observe(segment, self.base) {
+            if let Some(since) = held.reads_since
+                && segment.is_alive(held.process)?
+            {
+                count += (held.shared >> FIRST_READ).count_ones();
+                oldest = oldest.max(now.saturating_sub(since));
+            }
+        }
+        for mark in FIRST_READ..SLOTS {
+            count += u32::from(self.has_outside(mark, 1)?);
+        }
+        Ok((count, Duration::from_nanos(oldest)))
+    }
+
+    /// Whether another living process holds a read mark.
+    ///
+    /// # Errors
+    /// When the kernel does not tell which processes live.
+    pub fn has_other_readers(&self) -> Result<bool, LockError> {
+        let marks = (FIRST_READ..SLOTS).fold(0, |marks, slot| marks | 1 << slot);
+        for process in (0..self.high()).filter(|process| *process != self.process) {
+            let reads = self.words.load(member(process)) & marks != 0;
+            if reads && self.words.segment().is_alive(process)? {
+                return Ok(true);
+            }
+        }
+        self.has_outside(FIRST_READ, SLOTS - FIRST_READ)
+    }
 }

@@ -1,4 +1,4 @@
-//! The queue for the WRITE lock.
+//! The queue for the WRITE lock: who waits, and whose turn it is.
 //!
 //! A waiter has a place in shared memory. The place's first word holds the waiter's ticket and its process
 //! together, so the waiter is in the queue entirely or not at all, wherever its process dies. A waiter stamps
@@ -6,14 +6,13 @@
 //! is dead or stopped. The others stop waiting for it, and it has its old turn again when it goes on.
 
 use std::cell::LazyCell;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use duralite_medium::PROCESS_SLOTS;
+use duralite_medium::{MediumError, PROCESS_SLOTS, Words};
 
-use super::{SUSPICION_AT_ONCE, Table};
-use crate::error::LockError;
-use crate::layout::{HELD, LINE, WAITERS, WAITERS_OFFSET};
+use crate::deaths::{Deaths, SUSPICION_AT_ONCE};
+use crate::layout::{LINE, WAITERS, WAITERS_OFFSET};
 
 /// The last ticket drawn.
 const TICKETS: u64 = LINE;
@@ -29,11 +28,16 @@ const NOWHERE: u64 = 4 * LINE;
 /// this number stays.
 const ARRIVALS: u64 = 5 * LINE;
 
+/// Where the place of this number begins.
+fn place(index: usize) -> u64 {
+    WAITERS_OFFSET + index as u64 * LINE
+}
+
 /// Within a place: ticket and process, or 0 when the place is free. A ticket is never drawn twice, so a dead
 /// waiter's word cannot be taken for another's.
 const WAITER: u64 = 0;
 /// 1 while the waiter sleeps, or is about to.
-pub(super) const ASLEEP: u64 = 8;
+pub(crate) const ASLEEP: u64 = 8;
 const FUTEX: u64 = 16;
 /// When the waiter last showed that it is there.
 const SEEN: u64 = 24;
@@ -43,331 +47,210 @@ const TICKET: u64 = 1 << 8;
 const _: () = assert!((PROCESS_SLOTS as u64) < TICKET);
 
 /// A sleeper looks this often whether a death has cost it its wake-up.
-const SLICE: Duration = Duration::from_millis(10);
+pub(crate) const SLICE: Duration = Duration::from_millis(10);
 
 /// How long the others wait for a waiter that does not stamp its place.
 const PRESENCE: Duration = SLICE.saturating_mul(5);
-
-/// How long the oldest waiter watches the lock before it sleeps, as long as no other thread wants its
-/// processor.
-const SPIN: Duration = Duration::from_micros(30);
-/// How long before the end of a turn the oldest waiter is awake, so that it takes the lock as soon as that is
-/// free.
-pub(super) const EARLY: Duration = Duration::from_micros(80);
-/// A connection that leaves WRITE free for this long within its turn does something else.
-pub(super) const GONE: Duration = Duration::from_micros(10);
-/// A yield that takes longer has let another thread run.
-const LONG_YIELD: Duration = Duration::from_micros(5);
-
-/// By how much the first transaction after a turn may overrun, before the oldest waiter looks for itself.
-const GRACE: Duration = Duration::from_micros(100);
-
-/// A place in use. Dropping it frees the place.
-struct Waiter<'a> {
-    table: &'a Table,
-    at: u64,
-}
-
-impl Waiter<'_> {
-    fn show(&self) {
-        self.table.segment.store(self.at + SEEN, self.table.segment.clock_ns());
-    }
-}
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        self.table.segment.store(self.at + WAITER, 0);
-    }
-}
 
 /// The process that a waiter's word names.
 fn process_of(waiter: u64) -> Option<usize> {
     (waiter % TICKET).checked_sub(1).map(|process| process as usize)
 }
 
-/// What a waiter has seen of the lock.
-#[derive(Default)]
-pub(super) struct Watch {
-    free_since: Option<u64>,
+/// The queue, as a process sees it.
+pub(crate) struct Queue {
+    words: Words,
+    /// This process's slot.
+    process: usize,
+    /// How long the running connections may pass over the waiters.
+    turn: Duration,
+    /// The number of arrivals when this process last found the queue empty.
+    empty_at: AtomicU64,
 }
 
-impl Watch {
-    /// Notes what the waiter sees at the time `now`. Returns whether the lock can be had, once that is known.
-    /// `left` is the rest of the turn of the running connections.
-    pub(super) fn see(&mut self, is_taken: bool, left: Duration, now: u64) -> Option<bool> {
-        match (is_taken, self.free_since) {
-            (false, _) if left.is_zero() => return Some(true),
-            (false, Some(since)) if now.saturating_sub(since) > GONE.as_nanos() as u64 => return Some(true),
-            (false, None) => self.free_since = Some(now),
-            (false, Some(_)) => {}
-            // The running connection has come back.
-            (true, Some(_)) if left > EARLY => return Some(false),
-            (true, _) => self.free_since = None,
-        }
-        None
-    }
-}
-
-impl Table {
-    fn word(&self, at: u64) -> u64 {
-        self.segment.load(self.base + at)
+impl Queue {
+    pub(crate) fn new(words: Words, turn: Duration) -> Self {
+        let process = words.segment().process_slot();
+        Self { words, process, turn, empty_at: AtomicU64::new(u64::MAX) }
     }
 
-    fn waiter(&self, index: usize) -> u64 {
-        self.base + WAITERS_OFFSET + index as u64 * LINE
-    }
-
-    fn waiters(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..(self.word(HIGH_WAITER) as usize).min(WAITERS)).map(|index| self.waiter(index))
-    }
-
-    pub(super) fn draw_ticket(&self) -> u64 {
-        self.segment.fetch_add(self.base + TICKETS, 1) + 1
-    }
-
-    /// Frees the places of a process that had this process slot before.
-    pub(super) fn forget_own_waiters(&self) {
-        for at in self.waiters() {
-            let waiter = self.segment.load(at + WAITER);
-            if process_of(waiter) == Some(self.segment.process_slot()) {
-                let _ = self.segment.compare_exchange(at + WAITER, waiter, 0);
-            }
-        }
-    }
-
-    /// The place and the word of the waiter whose turn is next.
-    fn oldest(&self) -> Option<(u64, u64)> {
-        let now = LazyCell::new(|| self.segment.clock_ns());
-        let absent = |at| now.saturating_sub(self.segment.load(at + SEEN)) > PRESENCE.as_nanos() as u64;
-        self.waiters()
-            .map(|at| (self.segment.load(at + WAITER), at))
-            .filter(|(waiter, at)| *waiter != 0 && !absent(*at))
-            .min()
-            .map(|(waiter, at)| (at, waiter))
-    }
-
-    /// Whether any connection waits for WRITE.
-    #[must_use]
-    pub fn has_waiters(&self) -> bool {
-        !self.is_queue_empty()
+    fn places(&self) -> impl Iterator<Item = u64> + use<> {
+        (0..(self.words.load(HIGH_WAITER) as usize).min(WAITERS)).map(place)
     }
 
     /// Whether no connection waits. A connection that queues afterwards looks whether WRITE is free once it
     /// has announced itself.
-    pub(super) fn is_queue_empty(&self) -> bool {
-        let arrivals = self.word(ARRIVALS);
+    pub(crate) fn is_empty(&self) -> bool {
+        let arrivals = self.words.load(ARRIVALS);
         if self.empty_at.load(Ordering::Relaxed) == arrivals {
             return true;
         }
-        let empty = self.waiters().all(|at| self.segment.load(at + WAITER) == 0);
+        let empty = self.places().all(|at| self.words.load(at + WAITER) == 0);
         if empty {
             self.empty_at.store(arrivals, Ordering::Relaxed);
         }
         empty
     }
 
+    /// The place and the word of the waiter whose turn is next.
+    pub(crate) fn oldest(&self) -> Option<(u64, u64)> {
+        let now = LazyCell::new(|| self.words.segment().clock_ns());
+        let absent = |at| now.saturating_sub(self.words.load(at + SEEN)) > PRESENCE.as_nanos() as u64;
+        self.places()
+            .map(|at| (self.words.load(at + WAITER), at))
+            .filter(|(waiter, at)| *waiter != 0 && !absent(*at))
+            .min()
+            .map(|(waiter, at)| (at, waiter))
+    }
+
+    /// Begins a turn of the running connections, for the holder of WRITE.
+    pub(crate) fn begin_turn(&self) {
+        let end = self.words.segment().clock_ns().saturating_add(self.turn.as_nanos() as u64);
+        self.words.store(TURN_ENDS, end);
+    }
+
     /// What is left of the turn of the running connections.
-    fn left_of_turn(&self) -> Duration {
-        Duration::from_nanos(self.word(TURN_ENDS).saturating_sub(self.segment.clock_ns()))
+    pub(crate) fn left_of_turn(&self) -> Duration {
+        let end = self.words.load(TURN_ENDS);
+        Duration::from_nanos(end.saturating_sub(self.words.segment().clock_ns()))
     }
 
     /// Whether a connection that has not queued may take WRITE if it is free.
-    pub(super) fn may_overtake(&self) -> Result<bool, LockError> {
-        if self.is_queue_empty() || !self.left_of_turn().is_zero() {
+    pub(crate) fn may_overtake(&self, deaths: &Deaths) -> Result<bool, MediumError> {
+        if self.is_empty() || !self.left_of_turn().is_zero() {
             return Ok(true);
         }
         while let Some((at, waiter)) = self.oldest() {
             let suspected =
-                process_of(waiter).is_none_or(|process| self.suspects(process, SUSPICION_AT_ONCE));
-            if !suspected || !self.forget_if_dead(at, waiter)? {
+                process_of(waiter).is_none_or(|process| deaths.suspects(process, SUSPICION_AT_ONCE));
+            if !suspected || !self.forget_if_dead(deaths, at, waiter)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    /// Frees the place of a waiter whose process is dead. Returns whether it is.
-    fn forget_if_dead(&self, at: u64, waiter: u64) -> Result<bool, LockError> {
-        let Some(process) = process_of(waiter) else { return Ok(true) };
-        if !self.is_dead(process)? {
-            return Ok(false);
-        }
-        if self.segment.compare_exchange(at + WAITER, waiter, 0).is_ok() {
-            self.recovered.fetch_add(1, Ordering::Relaxed);
-        }
-        Ok(true)
-    }
-
     /// Wakes the oldest waiter, if that is due, after WRITE has been given back.
-    pub(super) fn pass_on(&self, at_once: bool) {
-        let is_awaited = !self.is_queue_empty();
+    pub(crate) fn pass_on(&self, at_once: bool) {
+        let is_awaited = !self.is_empty();
         if is_awaited && (!at_once || self.left_of_turn().is_zero()) {
             self.wake_oldest();
         }
     }
 
-    fn wake_oldest(&self) {
+    pub(crate) fn wake_oldest(&self) {
         if let Some((at, _)) = self.oldest() {
-            self.segment.fetch_add(at + FUTEX, 1);
-            if self.segment.compare_exchange(at + ASLEEP, 1, 0).is_ok() {
-                self.segment.wake(at + FUTEX, 1);
+            self.words.fetch_add(at + FUTEX, 1);
+            if self.words.compare_exchange(at + ASLEEP, 1, 0).is_ok() {
+                self.words.wake(at + FUTEX, 1);
             }
         }
     }
 
-    /// Wakes the oldest waiter after a claim of WRITE was withdrawn. That waiter may have been awake, seen
-    /// the claim and gone back to sleep. If WRITE is held now, its holder wakes the waiter later.
-    pub(super) fn wake_oldest_if_free(&self) {
-        if self.oldest().is_some() && !self.is_write_taken() {
-            self.wake_oldest();
-        }
+    pub(crate) fn draw_ticket(&self) -> u64 {
+        self.words.fetch_add(TICKETS, 1) + 1
     }
 
-    fn enqueue(&self, ticket: u64) -> Option<Waiter<'_>> {
-        let own = ticket * TICKET + self.segment.process_slot() as u64 + 1;
+    /// Takes a free place; `None` when there is none.
+    pub(crate) fn enter(&self, ticket: u64) -> Option<Waiter<'_>> {
+        let own = ticket * TICKET + self.process as u64 + 1;
         let index = (0..WAITERS).find(|index| {
-            let place = self.waiter(*index) + WAITER;
-            if self.segment.load(place) != 0 {
+            let word = place(*index) + WAITER;
+            if self.words.load(word) != 0 {
                 return false;
             }
             // The mark is raised first, so no place in use ever lies beyond it.
             self.raise_mark(*index as u64 + 1);
-            self.segment.compare_exchange(place, 0, own).is_ok()
+            self.words.compare_exchange(word, 0, own).is_ok()
         })?;
-        self.segment.fetch_add(self.base + ARRIVALS, 1);
-        let waiter = Waiter { table: self, at: self.waiter(index) };
+        self.words.fetch_add(ARRIVALS, 1);
+        let waiter = Waiter { queue: self, at: place(index) };
         waiter.show();
         Some(waiter)
     }
 
     fn raise_mark(&self, used: u64) {
         loop {
-            let high = self.word(HIGH_WAITER);
-            if high >= used || self.segment.compare_exchange(self.base + HIGH_WAITER, high, used).is_ok() {
+            let high = self.words.load(HIGH_WAITER);
+            if high >= used || self.words.compare_exchange(HIGH_WAITER, high, used).is_ok() {
                 return;
             }
         }
     }
 
+    /// Sleeps without a place.
+    pub(crate) fn sleep_nowhere(&self, limit: Duration) {
+        self.words.wait(NOWHERE, 0, limit);
+    }
+
+    /// Frees the places of the process that had this process slot before.
+    pub(crate) fn forget_predecessor(&self) {
+        for at in self.places() {
+            let waiter = self.words.load(at + WAITER);
+            if process_of(waiter) == Some(self.process) {
+                let _ = self.words.compare_exchange(at + WAITER, waiter, 0);
+            }
+        }
+    }
+
     /// Frees the places of all dead waiters.
-    fn forget_dead_waiters(&self) -> Result<(), LockError> {
-        for at in self.waiters() {
-            self.forget_if_dead(at, self.segment.load(at + WAITER))?;
+    pub(crate) fn forget_dead(&self, deaths: &Deaths) -> Result<(), MediumError> {
+        for at in self.places() {
+            self.forget_if_dead(deaths, at, self.words.load(at + WAITER))?;
         }
         Ok(())
     }
 
-    /// Sleeps until it is this ticket's turn and WRITE is reserved. Returns whether that came in time.
-    ///
-    /// A connection that comes back for WRITE at once wakes no waiter when it gives the lock back before its
-    /// turn is over. So it wakes the next waiter here, which then sleeps no longer than that turn. If such a
-    /// connection waits itself, it watches the lock for a moment. In all other cases the holder needs the
-    /// processor, and wakes the next waiter when it is done.
-    pub(super) fn wait_turn(
-        &self,
-        holder: u64,
-        ticket: u64,
-        at_once: bool,
-        limit: Duration,
-    ) -> Result<bool, LockError> {
-        let deadline = self.segment.clock_ns().saturating_add(limit.as_nanos() as u64);
-        let mut waiter = self.enqueue(ticket);
-        if waiter.is_none() {
-            self.forget_dead_waiters()?;
-        }
-        self.waits.fetch_add(1, Ordering::Relaxed);
-        loop {
-            waiter = waiter.or_else(|| self.enqueue(ticket));
-            let seen = waiter.as_ref().map(|waiter| {
-                waiter.show();
-                self.segment.load(waiter.at + FUTEX)
-            });
-            // The turn is read before the lock: a connection that gives the lock back after the turn wakes
-            // this waiter.
-            let turn = self.left_of_turn();
-            let oldest = self.oldest().map(|(at, _)| at);
-            let its_turn = oldest.is_none() || oldest == waiter.as_ref().map(|waiter| waiter.at);
-            if its_turn && self.reserve_in_turn(holder, at_once, turn)? {
-                let end = self.segment.clock_ns().saturating_add(self.turn.as_nanos() as u64);
-                self.segment.store(self.base + TURN_ENDS, end);
-                drop(waiter);
-                if at_once {
-                    self.wake_oldest();
-                }
-                return Ok(true);
-            }
-            if its_turn && self.oldest().map(|(at, _)| at) != waiter.as_ref().map(|waiter| waiter.at) {
-                self.wake_oldest_if_free();
-            }
-            let left = deadline.saturating_sub(self.segment.clock_ns());
-            if left == 0 {
-                break;
-            }
-            let slice = match turn {
-                Duration::ZERO => SLICE,
-                _ if !its_turn => SLICE,
-                turn if at_once && turn > 2 * EARLY => turn - EARLY,
-                turn => turn + GRACE,
-            };
-            // A turn that ends later than any turn can was begun by another clock.
-            let slice = slice.min(SLICE);
-            let slice = slice.min(Duration::from_nanos(left));
-            match (&waiter, seen) {
-                (Some(waiter), Some(seen)) => {
-                    self.segment.store(waiter.at + ASLEEP, 1);
-                    self.segment.wait(waiter.at + FUTEX, (seen & 0xffff_ffff) as u32, slice);
-                    self.segment.store(waiter.at + ASLEEP, 0);
-                    if self.segment.load(waiter.at + FUTEX) == seen {
-                        self.look_at_oldest()?;
-                    }
-                }
-                _ => self.segment.wait(self.base + NOWHERE, 0, slice.min(Duration::from_millis(1))),
-            }
-        }
-        drop(waiter);
-        // This waiter's turn may have come just now. It passes it on.
-        self.wake_oldest();
-        Ok(false)
-    }
-
-    /// Reserves WRITE for the oldest waiter. Returns whether it could. A waiter that always comes back at
-    /// once watches the lock for a moment, and leaves it to the running connection until that turn is over:
-    /// each hand-over costs more than the next commits of that connection.
-    fn reserve_in_turn(&self, holder: u64, at_once: bool, turn: Duration) -> Result<bool, LockError> {
-        if (!at_once || turn.is_zero()) && self.reserve(holder)? {
-            return Ok(true);
-        }
-        Ok(at_once && self.watch(turn) && self.reserve(holder)?)
-    }
-
-    /// Watches WRITE for a moment: its holder only writes to memory, and is done sooner than a sleeper wakes.
-    /// Returns whether the lock is free, and not about to be taken again by the connection that has the turn.
-    fn watch(&self, turn: Duration) -> bool {
-        let start = self.segment.clock_ns();
-        let until = start + (SPIN + turn.min(EARLY)).as_nanos() as u64;
-        let (mut now, mut watch) = (start, Watch::default());
-        loop {
-            if let Some(is_free) = watch.see(self.is_write_taken(), self.left_of_turn(), now) {
-                return is_free;
-            }
-            let before = now;
-            std::thread::yield_now();
-            now = self.segment.clock_ns();
-            if now > until || now.saturating_sub(before) > LONG_YIELD.as_nanos() as u64 {
-                return false;
-            }
-        }
-    }
-
-    fn is_write_taken(&self) -> bool {
-        (0..self.high()).any(|process| self.segment.load(self.process_slot(process)) & 1 << HELD != 0)
-    }
-
     /// Frees the oldest waiter's place if its process is dead.
-    fn look_at_oldest(&self) -> Result<(), LockError> {
+    pub(crate) fn forget_oldest_if_dead(&self, deaths: &Deaths) -> Result<(), MediumError> {
         match self.oldest() {
-            Some((at, waiter)) => self.forget_if_dead(at, waiter).map(drop),
+            Some((at, waiter)) => self.forget_if_dead(deaths, at, waiter).map(drop),
             None => Ok(()),
         }
+    }
+
+    /// Frees the place of a waiter whose process is dead. Returns whether it is.
+    fn forget_if_dead(&self, deaths: &Deaths, at: u64, waiter: u64) -> Result<bool, MediumError> {
+        let Some(process) = process_of(waiter) else { return Ok(true) };
+        if !deaths.is_dead(process)? {
+            return Ok(false);
+        }
+        if self.words.compare_exchange(at + WAITER, waiter, 0).is_ok() {
+            deaths.recovered.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(true)
+    }
+}
+
+/// A place in use. Dropping it frees the place.
+pub(crate) struct Waiter<'a> {
+    queue: &'a Queue,
+    pub(crate) at: u64,
+}
+
+impl Waiter<'_> {
+    /// Stamps the place.
+    pub(crate) fn show(&self) {
+        self.queue.words.store(self.at + SEEN, self.queue.words.segment().clock_ns());
+    }
+
+    /// How often this waiter was woken: what [`Waiter::sleep`] begins with.
+    pub(crate) fn wakes(&self) -> u64 {
+        self.queue.words.load(self.at + FUTEX)
+    }
+
+    /// Sleeps, unless the waiter was woken after it had `seen` its wakes. Returns whether it was woken by now.
+    pub(crate) fn sleep(&self, seen: u64, limit: Duration) -> bool {
+        let words = &self.queue.words;
+        words.store(self.at + ASLEEP, 1);
+        words.wait(self.at + FUTEX, (seen & 0xffff_ffff) as u32, limit);
+        words.store(self.at + ASLEEP, 0);
+        self.wakes() != seen
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        self.queue.words.store(self.at + WAITER, 0);
     }
 }

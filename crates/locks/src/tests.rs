@@ -4,11 +4,14 @@
 //! point runs the others from a hook: in that process's sleep, or where it asks which processes live.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Condvar;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use duralite_medium::{MediumError, PROCESS_SLOTS};
+use duralite_medium::{MediumError, PROCESS_SLOTS, Segment};
 
-use super::layout::{LINE, MEMBERS_OFFSET, WAITERS, WAITERS_OFFSET};
+use super::deaths::SUSPICION;
+use super::layout::{HELD, LINE, WAITERS, WAITERS_OFFSET, member};
+use super::table::RESERVATION;
 use super::*;
 
 const TURN: Duration = Duration::from_millis(5);
@@ -139,7 +142,7 @@ impl ProcessSlot {
             if at >= WAITERS_OFFSET && at.is_multiple_of(LINE) {
                 state.queued += usize::from(before == 0 && after != 0);
                 state.queued -= usize::from(before != 0 && after == 0);
-            } else if at >= MEMBERS_OFFSET && at.is_multiple_of(LINE) && !before & after & HELD_WRITE != 0 {
+            } else if at >= member(0) && at.is_multiple_of(LINE) && !before & after & HELD_WRITE != 0 {
                 state.taken_before_waiters = state.queued > 0;
             }
             before

@@ -21,12 +21,10 @@ mod domain;
 mod error;
 mod latency;
 mod mapped;
-mod mapping;
 mod options;
 mod persistency;
 pub mod process;
 mod segment;
-mod views;
 
 use std::fmt;
 
@@ -36,11 +34,11 @@ pub use domain::{PersistenceDomain, persistence_domain};
 pub use error::{MediumError, in_words};
 pub use latency::Latency;
 pub use mapped::FileNvm;
-pub use mapping::{has_dax, is_dax};
+pub use mapped::{has_dax, is_dax};
 pub use options::MapOptions;
 pub use persistency::{ParsePersistencyError, Persistency};
 pub use segment::{
-    ByteLock, FileSegment, LocalSegment, PROCESS_SLOTS, REGION_BYTES, Segment, SegmentUse, lock_byte,
+    ByteLock, FileSegment, LocalSegment, PROCESS_SLOTS, REGION_BYTES, Segment, SegmentUse, Words, lock_byte,
     others_hold_bytes, unlock_byte,
 };
 

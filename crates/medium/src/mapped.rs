@@ -1,24 +1,31 @@
 //! A mapped file: NVRAM by direct access, or an emulation of it.
+
 #![allow(unsafe_code)] // memory mapping, and copies to and from shared memory
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
+use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence as memory_fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ptr::NonNull;
+use std::sync::atomic::fence as memory_fence;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
-use rustix::mm::Advice;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::cacheline::{self, FlushInstruction, detect_flush_instruction};
+use crate::cacheline::{FlushInstruction, detect_flush_instruction};
 use crate::counters::CounterCells;
-use crate::latency::{self, LatencyCell};
-use crate::mapping::{is_dax_refusal, write_zeros};
+use crate::cut::Watched;
+use crate::latency::LatencyCell;
 use crate::options::MapOptions;
 use crate::process::OwnFile;
-use crate::views::{How, Views};
 use crate::{
-    Counters, Guarantee, LINE_BYTES, Latency, MediumError, Nvm, Persistency, checked_end, lines_touched,
+    Counters, Guarantee, LINE_BYTES, Latency, MediumError, Nvm, Persistency, cacheline, checked_end, latency,
+    lines_touched, process,
 };
 
 /// A shared mapping of a file.
@@ -554,5 +561,217 @@ fn slow_reasons(options: &MapOptions) -> u8 {
     reasons.iter().filter(|(given, _)| *given).fold(0, |all, (_, reason)| all | reason)
 }
 
-#[cfg(test)]
-mod tests;
+// Mapping files, with and without direct access.
+
+/// Maps the first `bytes` of a file, shared with all processes.
+pub(crate) fn map_shared(
+    file: &File,
+    bytes: usize,
+    protection: ProtFlags,
+    dax: bool,
+) -> Result<NonNull<u8>, Errno> {
+    let flags = if dax { MapFlags::SHARED_VALIDATE | MapFlags::SYNC } else { MapFlags::SHARED };
+    map(file, 0, bytes, protection, flags)
+}
+
+/// Maps `bytes` of a file from byte `at` on, shared with all processes, where few pages will be touched. The
+/// kernel reads nothing ahead. For a process that lives briefly, reading ahead in a file that was never
+/// written would cost more than everything else that it does with the file.
+pub(crate) fn map_sparse(
+    file: &File,
+    at: u64,
+    bytes: usize,
+    protection: ProtFlags,
+) -> Result<NonNull<u8>, MediumError> {
+    let base = map(file, at, bytes, protection, MapFlags::SHARED);
+    let base = base.map_err(|errno| MediumError::from_errno("mmap", errno))?;
+    // A kernel that refuses the advice reads ahead.
+    // SAFETY: the whole of the mapping made above, whose content stays as it is.
+    let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), bytes, Advice::Random) };
+    Ok(base)
+}
+
+fn map(
+    file: &File,
+    at: u64,
+    bytes: usize,
+    protection: ProtFlags,
+    flags: MapFlags,
+) -> Result<NonNull<u8>, Errno> {
+    // SAFETY: the kernel chooses the address, so no memory in use is replaced.
+    let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, file, at) };
+    let base = base.map_err(|errno| match errno {
+        // Valgrind's error where it has no place for so much.
+        Errno::INVAL if !flags.contains(MapFlags::SYNC) && bytes > 0 => Errno::NOMEM,
+        errno => errno,
+    })?;
+    NonNull::new(base.cast()).ok_or(Errno::NOMEM)
+}
+
+/// Writes zeros to `from..to`, where nobody has stored anything.
+pub(crate) fn write_zeros(file: &File, from: u64, to: u64) -> Result<(), MediumError> {
+    static PIECE: [u8; 1 << 16] = [0; 1 << 16];
+    let mut at = from;
+    while at < to {
+        let piece = &PIECE[..PIECE.len().min((to - at) as usize)];
+        let written = rustix::io::pwrite(file, piece, at);
+        at += written.map_err(|errno| MediumError::from_errno("pwrite", errno))? as u64;
+    }
+    Ok(())
+}
+
+/// Whether a kernel, with or without `MAP_SYNC`, has refused it with this error.
+pub(crate) fn is_dax_refusal(errno: Errno) -> bool {
+    matches!(errno, Errno::OPNOTSUPP | Errno::INVAL)
+}
+
+/// Whether files in `dir` can be accessed directly. Finds it out by mapping a temporary file without a name.
+/// `false` also where such a file cannot be made.
+#[must_use]
+pub fn is_dax(dir: &Path) -> bool {
+    has_dax(dir).unwrap_or(false)
+}
+
+/// As [`is_dax`], with the reason where it cannot be found out.
+///
+/// # Errors
+/// The system's error of making a file there.
+pub fn has_dax(dir: &Path) -> std::io::Result<bool> {
+    const PROBE_BYTES: u16 = 4096;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let descriptor = match rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(descriptor) => descriptor,
+        // This file system cannot make such files, as every file system with direct access can.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => return Ok(false),
+        Err(errno) => return Err(errno.into()),
+    };
+    let file = File::from(descriptor);
+    file.set_len(PROBE_BYTES.into())?;
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    match map_shared(&file, PROBE_BYTES.into(), protection, true) {
+        Ok(base) => {
+            // SAFETY: the mapping was made just now and was never used.
+            let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast(), PROBE_BYTES.into()) };
+            Ok(true)
+        }
+        Err(_) => Ok(false),
+    }
+}
+
+// Where a file is mapped: as much of it as is needed, and anew elsewhere once that is not enough.
+
+/// Each view is twice as long as the one before, where the address space has room for that.
+const MOST_VIEWS: usize = 48;
+
+/// How views are mapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) read_only: bool,
+    pub(crate) dax: bool,
+    pub(crate) watched: bool,
+}
+
+/// One mapping of the file, from its first byte on.
+struct View {
+    base: NonNull<u8>,
+    bytes: usize,
+    watched: Option<Watched>,
+}
+
+// SAFETY: the mapping belongs to this object alone and stays where it is until the drop; no reference points
+// into it.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    fn map(file: &File, bytes: usize, how: How) -> Result<Self, Errno> {
+        let protection = if how.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
+        let bytes = bytes.next_multiple_of(rustix::param::page_size());
+        let base = map_shared(file, bytes, protection, how.dax)?;
+        // SAFETY: the whole of the mapping made above.
+        unsafe { process::keep_from_children(base.as_ptr(), bytes) };
+        Ok(Self { base, bytes, watched: how.watched.then(|| Watched::new(base.as_ptr(), bytes)) })
+    }
+}
+
+/// The mappings of a file. All of them show the same pages of memory, so a read, a store or a flush may go
+/// through any of them. The longest is used. The others stay as long as this object does, since another
+/// thread may be using an address in them. Together they are no longer than twice the longest one.
+pub(crate) struct Views {
+    how: How,
+    /// The address of the longest view.
+    base: AtomicPtr<u8>,
+    bytes: AtomicUsize,
+    all: [OnceLock<View>; MOST_VIEWS],
+    widening: Mutex<()>,
+}
+
+impl Views {
+    /// Maps the first `bytes` of the file.
+    pub(crate) fn new(file: &File, bytes: usize, how: How) -> Result<Self, Errno> {
+        let first = View::map(file, bytes, how)?;
+        let (base, bytes) = (AtomicPtr::new(first.base.as_ptr()), AtomicUsize::new(first.bytes));
+        let all = [const { OnceLock::new() }; MOST_VIEWS];
+        let widening = Mutex::new(());
+        let views = Self { how, base, bytes, all, widening };
+        let _ = views.all[0].set(first);
+        Ok(views)
+    }
+
+    /// Where the file's first byte is. If [`Views::cover`] was called for a length before that length was
+    /// published, a thread that has learnt of the length finds that many bytes here.
+    #[inline(always)]
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base.load(Ordering::Acquire)
+    }
+
+    /// Bytes of the file that are mapped at that address.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// Maps at least `bytes`, and `most` at most.
+    pub(crate) fn cover(&self, file: &File, bytes: usize, most: usize) -> Result<(), Errno> {
+        if bytes <= self.bytes() {
+            return Ok(());
+        }
+        let _one_at_a_time = self.widening.lock().unwrap_or_else(PoisonError::into_inner);
+        if bytes <= self.bytes() {
+            return Ok(());
+        }
+        let free = self.all.iter().find(|view| view.get().is_none()).ok_or(Errno::NOMEM)?;
+        let wide = bytes.saturating_mul(2).min(most).max(bytes);
+        let view = match View::map(file, wide, self.how) {
+            Err(Errno::NOMEM) => View::map(file, bytes, self.how)?,
+            mapped => mapped?,
+        };
+        let (base, mapped) = (view.base.as_ptr(), view.bytes);
+        // The view is registered before any thread can meet a cut there.
+        let _ = free.set(view);
+        self.base.store(base, Ordering::Release);
+        self.bytes.store(mapped, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether an access through any of the views has found nothing.
+    #[inline]
+    pub(crate) fn is_cut(&self) -> bool {
+        let mut all = self.all.iter().map_while(OnceLock::get);
+        self.how.watched && all.any(|view| view.watched.as_ref().is_some_and(Watched::is_cut))
+    }
+
+    /// Forgets the views, and unmaps them in the process that has made them. A child has no such mappings,
+    /// and may have others at those addresses.
+    pub(crate) fn end(&mut self, is_own: bool) {
+        for mut view in self.all.iter_mut().filter_map(OnceLock::take) {
+            // Another mapping may soon be at this place.
+            view.watched = None;
+            if is_own {
+                // SAFETY: this object made the mapping and nothing refers to it any more. An error would
+                // leave the address space reserved, which harms nobody.
+                let _ = unsafe { rustix::mm::munmap(view.base.as_ptr().cast(), view.bytes) };
+            }
+        }
+    }
+}

@@ -12,21 +12,21 @@
 //! too, so children do not inherit them ([`keep_from_children`]). The wal-index is an exception. When SQLite
 //! rolls an inherited transaction back it reads and writes there without asking the VFS, so a child gets a
 //! copy of its own in that place ([`map_for_this_process`]).
+
 #![allow(unsafe_code)] // a page with special treatment at forks, handlers of forks, and closing of descriptors
 
-mod gate;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
-use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
-use std::ptr::{self, NonNull};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-
-use self::gate::Gate;
+use std::{io, ptr};
 
 /// Tells a process from the processes that it was forked from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -501,5 +501,70 @@ impl<T: Default + Send + Sync + 'static> Default for PerProcess<T> {
     }
 }
 
-#[cfg(test)]
-mod tests;
+// The gate at which forks and other work wait for each other.
+
+/// Stands in place of a count while a fork runs.
+const FORKING: i32 = i32::MIN;
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// Counts threads at work that a fork must not interrupt. A fork waits until there is none, and a thread that
+/// comes meanwhile waits until the fork is over. Both wait for a limited time, since either may hang.
+struct Gate {
+    inside: AtomicI32,
+    /// How often to look again, [`PAUSE`] apart.
+    patience: u32,
+}
+
+impl Gate {
+    const fn new(patience: Duration) -> Self {
+        Self { inside: AtomicI32::new(0), patience: (patience.as_micros() / PAUSE.as_micros()) as u32 }
+    }
+
+    /// Enters. Forks wait until [`Gate::leave`].
+    fn enter(&self) {
+        let mut patience = self.patience;
+        loop {
+            let count = self.inside.load(Ordering::Relaxed);
+            let inside = (count >= 0 || patience == 0).then_some(count.max(0) + 1);
+            match inside {
+                Some(new)
+                    if self
+                        .inside
+                        .compare_exchange(count, new, Ordering::Acquire, Ordering::Relaxed)
+                        .is_ok() =>
+                {
+                    return;
+                }
+                Some(_) => {}
+                None => {
+                    patience -= 1;
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+    }
+
+    fn leave(&self) {
+        self.inside.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Waits until no thread is inside. Does only what a handler of forks may do.
+    fn before_fork(&self) {
+        for _ in 0..self.patience {
+            if self.inside.compare_exchange(0, FORKING, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Opens the gate again, in the parent.
+    fn after_fork(&self) {
+        let _ = self.inside.compare_exchange(FORKING, 0, Ordering::Release, Ordering::Relaxed);
+    }
+
+    /// Opens the gate in the child, which has none of the threads that were inside.
+    fn after_fork_in_child(&self) {
+        self.inside.store(0, Ordering::Release);
+    }
+}

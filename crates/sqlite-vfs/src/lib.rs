@@ -13,8 +13,8 @@
 //! | [`callbacks`] | the functions that SQLite calls |
 //! | [`registration`] | the databases that are open through one SQLite |
 //! | [`guard`] | opening and closing a log: the guard, and when it may be put on |
-//! | [`database`] | an open database: its file, its locks, its wal-index |
-//! | [`background`] | the thread that checkpoints, and restarts of an outgrown log |
+//! | [`background`] | the thread that checkpoints beside the commits |
+//! | [`database`] | an open database: its file, its locks, its wal-index, restarts of an outgrown log |
 //! | [`attachment`] | logs that this process has attached |
 //! | [`sqlite`] | the calling SQLite, the VFS below this one, the VFS's own connections |
 //! | [`settings`] | settings |
@@ -29,11 +29,9 @@ mod callbacks;
 mod database;
 mod errors;
 mod guard;
-mod json;
 mod refusals;
 mod register;
 mod registration;
-mod said;
 mod settings;
 mod shield;
 mod sql;

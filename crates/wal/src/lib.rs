@@ -29,6 +29,6 @@ pub use engines::waldio::WaldioOptions;
 pub use error::{ErrorKind, LogError};
 pub use log::Log;
 pub use log::follow::{FollowedTransaction, Follower};
-pub use log::listing::{ListedTransaction, Listing};
+pub use log::follow::{ListedTransaction, Listing};
 pub use log::recover;
 pub use shared::identity::DatabaseIdentity;

@@ -42,7 +42,8 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
 
     // The second transaction is acknowledged. Then a writer comes whose wal-index does not know it.
     stream.set_acknowledged((stream.engine().version() >> 32) << 32 | model.frames());
-    let refused = lost.writes.iter().try_for_each(|(at, bytes)| stream.write(&NoDatabase, *at, bytes));
+    let refused =
+        lost.writes.iter().try_for_each(|(at, bytes)| stream.write(&NoDatabase, *at, bytes).map(|_| ()));
     assert!(
         matches!(refused, Err(LogError::Unexpected(what)) if what.contains("acknowledged")),
         "{refused:?}"

@@ -10,8 +10,7 @@ use common::directory;
 use duralite_format::LogId;
 use duralite_format::sqlite_wal::{Checksum, FrameHeader, WalHeader, make_wal_header};
 use duralite_wal::engine::home::NoDatabase;
-use duralite_wal::engines::nvwal;
-use duralite_wal::engines::waldio;
+use duralite_wal::engines::{nvwal, waldio};
 use duralite_wal::{DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, Log, LogPlacement};
 
 const PAGE: usize = 512;
@@ -106,8 +105,8 @@ impl Rig {
 }
 
 fn wait(log: &mut Log) {
-    if let (Some(ticket), Some(committer)) = (log.take_ticket(), log.durability_waiter()) {
-        committer.wait(ticket).expect("durable");
+    if let Some(waiter) = log.durability_waiter() {
+        waiter.wait_all().expect("durable");
     }
 }
 

@@ -30,7 +30,9 @@ fn run(sync: SyncMode, omit: Omit, crash_at: u64, seed: u64) -> Option<String> {
     let mut stream = open(nvm.clone(), &options).expect("open");
     let mut model = Model::new(512, 20);
     let mut write = |writes: &[(u64, Vec<u8>)]| {
-        writes.iter().for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).expect("write"));
+        writes.iter().for_each(|(offset, data)| {
+            stream.write(&NoDatabase, *offset, data).expect("write");
+        });
     };
     write(&[model.restart()]);
     let first = model.transaction(&mut Rng(5), false);

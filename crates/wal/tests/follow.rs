@@ -9,8 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use common::{Model, Rng, for_seeds};
 use duralite_format::waldio::Layout;
 use duralite_wal::engine::home::NoDatabase;
-use duralite_wal::engines::nvwal;
-use duralite_wal::engines::waldio;
+use duralite_wal::engines::{nvwal, waldio};
 use duralite_wal::log::follow;
 use duralite_wal::{
     DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, Follower, Log, LogError, LogPlacement,
@@ -100,12 +99,11 @@ impl Writer {
     fn seal(&mut self) -> common::Transaction {
         let spill = self.rng.chance(3);
         let transaction = self.model.transaction(&mut self.rng, spill);
-        transaction
-            .writes
-            .iter()
-            .for_each(|(at, data)| self.log.write(&NoDatabase, *at, data).expect("write"));
-        if let (Some(ticket), Some(committer)) = (self.log.take_ticket(), self.log.durability_waiter()) {
-            committer.wait(ticket).expect("durable");
+        transaction.writes.iter().for_each(|(at, data)| {
+            self.log.write(&NoDatabase, *at, data).expect("write");
+        });
+        if let Some(waiter) = self.log.durability_waiter() {
+            waiter.wait_all().expect("durable");
         }
         transaction
     }

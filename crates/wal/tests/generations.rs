@@ -43,10 +43,12 @@ fn start_over<E: Engine>(stream: &mut WalStream<E>, model: &mut Model) {
 
 fn commit<E: Engine>(stream: &mut WalStream<E>, model: &mut Model, rng: &mut Rng) {
     let transaction = model.transaction(rng, rng.clone().chance(3));
-    transaction.writes.iter().for_each(|(at, data)| stream.write(&NoDatabase, *at, data).expect("write"));
+    transaction.writes.iter().for_each(|(at, data)| {
+        stream.write(&NoDatabase, *at, data).expect("write");
+    });
     model.commit(transaction);
-    if let (Some(ticket), Some(committer)) = (stream.take_ticket(), stream.engine().durability_waiter()) {
-        committer.wait(ticket).expect("durable");
+    if let Some(waiter) = stream.engine().durability_waiter() {
+        waiter.wait_all().expect("durable");
     }
 }
 

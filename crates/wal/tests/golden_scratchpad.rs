@@ -4,8 +4,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
-use crate::common;
-use crate::rig;
+use crate::{common, rig};
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +41,9 @@ fn good() -> (Vec<u8>, Vec<u8>) {
             model.commit(transaction);
             writes
         };
-        writes.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
+        writes.iter().for_each(|(at, data)| {
+            log.write(&NoDatabase, *at, data).expect("write");
+        });
     }
     let journal = log.engine().rollback_journal().expect("a journal");
     journal.create().expect("create");
@@ -50,7 +51,9 @@ fn good() -> (Vec<u8>, Vec<u8>) {
     journal.sync().expect("sync");
     let open = model.transaction(&mut rng, false);
     let (_, first) = open.writes.split_last().expect("writes");
-    first.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
+    first.iter().for_each(|(at, data)| {
+        log.write(&NoDatabase, *at, data).expect("write");
+    });
     std::mem::forget(log);
     (rig.memory.to_bytes(), model.committed)
 }

@@ -59,13 +59,14 @@ fn written(layout: Layout, mut model: Model) -> (Vec<u8>, Vec<u8>) {
             stream.write(&NoDatabase, offset, &data).expect("restart");
         }
         let transaction = model.transaction(&mut rng, i == 7);
+        let mut sealed = None;
         for (offset, data) in &transaction.writes {
-            stream.write(&NoDatabase, *offset, data).expect("write");
+            sealed = stream.write(&NoDatabase, *offset, data).expect("write").or(sealed);
         }
         model.commit(transaction);
-        let ticket = stream.take_ticket().expect("a ticket");
+        let ticket = sealed.and_then(|sealed| sealed.ticket).expect("a ticket");
         if i < 8 || i % 3 == 1 {
-            stream.engine().durability_waiter().expect("a committer").wait(ticket).expect("wait");
+            stream.engine().durability_waiter().expect("a waiter").wait(ticket).expect("wait");
         }
     }
     stream.engine_mut().force().expect("force");

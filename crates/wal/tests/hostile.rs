@@ -69,7 +69,9 @@ fn contents<E: Engine>(stream: &mut WalStream<E>) -> Vec<u8> {
 
 fn commit<E: Engine>(stream: &mut WalStream<E>, model: &mut Model, rng: &mut Rng) {
     let transaction = model.transaction(rng, false);
-    transaction.writes.iter().for_each(|(at, data)| stream.write(&NoDatabase, *at, data).expect("write"));
+    transaction.writes.iter().for_each(|(at, data)| {
+        stream.write(&NoDatabase, *at, data).expect("write");
+    });
     model.commit(transaction);
 }
 

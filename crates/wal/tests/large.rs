@@ -89,7 +89,7 @@ impl Block for UniformBlock {
         });
         Ok(())
     }
-    fn commit(&self, at: u64, blocks: &[u8], _durability: Durability) -> Result<(), MediumError> {
+    fn write_durably(&self, at: u64, blocks: &[u8], _durability: Durability) -> Result<(), MediumError> {
         self.write(at, blocks)
     }
     fn flush(&self) -> Result<(), MediumError> {
@@ -129,8 +129,8 @@ fn commit(log: &mut Waldio, frames: u32) {
         }
         let commit = Commit { first_frame, last_frame, db_pages: frames + 1, checksum: [3, 4] };
         let ticket = log.seal(&NoDatabase, &commit).expect("seal");
-        let committer = log.durability_waiter().expect("a committer");
-        ticket.into_iter().for_each(|ticket| committer.wait(ticket).expect("durable"));
+        let waiter = log.durability_waiter().expect("a waiter");
+        ticket.into_iter().for_each(|ticket| waiter.wait(ticket).expect("durable"));
         first_frame = last_frame + 1;
     }
 }

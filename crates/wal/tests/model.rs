@@ -66,7 +66,6 @@ fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) 
                 for (offset, data) in &transaction.writes {
                     stream.write(&NoDatabase, *offset, data).expect("write");
                 }
-                stream.sync(&NoDatabase).expect("sync");
                 model.commit(transaction);
             }
         }
@@ -275,7 +274,6 @@ fn writes_in_pieces_mean_the_same() {
                 for (at, piece) in [(0, &data[..cut]), (cut, &data[cut..])] {
                     if !piece.is_empty() {
                         stream.write(&NoDatabase, offset + at as u64, piece).expect("write");
-                        stream.sync(&NoDatabase).expect("sync");
                     }
                 }
             }

@@ -48,10 +48,11 @@ fn recovery_reads_each_byte_of_the_log_once() {
                 model.append_all_pages(rng)
             };
             for (offset, data) in writes {
-                stream.write(&NoDatabase, offset, &data).expect("write");
-            }
-            if let Some(ticket) = stream.take_ticket() {
-                stream.engine().durability_waiter().expect("a committer").wait(ticket).expect("wait");
+                if let Some(ticket) =
+                    stream.write(&NoDatabase, offset, &data).expect("write").and_then(|sealed| sealed.ticket)
+                {
+                    stream.engine().durability_waiter().expect("a waiter").wait(ticket).expect("wait");
+                }
             }
             if stream.engine().used_bytes() > 5 << 20 {
                 break;

@@ -15,8 +15,7 @@ use common::{Model, Rng, directory};
 use duralite_medium::block::{Block, BlockCounters, Durability};
 use duralite_medium::{Counters, Guarantee, Latency, MediumError, Nvm};
 use duralite_wal::engine::home::NoDatabase;
-use duralite_wal::engines::nvwal;
-use duralite_wal::engines::waldio;
+use duralite_wal::engines::{nvwal, waldio};
 use duralite_wal::placement::{FileStep, Hook, hook};
 use duralite_wal::{DatabaseIdentity, Descriptor, EngineOptions, Log, LogError, LogPlacement};
 
@@ -73,9 +72,9 @@ impl Block for Fused<Arc<dyn Block>> {
         self.1.burn();
         self.0.write(at, blocks)
     }
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         self.1.burn();
-        self.0.commit(at, blocks, durability)
+        self.0.write_durably(at, blocks, durability)
     }
     fn flush(&self) -> Result<(), MediumError> {
         self.0.flush()
@@ -188,11 +187,13 @@ fn rig(engine: &'static Descriptor) -> Rig {
 
 /// Writes a transaction and makes it durable.
 fn write(log: &mut Log, writes: &[(u64, Vec<u8>)]) -> Result<(), LogError> {
-    writes.iter().try_for_each(|(offset, data)| log.write(&NoDatabase, *offset, data))?;
-    match (log.take_ticket(), log.durability_waiter()) {
-        (Some(ticket), Some(committer)) => committer.wait(ticket),
-        _ => Ok(()),
+    for (offset, data) in writes {
+        let ticket = log.write(&NoDatabase, *offset, data)?.and_then(|sealed| sealed.ticket);
+        if let (Some(ticket), Some(waiter)) = (ticket, log.durability_waiter()) {
+            waiter.wait(ticket)?;
+        }
     }
+    Ok(())
 }
 
 fn contents(log: &mut Log) -> Vec<u8> {
@@ -232,8 +233,8 @@ fn inv09_after_a_panic_in_an_operation_nothing_is_acknowledged() {
             fuse.set(-1);
             let (offset, data) = model.clone().restart();
             for refused in [
-                log.write(&NoDatabase, offset, &data),
-                log.sync(&NoDatabase),
+                log.write(&NoDatabase, offset, &data).map(|_| ()),
+                log.check(),
                 log.size().map(|_| ()),
                 log.retire(),
             ] {
@@ -258,12 +259,15 @@ fn inv09_a_panic_while_leading_frees_the_others_and_stops_this_process() {
     let restart = model.restart();
     write(&mut log, &[restart]).expect("restart");
     let next = model.transaction(&mut rng, false);
-    next.writes.iter().for_each(|(offset, data)| log.write(&NoDatabase, *offset, data).expect("write"));
-    let (ticket, committer) =
-        (log.take_ticket().expect("a ticket"), log.durability_waiter().expect("a committer"));
+    let mut sealed = None;
+    for (offset, data) in &next.writes {
+        sealed = log.write(&NoDatabase, *offset, data).expect("write").or(sealed);
+    }
+    let ticket = sealed.and_then(|sealed| sealed.ticket).expect("a ticket");
+    let waiter = log.durability_waiter().expect("a waiter");
     fuse.set(0);
-    assert!(catch_unwind(AssertUnwindSafe(|| committer.wait(ticket))).is_err());
+    assert!(catch_unwind(AssertUnwindSafe(|| waiter.wait(ticket))).is_err());
     // The lock that the panicking thread held is free: no thread waits for it, and no commit goes on.
-    assert!(matches!(committer.wait_all(), Err(LogError::Poisoned(_))));
+    assert!(matches!(waiter.wait_all(), Err(LogError::Poisoned(_))));
     assert!(matches!(log.size(), Err(LogError::Poisoned(_))));
 }

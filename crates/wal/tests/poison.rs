@@ -24,10 +24,9 @@ fn inv09_a_damaged_log_acknowledges_nothing_until_it_is_attached_anew() {
     let (offset, data) = model.restart();
     log.write(&NoDatabase, offset, &data).expect("restart");
     let transaction = model.transaction(&mut Rng(9), false);
-    transaction
-        .writes
-        .iter()
-        .for_each(|(offset, data)| log.write(&NoDatabase, *offset, data).expect("write"));
+    transaction.writes.iter().for_each(|(offset, data)| {
+        log.write(&NoDatabase, *offset, data).expect("write");
+    });
     model.commit(transaction);
 
     // Another program overwrites everything behind the superblock.
@@ -41,7 +40,7 @@ fn inv09_a_damaged_log_acknowledges_nothing_until_it_is_attached_anew() {
     let next = model.transaction(&mut Rng(10), false);
     let error = log.write(&NoDatabase, next.writes[0].0, &next.writes[0].1).expect_err("poisoned");
     assert!(matches!(error, LogError::Poisoned(_)), "{error}");
-    assert!(matches!(log.sync(&NoDatabase), Err(LogError::Poisoned(_))));
+    assert!(matches!(log.check(), Err(LogError::Poisoned(_))));
     let id = log.id();
     drop(log);
     let again = Log::attach(&NoDatabase, &placement, &EngineOptions::default(), &identity, id, &|_| false)

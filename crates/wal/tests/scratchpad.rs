@@ -3,8 +3,7 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
-use crate::common;
-use crate::rig;
+use crate::{common, rig};
 
 use common::{Model, Rng, Transaction, for_seeds};
 use duralite_crashmodel::Crashes as _;
@@ -43,7 +42,9 @@ fn crash_two_logs(seed: u64, durable_on_store: bool) {
         let transaction = model.transaction(&mut rng, true);
         possible[which].push(model.after(&transaction).to_vec());
         writes.extend(transaction.writes.iter().cloned());
-        writes.iter().for_each(|(offset, data)| log.write(&NoDatabase, *offset, data).expect("write"));
+        writes.iter().for_each(|(offset, data)| {
+            log.write(&NoDatabase, *offset, data).expect("write");
+        });
         if rig.memory.image().is_some() {
             break;
         }
@@ -93,7 +94,10 @@ fn inv10_a_region_that_is_full_fails_the_write_and_loses_nothing() {
             log.write(&NoDatabase, offset, &data).expect("a header");
         }
         let transaction = model.transaction(&mut rng, false);
-        let written = transaction.writes.iter().try_for_each(|(at, data)| log.write(&NoDatabase, *at, data));
+        let written = transaction
+            .writes
+            .iter()
+            .try_for_each(|(at, data)| log.write(&NoDatabase, *at, data).map(|_| ()));
         match written {
             Ok(()) => model.commit(transaction),
             Err(error) => {
@@ -126,7 +130,9 @@ fn small() -> (Rig, WalStream<Scratchpad>, Model, Transaction) {
 fn inv24_pages_of_a_transaction_whose_process_died_are_had_again() {
     let (rig, mut log, _, transaction) = small();
     let (_, first) = transaction.writes.split_last().expect("writes");
-    first.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
+    first.iter().for_each(|(at, data)| {
+        log.write(&NoDatabase, *at, data).expect("write");
+    });
     assert!(rig.taken() > 0);
     std::mem::forget(log);
     let log = rig.open(0).expect("open");
@@ -137,7 +143,9 @@ fn inv24_pages_of_a_transaction_whose_process_died_are_had_again() {
 #[test]
 fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     let (rig, mut log, mut model, transaction) = small();
-    transaction.writes.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
+    transaction.writes.iter().for_each(|(at, data)| {
+        log.write(&NoDatabase, *at, data).expect("write");
+    });
     model.commit(transaction);
     let region = rig.region();
     region.grow(64 << 10).expect("grow");
@@ -170,7 +178,9 @@ fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
 #[test]
 fn inv25_a_log_whose_pages_others_have_is_an_error() {
     let (rig, mut log, _, transaction) = small();
-    transaction.writes.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
+    transaction.writes.iter().for_each(|(at, data)| {
+        log.write(&NoDatabase, *at, data).expect("write");
+    });
     drop(log);
     let region = rig.region();
     for page in 1..region.len() / PAGE_BYTES {
@@ -198,7 +208,9 @@ fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
     assert!(rig.look(0).is_ok());
     // The transaction finds no free page and takes the pages of the dead process. Then it is rolled back.
     let (_, first) = transaction.writes.split_last().expect("writes");
-    first.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
+    first.iter().for_each(|(at, data)| {
+        log.write(&NoDatabase, *at, data).expect("write");
+    });
     log.engine_mut().discard_staged().expect("discard");
     assert!(rig.look(0).is_ok());
     drop(log);
@@ -218,10 +230,9 @@ fn inv10_a_log_is_short_of_room_by_what_it_has_itself() {
         log.write(&NoDatabase, offset, &data).expect("a header");
         for _ in 0..count {
             let transaction = model.transaction(&mut Rng(5), false);
-            transaction
-                .writes
-                .iter()
-                .for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
+            transaction.writes.iter().for_each(|(at, data)| {
+                log.write(&NoDatabase, *at, data).expect("write");
+            });
             model.commit(transaction);
         }
         log.engine().is_short()
@@ -378,7 +389,9 @@ fn is_wrong(durable_on_store: bool, omit: Omit, crash_at: u64, seed: u64) -> boo
     let mut log = rig.open(0).expect("open");
     let mut model = Model::new(PAGE, 12);
     let mut write = |writes: &[(u64, Vec<u8>)]| {
-        writes.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
+        writes.iter().for_each(|(at, data)| {
+            log.write(&NoDatabase, *at, data).expect("write");
+        });
     };
     write(&[model.restart()]);
     let first = model.transaction(&mut Rng(5), false);

@@ -18,10 +18,9 @@ use duralite_medium::{FileNvm, LocalSegment, MapOptions, Nvm, Segment};
 use duralite_wal::engine::checksums::find_checksum_mismatch;
 use duralite_wal::engine::home::NoDatabase;
 use duralite_wal::engine::{Engine, LogReader as _};
-use duralite_wal::engines::nvwal;
 use duralite_wal::engines::nvwal::Nvwal;
-use duralite_wal::engines::waldio;
 use duralite_wal::engines::waldio::{SHARED_BYTES, Waldio};
+use duralite_wal::engines::{nvwal, waldio};
 use duralite_wal::log::stream::WalStream;
 use duralite_wal::{DatabaseIdentity, EngineOptions, Log, NvwalOptions, WaldioOptions};
 
@@ -38,14 +37,16 @@ fn contents<E: Engine>(stream: &mut WalStream<E>) -> Vec<u8> {
 }
 
 fn wait<E: Engine>(stream: &mut WalStream<E>) {
-    if let (Some(ticket), Some(committer)) = (stream.take_ticket(), stream.engine().durability_waiter()) {
-        committer.wait(ticket).expect("durable");
+    if let Some(waiter) = stream.engine().durability_waiter() {
+        waiter.wait_all().expect("durable");
     }
 }
 
 fn commit<E: Engine>(stream: &mut WalStream<E>, model: &mut Model, rng: &mut Rng) {
     let transaction = model.transaction(rng, false);
-    transaction.writes.iter().for_each(|(at, data)| stream.write(&NoDatabase, *at, data).expect("write"));
+    transaction.writes.iter().for_each(|(at, data)| {
+        stream.write(&NoDatabase, *at, data).expect("write");
+    });
     model.commit(transaction);
     wait(stream);
 }
@@ -59,7 +60,9 @@ fn restart<E: Engine>(stream: &mut WalStream<E>, model: &mut Model) {
 fn fill<E: Engine>(stream: &mut WalStream<E>, model: &mut Model, rng: &mut Rng, bytes: usize) {
     while model.committed.len() < bytes {
         let writes = model.append_all_pages(rng);
-        writes.iter().for_each(|(at, data)| stream.write(&NoDatabase, *at, data).expect("write"));
+        writes.iter().for_each(|(at, data)| {
+            stream.write(&NoDatabase, *at, data).expect("write");
+        });
         wait(stream);
     }
 }
@@ -153,11 +156,12 @@ fn journal_size_limit_is_what_the_file_keeps_when_the_log_starts_over() {
             log.write(&NoDatabase, offset, &data).expect("restart");
             while model.committed.len() < 12 << 20 {
                 let writes = model.append_all_pages(&mut rng);
-                writes.iter().for_each(|(at, data)| log.write(&NoDatabase, *at, data).expect("write"));
-                let ticket = log.take_ticket();
-                ticket
-                    .into_iter()
-                    .for_each(|it| log.durability_waiter().expect("one").wait(it).expect("durable"));
+                writes.iter().for_each(|(at, data)| {
+                    log.write(&NoDatabase, *at, data).expect("write");
+                });
+                if let Some(waiter) = log.durability_waiter() {
+                    waiter.wait_all().expect("durable");
+                }
             }
             log.limit_size(limit);
             let (offset, data) = model.restart();
@@ -235,13 +239,13 @@ fn inv11_a_process_dies_between_the_slot_and_the_cut() {
         fn write(&self, at: u64, blocks: &[u8]) -> Result<(), duralite_medium::MediumError> {
             self.0.write(at, blocks)
         }
-        fn commit(
+        fn write_durably(
             &self,
             at: u64,
             blocks: &[u8],
             durability: duralite_medium::block::Durability,
         ) -> Result<(), duralite_medium::MediumError> {
-            self.0.commit(at, blocks, durability)
+            self.0.write_durably(at, blocks, durability)
         }
         fn flush(&self) -> Result<(), duralite_medium::MediumError> {
             self.0.flush()

@@ -72,10 +72,7 @@ fn contents(stream: &mut WalStream<Waldio>) -> Result<Vec<u8>, LogError> {
 }
 
 fn wait(stream: &mut WalStream<Waldio>) -> Result<(), LogError> {
-    match stream.take_ticket() {
-        Some(ticket) => stream.engine().durability_waiter().expect("a committer").wait(ticket),
-        None => Ok(()),
-    }
+    stream.engine().durability_waiter().expect("a waiter").wait_all()
 }
 
 /// The state of a history so far.
@@ -154,7 +151,6 @@ impl History {
                 for (offset, data) in &transaction_writes {
                     stream.write(&NoDatabase, *offset, data).expect("write");
                 }
-                stream.sync(&NoDatabase).expect("sync");
                 self.model = after;
                 if rng.chance(2) {
                     wait(stream).expect("wait");
@@ -392,10 +388,9 @@ fn inv09_what_a_failed_flush_left_in_the_cache_is_written_again_before_anything_
     let mut after = model.clone();
     let transaction = after.transaction(&mut rng, false);
     after.commit(transaction);
-    after
-        .take_writes()
-        .iter()
-        .for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).expect("write"));
+    after.take_writes().iter().for_each(|(offset, data)| {
+        stream.write(&NoDatabase, *offset, data).expect("write");
+    });
     wait(&mut stream).expect_err("the flush fails");
     drop(stream);
     // The same device and cache, and a new process: it sees the commit, so it has to make the commit durable.
@@ -405,9 +400,9 @@ fn inv09_what_a_failed_flush_left_in_the_cache_is_written_again_before_anything_
     let mut next = after.clone();
     let transaction = next.transaction(&mut rng, false);
     next.commit(transaction);
-    next.take_writes()
-        .iter()
-        .for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).expect("write"));
+    next.take_writes().iter().for_each(|(offset, data)| {
+        stream.write(&NoDatabase, *offset, data).expect("write");
+    });
     wait(&mut stream).expect("acknowledged");
     let left = Arc::new(RecordingBlock::from_bytes(block.crash(|_, _| 0), BLOCK));
     let world = World::new(left, world.superblock.clone(), world.options.clone());
@@ -436,7 +431,7 @@ fn inv10_no_space_and_the_limit_fail_one_transaction_and_lose_nothing() {
             let wrote = after
                 .take_writes()
                 .iter()
-                .try_for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data));
+                .try_for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).map(|_| ()));
             match wrote {
                 Ok(()) => {
                     wait(&mut stream).expect("wait");
@@ -518,7 +513,9 @@ fn inv07_what_a_dead_process_wrote_behind_the_tail_is_never_taken_for_a_successo
     let (offset, data) = model.restart();
     stream.write(&NoDatabase, offset, &data).expect("write");
     let commit = |stream: &mut WalStream<Waldio>, writes: &[(u64, Vec<u8>)]| {
-        writes.iter().for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).expect("write"));
+        writes.iter().for_each(|(offset, data)| {
+            stream.write(&NoDatabase, *offset, data).expect("write");
+        });
         wait(stream).expect("commit");
     };
     let first = model.transaction(&mut rng, false);
@@ -588,10 +585,9 @@ fn a_missing_flush_is_noticed() {
             let mut after = model.clone();
             let transaction = after.transaction(&mut Rng(omitted + 1), false);
             after.commit(transaction);
-            after
-                .take_writes()
-                .iter()
-                .for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).expect("write"));
+            after.take_writes().iter().for_each(|(offset, data)| {
+                stream.write(&NoDatabase, *offset, data).expect("write");
+            });
             wait(&mut stream).expect("acknowledged");
             model = after;
         }

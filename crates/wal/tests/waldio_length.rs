@@ -82,7 +82,7 @@ impl Block for GrownFile {
         }
         Ok(())
     }
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         self.write(at, blocks)?;
         if durability == Durability::Normal { Ok(()) } else { self.flush() }
     }
@@ -131,12 +131,10 @@ fn contents(stream: &mut WalStream<Waldio>) -> Vec<u8> {
 fn commit(stream: &mut WalStream<Waldio>, model: &mut Model, rng: &mut Rng) {
     let transaction = model.transaction(rng, false);
     model.commit(transaction);
-    model
-        .take_writes()
-        .iter()
-        .for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).expect("write"));
-    let ticket = stream.take_ticket().expect("a ticket");
-    stream.engine().durability_waiter().expect("a committer").wait(ticket).expect("durable");
+    model.take_writes().iter().for_each(|(offset, data)| {
+        stream.write(&NoDatabase, *offset, data).expect("write");
+    });
+    stream.engine().durability_waiter().expect("a waiter").wait_all().expect("durable");
 }
 
 /// Two processes. The second one attaches the log after the file was made longer.

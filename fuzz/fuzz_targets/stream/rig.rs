@@ -19,7 +19,7 @@ use duralite_wal::log::stream::WalStream;
 use duralite_wal::{HeapMode, LogError, NvwalOptions, SyncMode, WaldioOptions};
 use libfuzzer_sys::arbitrary::{self, Unstructured};
 
-pub type Stream = WalStream<Box<dyn Engine>>;
+pub type Stream = WalStream<dyn Engine>;
 
 /// The log and its medium.
 pub enum Rig {
@@ -155,7 +155,7 @@ impl Rig {
                 Box::new(Waldio::attach(block, superblock.clone(), path, options, segment, 0, first)?)
             }
         };
-        let mut stream = WalStream::new(engine);
+        let mut stream = WalStream::over(engine);
         assert_eq!(
             find_checksum_mismatch(stream.engine_mut(), &NoDatabase)?,
             None,

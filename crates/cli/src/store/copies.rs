@@ -29,15 +29,15 @@ pub(super) fn restore(from: &Path, place: &Place, to: RestoreTo, archive: Option
         Store::restore(from, archive, &place.dir, to, place.options())
     })?;
     if place.json {
-        let (last, taken_back) = (restored.last, restored.taken_back);
-        print_json(&json!({ "outcome": "restored", "last": last, "taken_back": taken_back }))?;
+        let (last, undone) = (restored.last, restored.undone);
+        print_json(&json!({ "outcome": "restored", "last": last, "taken_back": undone }))?;
     } else {
         print_text(&format!(
             "{} has the state after log object {}; {} transactions had not committed by then and were rolled \
              back\n",
             place.dir.display(),
             restored.last,
-            restored.taken_back
+            restored.undone
         ))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -46,19 +46,19 @@ pub(super) fn restore(from: &Path, place: &Place, to: RestoreTo, archive: Option
 pub(super) fn salvage(place: &Place, to: &Path) -> Result<ExitCode> {
     let salvaged =
         progress::with("salvaging", HowFar::default, || Store::salvage(&place.dir, to, place.options()))?;
-    let (last, taken_back) = (salvaged.last, salvaged.taken_back);
+    let (last, undone) = (salvaged.last, salvaged.undone);
     if place.json {
         print_json(&json!({
             "outcome": "salvaged",
             "last": last,
             "transactions": salvaged.transactions,
-            "taken_back": taken_back,
+            "taken_back": undone,
             "lost_commits": salvaged.lost_commits,
             "whole_again": salvaged.whole_again,
         }))?;
     } else {
         print_text(&format!(
-            "{} has the state after log object {last}: {} transactions of the log are there, {taken_back} \
+            "{} has the state after log object {last}: {} transactions of the log are there, {undone} \
              had not committed by then\n\
              lost: log objects {} and later; {} commits of these are whole, from log object {} on\n",
             to.display(),

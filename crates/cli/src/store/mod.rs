@@ -100,7 +100,7 @@ pub(crate) fn run(command: &Command) -> Result<ExitCode> {
         Command::Verify(place) => look::verify(place),
         Command::Dump { place, tables, output } => dump::run(place, tables, output.as_deref()),
         Command::Load { place, input, replace } => load::run(place, input, *replace),
-        Command::Bench(arguments) => proof::run_program("duralite-storebench", "proof/storebench", arguments),
+        Command::Bench(arguments) => proof::run_program("duralite-storebench", "store/bench", arguments),
         Command::Salvage { place, to } => copies::salvage(place, to),
         Command::Backup { place, to } => copies::backup(place, to),
         Command::Restore { from, place, to, from_archive } => {

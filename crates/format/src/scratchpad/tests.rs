@@ -1,7 +1,6 @@
 use super::*;
 use crate::head::LogHead;
-use crate::record::{Base, RecordHeader};
-use crate::transaction::TxHash;
+use crate::record::{Base, RecordHeader, TxHash};
 use crate::{FormatError, LogId};
 
 const ID: LogId = LogId([7; 16]);

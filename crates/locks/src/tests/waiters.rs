@@ -268,9 +268,9 @@ fn who_waits_and_comes_back_at_once_sleeps_to_the_end_of_the_turn_unless_its_own
 
 #[test]
 fn a_turn_is_left_to_whoever_comes_back_and_not_to_whoever_is_gone() {
-    let gone = queue::GONE.as_nanos() as u64;
+    let gone = wait::GONE.as_nanos() as u64;
     let see = |seen: &[(bool, u64)], left: Duration| {
-        let mut watch = queue::Watch::default();
+        let mut watch = wait::Watch::default();
         seen.iter().map(|(is_taken, now)| watch.see(*is_taken, left, *now)).collect::<Vec<_>>()
     };
     // The running connection comes back.
@@ -278,7 +278,7 @@ fn a_turn_is_left_to_whoever_comes_back_and_not_to_whoever_is_gone() {
     // It does not come back.
     assert_eq!(see(&[(false, 1), (false, 2), (false, gone + 2)], TURN), [None, None, Some(true)]);
     // The end of its turn is near: the waiter waits for it.
-    let near = queue::EARLY / 2;
+    let near = wait::EARLY / 2;
     assert_eq!(see(&[(false, 1), (true, 2), (false, gone + 2), (true, gone + 3)], near), [None; 4]);
     // The turn is over.
     assert_eq!(see(&[(true, 0), (false, 1)], Duration::ZERO), [None, Some(true)]);

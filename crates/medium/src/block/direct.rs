@@ -7,8 +7,8 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
 
-use super::buffer::AlignedBuf;
 use super::scratch::scratch;
+use crate::block::AlignedBuf;
 use crate::process::off_standard_streams;
 
 /// How blocks get to the device.

@@ -12,10 +12,10 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::{Advice, FallocateFlags, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::buffer::AlignedBuf;
 use super::direct::{Access, Direct, LARGEST_SECTOR, SMALLEST_SECTOR};
 use super::extents::is_range_initialised;
 use super::{Block, BlockCounters, Durability, check_filesystem, probe};
+use crate::block::AlignedBuf;
 use crate::process::OwnFile;
 use crate::{Guarantee, MediumError, checked_end};
 
@@ -254,7 +254,7 @@ impl FileBlock {
 
     /// Makes one write that is durable by itself. Returns `false`, and promises nothing, where the system has
     /// no such write.
-    fn write_durably(&self, at: u64, blocks: &[u8]) -> Result<bool, MediumError> {
+    fn write_through(&self, at: u64, blocks: &[u8]) -> Result<bool, MediumError> {
         if self.direct.is_none() || self.no_dsync.load(Ordering::Relaxed) {
             return Ok(false);
         }
@@ -512,9 +512,9 @@ impl Block for FileBlock {
         self.write_blocks(at, blocks)
     }
 
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         self.begin_write(at, blocks)?;
-        if durability == Durability::Fua && self.write_durably(at, blocks)? {
+        if durability == Durability::Fua && self.write_through(at, blocks)? {
             self.flushes.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }

@@ -5,7 +5,6 @@
 //! are initialised and its metadata durable before the first log block goes there (WALDIO,
 //! section 4.1), so that the file system's journal has nothing to do at a commit.
 
-mod buffer;
 mod direct;
 mod extents;
 mod file;
@@ -17,14 +16,12 @@ mod scratch;
 use std::fmt;
 use std::ops::Range;
 
-pub use buffer::AlignedBuf;
+use crate::{Guarantee, MediumError};
 pub use direct::Access;
 pub use extents::{Extent, extents, is_initialised};
 pub use file::{BlockOptions, FileBlock, sync_directory};
 pub use filesystem::{FileSystem, check_filesystem};
 pub use probe::{Probe, probe};
-
-use crate::{Guarantee, MediumError};
 
 /// How a write is made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -181,7 +178,7 @@ pub trait Block: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// As [`write`](Block::write) and [`flush`](Block::flush).
-    fn commit(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError>;
+    fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError>;
 
     /// Makes everything written so far durable.
     ///
@@ -203,4 +200,55 @@ pub trait Block: Send + Sync + fmt::Debug {
 
     /// One line for people: how blocks get to the device, and why that way.
     fn describe(&self) -> String;
+}
+
+// Buffers that direct I/O takes without a copy.
+
+/// No device wants memory aligned more than this.
+const ALIGNMENT: usize = 4096;
+
+/// A growing buffer of bytes that begins at a multiple of 4096.
+#[derive(Debug, Default)]
+pub struct AlignedBuf {
+    bytes: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl AlignedBuf {
+    /// Changes the length. What the buffer holds afterwards is unspecified.
+    pub fn resize(&mut self, len: usize) {
+        if self.bytes.len() < len + ALIGNMENT {
+            self.bytes = vec![0; (len + ALIGNMENT).next_power_of_two()];
+            self.start = self.bytes.as_ptr().align_offset(ALIGNMENT);
+        }
+        self.len = len;
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.len]
+    }
+
+    /// The bytes, to be changed.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_aligned_at_every_length() {
+        let mut buffer = AlignedBuf::default();
+        for len in [0, 1, 512, 4096, 100_000, 3, 1 << 20] {
+            buffer.resize(len);
+            assert_eq!(buffer.as_slice().len(), len);
+            buffer.as_mut_slice().fill(7);
+            assert!(len == 0 || buffer.as_slice().as_ptr().addr().is_multiple_of(ALIGNMENT));
+        }
+    }
 }

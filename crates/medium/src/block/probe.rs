@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::buffer::AlignedBuf;
 use super::direct::{Access, Direct};
 use super::remembered::{Remembered, Times};
 use super::scratch::{SPACE, scratch};
+use crate::block::AlignedBuf;
 
 /// What a probe found. Times are medians of durable overwrites in nanoseconds. A time is `None` where that
 /// way of writing does not exist or was not measured.

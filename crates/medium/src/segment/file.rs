@@ -18,7 +18,7 @@ use rustix::time::ClockId;
 use super::index::Index;
 use super::locks::{self, Kind, Use};
 use super::{PROCESS_SLOTS, Segment};
-use crate::mapping::{map_sparse, write_zeros};
+use crate::mapped::{map_sparse, write_zeros};
 use crate::process::{self, OwnFile};
 use crate::{MediumError, checked_end};
 
@@ -345,6 +345,16 @@ impl Segment for FileSegment {
             return self.load(at);
         }
         self.word(at).fetch_add(value, Ordering::SeqCst)
+    }
+
+    fn words(&self, base: u64, count: usize) -> &[AtomicU64] {
+        if self.is_read_only() {
+            return &[];
+        }
+        assert!(base.is_multiple_of(8), "{base} is not the place of a word");
+        let first = self.at(base, 8 * count as u64);
+        // SAFETY: as for `word`, for each of them.
+        unsafe { std::slice::from_raw_parts(first.cast::<AtomicU64>(), count) }
     }
 
     fn read(&self, at: u64, buf: &mut [u8]) {

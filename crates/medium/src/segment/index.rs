@@ -17,7 +17,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 
-use crate::mapping::{map_sparse, write_zeros};
+use crate::mapped::{map_sparse, write_zeros};
 use crate::{MediumError, process};
 
 /// Bytes in a region of a wal-index.

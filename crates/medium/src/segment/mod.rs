@@ -6,8 +6,9 @@ mod file;
 mod index;
 mod local;
 mod locks;
+mod words;
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 pub use file::FileSegment;
@@ -17,6 +18,7 @@ pub use locks::{
     Kind as ByteLock, Use as SegmentUse, clear as unlock_byte, others_hold as others_hold_bytes,
     set as lock_byte,
 };
+pub use words::Words;
 
 use crate::MediumError;
 
@@ -64,6 +66,13 @@ pub trait Segment: Send + Sync {
 
     /// Adds, wrapping; returns the word before.
     fn fetch_add(&self, at: u64, value: u64) -> u64;
+
+    /// The `count` words from byte `base` on, if they are memory of this process that it may change: each
+    /// operation above is then an instruction on one of them. Otherwise no word: this process may only read,
+    /// or the operations do more than that. [`Words`] takes either.
+    fn words(&self, _base: u64, _count: usize) -> &[AtomicU64] {
+        &[]
+    }
 
     /// Copies bytes out. What another process writes meanwhile may be seen in part.
     fn read(&self, at: u64, buf: &mut [u8]);

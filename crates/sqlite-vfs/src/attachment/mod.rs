@@ -1,52 +1,50 @@
 //! The logs that this process has attached. All its connections to a database share one attachment.
+//!
+//! An [`Attachment`] is the log as this process uses it. This module makes it and has its parts; the others add
+//! to it:
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`commit`] | what a commit asks of the log, from the first write to the acknowledgement |
+//! | [`shared`] | what all users of the log tell each other: the guard, syncs of the database, the wal-index |
+//! | [`size`] | when the log is too large or short of room, and whose turn it is to start it over |
+//! | [`usage`] | which connections use the log |
+//! | [`maintenance`] | what the background thread is asked to do |
 
-pub mod bound;
-mod found;
-mod home_state;
-mod index_header;
-mod looks;
+mod commit;
 pub mod maintenance;
-mod metrics;
-pub mod room;
-mod turn;
+mod shared;
+pub mod size;
+mod usage;
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 use duralite_format::LogId;
-use duralite_format::guard::JournalKind;
 use duralite_locks::Table;
 use duralite_medium::process::PerProcess;
-use duralite_medium::{FileSegment, MediumError, Segment as _, SegmentUse};
+use duralite_medium::{FileSegment, SegmentUse};
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::engine::DurabilityWaiter;
 use duralite_wal::engine::home::Home;
 use duralite_wal::engine::rollback::{self, RollbackJournal};
-use duralite_wal::engine::{DurabilityWaiter, Ticket};
 use duralite_wal::metrics::Recorder;
-use duralite_wal::placement::{GUARD_KIND, LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause, READABLE};
+use duralite_wal::placement::{LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause, READABLE};
 use duralite_wal::{DatabaseIdentity, Log, LogError};
 
 use crate::account::{self, Accounted, Summary};
 use crate::errors::{During, Failure};
 use crate::settings::Settings;
-use bound::Bound;
-use looks::Looks;
 use maintenance::Maintenance;
-use room::Room;
-use turn::RestartTurn;
+use size::{Bound, RestartTurn, Room};
+pub use usage::Entering;
+use usage::{Usage, in_use};
 
 const _: () = assert!(duralite_locks::LAYOUT_BYTES <= LOCKS_BYTES);
 const _: () = assert!(LOCKS_OFFSET + duralite_locks::OUTSIDE == READABLE);
-
-/// Values of the word that names the guard.
-const GUARD_WAL: u64 = 1;
-const GUARD_ROLLBACK: u64 = 2;
-/// Another log takes the place of this one. Its users look at the database's header before they begin
-/// anything.
-const REPLACED: u64 = 3;
 
 /// Tells one attached log from another: the database file, and the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -79,12 +77,20 @@ fn lock_slot<'a>(slot: &'a Slot, pause: Pause<'_>) -> Result<MutexGuard<'a, Weak
     Err(Failure::new(ffi::BUSY, "another thread is opening the log; try again"))
 }
 
+/// What the user of this process may do with a log.
+enum Access {
+    /// All. Here is what makes sealed transactions durable, where something has to: a commit waits for it without
+    /// the lock of the log.
+    Full(Option<Arc<dyn DurabilityWaiter>>),
+    /// Read. Such a user can make nothing durable, and cannot wait for a process that does.
+    Outside(Arc<Outside>),
+}
+
 /// A log in use. It is detached when the last connection lets go of it.
 pub struct Attachment {
     key: Key,
     log: Mutex<Log>,
-    /// Makes sealed transactions durable. A commit waits for it without the lock of the log.
-    committer: Option<Arc<dyn DurabilityWaiter>>,
+    access: Access,
     segment: Arc<FileSegment>,
     /// What keeps the database's rollback journals, if the engine does.
     journal: Option<Arc<dyn RollbackJournal>>,
@@ -94,53 +100,19 @@ pub struct Attachment {
     home_cut: OnceLock<String>,
     /// Where this process counts its use of the log.
     recorder: Option<Arc<Recorder>>,
-    /// Set for a user who may only read the log.
-    outside: Option<Arc<Outside>>,
     /// The locks of the wal-index.
     locks: Arc<Table>,
-    usage: Mutex<Usage>,
+    usage: Usage,
     bound: Bound,
     room: Room,
-    looks: Looks,
+    /// When this process last looked whether the log was deleted, by the segment's clock.
+    looked_ns: AtomicU64,
+    /// When it last wrote home what was in a deleted log.
+    saved_ns: AtomicU64,
     maintenance: OnceLock<Arc<Maintenance>>,
     in_force: Mutex<Settings>,
     /// The longest time for which an acknowledged commit may be undurable, if it may be at all.
     flush_interval: Option<Duration>,
-}
-
-/// The connections of this process that use a log in one way.
-#[derive(Default, Clone, Copy)]
-struct Users {
-    count: u32,
-    /// Whether the only one of them is the only one of all processes.
-    alone: bool,
-}
-
-/// The connections of this process that use a log at all, and those that have its WAL open.
-#[derive(Default)]
-struct Usage {
-    any: Users,
-    wal: Users,
-}
-
-impl Usage {
-    fn of(&mut self, kind: SegmentUse) -> &mut Users {
-        match kind {
-            SegmentUse::Any => &mut self.any,
-            SegmentUse::Wal => &mut self.wal,
-        }
-    }
-}
-
-/// What a connection begins to use a log for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Entering {
-    /// For rollback journals. An idle connection of this kind is in nobody's way.
-    Journal,
-    /// For the WAL, beside other connections.
-    Wal,
-    /// For the WAL, which no other connection has open.
-    WalAlone,
 }
 
 impl Attachment {
@@ -170,29 +142,32 @@ impl Attachment {
         }
         let mut log = attach()?;
         log.limit_size(settings.size_limit);
-        let outside = log.outside().cloned();
-        if outside.is_some() && settings.read_durable {
-            let message = "read_durable=on needs the right to write the log, and this user may only read it";
-            return Err(Failure::cannot_open(message));
-        }
+        let access = match log.outside().cloned() {
+            None => Access::Full(log.durability_waiter()),
+            Some(_) if settings.read_durable => {
+                let message =
+                    "read_durable=on needs the right to write the log, and this user may only read it";
+                return Err(Failure::cannot_open(message));
+            }
+            Some(outside) => Access::Outside(outside),
+        };
         let room = Room::default();
         let (fill, is_short) = log.fill();
         room.seen(fill, is_short);
         let new = Arc::new(Self {
             key,
-            // A user who may only read can make nothing durable, and cannot wait for a process that does.
-            committer: log.durability_waiter().filter(|_| outside.is_none()),
-            outside,
+            access,
             journal: log.rollback_journal(),
             home: Mutex::new(log.home()),
             home_cut: OnceLock::new(),
             segment: Arc::clone(log.segment()),
             recorder: log.recorder(),
             locks: Table::join(log.segment().clone(), LOCKS_OFFSET),
-            usage: Mutex::default(),
+            usage: Usage::new(id, Arc::clone(log.segment())),
             bound: Bound::default(),
             room,
-            looks: Looks::default(),
+            looked_ns: AtomicU64::default(),
+            saved_ns: AtomicU64::default(),
             maintenance: OnceLock::new(),
             flush_interval: settings.flush_interval(log.engine()),
             log: Mutex::new(log),
@@ -207,28 +182,12 @@ impl Attachment {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The log, for a write of `bytes` bytes by the holder of the WRITE lock. If such a write has to wait for
-    /// anything, it waits here, where it keeps no reader waiting.
-    pub fn log_for_write(&self, bytes: usize) -> Result<MutexGuard<'_, Log>, LogError> {
-        self.check_home()?;
-        self.check_found()?;
-        let Some(committer) = self.durability_waiter() else { return Ok(self.log()) };
-        committer.make_room()?;
-        let log = self.log();
-        if !log.outgrows(bytes) {
-            return Ok(log);
-        }
-        drop(log);
-        committer.wait_all()?;
-        Ok(self.log())
-    }
-
     /// Must be called before a page is written to the database file (invariant 5).
     pub fn before_home_write(&self) -> Result<(), LogError> {
         self.check_home()?;
         match self.durability_waiter() {
-            Some(committer) => {
-                committer.force()?;
+            Some(waiter) => {
+                waiter.force()?;
                 self.log().check()
             }
             None => self.log().before_home_write(),
@@ -238,7 +197,7 @@ impl Attachment {
     /// Whether the log can start over. Asked by the holder of the WRITE lock. An error has poisoned the log,
     /// and comes back from the write that starts it over.
     pub fn may_start_over(&self) -> bool {
-        let settled = self.durability_waiter().is_none_or(|committer| committer.settle().unwrap_or(true));
+        let settled = self.durability_waiter().is_none_or(|waiter| waiter.settle().unwrap_or(true));
         settled && self.log().may_start_over().unwrap_or(true)
     }
 
@@ -266,39 +225,6 @@ impl Attachment {
         Ok(pages > 0 || self.has_hot_journal()?)
     }
 
-    /// The guard in the database's header, as it was last put there. `None` where the header has to be looked
-    /// at.
-    pub fn guard_kind(&self) -> Option<JournalKind> {
-        match self.segment.load(GUARD_KIND) {
-            GUARD_WAL => Some(JournalKind::Wal),
-            GUARD_ROLLBACK => Some(JournalKind::Rollback),
-            _ => None,
-        }
-    }
-
-    /// Notes which guard is in the header, or that it is about to change. Called under EXCLUSIVE.
-    pub fn set_guard_kind(&self, kind: Option<JournalKind>) {
-        let word = match kind {
-            None => 0,
-            Some(JournalKind::Wal) => GUARD_WAL,
-            Some(JournalKind::Rollback) => GUARD_ROLLBACK,
-        };
-        self.segment.store(GUARD_KIND, word);
-    }
-
-    /// Notes that another log is about to take the place of this one. Called under EXCLUSIVE, while this log
-    /// holds nothing that counts.
-    pub fn set_replaced(&self) {
-        self.segment.store(GUARD_KIND, REPLACED);
-    }
-
-    /// Whether another log may have taken this one's place. A connection that has this one attached and
-    /// begins anything then looks whether the database still names it.
-    #[inline]
-    pub fn may_be_replaced(&self) -> bool {
-        self.segment.load(GUARD_KIND) == REPLACED
-    }
-
     /// As [`Log::look_again`], which may bring another home.
     pub fn look_again(&self, pause: Pause<'_>) -> Result<bool, LogError> {
         let mut log = self.log();
@@ -314,12 +240,18 @@ impl Attachment {
 
     /// What makes sealed transactions durable.
     pub fn durability_waiter(&self) -> Option<&dyn DurabilityWaiter> {
-        self.committer.as_deref()
+        match &self.access {
+            Access::Full(waiter) => waiter.as_deref(),
+            Access::Outside(_) => None,
+        }
     }
 
     /// How a user who may only read the log has it; `None` for all others.
     pub fn outside(&self) -> Option<&Outside> {
-        self.outside.as_deref()
+        match &self.access {
+            Access::Full(_) => None,
+            Access::Outside(outside) => Some(outside),
+        }
     }
 
     /// Notes the background thread of this log.
@@ -340,34 +272,9 @@ impl Attachment {
         self.maintenance.get()
     }
 
-    /// Tells the background thread that the log has `frames` frames, and whether a commit may have been
-    /// acknowledged that is not durable yet.
-    pub fn committed(&self, frames: u32, undurable: bool) {
-        self.bound.committed(frames);
-        let Some(maintenance) = self.maintenance.get() else { return };
-        let limit = self.in_force().background_checkpoint;
-        if limit > 0 && frames >= limit {
-            maintenance.checkpoint();
-        }
-        if undurable && self.flush_interval.is_some() {
-            maintenance.flush();
-        }
-    }
-
     /// The locks of the wal-index.
     pub fn locks(&self) -> &Arc<Table> {
         &self.locks
-    }
-
-    /// A region of the wal-index. It belongs to the log, so index and log cannot part, whatever the
-    /// database's paths are (invariant 15).
-    pub fn index_region(&self, number: u64, extend: bool) -> Result<Option<NonNull<u8>>, MediumError> {
-        self.segment.index_region(number, extend)
-    }
-
-    /// Waits until a sealed transaction is as durable as the log's `durability` makes it.
-    pub fn wait(&self, ticket: Ticket) -> Result<(), LogError> {
-        self.durability_waiter().map_or(Ok(()), |committer| committer.wait(ticket))
     }
 
     /// Notes that the file was truncated under the home that has it mapped. Everything committed then has to
@@ -397,28 +304,10 @@ impl Attachment {
         RestartTurn(&*self.segment)
     }
 
-    /// A clock that is the same for all users of the log.
-    pub fn clock_ns(&self) -> u64 {
-        self.segment.clock_ns()
-    }
-
-    fn usage(&self) -> MutexGuard<'_, Usage> {
-        self.usage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Begins to use the log for a connection. SQLite's locks of the database belong to a process and go by
-    /// its own bookkeeping. A child inherits that bookkeeping, and two copies of SQLite do not share it. This
-    /// account goes by the log.
+    /// Begins to use the log for a connection.
     pub fn enter(self: &Arc<Self>, entering: Entering) -> Result<Use, Failure> {
         let is_wal = entering != Entering::Journal;
-        {
-            let mut usage = self.usage();
-            self.add_user(&mut usage, SegmentUse::Any)?;
-            if is_wal && let Err(failure) = self.add_user(&mut usage, SegmentUse::Wal) {
-                usage.any.count -= 1;
-                return Err(failure);
-            }
-        }
+        self.usage.join(is_wal)?;
         let used = Use { attachment: Arc::clone(self), is_wal };
         if entering == Entering::WalAlone && !self.take_alone(SegmentUse::Wal)? {
             return Err(in_use());
@@ -426,68 +315,21 @@ impl Attachment {
         Ok(used)
     }
 
-    fn add_user(&self, usage: &mut Usage, kind: SegmentUse) -> Result<(), Failure> {
-        let users = usage.of(kind);
-        if users.alone || users.count == 0 && !self.ask(self.segment.share_use(kind))? {
-            return Err(in_use());
-        }
-        users.count += 1;
-        Ok(())
-    }
-
     /// Makes the only connection of this process that uses the log in this way the only one of all processes.
     /// Returns whether it is. With [`SegmentUse::Wal`] other connections may still have the log attached that
     /// have had rollback journals in it.
     pub fn take_alone(&self, kind: SegmentUse) -> Result<bool, Failure> {
-        if self.outside.is_some() {
-            return Ok(false);
-        }
-        let mut usage = self.usage();
-        let users = usage.of(kind);
-        if !users.alone {
-            users.alone = users.count == 1 && self.ask(self.segment.take_use(kind))?;
-        }
-        Ok(users.alone)
+        if self.outside().is_some() { Ok(false) } else { self.usage.take_alone(kind) }
     }
 
     /// Lets other connections in again.
     pub fn share(&self) {
-        let mut usage = self.usage();
-        for kind in [SegmentUse::Any, SegmentUse::Wal] {
-            if std::mem::take(&mut usage.of(kind).alone) {
-                // This cannot fail: a lock that is held only gets weaker.
-                let _ = self.segment.share_use(kind);
-            }
-        }
-    }
-
-    fn ask(&self, answer: Result<bool, MediumError>) -> Result<bool, Failure> {
-        answer.map_err(|error| {
-            Failure::new(
-                ffi::IOERR_LOCK,
-                format!("cannot lock the shared memory of log {}: {error}", self.key.log),
-            )
-        })
-    }
-
-    /// Makes durable what Group Synch has acknowledged. Until then that is in memory that goes with the last
-    /// process.
-    pub fn flush_group(&self) {
-        if self.flush_interval.is_some()
-            && let Some(committer) = self.durability_waiter()
-        {
-            // An error has poisoned the log, and the next commit reports it.
-            let _ = committer.wait_all();
-        }
+        self.usage.share();
     }
 
     pub fn id(&self) -> LogId {
         self.key.log
     }
-}
-
-fn in_use() -> Failure {
-    Failure::new(ffi::BUSY, "another connection uses the database exclusively, or is closing it")
 }
 
 /// The counts of this process's use of the log.
@@ -544,14 +386,6 @@ impl Deref for Use {
 
 impl Drop for Use {
     fn drop(&mut self) {
-        self.attachment.share();
-        let mut usage = self.attachment.usage();
-        usage.any.count -= 1;
-        if self.is_wal {
-            usage.wal.count -= 1;
-            if usage.wal.count == 0 {
-                self.attachment.segment.end_use(SegmentUse::Wal);
-            }
-        }
+        self.attachment.usage.leave(self.is_wal);
     }
 }

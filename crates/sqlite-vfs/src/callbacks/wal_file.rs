@@ -11,10 +11,9 @@ use duralite_wal::LogError;
 
 use super::file::{BESIDE_DATABASE, to_fill, to_write};
 use crate::attachment::{Attachment, Use};
-use crate::background::save;
-use crate::database::{Db, Serving};
+use crate::database::{Db, Serving, save};
 use crate::errors::{During, Failure};
-use crate::guard;
+use crate::guard::Guard;
 use crate::shield::shield;
 
 /// An open WAL. SQLite closes it before its database.
@@ -80,15 +79,16 @@ impl Wal {
         if self.attachment.is_deleted() {
             return Ok(self.take(0, data));
         }
-        if guard::is_provisional(&self.db, &self.attachment)? {
-            let code = self.take(0, data);
-            if code == ffi::OK {
-                guard::harden(&self.db, &self.attachment)?;
+        match Guard::of(&self.db, &self.attachment)? {
+            Guard::Provisional(guard) => {
+                let code = self.take(0, data);
+                if code == ffi::OK {
+                    guard.make_final()?;
+                }
+                return Ok(code);
             }
-            return Ok(code);
-        }
-        if !self.attachment.is_hardened() {
-            guard::put_again(&self.db, &self.attachment)?;
+            Guard::Unconfirmed(guard) => guard.put_again()?,
+            Guard::Confirmed => {}
         }
         Ok(self.before_reuse().map_or_else(|code| code, |()| self.take(0, data)))
     }
@@ -178,9 +178,9 @@ unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
 
 unsafe extern "C" fn sync(file: *mut File, _flags: c_int) -> c_int {
     with_wal!(file, ffi::IOERR_FSYNC, |wal| {
-        // This makes nothing durable: `Db::wait_durable` waits for the transaction that the commit frame has sealed.
-        let synced = wal.attachment.log().sync(&wal.db.base);
-        wal.answer(During::Sync, synced.map(|()| ffi::OK))
+        // The commit frame has sealed the transaction already, and `Db::wait_durable` waits until it is durable.
+        let in_order = wal.attachment.log().check();
+        wal.answer(During::Sync, in_order.map(|()| ffi::OK))
     })
 }
 

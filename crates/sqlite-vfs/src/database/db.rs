@@ -11,7 +11,7 @@ use duralite_medium::in_words;
 use duralite_medium::process::{ProcessId, off_standard_streams};
 use duralite_sqlite_ffi as ffi;
 use duralite_wal::engine::home::Home;
-use duralite_wal::engine::{Fill, Ticket};
+use duralite_wal::log::Sealed;
 use duralite_wal::{DatabaseIdentity, ErrorKind, LogError, LogPlacement};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -146,17 +146,6 @@ impl State {
         let _turn = used.maintenance().and_then(Maintenance::turn);
         drop(used);
     }
-}
-
-/// A transaction in the log that all processes can see.
-struct Sealed {
-    /// What this connection waits with until the transaction is durable. `None`: nothing to wait for. The
-    /// transaction is durable already, or Group Synch or `sync=async` acknowledges it before it is durable.
-    ticket: Option<Ticket>,
-    /// The transaction's name for [`Attachment::acknowledge`].
-    commit: u64,
-    /// How full the log is after it.
-    fill: Fill,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -522,28 +511,30 @@ impl Db {
             attachment.look_for_log(now_ns, || self.has_no_name());
         }
         let mut log = attachment.log_for_write(data.len())?;
-        let before = log.version();
-        if let Err(error) = log.write(&self.base, offset, data) {
+        let written = log.write(&self.base, offset, data).inspect_err(|error| {
             if error.kind() == ErrorKind::Full {
                 attachment.room().refused();
             }
-            return Err(error);
-        }
-        // The number of frames does not show it: a transaction may replace one whose process died.
-        if log.version() == before {
+        });
+        let Some(sealed) = written? else {
+            if offset == 0 {
+                // The log has started over.
+                let (frames, (fill, is_short)) = (log.frames(), log.fill());
+                drop(log);
+                attachment.room().seen(fill, is_short);
+                attachment.committed(frames, true);
+            }
             return Ok(());
-        }
-        let (frames, ticket, commit) = (log.frames(), log.take_ticket(), log.newest_commit());
-        let (fill, is_short) = log.fill();
+        };
         drop(log);
-        attachment.room().seen(fill, is_short);
-        attachment.committed(frames, ticket.is_none());
-        if let Some(ticket) = ticket
+        attachment.room().seen(sealed.fill, sealed.is_short);
+        attachment.committed(sealed.frames, sealed.ticket.is_none());
+        if let Some(ticket) = sealed.ticket
             && (super_journal::is_open() || self.has_main_elsewhere.load(Ordering::Relaxed))
         {
             attachment.wait(ticket)?;
         }
-        *locked(&self.sealed) = Some(Sealed { ticket, commit, fill });
+        *locked(&self.sealed) = Some(sealed);
         Ok(())
     }
 

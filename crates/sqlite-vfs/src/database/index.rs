@@ -18,9 +18,8 @@ use duralite_wal::placement::Outside;
 use super::Db;
 use super::first_region::FirstRegion;
 use super::index_locks::IndexLocks;
-use super::{super_journal, waiting};
+use super::{restart, super_journal, waiting};
 use crate::attachment::Attachment;
-use crate::background::restart;
 use crate::errors::{During, Failure};
 
 impl Db {

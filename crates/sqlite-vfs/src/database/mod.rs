@@ -11,6 +11,8 @@ mod journal_store;
 pub mod lock;
 mod mappable;
 mod patience;
+pub mod restart;
+pub mod save;
 pub mod strict;
 pub mod super_journal;
 pub mod waiting;

@@ -16,6 +16,8 @@ use std::time::Duration;
 use duralite_locks::Holder;
 use duralite_medium::process::ProcessId;
 
+use crate::sqlite::connection::BusyWait;
+
 /// A connection, and the process that it belongs to. A child of that process does not have the lock's memory.
 type Refused = Option<(ProcessId, Weak<Holder>)>;
 
@@ -76,4 +78,10 @@ pub fn sleep(limit: Duration) -> bool {
         Some(holder) if !holder.is_reading() => holder.wait_for_write(limit).is_ok(),
         _ => false,
     }
+}
+
+/// How a connection of the VFS's own waits: as any writer does, in the queue for WRITE, if that lock is in the
+/// way. If readers are in the way, the waiting connection has WRITE itself.
+pub fn in_queue(polling: Duration, queued: Duration) -> BusyWait {
+    BusyWait { polling, queued, queue: sleep }
 }

@@ -14,9 +14,9 @@ use std::time::Duration;
 use duralite_format::guard::DatabaseHeader;
 use duralite_locks::file::{Level, LockedFile};
 
-use super::raising::{Raised, raise};
+use super::helper;
+use super::states::{Raised, raise};
 use super::waits::in_use;
-use super::{absorb, helper};
 use crate::attachment::Entering;
 use crate::database::{Db, Prepared};
 use crate::errors::Failure;
@@ -106,7 +106,7 @@ fn absorb_unlocked(db: &Db) -> Result<Option<Prepared>, Failure> {
     }
     if has_base_wal(db)? && db.base.level() == Some(Level::Exclusive) {
         let _ = db.base.unlock(Level::Shared);
-        absorb::checkpoint_base_wal(db)?;
+        helper::checkpoint_base_wal(db)?;
         let _ = db.base.lock(Level::Exclusive);
         return Err(in_use(db));
     }

@@ -1,4 +1,5 @@
-//! A connection of this VFS's own that may write, for a read-only one that may not.
+//! Connections that this VFS opens for itself, to do what the application's connection cannot: write, or use
+//! the base VFS.
 //!
 //! A closed database has no log. A connection that opens it read-only cannot make one, and would have to read
 //! the database without it. As long as that lasts, no other connection could make a log either. So a
@@ -10,24 +11,32 @@
 //!
 //! Where pages end in reserved bytes no such connection is opened: what it writes home would go past the VFS
 //! that fills those bytes.
+//!
+//! An ordinary `-wal` that a program without Duralite has left is checkpointed by stock SQLite itself, in a
+//! connection through the base VFS.
 
 use std::cell::Cell;
 use std::ffi::CString;
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use duralite_medium::FileSegment;
 use duralite_sqlite_ffi as ffi;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 
 use crate::database::Db;
 use crate::errors::Failure;
-use crate::said::Said;
+use crate::shield::Said;
 use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
 /// A lock that keeps a helper waiting keeps the reader waiting too.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
+/// How long stock SQLite waits for those that use an ordinary `-wal`.
+const STOCK_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often a connection tries again that closed at the same time as others.
 const TRIES: u32 = 3;
 
@@ -63,7 +72,7 @@ pub fn writer(db: &Db, purpose: &'static str) -> Option<OwnConnection<'static>> 
 }
 
 fn may_write(db: &Db) -> bool {
-    rustix::fs::access(&db.path, rustix::fs::Access::WRITE_OK).is_ok()
+    access(&db.path, Access::WRITE_OK).is_ok()
 }
 
 /// Takes away a log that has lost its last user without being put home, once the files of a connection are
@@ -116,6 +125,38 @@ impl Lifter {
 /// Whether any process uses the log with this shared memory, or the log has been put home.
 fn is_used_or_gone(segment: &Path) -> bool {
     File::open(segment).map_or(true, |segment| FileSegment::has_processes(&segment).unwrap_or(true))
+}
+
+/// Whether this user may write the `-wal` and its wal-index, as far as they exist.
+pub fn may_write_base_wal(db: &Db) -> bool {
+    let may = |end| {
+        !matches!(access(db.beside(end), Access::WRITE_OK), Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
+    };
+    may("-wal") && may("-shm")
+}
+
+/// Checkpoints and empties the base VFS's `-wal`. Fails with BUSY when another connection uses it.
+pub fn checkpoint_base_wal(db: &Db) -> Result<(), Failure> {
+    let name = CString::new([b"./".as_slice(), db.path.as_os_str().as_bytes()].concat())
+        .map_err(|_| Failure::cannot_open("the path of the database holds a zero byte"))?;
+    // SQLite gives absolute paths, which are no URIs. A relative path gets `./` before it.
+    let name = if db.path.is_absolute() { &name.as_c_str()[2..] } else { name.as_c_str() };
+    let purpose = "cannot checkpoint the ordinary -wal file";
+    let parent = db.sqlite.parent.name();
+    let stock = OwnConnection::open(&db.sqlite.api, name, parent, BusyWait::polling(STOCK_TIMEOUT), purpose)?;
+    stock.run(c"PRAGMA synchronous=FULL")?;
+    let busy = stock.run(c"PRAGMA wal_checkpoint(TRUNCATE)")?;
+    drop(stock);
+    if busy == Some(0) && db.base_wal_bytes()?.unwrap_or(0) == 0 {
+        return Ok(());
+    }
+    Err(Failure::new(
+        ffi::BUSY,
+        format!(
+            "{} has an ordinary -wal file that another program is using without Duralite; close that program",
+            db.path.display()
+        ),
+    ))
 }
 
 #[cfg(test)]

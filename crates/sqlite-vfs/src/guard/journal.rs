@@ -5,19 +5,25 @@
 //! synced, before a page of the database changes, under SQLite's EXCLUSIVE. It comes off when no connection
 //! has the log attached, no journal is hot, and the home holds nothing back. A connection that has the log
 //! attached keeps the guard on until it is closed, so it need not look at the guard.
+//!
+//! | where the open journal is | guard | the steps that leave this place |
+//! | --- | --- | --- |
+//! | a file of the base's: the database is just being made | none | [`begin`], for the next transaction |
+//! | in memory: nothing of the database has changed | none, or on already | [`raise_for_journal`], under EXCLUSIVE |
+//! | in the log | on | [`delete`], which commits |
+//!
+//! The guard comes off as the last connection is closed: [`close`].
 
 use std::sync::Arc;
 
-use duralite_format::guard::{self, DatabaseHeader, JournalKind};
+use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind};
 use duralite_locks::file::Level;
 use duralite_medium::SegmentUse;
 use duralite_sqlite_ffi as ffi;
 use duralite_wal::engine::rollback::{RollbackJournal, counts};
 
-use super::header::is_guarded_by;
-use super::lifting::lift;
 use super::places::attach;
-use super::raising::{Raised, raise};
+use super::states::{Raised, is_guarded_by, lift, raise};
 use super::waits::{out_of_date, take_alone};
 use crate::attachment::{Attachment, Entering};
 use crate::database::{Db, JournalStore, Serving};
@@ -120,7 +126,7 @@ pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<Opened, Failure> {
         DatabaseHeader::Plain { page_bytes, .. } => page_bytes,
         _ => return Ok(Opened::Base),
     };
-    if !guard::page_size_is_valid(page_bytes) || guard::kind_of_page(0, &header).is_none() {
+    if !can_carry_guard(&header, page_bytes) {
         return Ok(Opened::Base);
     }
     db.set_journal(Some(JournalStore::Memory(Vec::new())));
@@ -133,6 +139,11 @@ pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<Opened, Failure> {
     Ok(Opened::Here)
 }
 
+/// Whether a guard has a place in this header: SQLite wrote it, for a journal mode that a guard can hide.
+fn can_carry_guard(header: &[u8; HEADER_BYTES], page_bytes: u32) -> bool {
+    guard::page_size_is_valid(page_bytes) && guard::kind_of_page(0, header).is_some()
+}
+
 /// SQLite begins a transaction by writing a journal's header. In exclusive locking mode it has kept the
 /// journal open, and the lock. The journal of the transaction that has made the database is the base's, and
 /// the next one is in the log.
@@ -140,7 +151,7 @@ pub fn begin(db: &Db) -> Result<(), Failure> {
     if db.has_base_journal() {
         let (header, len) = db.raw_header()?;
         let DatabaseHeader::Plain { page_bytes, .. } = guard::inspect(&header[..len]) else { return Ok(()) };
-        if !guard::page_size_is_valid(page_bytes) || guard::kind_of_page(0, &header).is_none() {
+        if !can_carry_guard(&header, page_bytes) {
             return Ok(());
         }
         // The file is closed and deleted before the guard goes on.

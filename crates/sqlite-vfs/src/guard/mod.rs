@@ -1,20 +1,26 @@
 //! The guard: putting it on when a database's log is opened, taking it off when the log goes.
+//!
+//! [`states`] has the states of a guard and the steps between them. The other modules say when a step is taken:
+//!
+//! | SQLite | module | the steps |
+//! | --- | --- | --- |
+//! | opens a database file | [`places`] | none; a log that came along with a copy is written home |
+//! | takes SHARED, opens the WAL | [`opening`] | a guard goes on, or one that counts for nothing comes off |
+//! | writes the first frame | `callbacks::wal_file` | the guard is made final, or is put again |
+//! | deletes the WAL | [`closing`] | the guard comes off |
+//! | writes with a rollback journal, closes the database | [`journal`] | the guard goes on under EXCLUSIVE, and comes off with the last connection |
 
-mod absorb;
 pub mod child;
+mod closing;
 #[cfg(feature = "controls")]
 mod controls;
-mod gate;
-mod header;
 pub mod helper;
 pub mod journal;
-mod lifting;
 mod opening;
 pub mod places;
-mod raising;
+mod states;
 mod waits;
 
-pub use header::is_provisional;
-pub use lifting::{delete_wal, lift_for_journal, lift_kept, unlock};
+pub use closing::{delete_wal, lift_for_journal, lift_kept, unlock};
 pub use opening::{has_wal, lock, open_wal};
-pub use raising::{harden, put_again};
+pub use states::Guard;

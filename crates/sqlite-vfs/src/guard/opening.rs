@@ -6,7 +6,7 @@
 //! done in [`begin`], when SQLite asks for SHARED and believes nothing yet. When SQLite opens the WAL, under
 //! the same SHARED, [`open_wal`] finds what [`begin`] has prepared.
 //!
-//! [`look`] decides, and changes nothing:
+//! [`decide`] says what the database needs, and changes nothing; [`Opening`] and [`open_wal`] do it:
 //!
 //! | the file's header | what it needs |
 //! | --- | --- |
@@ -37,15 +37,12 @@ use duralite_medium::SegmentUse;
 use duralite_sqlite_ffi as ffi;
 use duralite_wal::LogPlacement;
 
-use super::gate::{Gate, Turn};
-use super::header::{Alone, check_journal, is_guarded_by, is_provisional};
-use super::lifting::{forget, lift};
 use super::places::{self, attach};
-use super::raising::{Raised, raise};
-use super::waits::{contended, in_use, out_of_date, take_alone};
-use super::{absorb, helper, journal};
+use super::states::{Guard, Raised, check_journal, forget, is_guarded_by, lift, raise};
+use super::waits::{Alone, Gate, Turn, contended, in_use, out_of_date, take_alone};
+use super::{helper, journal};
 use crate::attachment::{Attachment, Entering, Use};
-use crate::background::worker;
+use crate::background;
 use crate::database::{Db, Prepared, Serving, lock};
 use crate::errors::Failure;
 use crate::sqlite::base::BaseFile;
@@ -97,49 +94,67 @@ enum Need<'h, 'd> {
     Look,
 }
 
-/// Finds out what the database needs (see the table above). Changes nothing, but attaches a log that it
-/// finds.
-fn look<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, 'd>, Failure> {
+/// Decides what the database needs: the table above. Changes nothing, but attaches a log that it finds.
+fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, 'd>, Failure> {
     let base = || Need::Served(held.conclude(Prepared::Base));
-    Ok(match db.header()? {
-        DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => Need::Journal,
-        DatabaseHeader::Guarded { log_id, page_bytes, provisional, .. } => match attach(db, log_id) {
-            Ok(attachment)
-                if attachment.log().page_bytes() != page_bytes || is_outdated(db, &attachment)? =>
-            {
-                Need::PutAway(attachment)
-            }
-            Ok(attachment) => Need::Served(held.conclude(Prepared::Log(attachment.enter(Entering::Wal)?))),
-            // The log's last user has just closed it, or another log has taken its place, past SQLite's
-            // locks.
-            Err(_) if !is_guarded_by(db, log_id)? => Need::Look,
-            Err(failure) if !provisional || failure.code & 0xff == ffi::BUSY => return Err(failure),
-            Err(failure) if db.read_only => Need::Writer(Some(failure)),
-            Err(failure) => Need::Forget(log_id, failure),
-        },
-        DatabaseHeader::Damaged => return Err(places::damaged(db)),
+    // Is there a guard?
+    match db.header()? {
         DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {
-            match (db.placement(), check_journal(db)) {
+            // No. May a log serve the database, and is anything in its way?
+            Ok(match (db.placement(), check_journal(db)) {
                 (Err(_), _) => base(),
                 (Ok(_), Err(hot)) => Need::Playback(hot),
                 _ if db.read_only => Need::Writer(None),
-                _ if db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0) => {
-                    // SQLite writes that `-wal` home itself, through the VFS above this one that fills those
-                    // bytes.
-                    if db.reserves_bytes()? || !absorb::may_write(db) { base() } else { Need::Absorb }
+                _ if has_base_wal(db)? => {
+                    if can_absorb(db)? {
+                        Need::Absorb
+                    } else {
+                        base()
+                    }
                 }
                 (Ok(placement), _) => Need::NewLog(placement),
-            }
+            })
         }
-        _ => base(),
-    })
+        DatabaseHeader::Plain { .. } | DatabaseHeader::Empty | DatabaseHeader::NotSqlite => Ok(base()),
+        DatabaseHeader::Damaged => Err(places::damaged(db)),
+        DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => Ok(Need::Journal),
+        // Yes. Whose log is it, and does it fit? To attach the log is to recover it.
+        DatabaseHeader::Guarded { log_id, page_bytes, provisional, .. } => match attach(db, log_id) {
+            Ok(log) if !fits(db, &log, page_bytes)? => Ok(Need::PutAway(log)),
+            Ok(log) => Ok(Need::Served(held.conclude(Prepared::Log(log.enter(Entering::Wal)?)))),
+            // The log's last user has just closed it, or another log has taken its place, past SQLite's
+            // locks.
+            Err(_) if !is_guarded_by(db, log_id)? => Ok(Need::Look),
+            Err(failure) if !provisional || failure.code & 0xff == ffi::BUSY => Err(failure),
+            Err(failure) if db.read_only => Ok(Need::Writer(Some(failure))),
+            Err(failure) => Ok(Need::Forget(log_id, failure)),
+        },
+    }
+}
+
+/// Whether an ordinary `-wal` has anything in it.
+fn has_base_wal(db: &Db) -> Result<bool, Failure> {
+    Ok(db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
+}
+
+/// Whether stock SQLite can put the ordinary `-wal` home for this connection. Where pages end in reserved bytes
+/// SQLite writes the `-wal` home itself, through the VFS above this one that fills those bytes.
+fn can_absorb(db: &Db) -> Result<bool, Failure> {
+    Ok(!db.reserves_bytes()? && helper::may_write_base_wal(db))
+}
+
+/// Whether the log is the one that the database needs: for pages of its size, and not [`is_outdated`].
+fn fits(db: &Db, log: &Attachment, page_bytes: u32) -> Result<bool, Failure> {
+    let has_size = log.log().page_bytes() == page_bytes;
+    Ok(has_size && !is_outdated(db, log)?)
 }
 
 /// Takes SHARED for SQLite, which has no lock and relies on nothing yet, and first does what the database's
 /// log needs. `SQLITE_BUSY` where other connections are in the way for longer than
 /// [`crate::database::Db::patience`] lasts.
 pub fn begin(db: &Db) -> Result<c_int, Failure> {
-    let mut opening = Opening { db, turn: None, writer: None, reads_base: false, is_in_use: false };
+    let mut opening =
+        Opening { db, turn: None, writer: Writer::NotAsked, reads_base: false, is_in_use: false };
     for tries in 0.. {
         match db.lock.own() {
             Ok(own) => {
@@ -177,13 +192,21 @@ enum Step {
     Again,
 }
 
+/// The connection that may write, for one that may not, or in which SQLite must not play a journal back.
+enum Writer {
+    NotAsked,
+    /// It is open until this is dropped; `None` where it could not be opened.
+    Asked {
+        _open: Option<OwnConnection<'static>>,
+    },
+}
+
 /// A database whose log is being opened, while SQLite believes that it has no lock.
 struct Opening<'d> {
     db: &'d Db,
     /// The turn among the threads of this process.
     turn: Option<Turn>,
-    /// The connection that may write, once one was asked for.
-    writer: Option<Option<OwnConnection<'static>>>,
+    writer: Writer,
     /// Whether this user lacks a right that writing an ordinary `-wal` home takes, and so reads the database
     /// as without this library.
     reads_base: bool,
@@ -208,12 +231,12 @@ impl Opening<'_> {
         if super::controls::leaves_log_for_later(db)? {
             return Ok(pass(own));
         }
-        match look(db, own.held())? {
+        match decide(db, own.held())? {
             Need::Served(prepared) => {
                 db.prepare(prepared.keep());
                 return Ok(pass(own));
             }
-            Need::Playback(_) if self.writer.is_none() => return Ok(self.play_back(own)),
+            Need::Playback(_) if matches!(self.writer, Writer::NotAsked) => return Ok(self.play_back(own)),
             Need::Journal | Need::Playback(_) => return Ok(pass(own)),
             Need::Writer(refused) => return self.with_writer(own, refused),
             Need::Look => drop(own),
@@ -291,7 +314,7 @@ impl Opening<'_> {
         if !is_unused {
             return Ok(());
         }
-        match absorb::checkpoint_base_wal(self.db) {
+        match helper::checkpoint_base_wal(self.db) {
             // Another process has checkpointed it and had a log by then, and stock SQLite has met the guard
             // of that log.
             Err(failure) if failure.code & 0xff == ffi::NOTADB => Ok(()),
@@ -309,15 +332,15 @@ impl Opening<'_> {
     fn with_writer(&mut self, own: Own<'_, BaseFile>, refused: Option<Failure>) -> Result<Step, Failure> {
         let db = self.db;
         match (&self.writer, refused) {
-            (None, _) => {
+            (Writer::NotAsked, _) => {
                 drop(own);
                 let writer = db.placement().is_ok().then(|| helper::writer(db, "cannot open the log"));
-                self.writer = Some(writer.flatten());
+                self.writer = Writer::Asked { _open: writer.flatten() };
                 Ok(Step::Again)
             }
             // Other connections may use that log, and a WAL of the base's would be beside it.
-            (Some(_), Some(refused)) => Err(refused),
-            (Some(_), None) => {
+            (Writer::Asked { .. }, Some(refused)) => Err(refused),
+            (Writer::Asked { .. }, None) => {
                 db.prepare(own.held().conclude(Prepared::Base).keep());
                 Ok(pass(own))
             }
@@ -329,7 +352,8 @@ impl Opening<'_> {
     /// that connection cannot do it, SQLite here does what stock SQLite does.
     fn play_back(&mut self, own: Own<'_, BaseFile>) -> Step {
         drop(own);
-        self.writer = Some(helper::writer(self.db, "cannot roll back what a crash has left"));
+        self.writer =
+            Writer::Asked { _open: helper::writer(self.db, "cannot roll back what a crash has left") };
         Step::Again
     }
 
@@ -429,7 +453,7 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
         None => {}
     }
     for _ in 0..LOOKS {
-        match look(db, &held)? {
+        match decide(db, &held)? {
             Need::Served(prepared) => {
                 return match prepared.keep() {
                     Prepared::Log(used) => serve(db, used),
@@ -459,7 +483,7 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
 }
 
 fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
-    worker::start_if_wanted(db, used.attachment())?;
+    background::start_if_wanted(db, used.attachment())?;
     if db.lock.believed() >= Level::Exclusive {
         // Its own use of the log for journals would be in its way.
         db.leave_journal();
@@ -476,6 +500,6 @@ fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
 /// retired before.
 fn is_outdated(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     let may_be = !db.read_only && attachment.outside().is_none();
-    let has_none = may_be && (!attachment.log().was_begun() || is_provisional(db, attachment)?);
-    Ok(has_none && db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
+    let has_none = may_be && (!attachment.log().was_begun() || Guard::of(db, attachment)?.is_provisional());
+    Ok(has_none && has_base_wal(db)?)
 }

@@ -1,24 +1,59 @@
 //! Settings. URI parameters come first, then what the program sets for all its databases, then environment
 //! variables, then defaults.
 
-mod fields;
 mod names;
-mod process;
 mod table;
-mod values;
 
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use duralite_wal::engine::media::MediaSet;
 use duralite_wal::{Descriptor, LogPlacement, engines};
 
 pub use duralite_wal::engine::settings::is_off;
-pub use fields::Settings;
 pub use names::{refuse_unknown, unknown, variable_of};
-pub use process::{is_strict, set_defaults, variable};
-pub use table::{find, rows};
-pub use values::Journal;
+use table::STRICT;
+pub use table::{Journal, Settings, find, rows};
+
+/// Pairs of an environment variable and its value. They are set once, so a reader never waits: the process
+/// may be forked at any moment.
+static GIVEN: OnceLock<Vec<(String, String)>> = OnceLock::new();
+
+/// Sets settings that come before the environment of this process, and after a URI. Of two settings with one
+/// name the last counts. The first call decides for good.
+///
+/// # Errors
+/// A text that says which setting is wrong, or that other settings are in force.
+pub fn set_defaults(settings: &[(&str, &str)]) -> Result<(), String> {
+    let mut checked = Settings::default();
+    let mut given = Vec::new();
+    for (name, value) in settings.iter().rev() {
+        checked.set(name, value)?;
+        let variable = variable_of(name);
+        if given.iter().all(|(known, _)| *known != variable) {
+            given.push((variable, (*value).to_owned()));
+        }
+    }
+    given.sort();
+    if *GIVEN.get_or_init(|| given.clone()) == given {
+        Ok(())
+    } else {
+        Err("this process was given other settings before, and they cannot be changed".to_owned())
+    }
+}
+
+/// The value for all databases of this process, by the name of an environment variable.
+pub fn variable(name: &str) -> Option<String> {
+    let given = GIVEN.get().into_iter().flatten().find(|(given, _)| given == name);
+    given.map(|(_, value)| value.clone()).or_else(|| std::env::var(name).ok())
+}
+
+/// Whether `strict` is asked for wherever a URI does not say otherwise.
+pub fn is_strict() -> bool {
+    let value = variable(&variable_of(STRICT)).unwrap_or_default();
+    !value.is_empty() && !is_off(&value)
+}
 
 /// Checks that this is a setting and that it takes this value. `Ok` is the name of its environment variable.
 ///

@@ -1,11 +1,55 @@
-//! The table of settings: those of connections, of every engine, and of the media that engines need.
+//! The settings of one open database, and the table of all settings: those of connections, of every engine, and
+//! of the media that engines need. A new setting of a connection is a field of [`Settings`] and a row.
 
-use duralite_wal::engine::settings::common::SWITCH;
-use duralite_wal::engine::settings::{EngineSetting, Setting, Values, on_off};
-use duralite_wal::engines;
+use duralite_wal::engine::settings::SWITCH;
+use duralite_wal::engine::settings::{EngineSetting, Given, Setting, Values, on_off};
+use duralite_wal::{Descriptor, EngineOptions, engines};
 
-use super::fields::{STRICT, Settings};
-use super::values::{background_checkpoint, journal, journal_name, journals};
+/// The setting that also counts where no database is opened through this VFS.
+pub const STRICT: &str = "strict";
+
+/// The settings of one open database.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub journal: Journal,
+    /// The settings of engines and media.
+    pub options: EngineOptions,
+    /// Whether a reader waits until what it reads is durable.
+    pub read_durable: bool,
+    /// The number of frames at which a thread checkpoints the log, so that no committer has to; 0 for never.
+    pub background_checkpoint: u32,
+    /// Whether an open that would end as plain SQLite is refused.
+    pub strict: bool,
+    /// What the log's file keeps when the log starts over: SQLite's own `PRAGMA journal_size_limit`.
+    pub size_limit: Option<u64>,
+    /// The names of the settings that were given, as opposed to defaults.
+    pub(super) explicit: Vec<&'static str>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            journal: Journal::Auto,
+            options: EngineOptions::default(),
+            read_durable: false,
+            background_checkpoint: 0,
+            strict: false,
+            size_limit: None,
+            explicit: Vec::new(),
+        }
+    }
+}
+
+/// What serves the write-ahead log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Journal {
+    /// The first engine that has the media it needs, else the base VFS.
+    Auto,
+    /// Always this engine.
+    Engine(&'static Descriptor),
+    /// The base VFS.
+    Off,
+}
 
 /// One setting. Its environment variable is the name in capitals after `DURALITE_`.
 #[derive(Clone, Copy)]
@@ -118,3 +162,39 @@ static STRICT_ROW: ConnectionSetting = ConnectionSetting::new(
     |all, given| given.switch().map(|value| all.strict = value),
     |all| on_off(all.strict),
 );
+
+const AUTO: &str = "auto";
+const OFF: &str = "off";
+
+/// The values that `journal` takes, in words.
+fn journals() -> String {
+    let engines: Vec<&str> = engines::all().map(|engine| engine.name).collect();
+    format!("{AUTO}, {} or {OFF}", engines.join(", "))
+}
+
+fn journal(given: &Given<'_>) -> Result<Journal, String> {
+    match given.value {
+        AUTO => Ok(Journal::Auto),
+        OFF => Ok(Journal::Off),
+        name => engines::by_name(name).map(Journal::Engine).ok_or_else(|| given.invalid()),
+    }
+}
+
+fn journal_name(journal: Journal) -> &'static str {
+    match journal {
+        Journal::Auto => AUTO,
+        Journal::Engine(engine) => engine.name,
+        Journal::Off => OFF,
+    }
+}
+
+/// The number of frames at which the background checkpoint begins: well before SQLite's own, at 1000.
+const BACKGROUND_FRAMES: u32 = 400;
+
+fn background_checkpoint(given: &Given<'_>) -> Result<u32, String> {
+    match given.switch() {
+        Ok(true) => Ok(BACKGROUND_FRAMES),
+        Ok(false) => Ok(0),
+        Err(_) => given.parsed(),
+    }
+}

@@ -10,13 +10,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use duralite_sqlite_ffi::{self as ffi, Connection, Context, SqlFunction, Value};
 
-use super::status_table::status_of;
-use super::view::Cell;
-use super::{answer, table};
+use super::values;
+use super::views::{Cell, json_object, status_of};
 use crate::callbacks::ask;
+use crate::refusals;
 use crate::shield::shield;
 use crate::sqlite::Sqlite;
-use crate::{json, refusals};
 
 /// The number of copies of SQLite in one process that get the functions. Any more still have the C symbols.
 const COPIES: usize = 8;
@@ -72,7 +71,7 @@ unsafe extern "C" fn last_error<const COPY: usize>(context: *mut Context, _: c_i
     shield((), || {
         let (Some(sqlite), Some(text)) = (owner(COPY), refusals::last_error()) else { return };
         // SAFETY: the context of this call, in the SQLite that it belongs to.
-        unsafe { answer::value(&sqlite.api, context, &Cell::Text(text)) };
+        unsafe { values::answer(&sqlite.api, context, &Cell::Text(text)) };
     });
 }
 
@@ -88,12 +87,12 @@ unsafe extern "C" fn status<const COPY: usize>(
         // thread.
         unsafe {
             let given = if count > 0 { *arguments } else { ptr::null_mut() };
-            let schema = table::schema(&sqlite.api, given);
+            let schema = values::schema(&sqlite.api, given);
             let connection = (sqlite.api.context_db_handle)(context);
             let status = ask::about(sqlite, connection, &schema, |subject| status_of(&subject));
             match status {
-                Ok(status) => answer::value(&sqlite.api, context, &Cell::Text(json::object(&status))),
-                Err(failure) => answer::error(&sqlite.api, context, &failure.message),
+                Ok(status) => values::answer(&sqlite.api, context, &Cell::Text(json_object(&status))),
+                Err(failure) => values::error(&sqlite.api, context, &failure.message),
             }
         }
     });

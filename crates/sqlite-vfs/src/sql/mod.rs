@@ -2,12 +2,10 @@
 //! and `duralite_log`. None of them writes anything.
 #![allow(unsafe_code)] // registers with a connection of SQLite's
 
-mod answer;
 mod functions;
-mod log_table;
-mod status_table;
 mod table;
-mod view;
+mod values;
+mod views;
 
 use duralite_sqlite_ffi::Connection;
 

@@ -5,20 +5,18 @@
 //! database is stored. It tells where files of this machine are, and a database may come from elsewhere.
 #![allow(unsafe_code)] // the functions that SQLite calls
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr;
 
 use duralite_sqlite_ffi::{
     self as ffi, Connect, Connection, Context, IndexInfo, Module, VTab, VTabCursor, Value,
 };
 
-use super::answer;
-use super::log_table::LOG;
-use super::status_table::STATUS;
-use super::view::{Cell, Rows, View};
+use super::values;
+use super::views::{Cell, LOG, Rows, STATUS, View};
 use crate::callbacks::ask;
 use crate::shield::shield;
-use crate::sqlite::{Api, Sqlite};
+use crate::sqlite::Sqlite;
 
 static VIEWS: [View; 2] = [STATUS, LOG];
 static MODULES: [Module; 2] = [module(connect::<0>), module(connect::<1>)];
@@ -82,24 +80,6 @@ pub unsafe fn add(sqlite: &'static Sqlite, db: *mut Connection) {
         // SAFETY: as promised by the caller; name, module and what it is given are never freed.
         unsafe { (api.create_module_v2)(db, view.name.as_ptr(), module, aux, None) };
     }
-}
-
-/// The schema that a value names; the first one for null.
-///
-/// # Safety
-/// `value` is null, or an argument of a call that has not returned, of the SQLite that `api` is from.
-pub unsafe fn schema(api: &Api, value: *mut Value) -> CString {
-    let text = if value.is_null() {
-        ptr::null()
-    } else {
-        // SAFETY: as promised by the caller.
-        unsafe { (api.value_text)(value) }
-    };
-    if text.is_null() {
-        return c"main".to_owned();
-    }
-    // SAFETY: a text of SQLite's, which ends with a zero.
-    unsafe { CStr::from_ptr(text.cast()) }.to_owned()
 }
 
 /// The table that a call of SQLite is about.
@@ -214,7 +194,7 @@ unsafe extern "C" fn filter(
         // SAFETY: SQLite's own argument, which the plan asks for.
         cursor.schema = unsafe {
             let given = if plan == BY_SCHEMA && count > 0 { *arguments } else { ptr::null_mut() };
-            schema(&table.sqlite.api, given)
+            values::schema(&table.sqlite.api, given)
         };
         (cursor.rows, cursor.at) = (None, 0);
         let look = |subject: ask::Subject<'_>| (table.view.rows)(&subject);
@@ -264,7 +244,7 @@ unsafe extern "C" fn column(cursor: *mut VTabCursor, context: *mut Context, colu
             _ => Cell::Null,
         };
         // SAFETY: the context of this call.
-        unsafe { answer::value(&table.sqlite.api, context, &cell) };
+        unsafe { values::answer(&table.sqlite.api, context, &cell) };
         ffi::OK
     })
 }

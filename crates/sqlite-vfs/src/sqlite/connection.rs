@@ -12,7 +12,7 @@ use duralite_sqlite_ffi::{self as ffi, Connection, Statement};
 
 use super::Api;
 use crate::errors::Failure;
-use crate::said::Said;
+use crate::shield::Said;
 use crate::shield::shield;
 
 thread_local! {

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use crate::engine::descriptor::{Descriptor, LogPlacement};
 use crate::engine::media::MediaSet;
-use crate::engine::settings::{EngineSetting, media};
+use crate::engine::settings::{EngineSetting, settings_of};
 
 /// The product's engines, in the order in which `journal=auto` tries them.
 pub static ENGINES: &[&Descriptor] =
@@ -80,7 +80,7 @@ pub fn choose(media: &MediaSet) -> Result<LogPlacement, String> {
 pub fn settings() -> Vec<&'static EngineSetting> {
     let mut found: Vec<&'static EngineSetting> = Vec::new();
     for engine in all() {
-        let of_media = engine.needs.iter().flat_map(|medium| media::settings_of(*medium));
+        let of_media = engine.needs.iter().flat_map(|medium| settings_of(*medium));
         for setting in of_media.chain(engine.settings) {
             if !found.iter().any(|other| other.name == setting.name) {
                 found.push(setting);

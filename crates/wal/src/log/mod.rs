@@ -1,8 +1,6 @@
 //! One attached log, as a VFS uses it.
 
-mod checkpoint;
 pub mod follow;
-pub mod listing;
 pub mod offline;
 mod recover;
 pub mod stream;
@@ -20,10 +18,11 @@ use crate::engine::checksums::find_checksum_mismatch;
 use crate::engine::descriptor::{Descriptor, LogPlacement};
 use crate::engine::home::{DatabaseFile, Home};
 use crate::engine::rollback::RollbackJournal;
-use crate::engine::settings::OnClose;
-use crate::engine::settings::common::ON_CLOSE;
-use crate::engine::{Clock, DurabilityWaiter, Engine, Fill, Ticket};
-use crate::log::stream::WalStream;
+use crate::engine::settings::{ON_CLOSE, OnClose};
+use crate::engine::{Clock, DurabilityWaiter, Engine, Fill};
+use crate::log::stream::{WalStream, newest_commit};
+
+pub use crate::log::stream::Sealed;
 use crate::metrics::Recorder;
 use crate::placement::{self, OpenLog, Outside, Pause};
 use crate::shared::log_file::making;
@@ -34,7 +33,7 @@ use crate::{DatabaseIdentity, EngineOptions, ErrorKind, LogError};
 /// [`crate::engine`].
 pub struct Log {
     kind: &'static Descriptor,
-    stream: WalStream<Box<dyn Engine>>,
+    stream: WalStream<dyn Engine>,
     segment: Arc<FileSegment>,
     pins: Pins,
     recorder: Option<Arc<Recorder>>,
@@ -124,7 +123,7 @@ impl Log {
         let pins = Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, PINS_OFFSET);
         let log = Self {
             kind,
-            stream: WalStream::new(engine),
+            stream: WalStream::over(engine),
             segment,
             pins,
             recorder,
@@ -256,12 +255,6 @@ impl Log {
         self.stream.engine().durability_waiter()
     }
 
-    /// The ticket of the transaction that the last write sealed. `None`: nothing to wait for. The transaction is durable already, or Group
-    /// Synch or [`crate::SyncMode::Async`] acknowledges it before it is durable.
-    pub fn take_ticket(&mut self) -> Option<Ticket> {
-        self.stream.take_ticket()
-    }
-
     /// A number that changes whenever the newest transaction does.
     #[must_use]
     pub fn version(&self) -> u64 {
@@ -315,18 +308,22 @@ impl Log {
     pub fn look_again(&mut self, pause: Pause<'_>) -> Result<bool, LogError> {
         let Some(outside) = &self.outside else { return Ok(true) };
         if let Some(engine) = outside.look_again(pause)? {
-            self.stream = WalStream::new(engine);
+            self.stream = WalStream::over(engine);
             self.poisoned = None;
         }
         Ok(outside.is_live())
     }
 
-    /// Processes a write by SQLite. If the write completes a commit frame, the transaction is sealed on return; [`Log::take_ticket`] says
-    /// whether there is anything to wait for. Before a write at offset 0 the caller has synced the database file (invariant 6).
+    /// Processes a write by SQLite. If the write completes a commit frame, it seals the transaction, and returns it. Before a write at offset 0 the caller has synced the database file (invariant 6).
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached` and `Busy` fail this write only; anything else poisons the log.
-    pub fn write(&mut self, file: &dyn DatabaseFile, offset: u64, data: &[u8]) -> Result<(), LogError> {
+    pub fn write(
+        &mut self,
+        file: &dyn DatabaseFile,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Option<Sealed>, LogError> {
         if offset == 0 {
             self.check_pins()?;
         }
@@ -392,7 +389,7 @@ impl Log {
     /// The name of the newest commit, for [`Log::acknowledged`]: the low half of the generation, and the frame.
     #[must_use]
     pub fn newest_commit(&self) -> u64 {
-        (self.version() >> 32) << 32 | u64::from(self.frames())
+        newest_commit(self.stream.engine())
     }
 
     /// Size of the stream in bytes.
@@ -417,15 +414,6 @@ impl Log {
     /// Lets the log's file shrink to this many bytes whenever the log starts over.
     pub fn limit_size(&mut self, bytes: Option<u64>) {
         self.stream.limit_size(bytes);
-    }
-
-    /// Called where SQLite syncs its log. Usually there is nothing left to do: the write of a commit frame sealed its transaction. (In
-    /// `sync=async` the transaction becomes durable only with [`Log::before_home_write`], as in the paper.)
-    ///
-    /// # Errors
-    /// As [`Log::write`].
-    pub fn sync(&mut self, file: &dyn DatabaseFile) -> Result<(), LogError> {
-        self.guarded(|stream| stream.sync(file))
     }
 
     /// Called when SQLite releases the WRITE lock: frees the space of a transaction that was rolled back.
@@ -585,7 +573,7 @@ impl Log {
     /// Runs an operation unless the log is poisoned. Poisons the log after a failure that leaves its state in doubt, including a panic.
     pub(crate) fn guarded<T>(
         &mut self,
-        operation: impl FnOnce(&mut WalStream<Box<dyn Engine>>) -> Result<T, LogError>,
+        operation: impl FnOnce(&mut WalStream<dyn Engine>) -> Result<T, LogError>,
     ) -> Result<T, LogError> {
         self.check()?;
         self.unfinished = true;

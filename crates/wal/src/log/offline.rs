@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::engine::descriptor::LogPlacement;
 use crate::engine::home::{DatabaseAt, DatabaseFile, Header, Homed, OpenDatabase};
 use crate::engine::rollback::play_back;
-use crate::log::checkpoint::{inspect_file, is_provisional, write_home};
+use crate::log::recover::{inspect_file, is_provisional, write_home};
 use crate::placement::{self, OpenLog, Pause, pause};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, Log, LogError};
 

@@ -18,14 +18,35 @@ use duralite_format::sqlite_wal::{Checksum, FRAME_HEADER_BYTES, FrameHeader, WAL
 use crate::LogError;
 use crate::engine::checksums::{UNKNOWN, known};
 use crate::engine::home::DatabaseFile;
-use crate::engine::{Commit, Engine, Ticket};
+use crate::engine::{Commit, Engine, Fill, LogReader, Ticket};
 
 /// Offset and length of the checksum in a frame's header.
 const CHECKSUM: (usize, usize) = (16, 8);
 
+/// A sealed transaction: every process can see it. It is handed up once, and kept until it is acknowledged.
+#[derive(Debug)]
+pub struct Sealed {
+    /// Its name: the low half of the generation, and its commit frame.
+    pub commit: u64,
+    /// Number of committed frames with it.
+    pub frames: u32,
+    /// What to wait with until it is durable. `None`: nothing to wait for. The transaction is durable already, or Group
+    /// Synch or [`crate::SyncMode::Async`] acknowledges it before it is durable.
+    pub ticket: Option<Ticket>,
+    /// How full the log is with it.
+    pub fill: Fill,
+    /// Whether the log should start over soon.
+    pub is_short: bool,
+}
+
+/// The name of the newest commit in an engine, as of its last refresh.
+pub(crate) fn newest_commit<E: LogReader + ?Sized>(engine: &E) -> u64 {
+    (engine.version() >> 32) << 32 | u64::from(engine.committed())
+}
+
 /// A byte-addressed view of an engine.
-pub struct WalStream<E> {
-    engine: E,
+pub struct WalStream<E: ?Sized> {
+    engine: Box<E>,
     open: OpenTransaction,
     /// The header of a frame whose page SQLite has not written yet.
     pending: Option<(u32, FrameHeader)>,
@@ -34,8 +55,6 @@ pub struct WalStream<E> {
     /// The checksum that was computed last; the next frame's checksum continues from it.
     cursor: Option<Cursor>,
     page: Vec<u8>,
-    /// The ticket of the transaction sealed last, until [`WalStream::take_ticket`].
-    ticket: Option<Ticket>,
     acknowledged: u64,
     /// The size that the log's file may keep when the log starts over.
     size_limit: Option<u64>,
@@ -88,6 +107,13 @@ struct Pieces {
 impl<E: Engine> WalStream<E> {
     /// A stream over an engine that has recovered its log.
     pub fn new(engine: E) -> Self {
+        Self::over(Box::new(engine))
+    }
+}
+
+impl<E: Engine + ?Sized> WalStream<E> {
+    /// A stream over an engine that has recovered its log.
+    pub fn over(engine: Box<E>) -> Self {
         Self {
             engine,
             open: OpenTransaction::default(),
@@ -95,7 +121,6 @@ impl<E: Engine> WalStream<E> {
             pieces: Pieces::default(),
             cursor: None,
             page: Vec::new(),
-            ticket: None,
             acknowledged: 0,
             size_limit: None,
         }
@@ -114,12 +139,6 @@ impl<E: Engine> WalStream<E> {
     /// The engine, for changes.
     pub fn engine_mut(&mut self) -> &mut E {
         &mut self.engine
-    }
-
-    /// The ticket of the transaction sealed last, unless it was taken before. `None`: nothing to wait for. The transaction is durable
-    /// already, or Group Synch or [`crate::SyncMode::Async`] acknowledges it before it is durable.
-    pub fn take_ticket(&mut self) -> Option<Ticket> {
-        self.ticket.take()
     }
 
     /// Lets the log's file shrink to this many bytes whenever the log starts over, as `PRAGMA journal_size_limit` asks for.
@@ -167,13 +186,17 @@ impl<E: Engine> WalStream<E> {
         Ok(done)
     }
 
-    /// Processes a write by SQLite. A write that completes a commit frame seals the transaction; [`WalStream::take_ticket`] says whether
-    /// there is anything to wait for. A write at offset 0 starts the log over: the caller has synced the database file before
+    /// Processes a write by SQLite. A write that completes a commit frame seals the transaction, and returns it. A write at offset 0 starts the log over: the caller has synced the database file before
     /// (invariant 6).
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: the write did not happen; others as the engine's.
-    pub fn write(&mut self, file: &dyn DatabaseFile, offset: u64, data: &[u8]) -> Result<(), LogError> {
+    pub fn write(
+        &mut self,
+        file: &dyn DatabaseFile,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Option<Sealed>, LogError> {
         if offset < WAL_HEADER_BYTES as u64 {
             return self.write_wal_header(file, offset, data);
         }
@@ -217,19 +240,6 @@ impl<E: Engine> WalStream<E> {
         if self.engine.has_staged() { self.reset_transaction() } else { Ok(()) }
     }
 
-    /// Called where SQLite syncs its log: seals a complete transaction that is not sealed yet.
-    ///
-    /// # Errors
-    /// As [`crate::engine::LogWriter::seal`].
-    pub fn sync(&mut self, file: &dyn DatabaseFile) -> Result<(), LogError> {
-        if self.open.rewritten_from.is_some() && self.open.commit_frame.is_some() {
-            // The writer rewrites the headers before it syncs, so this sync is part of another connection's checkpoint. The rewritten
-            // header of the commit frame will seal the transaction.
-            return Ok(());
-        }
-        self.seal_if_complete(file)
-    }
-
     fn refresh(&mut self) -> Result<(), LogError> {
         self.engine.refresh()?;
         // The engine may have dropped staged frames in a call that did not come through this stream.
@@ -255,7 +265,7 @@ impl<E: Engine> WalStream<E> {
         file: &dyn DatabaseFile,
         offset: u64,
         data: &[u8],
-    ) -> Result<(), LogError> {
+    ) -> Result<Option<Sealed>, LogError> {
         let bytes: &[u8; WAL_HEADER_BYTES] = match (offset, data.try_into()) {
             (0, Ok(bytes)) => bytes,
             _ => return Err(LogError::Unexpected("a part of the WAL header")),
@@ -266,7 +276,8 @@ impl<E: Engine> WalStream<E> {
         if let Some(limit) = self.size_limit.filter(|limit| self.engine.has_surplus(*limit)) {
             self.engine.clear(file, limit)?;
         }
-        self.engine.begin_generation(file, Some(&header))
+        self.engine.begin_generation(file, Some(&header))?;
+        Ok(None)
     }
 
     fn write_frame_header(
@@ -274,7 +285,7 @@ impl<E: Engine> WalStream<E> {
         file: &dyn DatabaseFile,
         frame: u32,
         data: &[u8],
-    ) -> Result<(), LogError> {
+    ) -> Result<Option<Sealed>, LogError> {
         let bytes: &[u8; FRAME_HEADER_BYTES] =
             data.try_into().map_err(|_| LogError::Unexpected("a frame header's length"))?;
         let header = FrameHeader::parse(bytes);
@@ -290,13 +301,18 @@ impl<E: Engine> WalStream<E> {
                 self.open.rewritten_from = None;
                 return self.seal_if_complete(file);
             }
-            return Ok(());
+            return Ok(None);
         }
         self.pending = Some((frame, header));
-        Ok(())
+        Ok(None)
     }
 
-    fn write_page(&mut self, file: &dyn DatabaseFile, frame: u32, page: &[u8]) -> Result<(), LogError> {
+    fn write_page(
+        &mut self,
+        file: &dyn DatabaseFile,
+        frame: u32,
+        page: &[u8],
+    ) -> Result<Option<Sealed>, LogError> {
         match self.pending.take() {
             Some((pending, header)) if pending == frame => self.write_new_frame(file, frame, header, page),
             _ => self.overwrite_page(file, frame, page),
@@ -310,7 +326,7 @@ impl<E: Engine> WalStream<E> {
         frame: u32,
         header: FrameHeader,
         page: &[u8],
-    ) -> Result<(), LogError> {
+    ) -> Result<Option<Sealed>, LogError> {
         let staged = self.open.headers.len() as u32;
         let continues = staged > 0
             && self.open.commit_frame.is_none()
@@ -340,11 +356,16 @@ impl<E: Engine> WalStream<E> {
                 return self.seal_if_complete(file);
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Stages a page of a spilled frame of the open transaction, which SQLite writes in place.
-    fn overwrite_page(&mut self, file: &dyn DatabaseFile, frame: u32, page: &[u8]) -> Result<(), LogError> {
+    fn overwrite_page(
+        &mut self,
+        file: &dyn DatabaseFile,
+        frame: u32,
+        page: &[u8],
+    ) -> Result<Option<Sealed>, LogError> {
         let header = *self
             .open
             .header(frame)
@@ -352,29 +373,36 @@ impl<E: Engine> WalStream<E> {
         self.engine.stage(file, frame, header.page_number, page)?;
         let from = self.open.rewritten_from.map_or(frame, |from| from.min(frame));
         self.open.rewritten_from = Some(from);
-        Ok(())
+        Ok(None)
     }
 
-    fn seal_if_complete(&mut self, file: &dyn DatabaseFile) -> Result<(), LogError> {
-        let Some(last_frame) = self.open.commit_frame else { return Ok(()) };
-        let Some(header) = self.open.header(last_frame).copied() else { return Ok(()) };
+    fn seal_if_complete(&mut self, file: &dyn DatabaseFile) -> Result<Option<Sealed>, LogError> {
+        let Some(last_frame) = self.open.commit_frame else { return Ok(None) };
+        let Some(header) = self.open.header(last_frame).copied() else { return Ok(None) };
         let commit = Commit {
             first_frame: self.open.first_frame,
             last_frame,
             db_pages: header.db_pages,
             checksum: if self.open.is_summed(last_frame) { header.checksum } else { UNKNOWN },
         };
-        match self.engine.seal(file, &commit) {
-            Ok(ticket) => self.ticket = ticket,
+        let ticket = match self.engine.seal(file, &commit) {
+            Ok(ticket) => ticket,
             Err(error) => {
                 // SQLite rolls the transaction back: its next writes must not complete this one.
                 self.reset_transaction()?;
                 return Err(error);
             }
-        }
+        };
         self.open.headers.clear();
         self.open = OpenTransaction { headers: std::mem::take(&mut self.open.headers), ..Default::default() };
-        Ok(())
+        let engine = &*self.engine;
+        Ok(Some(Sealed {
+            commit: newest_commit(engine),
+            frames: engine.committed(),
+            ticket,
+            fill: engine.fill(),
+            is_short: engine.is_short(),
+        }))
     }
 
     fn reset_transaction(&mut self) -> Result<(), LogError> {
@@ -393,7 +421,7 @@ impl<E: Engine> WalStream<E> {
         header: &WalHeader,
         offset: u64,
         data: &[u8],
-    ) -> Result<(), LogError> {
+    ) -> Result<Option<Sealed>, LogError> {
         let (_, within) = locate(header, offset);
         if offset != self.pieces.start + self.pieces.bytes.len() as u64 || self.pieces.bytes.is_empty() {
             // SQLite may have written the frame's header in one piece, and only the page in several.
@@ -410,12 +438,15 @@ impl<E: Engine> WalStream<E> {
             let rest = self.pieces.bytes.split_off(FRAME_HEADER_BYTES);
             let head = std::mem::replace(&mut self.pieces.bytes, rest);
             self.pieces.start += FRAME_HEADER_BYTES as u64;
-            self.write_frame_header(file, frame, &head)?;
+            let sealed = self.write_frame_header(file, frame, &head)?;
+            if sealed.is_some() {
+                return Ok(sealed);
+            }
         }
         let (_, start) = locate(header, self.pieces.start);
         let page_bytes = header.page_bytes as usize;
         if start < FRAME_HEADER_BYTES || self.pieces.bytes.len() < page_bytes {
-            return Ok(());
+            return Ok(None);
         }
         if self.pieces.bytes.len() > page_bytes {
             return Err(LogError::Unexpected("a write across frames"));

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use duralite_medium::{LocalSegment, Segment};
 
-use super::layout::BLOCK_BYTES;
 use super::{Counter, METRICS_BYTES, ProcessMetrics, Recorder, fill, read_all};
 use crate::engine::{Fill, Led};
+use crate::metrics::BLOCK_BYTES;
 
 /// Where the blocks begin in the segments of these tests.
 const BASE: u64 = 64;

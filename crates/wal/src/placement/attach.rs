@@ -8,12 +8,12 @@ use std::path::Path;
 use duralite_format::LogId;
 use duralite_medium::{FileSegment, MediumError};
 
-use super::head::{Head, check_owner};
-use super::open::open_log;
-use super::shared::{Found, OpenLog, Place};
+use super::find::{Head, check_owner, open_log};
+use super::place::{Found, OpenLog, Place};
+use super::segment::{self, MAGIC, is_complete, left_of};
 use super::waiting::{self, Lock, Pause};
-use super::words::{MAGIC, is_complete, left_of};
-use super::{leftovers, names, outside, segment_files};
+
+use super::{leftovers, names, outside};
 use crate::engine::descriptor::LogPlacement;
 use crate::engine::home::DatabaseFile;
 use crate::shared::log_file::making::{self, is_in_place};
@@ -62,7 +62,7 @@ pub(crate) fn attach(
         sync_what_was_emulated(&path, &file)?;
     }
     // A process that checkpoints the log may have deleted both files meanwhile.
-    let segment = segment_files::open_segment_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
+    let segment = segment::open_segment_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
     let segment = place.join(segment, alone)?;
     let mut log = place.open(
         options,

@@ -7,10 +7,11 @@ use duralite_format::guard::HEADER_BYTES;
 use duralite_format::{FileIdentity, LogId};
 
 use super::leftovers;
-use super::shared::{Found, OpenLog, Place};
-use super::{names, segment_files};
+use super::place::{Found, OpenLog, Place};
 use crate::engine::descriptor::{LogHead, LogPlacement, NewLog, OpenFile};
 use crate::engine::home::DatabaseFile;
+use crate::placement::names;
+use crate::placement::segment;
 use crate::shared::identity;
 use crate::shared::log_file::making;
 use crate::{DatabaseIdentity, EngineOptions, LogError};
@@ -49,7 +50,7 @@ pub(crate) fn create(
     let is_provisional = !placement.engine.rollback_journals;
     let make = || {
         // The segment comes before the log: the log can use whatever space is left.
-        let shared = segment_files::create_segment(&segment_path, db)?;
+        let shared = segment::create_segment(&segment_path, db)?;
         let named = shared.try_clone().map_err(|error| LogError::io("open", &segment_path, &error))?;
         let segment = place.join(shared, true)?;
         let head = head_of(db, page_bytes, id, identity::of_log(&file));

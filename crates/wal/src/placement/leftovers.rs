@@ -14,10 +14,10 @@ use duralite_format::{FormatError, LogId};
 use duralite_medium::FileSegment;
 use duralite_medium::process::OwnFile;
 
-use super::head::Head;
 use super::names::{self, Kind};
-use super::open::open_log;
 use crate::engine::descriptor::{HEAD_BYTES, OpenFile};
+use crate::placement::find::Head;
+use crate::placement::find::open_log;
 use crate::shared::log_file;
 use crate::shared::log_file::making::{self, is_in_place};
 use crate::{DatabaseIdentity, LogError, engines};

@@ -2,21 +2,16 @@
 //! together (invariants 3 and 13).
 
 mod attach;
-mod boot;
 mod create;
 mod deleted;
 mod find;
-mod head;
 mod leftovers;
-mod looking;
 mod names;
-mod open;
 mod outside;
-mod segment_files;
-mod shared;
+mod place;
+mod segment;
 mod waiting;
 mod watch;
-mod words;
 
 use std::path::{Path, PathBuf};
 
@@ -28,6 +23,13 @@ use crate::engine::home::DatabaseFile;
 use crate::engine::salvage::{Later, Salvaged};
 use crate::engine::walk::{WalkSummary, WalkedTransaction};
 pub use crate::hooks::{FileStep, Hook, Hooked, hook, nvm as hooked_nvm};
+use crate::placement::find::Head;
+use crate::placement::find::open_log;
+pub use crate::placement::outside::{Looked, Reading, look, look_through};
+pub use crate::placement::segment::{
+    ACKNOWLEDGED, DELETED_LOG_COPIED, DELETION_SEEN, GUARD_CONFIRMED, GUARD_KIND, HOME_FAILURES, HOME_SYNCED,
+    HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET, LOG_DELETED, READABLE, RESTART_UNTIL,
+};
 use crate::shared::log_file::making;
 use crate::{DatabaseIdentity, LogError};
 pub(crate) use attach::{attach, remove_unused};
@@ -35,21 +37,14 @@ pub(crate) use create::{collect_leftovers, create};
 pub(crate) use deleted::is_deleted;
 pub use deleted::{DeletedLog, find_deleted};
 pub use find::{Claim, FoundLog, claim, made_for};
-use head::Head;
 pub(crate) use leftovers::where_now;
-pub use looking::{Looked, Reading, look, look_through};
 pub use names::is_log_name;
 pub(crate) use names::segment as segment_path;
-use open::open_log;
 pub use outside::Outside;
-pub(crate) use shared::OpenLog;
+pub(crate) use place::OpenLog;
 pub(crate) use waiting::pause;
 pub use waiting::{Pause, pause_for};
 pub use watch::{Glance, Watch};
-pub use words::{
-    ACKNOWLEDGED, DELETED_LOG_COPIED, DELETION_SEEN, GUARD_KIND, HARDENED, HOME_FAILURES, HOME_SYNCED,
-    HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET, LOG_DELETED, READABLE, RESTART_UNTIL,
-};
 
 impl LogPlacement {
     /// The path of the log with this id and of the directory's engine, which the database at this path names; `None`

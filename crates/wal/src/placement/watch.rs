@@ -11,10 +11,12 @@ use std::sync::atomic::{Ordering, fence};
 use duralite_format::LogId;
 use duralite_medium::{FileSegment, MediumError, Segment as _};
 
-use super::segment_files::open_segment_read_only;
-use super::words::{HOME_FAILURES, HOME_WRITES, INCARNATION, MAGIC, beginning_of, layout_of, metrics_of};
 use super::{About, describe, names};
 use crate::metrics::{ProcessMetrics, read_all};
+use crate::placement::segment::open_segment_read_only;
+use crate::placement::segment::{
+    HOME_FAILURES, HOME_WRITES, INCARNATION, MAGIC, beginning_of, layout_of, metrics_of,
+};
 use crate::shared::log_file::making::is_in_place;
 use crate::{DatabaseIdentity, LogError};
 

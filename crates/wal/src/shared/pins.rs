@@ -19,7 +19,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duralite_medium::{MediumError, PROCESS_SLOTS, Segment};
+use duralite_medium::{MediumError, PROCESS_SLOTS, Segment, Words};
 
 const RECYCLABLE: u64 = 0;
 const PRESSED: u64 = 8;
@@ -36,8 +36,9 @@ pub const PINS_BYTES: u64 = TABLE + 8 * PROCESS_SLOTS as u64;
 /// The pins of a log, as one process slot sees them.
 #[derive(Clone)]
 pub struct Pins {
-    segment: Arc<dyn Segment>,
-    base: u64,
+    words: Words,
+    /// Where this process slot's pin is.
+    own: u64,
 }
 
 /// The transactions that a writer would recycle by starting the log over.
@@ -55,37 +56,26 @@ impl Pins {
     /// The pins at offset `base` of the segment.
     #[must_use]
     pub fn new(segment: Arc<dyn Segment>, base: u64) -> Self {
-        Self { segment, base }
-    }
-
-    fn load(&self, word: u64) -> u64 {
-        self.segment.load(self.base + word)
-    }
-
-    fn store(&self, word: u64, value: u64) {
-        self.segment.store(self.base + word, value);
-    }
-
-    fn own(&self) -> u64 {
-        TABLE + 8 * self.segment.process_slot() as u64
+        let own = TABLE + 8 * segment.process_slot() as u64;
+        Self { words: Words::new(segment, base, (PINS_BYTES / 8) as usize), own }
     }
 
     /// Removes this process slot's pin, or that of a dead process which had the slot before.
     pub fn unpin(&self) {
-        self.store(self.own(), 0);
+        self.words.store(self.own, 0);
     }
 
     /// Pins the log from a position on. Returns whether the pin holds; if not, the earlier pin, if any, still holds. A
     /// pin that holds may always be moved forward.
     #[must_use]
     pub fn pin(&self, position: u64) -> bool {
-        let held = self.load(self.own());
+        let held = self.words.load(self.own);
         let wanted = position.saturating_add(1);
-        self.store(self.own(), wanted);
-        if held != 0 && held <= wanted || position >= self.load(RECYCLABLE) {
+        self.words.store(self.own, wanted);
+        if held != 0 && held <= wanted || position >= self.words.load(RECYCLABLE) {
             return true;
         }
-        self.store(self.own(), held);
+        self.words.store(self.own, held);
         false
     }
 
@@ -97,22 +87,22 @@ impl Pins {
     pub fn may_recycle(&self, recycling: &Recycling) -> Result<bool, MediumError> {
         let Recycling { oldest, end, is_full } = *recycling;
         let decided = end.saturating_add(1);
-        if oldest == end || self.load(DECIDED) == decided {
+        if oldest == end || self.words.load(DECIDED) == decided {
             return Ok(true);
         }
-        self.store(RECYCLABLE, end);
-        if is_full || self.load(PRESSED) == oldest.saturating_add(1) {
-            self.store(DECIDED, decided);
+        self.words.store(RECYCLABLE, end);
+        if is_full || self.words.load(PRESSED) == oldest.saturating_add(1) {
+            self.words.store(DECIDED, decided);
             return Ok(true);
         }
         for process in 0..PROCESS_SLOTS as u64 {
-            let pin = self.load(TABLE + 8 * process);
-            if pin != 0 && pin <= end && self.segment.is_alive(process as usize)? {
-                self.store(RECYCLABLE, oldest);
+            let pin = self.words.load(TABLE + 8 * process);
+            if pin != 0 && pin <= end && self.words.segment().is_alive(process as usize)? {
+                self.words.store(RECYCLABLE, oldest);
                 return Ok(false);
             }
         }
-        self.store(DECIDED, decided);
+        self.words.store(DECIDED, decided);
         Ok(true)
     }
 
@@ -123,10 +113,10 @@ impl Pins {
     pub fn oldest(&self) -> Result<Option<u64>, MediumError> {
         let mut oldest = None;
         for process in 0..PROCESS_SLOTS as u64 {
-            let pin = self.load(TABLE + 8 * process);
+            let pin = self.words.load(TABLE + 8 * process);
             if pin != 0
                 && oldest.is_none_or(|oldest| pin - 1 < oldest)
-                && self.segment.is_alive(process as usize)?
+                && self.words.segment().is_alive(process as usize)?
             {
                 oldest = Some(pin - 1);
             }
@@ -137,7 +127,7 @@ impl Pins {
     /// Records that the log, whose first transaction is after `oldest`, has no space for another transaction: it may
     /// start over regardless of followers.
     pub fn press(&self, oldest: u64) {
-        self.store(PRESSED, oldest.saturating_add(1));
+        self.words.store(PRESSED, oldest.saturating_add(1));
     }
 
     /// Announces that this process is about to sleep. Returns the argument for [`Pins::sleep`]. The caller checks in
@@ -145,9 +135,9 @@ impl Pins {
     #[must_use]
     pub fn watch(&self) -> u64 {
         loop {
-            let seen = self.load(WATCH);
+            let seen = self.words.load(WATCH);
             let watched = seen | 1;
-            if seen == watched || self.segment.compare_exchange(self.base + WATCH, seen, watched).is_ok() {
+            if seen == watched || self.words.compare_exchange(WATCH, seen, watched).is_ok() {
                 return watched;
             }
         }
@@ -156,7 +146,7 @@ impl Pins {
     /// Sleeps until a commit is acknowledged after [`Pins::watch`] returned `watched`, or for at most `limit`.
     /// May return early without a cause.
     pub fn sleep(&self, watched: u64, limit: Duration) {
-        self.segment.wait(self.base + WATCH, (watched & 0xffff_ffff) as u32, limit);
+        self.words.wait(WATCH, (watched & 0xffff_ffff) as u32, limit);
     }
 }
 

@@ -53,7 +53,7 @@ fn round_trip(dir: &Path, access: Access) {
     // At an odd address, so that it has to be copied for direct I/O.
     let data: Vec<u8> = (0..8193u32).map(|i| i as u8).collect();
     for (i, durability) in [Durability::Full, Durability::Fua, Durability::Normal].into_iter().enumerate() {
-        block.commit(i as u64 * 8192, &data[1..], durability).unwrap();
+        block.write_durably(i as u64 * 8192, &data[1..], durability).unwrap();
     }
     block.write(65536, &data[1..]).unwrap();
     let mut back = vec![0; 8192];
@@ -70,7 +70,7 @@ fn round_trip(dir: &Path, access: Access) {
     // Past the end nothing is written, whichever way.
     for durability in [Durability::Full, Durability::Fua, Durability::Normal] {
         for at in [1 << 20, (1 << 20) - 4096, u64::MAX / 4096 * 4096] {
-            let refused = block.commit(at, &data[1..], durability);
+            let refused = block.write_durably(at, &data[1..], durability);
             assert!(matches!(refused, Err(MediumError::OutOfBounds { .. })), "{refused:?}");
         }
     }
@@ -96,7 +96,7 @@ fn what_is_given_back_is_zeros_when_it_comes_back() {
         let block = open(dir.path(), &of(4096, access)).unwrap();
         let other = open(dir.path(), &of(4096, access)).unwrap();
         block.preallocate(1 << 20).unwrap();
-        block.commit((1 << 20) - 4096, &[9; 4096], Durability::Full).unwrap();
+        block.write_durably((1 << 20) - 4096, &[9; 4096], Durability::Full).unwrap();
         other.refresh_len().unwrap();
         block.shrink(1 << 19).unwrap();
         block.shrink(1 << 20).unwrap();
@@ -178,7 +178,7 @@ fn a_read_only_file_is_read() {
     assert_eq!(byte, [5]);
     for refused in [
         block.write(0, &[0; 4096]),
-        block.commit(0, &[0; 4096], Durability::Fua),
+        block.write_durably(0, &[0; 4096], Durability::Fua),
         block.preallocate(4096),
         block.preallocate(1 << 20),
     ] {
@@ -278,7 +278,7 @@ fn direct_writes_are_seen_by_buffered_reads_and_after_them() {
         // Into the page cache first, where the next write makes it stale.
         block.read(8192, &mut back).unwrap();
         let durability = if round % 2 == 0 { Durability::Fua } else { Durability::Full };
-        block.commit(8192, aligned.as_slice(), durability).unwrap();
+        block.write_durably(8192, aligned.as_slice(), durability).unwrap();
         block.read(8192, &mut back).unwrap();
         assert_eq!(back, [round; 4096]);
     }
@@ -296,7 +296,7 @@ fn parts_are_read_one_after_the_other_and_what_was_written_directly_too() {
         for (at, word) in (0_u64..).zip(written.as_mut_slice().chunks_mut(8)) {
             word.copy_from_slice(&at.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
         }
-        block.commit(0, written.as_slice(), Durability::Full).unwrap();
+        block.write_durably(0, written.as_slice(), Durability::Full).unwrap();
         block.will_read(0, 0);
         block.will_read(4096, 1 << 20);
         block.will_read(1 << 40, 4096);
@@ -328,9 +328,9 @@ fn small_direct_writes_leave_their_neighbours_alone() {
     block.preallocate(8192 + 512).unwrap();
     assert_eq!(block.len(), 8192 + 512);
     for durability in [Durability::Full, Durability::Fua, Durability::Normal] {
-        block.commit(0, &[1; 8192], durability).unwrap();
-        block.commit(512, &[2; 512], durability).unwrap();
-        block.commit(8192, &[3; 512], durability).unwrap();
+        block.write_durably(0, &[1; 8192], durability).unwrap();
+        block.write_durably(512, &[2; 512], durability).unwrap();
+        block.write_durably(8192, &[3; 512], durability).unwrap();
         let mut back = vec![0; 8192 + 512];
         block.read(0, &mut back).unwrap();
         assert_eq!((&back[..512], &back[512..1024]), (&[1; 512][..], &[2; 512][..]));
@@ -423,7 +423,7 @@ fn devices_without_durable_writes_get_a_write_and_a_flush() {
     block.preallocate(1 << 16).unwrap();
     block.no_dsync.store(true, Ordering::Relaxed);
     let before = block.counters();
-    block.commit(4096, &[9; 4096], Durability::Fua).unwrap();
+    block.write_durably(4096, &[9; 4096], Durability::Fua).unwrap();
     let after = block.counters();
     assert_eq!((after.writes - before.writes, after.flushes - before.flushes), (1, 1));
     let mut back = [0; 4096];
@@ -464,7 +464,7 @@ fn a_full_file_system_takes_nothing_and_keeps_what_was_there() {
     };
     let block = open(tiny.0.path(), &of(4096, Access::Auto)).unwrap();
     block.preallocate(256 << 10).unwrap();
-    block.commit(0, &[7; 4096], Durability::Full).unwrap();
+    block.write_durably(0, &[7; 4096], Durability::Full).unwrap();
     for _ in 0..3 {
         assert_eq!(block.preallocate(4 << 20), Err(MediumError::NoSpace));
         assert_eq!(block.reserve(4 << 20), Err(MediumError::NoSpace));

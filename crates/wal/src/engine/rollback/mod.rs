@@ -8,13 +8,16 @@
 //!
 //! The journal counts only under the guard (invariant 21): a database that names no log has no journal in a log.
 
-mod playback;
-
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use duralite_format::guard::JournalKind;
+use duralite_format::{LogId, guard};
+
 use crate::LogError;
-pub(crate) use playback::MAGIC;
-pub use playback::{PlayedBack, play_back};
+use crate::engine::home::DatabaseFile;
 
 /// The rollback journal of one database: a file of SQLite's that is kept in the log. All processes that have the log attached see
 /// the same journal. The methods are called on any thread, without the process's mutex of the log.
@@ -76,4 +79,236 @@ pub fn counts(journal: &Arc<dyn RollbackJournal>) -> Result<bool, LogError> {
     }
     let mut first = [0];
     Ok(journal.read(&mut first, 0)? == 1 && first != [0])
+}
+
+// Rolls a transaction back from its journal as SQLite would, but without SQLite.
+//
+// A journal is a sequence of segments, each of which begins at a multiple of the sector size: a header (magic number, number of
+// records, seed of the checksums, pages of the database before the transaction, sector size, page size), and from the next
+// sector on records (page number, page, checksum). The journal may end with the name of a *super-journal*. It then counts only
+// as long as a file of that name exists. Numbers are big-endian. The first header or record that is not valid ends the journal:
+// if SQLite has not synced the rest, the transaction has not changed the pages that the rest is for.
+
+/// The magic number with which each header in a journal begins.
+pub(crate) const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
+const HEADER_BYTES: usize = 28;
+/// The bytes on which SQLite takes its locks begin here. SQLite never uses the page that they are in.
+const PENDING_BYTE: u64 = 0x4000_0000;
+/// The number of records in a header that SQLite has not rewritten: as many as there is room for.
+const UNKNOWN: u32 = u32::MAX;
+/// The checksum of a page adds up every 200th byte, counted from the page's end.
+const CHECKSUM_STRIDE: usize = 200;
+/// Bytes after the name of a super-journal: the name's length, its checksum, the magic number.
+const SUPER_TAIL: u64 = 16;
+/// Most bytes in the name of a super-journal.
+const MAX_SUPER_NAME: u64 = 4096;
+
+/// What [`play_back`] has done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlayedBack {
+    /// Pages written to the database.
+    pub pages: usize,
+    /// Size of the database in pages; `None` if nothing was rolled back, because the transaction is committed or the journal is
+    /// not valid.
+    pub db_pages: Option<u32>,
+    /// The super-journal that the journal named. The super-journal stays: another database may need it.
+    pub super_journal: Option<PathBuf>,
+}
+
+/// Rolls the database back if the journal is hot, and deletes the journal. Writes the journal's pages to `file`, the database as
+/// it is on disk, through its home. Page 1 gets the guard of the log `id`. The database is durable before the journal is deleted.
+/// The deletion is durable on return. A crash on the way leaves a journal that can be played back again. The caller has the
+/// database to itself.
+///
+/// # Errors
+/// Those of `journal` and `file`.
+pub fn play_back(
+    journal: &dyn RollbackJournal,
+    file: &dyn DatabaseFile,
+    id: LogId,
+) -> Result<PlayedBack, LogError> {
+    let mut done = PlayedBack { pages: 0, db_pages: None, super_journal: None };
+    let Some(bytes) = journal.size()? else { return Ok(done) };
+    let reader = Reader { journal, bytes };
+    done.super_journal = reader.super_journal()?;
+    let counts = done.super_journal.as_deref().is_none_or(is_there);
+    if counts && let Some(first) = reader.first_header()? {
+        let mut playing = Playing { reader: &reader, file, id, first, done: &mut done };
+        playing.run()?;
+        file.sync()?;
+    }
+    journal.delete()?;
+    Ok(done)
+}
+
+/// Whether a file exists, as SQLite's unix VFS answers: an empty file does not.
+fn is_there(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.len() > 0)
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Header {
+    records: u32,
+    seed: u32,
+    db_pages: u32,
+    sector_bytes: u64,
+    page_bytes: usize,
+}
+
+struct Reader<'a> {
+    journal: &'a dyn RollbackJournal,
+    bytes: u64,
+}
+
+fn word(bytes: &[u8], at: usize) -> u32 {
+    bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map_or(0, u32::from_be_bytes)
+}
+
+impl Reader<'_> {
+    /// Fills `buf` from `offset` on. Returns whether the journal has all of these bytes.
+    fn fill(&self, buf: &mut [u8], offset: u64) -> Result<bool, LogError> {
+        if offset.checked_add(buf.len() as u64).is_none_or(|end| end > self.bytes) {
+            return Ok(false);
+        }
+        Ok(self.journal.read(buf, offset)? == buf.len())
+    }
+
+    /// Reads the header at `offset`; `None` if there is none. Only the sizes in the first header of a journal are used.
+    fn header(&self, offset: u64) -> Result<Option<Header>, LogError> {
+        let mut bytes = [0; HEADER_BYTES];
+        if !self.fill(&mut bytes, offset)? || !bytes.starts_with(&MAGIC) {
+            return Ok(None);
+        }
+        Ok(Some(Header {
+            records: word(&bytes, 8),
+            seed: word(&bytes, 12),
+            db_pages: word(&bytes, 16),
+            sector_bytes: u64::from(word(&bytes, 20)),
+            page_bytes: word(&bytes, 24) as usize,
+        }))
+    }
+
+    fn first_header(&self) -> Result<Option<Header>, LogError> {
+        Ok(self.header(0)?.filter(|header| {
+            let page_bytes = u32::try_from(header.page_bytes).unwrap_or(0);
+            guard::page_size_is_valid(page_bytes)
+                && header.sector_bytes.is_power_of_two()
+                && (32..=65536).contains(&header.sector_bytes)
+                && header.sector_bytes <= self.bytes
+        }))
+    }
+
+    /// Reads the name of the super-journal from the journal's last bytes.
+    fn super_journal(&self) -> Result<Option<PathBuf>, LogError> {
+        let mut tail = [0; SUPER_TAIL as usize];
+        let Some(at) = self.bytes.checked_sub(SUPER_TAIL) else { return Ok(None) };
+        if !self.fill(&mut tail, at)? || tail[8..] != MAGIC {
+            return Ok(None);
+        }
+        let len = u64::from(word(&tail, 0));
+        if len == 0 || len > MAX_SUPER_NAME || len > at {
+            return Ok(None);
+        }
+        let mut name = vec![0; usize::try_from(len).unwrap_or(0)];
+        if !self.fill(&mut name, at - len)? {
+            return Ok(None);
+        }
+        // SQLite adds the characters up as signed numbers.
+        let sum = name.iter().fold(0_u32, |sum, byte| sum.wrapping_add_signed(i32::from(*byte as i8)));
+        // A name with a wrong checksum was not written completely, so the transaction is rolled back.
+        if sum != word(&tail, 4) || name.contains(&0) {
+            return Ok(None);
+        }
+        Ok(Some(PathBuf::from(OsStr::from_bytes(&name))))
+    }
+}
+
+struct Playing<'a> {
+    reader: &'a Reader<'a>,
+    file: &'a dyn DatabaseFile,
+    id: LogId,
+    first: Header,
+    done: &'a mut PlayedBack,
+}
+
+impl Playing<'_> {
+    fn run(&mut self) -> Result<(), LogError> {
+        let Header { db_pages, sector_bytes, page_bytes, .. } = self.first;
+        self.resize(db_pages, page_bytes)?;
+        self.done.db_pages = Some(db_pages);
+        let mut offset = 0;
+        while let Some(header) = self.reader.header(offset)? {
+            let records = offset + sector_bytes;
+            if records > self.reader.bytes {
+                break;
+            }
+            let Some(end) = self.segment(&header, records)? else { break };
+            offset = end.next_multiple_of(sector_bytes);
+        }
+        Ok(())
+    }
+
+    /// Restores the size that the database had before the transaction.
+    fn resize(&self, db_pages: u32, page_bytes: usize) -> Result<(), LogError> {
+        let (size, wanted) = (self.file.size()?, u64::from(db_pages) * page_bytes as u64);
+        if size > wanted {
+            return self.file.truncate(wanted);
+        }
+        match wanted.checked_sub(page_bytes as u64) {
+            Some(last) if size <= last => self.file.write(&vec![0; page_bytes], last),
+            _ => Ok(()),
+        }
+    }
+
+    /// Plays one segment back, whose records begin at `offset`. Returns where they end; `None` if the journal ends in this
+    /// segment.
+    fn segment(&mut self, header: &Header, offset: u64) -> Result<Option<u64>, LogError> {
+        let page_bytes = self.first.page_bytes;
+        let record_bytes = page_bytes as u64 + 8;
+        let room = self.reader.bytes.saturating_sub(offset) / record_bytes;
+        let records = if header.records == UNKNOWN { room } else { u64::from(header.records) };
+        let mut record = vec![0; page_bytes + 8];
+        for number in 0..records {
+            let at = offset + number * record_bytes;
+            if !self.reader.fill(&mut record, at)? || !self.record(header.seed, &mut record)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(offset + records * record_bytes))
+    }
+
+    /// Writes the page of a record back. Returns `false` if the record is not valid.
+    fn record(&mut self, seed: u32, record: &mut [u8]) -> Result<bool, LogError> {
+        let page_bytes = self.first.page_bytes;
+        let page_number = word(record, 0);
+        let sum = word(record, page_bytes + 4);
+        let page = &mut record[4..page_bytes + 4];
+        let pending = PENDING_BYTE / page_bytes as u64 + 1;
+        if page_number == 0 || u64::from(page_number) == pending {
+            return Ok(false);
+        }
+        // The transaction had appended this page, and `resize` has cut it off.
+        if page_number > self.first.db_pages {
+            return Ok(true);
+        }
+        if checksum(seed, page) != sum {
+            return Ok(false);
+        }
+        if page_number == 1 {
+            let kind = guard::kind_of_page(0, page).unwrap_or(JournalKind::Rollback);
+            guard::mask_as(kind, 0, page, self.id);
+        }
+        self.file.write(page, u64::from(page_number - 1) * page_bytes as u64)?;
+        self.done.pages += 1;
+        Ok(true)
+    }
+}
+
+fn checksum(seed: u32, page: &[u8]) -> u32 {
+    let last = page.len().saturating_sub(CHECKSUM_STRIDE);
+    (1..=last)
+        .rev()
+        .step_by(CHECKSUM_STRIDE)
+        .filter_map(|at| page.get(at))
+        .fold(seed, |sum, byte| sum.wrapping_add(u32::from(*byte)))
 }

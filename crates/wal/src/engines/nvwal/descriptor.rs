@@ -3,11 +3,11 @@
 use duralite_format::nvwal::MAGIC;
 
 use super::options::{NAME, NvwalOptions};
-use super::{files, salvage, walk};
 use crate::engine::descriptor::{Descriptor, SharedBytes};
 use crate::engine::media::Medium;
-use crate::engine::settings::common::{BYTES, CACHE, DIFF, LOG_LIMIT, ON_CLOSE};
+use crate::engine::settings::{BYTES, CACHE, DIFF, LOG_LIMIT, ON_CLOSE};
 use crate::engine::settings::{EngineOptions, EngineSetting, Values};
+use crate::engines::nvwal::{files, salvage};
 
 /// The engine for byte-addressable memory.
 pub static DESCRIPTOR: Descriptor = Descriptor {
@@ -26,7 +26,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     inspect: files::inspect,
     is_empty: files::is_empty,
     salvage: |log, _, later| salvage::salvage(log, later),
-    walk: |log, database, visit| walk(files::map_read_only(log)?, log.path, database, visit),
+    walk: |log, database, visit| salvage::walk(files::map_read_only(log)?, log.path, database, visit),
     release: |_| Ok(()),
     flush_interval: |_| None,
 };

@@ -14,7 +14,6 @@ mod options;
 mod salvage;
 mod scan;
 mod transaction;
-mod walk;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -34,6 +33,7 @@ use crate::engine::{
     Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
     wall_clock,
 };
+pub use crate::engines::nvwal::salvage::walk;
 use crate::shared::delta_chains::{Committed, DeltaChains, Record, apply_record};
 use crate::shared::generations::InForce;
 use crate::shared::heap::{self, BlockList, Heap};
@@ -44,7 +44,6 @@ use options::NAME;
 pub use options::{HeapMode, NvwalOptions, SyncMode};
 use scan::{Expected, FoundTransaction, Position};
 use transaction::Writer;
-pub use walk::walk;
 
 /// Counters of what an engine has done since this process opened it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -2,7 +2,7 @@
 
 use duralite_format::nvwal::Order;
 
-use crate::engine::settings::common::CACHE_BYTES;
+use crate::engine::settings::CACHE_BYTES;
 pub use crate::shared::heap::HeapMode;
 
 /// The engine's name in settings.

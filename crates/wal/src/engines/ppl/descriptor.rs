@@ -3,11 +3,11 @@
 use duralite_format::ppl::{MAGIC, sector_size_is_valid};
 
 use super::options::{NAME, PplOptions};
-use super::{files, salvage, walk, words};
 use crate::engine::descriptor::Descriptor;
 use crate::engine::media::Medium;
-use crate::engine::settings::common::{BYTES, CACHE, LOG_LIMIT, ON_CLOSE};
+use crate::engine::settings::{BYTES, CACHE, LOG_LIMIT, ON_CLOSE};
 use crate::engine::settings::{EngineOptions, EngineSetting, Values};
+use crate::engines::ppl::{files, salvage, words};
 
 /// The engine for flash that should wear less.
 pub static DESCRIPTOR: Descriptor = Descriptor {
@@ -25,7 +25,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     inspect: files::inspect,
     is_empty: files::is_empty,
     salvage: salvage::salvage,
-    walk: walk::walk,
+    walk: salvage::walk,
     release: |_| Ok(()),
     flush_interval: |_| None,
 };

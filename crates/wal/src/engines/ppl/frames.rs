@@ -170,7 +170,7 @@ impl Frames {
             if entry.number != self.known + 1 {
                 return Err(area.out_of_list());
             }
-            self.take_in(&entry);
+            self.apply(&entry);
             changed = true;
         }
         Ok(changed)
@@ -206,7 +206,7 @@ impl Frames {
         Ok(Entry { number, first_frame, db_pages, checksum: [low, high], time_ms, pages })
     }
 
-    fn take_in(&mut self, entry: &Entry) {
+    fn apply(&mut self, entry: &Entry) {
         self.known = entry.number;
         if entry.pages.is_empty() {
             return;

@@ -36,7 +36,6 @@ mod staged;
 mod store;
 #[cfg(test)]
 mod tests;
-mod walk;
 mod words;
 mod writer;
 

@@ -3,11 +3,11 @@
 use duralite_format::scratchpad::MAGIC;
 
 use super::options::{NAME, ScratchpadOptions};
-use super::{files, salvage, walk};
 use crate::engine::descriptor::{Descriptor, SharedBytes};
 use crate::engine::media::Medium;
-use crate::engine::settings::common::{BYTES, CACHE, DIFF, LOG_LIMIT, SWITCH};
+use crate::engine::settings::{BYTES, CACHE, DIFF, LOG_LIMIT, SWITCH};
 use crate::engine::settings::{EngineOptions, EngineSetting, on_off};
+use crate::engines::scratchpad::{files, salvage};
 
 /// The engine for a small memory in which a store is durable without a flush, beside persistent memory.
 pub static DESCRIPTOR: Descriptor = Descriptor {
@@ -25,7 +25,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     is_empty: files::is_empty,
     salvage: |log, _, later| salvage::salvage(log, later),
     release: files::release,
-    walk: walk::walk,
+    walk: salvage::walk,
     rollback_journals: true,
     writes_home: false,
     flush_interval: |_| None,

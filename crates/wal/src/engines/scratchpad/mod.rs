@@ -28,7 +28,6 @@ mod salvage;
 mod scan;
 mod transaction;
 mod undo;
-mod walk;
 mod writer;
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The engine's options, which the settings choose.
 
 use crate::engine::media::HomeSync;
-use crate::engine::settings::common::CACHE_BYTES;
+use crate::engine::settings::CACHE_BYTES;
 
 /// The engine's name in settings.
 pub(super) const NAME: &str = "scratchpad";

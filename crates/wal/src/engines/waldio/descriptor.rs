@@ -6,11 +6,11 @@ use duralite_format::waldio::{MAGIC, block_size_is_valid};
 use duralite_medium::block::{Access, Durability};
 
 use super::options::{NAME, WaldioOptions};
-use super::{SHARED_BYTES, STATE_BYTES, files, salvage, walk};
 use crate::engine::descriptor::{Descriptor, SharedBytes};
 use crate::engine::media::Medium;
-use crate::engine::settings::common::{CACHE, LOG_LIMIT, ON_CLOSE};
+use crate::engine::settings::{CACHE, LOG_LIMIT, ON_CLOSE};
 use crate::engine::settings::{EngineOptions, EngineSetting, Values, name_of};
+use crate::engines::waldio::{SHARED_BYTES, STATE_BYTES, files, salvage};
 
 /// The engine for disks.
 pub static DESCRIPTOR: Descriptor = Descriptor {
@@ -39,7 +39,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     is_empty: files::is_empty,
     walk: |log, database, visit| {
         let (block, superblock) = files::blocks_read_only(log)?;
-        walk(block, superblock, log.path, database, visit)
+        salvage::walk(block, superblock, log.path, database, visit)
     },
     salvage: |log, _, later| salvage::salvage(log, later),
     release: |_| Ok(()),

@@ -72,7 +72,7 @@ impl Framing for WaldioFraming {
             *generation;
         let slot = Slot { generation, wal_header, retired, file_bytes, position, time_ms };
         let (at, slot) = (slot_offset(generation), slot.encode(self.id));
-        if later { block.write_later(at, &slot) } else { block.commit(at, &slot, Durability::Full) }
+        if later { block.write_later(at, &slot) } else { block.write_durably(at, &slot, Durability::Full) }
     }
 }
 

@@ -14,11 +14,9 @@ mod files;
 mod follow;
 mod framing;
 mod options;
-mod prefetch;
 mod recovery;
 mod salvage;
 mod transaction;
-mod walk;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -37,6 +35,7 @@ use crate::engine::{
     Clock, Commit, DurabilityWaiter, Engine, Fill, Frame, LogFile, LogReader, LogWriter, Ticket, Transaction,
     wall_clock,
 };
+pub use crate::engines::waldio::salvage::walk;
 use crate::shared::delta_chains::DeltaChains;
 use crate::shared::group::{self, Group, NewGeneration, Recovered};
 use crate::{EngineOptions, LogError};
@@ -45,7 +44,6 @@ pub use descriptor::DESCRIPTOR;
 use options::NAME;
 pub use options::WaldioOptions;
 use transaction::{Open, STAGED};
-pub use walk::walk;
 
 /// Bytes of shared memory that the processes with a `waldio` log need.
 pub const SHARED_BYTES: u64 = group::SHARED_BYTES;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use duralite_format::waldio::Layout;
 use duralite_medium::block::{Access, Durability};
 
-use crate::engine::settings::common::CACHE_BYTES;
+use crate::engine::settings::CACHE_BYTES;
 
 /// The engine's name in settings.
 pub(super) const NAME: &str = "waldio";

@@ -206,7 +206,10 @@ impl Waldio {
             Durability::Full | Durability::Fua => Durability::Full,
         };
         self.activity.written_past_ring += 1;
-        group.block().commit(offset, blocks, durability).map_err(|source| group.poison(group.failed(source)))
+        group
+            .block()
+            .write_durably(offset, blocks, durability)
+            .map_err(|source| group.poison(group.failed(source)))
     }
 
     /// Stages a page of the `embedded` layout.

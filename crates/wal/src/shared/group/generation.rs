@@ -2,12 +2,12 @@
 
 use duralite_format::sqlite_wal::WAL_HEADER_BYTES;
 
-use super::lead::Leader;
-use super::words::{
-    GENERATION, INTENT, INTENT_HEADER, INTENT_POSITION, INTENT_STATE, INTENT_TIME, LENGTH, STARTS,
-};
 use super::{AREA_BYTES, Generation, Group, NewGeneration};
 use crate::LogError;
+use crate::shared::group::commit::Leader;
+use crate::shared::group::{
+    GENERATION, INTENT, INTENT_HEADER, INTENT_POSITION, INTENT_STATE, INTENT_TIME, LENGTH, STARTS,
+};
 
 const STATE_EMPTY: u64 = 1;
 const STATE_RETIRED: u64 = 2;

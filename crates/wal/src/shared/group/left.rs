@@ -5,8 +5,8 @@
 //! and nothing was written after the end.
 
 use super::Recovered;
-use super::words::{
-    DIRECT_END, DURABLE, FRONTIER, GENERATION, HARDENED, INTENT, LEADER, LENGTH, Mark, POISON, SETTINGS,
+use crate::shared::group::{
+    DIRECT_END, DURABLE, FLUSHED, FRONTIER, GENERATION, INTENT, LEADER, LENGTH, Mark, POISON, SETTINGS,
     STARTS, TAIL, process_of, writing,
 };
 use duralite_medium::PROCESS_SLOTS;
@@ -38,7 +38,7 @@ pub(crate) fn left(words: &[u8], data_offset: u64) -> Option<Left> {
         && word(INTENT)? == generation
         && process_of(word(LEADER)?).is_none()
         && nobody_writes
-        && word(HARDENED)? >= end
+        && word(FLUSHED)? >= end
         && reached.iter().all(|position| *position <= end);
     let start = word(STARTS[(generation % 2) as usize])?;
     // A generation without a group may itself not be durable yet.
@@ -56,7 +56,7 @@ mod tests {
     const OFFSET: u64 = 12_288;
 
     fn words(changes: &[(u64, u64)]) -> Vec<u8> {
-        let mut words = vec![0; super::super::words::STATE_BYTES as usize];
+        let mut words = vec![0; super::super::STATE_BYTES as usize];
         let mark = Mark { position: 20_480, group: 3, closed: false };
         let quiet = [
             (GENERATION, 2),
@@ -65,7 +65,7 @@ mod tests {
             (TAIL, Mark { closed: true, ..mark }.pack()),
             (DURABLE, mark.pack()),
             (FRONTIER, 20_476),
-            (HARDENED, 20_480),
+            (FLUSHED, 20_480),
             (DIRECT_END, 12_288),
             (LENGTH, 65_536),
             (SETTINGS, 7),
@@ -91,7 +91,7 @@ mod tests {
             (TAIL, sealed),
             (FRONTIER, 20_488),
             (DIRECT_END, 24_576),
-            (HARDENED, 20_472),
+            (FLUSHED, 20_472),
             (LEADER, 1 << 20 | 3),
             (writing(5), 1),
             (writing(PROCESS_SLOTS - 1), u64::MAX),

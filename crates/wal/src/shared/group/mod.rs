@@ -22,32 +22,228 @@
 //! closed and one open group are not durable. The leader wakes its whole group, and one committer of the next group to
 //! lead it.
 
-mod append;
-mod flush;
-mod framing;
+mod commit;
 mod generation;
-mod lead;
 mod left;
-mod read;
 #[cfg(test)]
 mod weak;
-mod words;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use duralite_format::sqlite_wal::WAL_HEADER_BYTES;
 use duralite_medium::block::{AlignedBuf, Block, Durability};
-use duralite_medium::{MediumError, Segment};
+use duralite_medium::{MediumError, PROCESS_SLOTS, Segment, Words};
 
 use crate::LogError;
-pub(crate) use append::{Content, Placing};
-pub(crate) use framing::{AREA_BYTES, Framing, Generation, Geometry, GroupOptions, NewGeneration};
+pub(crate) use commit::{Content, Placing};
 pub(crate) use left::left;
-use words::{
-    DIRECT_END, DURABLE, FRONTIER, GENERATION, HARDENED, INTENT, LENGTH, Mark, POISON, SETTINGS, SLEEPERS,
-    STARTS, TAIL,
-};
-pub(crate) use words::{RING_SHARE, SHARED_BYTES, STATE_BYTES};
+
+// The words that processes share, and their offsets.
+
+// Offsets relative to the group's part of the segment. Frequently written words are on cache lines of their own.
+
+/// The number of the generation in force.
+const GENERATION: u64 = 0;
+/// The end of the last sealed transaction, as a [`Mark`]. The holder of SQLite's WRITE lock moves it when it seals a
+/// transaction; a leader sets its bit *closed*.
+const TAIL: u64 = 128;
+/// The end of the last group that a leader has finished, as a [`Mark`]: committers up to here need not wait any more. The
+/// group is as durable as the log's `durability` makes it. With `durability=normal` it is only written, and
+/// [`FLUSHED`] says what survives a power loss.
+const DURABLE: u64 = 256;
+/// The end of the bytes that the ring has, or that a writer is about to store in it. A writer raises this word before it
+/// overwrites old bytes: those more than [`RING_BYTES`] before it have left the ring.
+const FRONTIER: u64 = 384;
+/// The leader word. From [`EPOCH`] up: an epoch that every acquisition advances. Below: the slot of the leader's process,
+/// plus 1 (0 if there is no leader), and the flag [`ALONE`].
+const LEADER: u64 = 512;
+/// Not 0 once a write or flush of the log has failed in any process, or a group made no sense: no process uses the log
+/// any more (invariant 9).
+const POISON: u64 = 640;
+/// The byte position up to which the log is flushed, and so survives a power loss. It follows [`DURABLE`] where each group
+/// is flushed. With `durability=normal` only [`Group::force`] moves it.
+const FLUSHED: u64 = 768;
+/// The end of the last transaction that bypassed the ring; at first the end of the log that recovery found. Bytes before it
+/// are on the device, and not in the ring. A leader that finds here the end of its group has nothing to write. The word may
+/// be beyond [`TAIL`] while the writer seals such a transaction, or after that writer's death.
+const DIRECT_END: u64 = 896;
+/// The words on which committers sleep, by the parity of their group's number. The thread that wakes them first adds 1.
+const SLEEPERS: [u64; 2] = [1024, 1152];
+/// Offset from a word of [`SLEEPERS`] to its count of threads that sleep on it or are about to. The count is too high
+/// after the death of a sleeping process.
+const SLEEPING: u64 = 8;
+/// The byte position at which a generation begins, by the parity of its number.
+const STARTS: [u64; 2] = [1280, 1288];
+/// The byte position at which a closed group ends, by the parity of its number, once the next group is open.
+const ENDS: [u64; 2] = [1296, 1304];
+/// The number of the newest generation. While it differs from [`GENERATION`], a switch to that generation has begun, and
+/// the words `INTENT_...` are the contents of the new generation's slot.
+const INTENT: u64 = 1408;
+/// Whether the new generation has no WAL header, and whether the log is retired.
+const INTENT_STATE: u64 = 1416;
+/// SQLite's WAL header, in as many bytes.
+const INTENT_HEADER: u64 = 1424;
+/// Transactions sealed before the new generation: the log's position, not a byte position.
+const INTENT_POSITION: u64 = 1456;
+/// When the new generation began, in milliseconds since 1970.
+const INTENT_TIME: u64 = 1464;
+/// The settings with which the log is used: see [`GroupOptions::settings`](super::GroupOptions::settings).
+const SETTINGS: u64 = 1536;
+/// The length of the file in bytes that is known to be durable. A process that sees a longer file may see space that
+/// another process was preallocating when it died. 0 if unknown.
+const LENGTH: u64 = 1544;
+/// A word for each process slot: how many of its threads may write groups or generations to the device.
+const WRITING: u64 = 2048;
+/// Bytes of the segment that must be zeros initially. The ring after them need not be: only bytes that were written to
+/// it are read.
+pub(crate) const STATE_BYTES: u64 = RING;
+/// Where the ring begins. The byte at a byte position is at that position modulo [`RING_BYTES`] of it.
+const RING: u64 = 4096;
+
+/// Size of the ring, which holds sealed transactions until a leader has written them; a power of two.
+pub(crate) const RING_BYTES: u64 = 1 << 20;
+/// Bytes of the segment that the group's part occupies.
+pub(crate) const SHARED_BYTES: u64 = RING + RING_BYTES;
+/// A larger transaction bypasses the ring.
+pub(crate) const RING_SHARE: u64 = RING_BYTES / 4;
+
+/// The unit of the epoch in the leader word.
+const EPOCH: u64 = 1 << 16;
+/// The leader switches the generation, or is about to: no other thread may be writing.
+const ALONE: u64 = 1 << 8;
+
+/// The slot of the leader's process.
+fn process_of(leader: u64) -> Option<usize> {
+    (leader % ALONE).checked_sub(1).map(|process| process as usize)
+}
+
+/// Offset of a process slot's count of writers.
+fn writing(process: usize) -> u64 {
+    WRITING + 8 * process as u64
+}
+
+/// A byte position with the number of its group, as `TAIL` and `DURABLE` store it: the position in units of 8 bytes from
+/// bit 7 up, the group number in bits 1 to 6, and in bit 0 whether the group is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Mark {
+    /// A byte position, a multiple of 8.
+    position: u64,
+    group: u64,
+    closed: bool,
+}
+
+/// Group numbers wrap: at most two groups are not durable at any time.
+const GROUP_NUMBERS: u64 = 1 << 6;
+
+impl Mark {
+    fn pack(self) -> u64 {
+        (self.position / 8) << 7 | (self.group % GROUP_NUMBERS) << 1 | u64::from(self.closed)
+    }
+
+    fn unpack(word: u64) -> Self {
+        Self { position: (word >> 7) * 8, group: word >> 1 & (GROUP_NUMBERS - 1), closed: word & 1 != 0 }
+    }
+}
+
+const _: () = assert!(RING_BYTES.is_power_of_two() && RING.is_multiple_of(AREA_BYTES));
+const _: () = assert!(LENGTH < WRITING && WRITING + 8 * PROCESS_SLOTS as u64 <= RING);
+const _: () = assert!((PROCESS_SLOTS as u64) < ALONE && ALONE < EPOCH);
+const _: () = assert!(INTENT_HEADER + WAL_HEADER_BYTES as u64 <= INTENT_POSITION);
+const _: () = assert!(INTENT_TIME + 8 <= SETTINGS);
+
+// The interface between group commit and the log that it serves. Group commit knows byte positions, groups and
+// generations, but no format.
+
+/// Generations begin at multiples of this, and it divides the file's length: no device has larger blocks.
+pub(crate) const AREA_BYTES: u64 = 4096;
+
+/// The layout of groups in the file.
+#[derive(Debug, Clone)]
+pub(crate) struct Geometry {
+    /// Every write is a multiple of this.
+    pub(crate) block_bytes: u32,
+    /// The file offset at which every generation begins.
+    pub(crate) data_offset: u64,
+    /// The maximum length of the file in bytes.
+    pub(crate) limit_bytes: u64,
+    /// The path that errors name.
+    pub(crate) path: PathBuf,
+}
+
+/// The options from the settings.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GroupOptions {
+    /// How a group becomes durable.
+    pub(crate) durability: Durability,
+    /// How long other threads wait for a leader that makes no progress before they replace it.
+    pub(crate) leader_patience: Duration,
+    /// A number that is equal for processes whose settings agree wherever processes depend on each other.
+    pub(crate) settings: u64,
+}
+
+/// A generation that begins, as the log stores it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Generation {
+    pub(crate) number: u64,
+    /// SQLite's WAL header; `None` for an empty log.
+    pub(crate) wal_header: Option<[u8; WAL_HEADER_BYTES]>,
+    /// Whether everything is in the database file.
+    pub(crate) retired: bool,
+    /// The least length of the file in bytes.
+    pub(crate) file_bytes: u64,
+    /// Transactions sealed before this generation: the log's position, not a byte position.
+    pub(crate) position: u64,
+    /// When the generation began, in milliseconds since 1970.
+    pub(crate) time_ms: u64,
+}
+
+/// The caller's parameters of a switch to a new generation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewGeneration {
+    /// SQLite's WAL header; `None` for an empty log.
+    pub(crate) wal_header: Option<[u8; WAL_HEADER_BYTES]>,
+    /// Whether everything is in the database file.
+    pub(crate) retired: bool,
+    /// The number of bytes to which the file may be shrunk; `None` to keep its length.
+    pub(crate) keep_bytes: Option<u64>,
+    /// Transactions sealed before the new generation: the log's position, not a byte position.
+    pub(crate) position: u64,
+    /// When the new generation begins, in milliseconds since 1970.
+    pub(crate) time_ms: u64,
+}
+
+/// The format of groups and generations on the device.
+pub(crate) trait Framing: Send + Sync {
+    /// Bytes between the beginning of a group and its first transaction, a multiple of 8.
+    fn header_bytes(&self) -> u64;
+
+    /// The bytes that stand in for the header of a group that was opened at `time_ms`, until the group is closed.
+    fn placeholder(&self, generation: u64, time_ms: u64) -> Vec<u8>;
+
+    /// Completes the header of a closed group that is about to be written at an offset of the file. `ordered` says
+    /// whether everything before the group is durable. Returns the number of transactions in the group, for metrics, or 1
+    /// where counting them would cost too much.
+    ///
+    /// # Errors
+    /// `Corrupt`.
+    fn complete(
+        &self,
+        group: &mut [u8],
+        generation: u64,
+        offset: u64,
+        ordered: bool,
+    ) -> Result<u64, LogError>;
+
+    /// Writes what a generation begins with. Durable on return; with `later`, durable only with the next flush or
+    /// preallocation.
+    ///
+    /// # Errors
+    /// The device's.
+    fn begin(&self, block: &dyn Block, generation: &Generation, later: bool) -> Result<(), MediumError>;
+}
 
 /// Counts of what group commit has done in this process.
 #[derive(Debug, Default)]
@@ -59,6 +255,11 @@ pub(crate) struct GroupActivity {
 
 /// A log's group commit, with the words and the ring that processes share.
 pub(crate) struct Group {
+    /// The words of the group's part of the segment.
+    words: Words,
+    /// This process's slot.
+    process: usize,
+    /// The segment, for copies of bytes, and where the group's part of it begins.
     segment: Arc<dyn Segment>,
     base: u64,
     block: Arc<dyn Block>,
@@ -85,15 +286,15 @@ pub(crate) struct Recovered {
 
 impl Group {
     fn get(&self, word: u64) -> u64 {
-        self.segment.load(self.base + word)
+        self.words.load(word)
     }
 
     fn set(&self, word: u64, value: u64) {
-        self.segment.store(self.base + word, value);
+        self.words.store(word, value);
     }
 
     fn exchange(&self, word: u64, current: u64, new: u64) -> Result<u64, u64> {
-        self.segment.compare_exchange(self.base + word, current, new)
+        self.words.compare_exchange(word, current, new)
     }
 
     /// Raises a word to a value, unless the word is already higher.
@@ -126,6 +327,8 @@ impl Group {
         recovered: Option<Recovered>,
     ) -> Result<Self, LogError> {
         let group = Self {
+            words: Words::new(Arc::clone(&segment), base, (STATE_BYTES / 8) as usize),
+            process: segment.process_slot(),
             segment,
             base,
             block,
@@ -146,7 +349,7 @@ impl Group {
             group.set(TAIL, closed.pack());
             group.set(DURABLE, Mark { closed: false, ..closed }.pack());
             group.set(FRONTIER, end);
-            group.set(HARDENED, end);
+            group.set(FLUSHED, end);
             // The ring is empty.
             group.set(DIRECT_END, end);
             group.set(SETTINGS, group.options.settings);
@@ -162,7 +365,7 @@ impl Group {
     }
 
     fn own(&self) -> u64 {
-        self.segment.process_slot() as u64 + 1
+        self.process as u64 + 1
     }
 
     fn block_bytes(&self) -> u64 {
@@ -246,9 +449,66 @@ impl Group {
         reason.get_or_insert(message);
         self.set(POISON, 1);
         for word in SLEEPERS {
-            self.segment.fetch_add(self.base + word, 1);
-            self.segment.wake(self.base + word, u32::MAX >> 1);
+            self.words.fetch_add(word, 1);
+            self.words.wake(word, u32::MAX >> 1);
         }
         error
+    }
+}
+
+// Reading sealed bytes: from the ring, or from the device once they have left the ring.
+
+impl Group {
+    /// Copies bytes of the current generation from the ring, or from the device if they have left the ring. The caller
+    /// must not ask for bytes beyond [`Group::sealed`].
+    pub(crate) fn read(&self, generation: u64, position: u64, buf: &mut [u8]) -> Result<(), LogError> {
+        if self.read_sealed(position, buf) {
+            return Ok(());
+        }
+        let offset = self.offset_of(generation, position);
+        self.learn_len(offset + buf.len() as u64)?;
+        self.block.read(offset, buf).map_err(|source| self.failed(source))
+    }
+
+    /// Copies sealed bytes from the ring. Returns `false` if they have left the ring; the contents of `buf` are then
+    /// undefined.
+    pub(crate) fn read_sealed(&self, position: u64, buf: &mut [u8]) -> bool {
+        let in_ring = |frontier: u64| frontier.wrapping_sub(position) <= RING_BYTES && position < frontier;
+        if !in_ring(self.get(FRONTIER)) || position < self.get(DIRECT_END) {
+            return false;
+        }
+        self.read_ring(position, buf);
+        // If a writer has overwritten any of these bytes, then the load of `FRONTIER` after this fence shows it.
+        self.segment.fence();
+        in_ring(self.get(FRONTIER))
+    }
+
+    /// The byte position before which all bytes have left the ring: they are on the device.
+    pub(crate) fn past_ring(&self) -> u64 {
+        self.get(DIRECT_END).max(self.get(FRONTIER).saturating_sub(RING_BYTES))
+    }
+
+    /// Looks up the length of the file anew: another process may have extended it.
+    fn learn_len(&self, end: u64) -> Result<(), LogError> {
+        if end <= self.block.len() {
+            return Ok(());
+        }
+        self.block.refresh_len().map_err(|source| self.failed(source))
+    }
+
+    fn read_ring(&self, position: u64, buf: &mut [u8]) {
+        let at = position % RING_BYTES;
+        let first = buf.len().min((RING_BYTES - at) as usize);
+        let (head, rest) = buf.split_at_mut(first);
+        self.segment.read(self.base + RING + at, head);
+        self.segment.read(self.base + RING, rest);
+    }
+
+    fn write_ring(&self, position: u64, bytes: &[u8]) {
+        let at = position % RING_BYTES;
+        let first = bytes.len().min((RING_BYTES - at) as usize);
+        let (head, rest) = bytes.split_at(first);
+        self.segment.write(self.base + RING + at, head);
+        self.segment.write(self.base + RING, rest);
     }
 }

@@ -8,8 +8,8 @@ use duralite_medium::block::{Block, BlockCounters, Durability};
 use duralite_medium::{Guarantee, PROCESS_SLOTS};
 use duralite_schedules::weak::{Loads, WeakMemory, WeakProcess};
 
-use super::words::{LEADER, RING, RING_BYTES, writing};
 use super::*;
+use crate::shared::group::{LEADER, RING, RING_BYTES, writing};
 
 const DATA_OFFSET: u64 = 3 * AREA_BYTES;
 const OLD: [u8; 16] = [1; 16];
@@ -49,7 +49,7 @@ impl Block for OldBlock {
         Ok(())
     }
 
-    fn commit(&self, at: u64, blocks: &[u8], _durability: Durability) -> Result<(), MediumError> {
+    fn write_durably(&self, at: u64, blocks: &[u8], _durability: Durability) -> Result<(), MediumError> {
         let expected = if at == DATA_OFFSET { OLD } else { NEW };
         assert_eq!((blocks.len(), &blocks[..16]), (512, &expected[..]), "at {at}");
         Ok(())

@@ -28,10 +28,11 @@
 //! Such a cut ends in an error: the home checks behind each access what it has read or stored
 //! ([`duralite_medium::Nvm::check`]).
 
-mod dirty;
 mod policy;
-mod shared;
+#[cfg(test)]
+mod tests;
 
+use std::collections::BTreeMap;
 use std::ops::{AddAssign, Range};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,9 +43,7 @@ use duralite_medium::{Guarantee, LINE_BYTES, MediumError, Nvm, Segment};
 use crate::LogError;
 use crate::engine::home::{DatabaseFile, Header, Home};
 pub use crate::engine::media::HomeSync;
-use dirty::Dirty;
-use policy::Policy;
-use shared::Writers;
+use crate::shared::mapped_home::policy::Policy;
 
 /// A database file in memory.
 pub struct MappedHome {
@@ -380,5 +379,197 @@ impl Home for MappedHome {
     }
 }
 
+// Lines that were stored through the cache and not flushed yet.
+
+/// Lines for which a word has bits.
+const LINES: u64 = 64;
+/// Bytes of memory that one word represents.
+const CHUNK_BYTES: u64 = LINES * LINE_BYTES;
+/// The most words that are kept, enough for 64 MiB of pages. When there are that many, all lines are flushed.
+const MOST_CHUNKS: usize = 16 << 10;
+
+/// The dirty lines, with a bit for each.
+#[derive(Debug, Default)]
+struct Dirty(BTreeMap<u64, u64>);
+
+impl Dirty {
+    /// Records a store of bytes. Returns how many of their lines were not dirty before.
+    fn stored(&mut self, range: Range<u64>) -> u64 {
+        let mut line = range.start / LINE_BYTES;
+        let mut fresh = 0;
+        while line * LINE_BYTES < range.end {
+            let lines = self.0.entry(line / LINES).or_default();
+            let bit = 1 << (line % LINES);
+            fresh += u64::from(*lines & bit == 0);
+            *lines |= bit;
+            line += 1;
+        }
+        fresh
+    }
+
+    /// Records a non-temporal store of bytes: lines that it covers completely need no flush any more.
+    fn streamed(&mut self, range: Range<u64>) {
+        for line in range.start.div_ceil(LINE_BYTES)..range.end / LINE_BYTES {
+            if let Some(lines) = self.0.get_mut(&(line / LINES)) {
+                *lines &= !(1 << (line % LINES));
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.0.len() >= MOST_CHUNKS
+    }
+
+    /// Flushes all dirty lines that lie inside the memory.
+    fn flush(&mut self, nvm: &dyn Nvm) {
+        let len = nvm.len();
+        for (chunk, lines) in std::mem::take(&mut self.0) {
+            for run in runs(lines) {
+                let from = chunk * CHUNK_BYTES + run.start * LINE_BYTES;
+                let end = (chunk * CHUNK_BYTES + run.end * LINE_BYTES).min(len);
+                if from < end {
+                    nvm.flush(from, end - from);
+                }
+            }
+        }
+    }
+}
+
+/// The runs of ones in a word.
+fn runs(mut lines: u64) -> impl Iterator<Item = Range<u64>> {
+    std::iter::from_fn(move || {
+        if lines == 0 {
+            return None;
+        }
+        let start = lines.trailing_zeros();
+        let count = (lines >> start).trailing_ones();
+        // If the run ends at the last bit, there is nothing left to shift.
+        let end = start + count;
+        lines = if end >= u64::BITS { 0 } else { lines >> end << end };
+        Some(u64::from(start)..u64::from(end))
+    })
+}
+
+// Which processes have stored in the database file since it was last made durable.
+
+/// No process.
+const NOBODY: u64 = 0;
+/// Several processes, or one that may be dead.
+const SEVERAL: u64 = u64::MAX;
+
+/// A word that the processes share, and this process's name in it. SQLite's locks let one process write at a time, so the word
+/// passes from one writer to the next.
+#[derive(Default)]
+struct Writers(Option<Shared>);
+
+struct Shared {
+    segment: Arc<dyn Segment>,
+    at: u64,
+    /// This process's name: not 0, and not `SEVERAL`.
+    me: u64,
+}
+
+impl Writers {
+    fn sharing(segment: Arc<dyn Segment>, at: u64) -> Self {
+        // Two processes with one name would take each other's lines for flushed. So without random bytes there is no name, and
+        // nothing is known.
+        let me = getrandom::u64().ok().map(|word| word & (u64::MAX >> 1) | 1);
+        Self(me.map(|me| Shared { segment, at, me }))
+    }
+
+    /// Has to be called before anything is stored. Returns whether all that is stored and not durable is this process's own.
+    fn claim(&self) -> bool {
+        let Some(Shared { segment, at, me }) = &self.0 else { return false };
+        loop {
+            let word = segment.load(*at);
+            match word {
+                SEVERAL => return false,
+                word if word == *me => return true,
+                NOBODY => {
+                    if segment.compare_exchange(*at, NOBODY, *me).is_ok() {
+                        return true;
+                    }
+                }
+                other => {
+                    if segment.compare_exchange(*at, other, SEVERAL).is_ok() {
+                        return false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has to be called after this process has made its own stores durable. Returns whether no other process can have stored
+    /// anything.
+    fn synced(&self) -> bool {
+        let Some(Shared { segment, at, me }) = &self.0 else { return false };
+        let word = segment.load(*at);
+        word == NOBODY || word == *me
+    }
+
+    /// Says that everything stored is durable: by this process, which alone has stored (`own`), or by a sync of the file.
+    fn end(&self, own: bool) {
+        let Some(Shared { segment, at, me }) = &self.0 else { return };
+        let expected = if own { *me } else { SEVERAL };
+        // A process that has claimed the word since then keeps it. The name of a single other process stays: the next writer
+        // replaces it by `SEVERAL`.
+        let _ = segment.compare_exchange(*at, expected, NOBODY);
+    }
+}
+
 #[cfg(test)]
-mod tests;
+mod dirty_tests {
+    use duralite_medium::{FileNvm, MapOptions};
+
+    use super::*;
+
+    #[test]
+    fn runs_of_lines() {
+        let found = |lines| runs(lines).collect::<Vec<_>>();
+        assert!(found(0).is_empty());
+        assert_eq!(found(u64::MAX), vec![Range { start: 0, end: 64 }]);
+        assert_eq!(found(0b1101 | 1 << 63), [0..1, 2..4, 63..64]);
+    }
+
+    #[test]
+    fn each_line_is_flushed_once_and_none_beyond_the_end() {
+        let options = MapOptions { capacity: 1 << 20, ..MapOptions::default() };
+        let nvm = FileNvm::map(tempfile::tempfile().unwrap(), "nvm".as_ref(), &options).unwrap();
+        nvm.grow(8192).unwrap();
+        let mut dirty = Dirty::default();
+        assert_eq!(dirty.stored(10..20), 1);
+        assert_eq!(dirty.stored(10..130), 2);
+        dirty.stored(4095..4097);
+        dirty.stored(8191..9000);
+        dirty.streamed(60..128);
+        dirty.flush(&nvm);
+        // Lines 0, 2, 63, 64 and 127. Line 1 was stored non-temporally.
+        assert_eq!(nvm.counters().flushed_lines, 5);
+        dirty.flush(&nvm);
+        assert_eq!(nvm.counters().flushed_lines, 5);
+    }
+}
+
+#[cfg(test)]
+mod shared_tests {
+    use duralite_medium::LocalSegment;
+
+    use super::*;
+
+    #[test]
+    fn the_word_tells_whether_lines_may_be_somebody_elses() {
+        let segment: Arc<dyn Segment> = Arc::new(LocalSegment::new(4096));
+        let [one, other] = [0; 2].map(|_| Writers::sharing(Arc::clone(&segment), 64));
+        assert!(one.claim() && one.claim() && one.synced());
+        one.end(true);
+        assert!(other.claim(), "the first has synced");
+        // The second process dies, and the first one writes.
+        assert!(!one.claim() && !one.synced());
+        one.end(true);
+        assert!(!one.claim(), "its own stores are not all");
+        one.end(false);
+        assert!(one.claim() && one.synced());
+        let alone = Writers::default();
+        assert!(!alone.claim() && !alone.synced());
+    }
+}

@@ -1,0 +1,678 @@
+//! Taking a lock, and giving it back: from a connection's [`Holder`] down to the words of the processes.
+//!
+//! Read it from top to bottom. First there is what a process keeps, and what it keeps for each connection. Then a
+//! connection takes locks exclusively and gives them back; then it takes one shared. Both set a bit of the
+//! process's word and *look* at the words of the others. Last come readers from outside and reservations of WRITE.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use duralite_medium::{MediumError, PROCESS_SLOTS, Segment, Words};
+
+use crate::deaths::{Deaths, SUSPICION, SUSPICION_AT_ONCE};
+use crate::layout::{
+    CHECKPOINT, CLAIMED, EPOCH, FIRST_READ, HELD, HIGH, LAYOUT_BYTES, OUTSIDE, RESERVED, RESERVED_UNTIL,
+    SLOTS, WRITE, member, read_since,
+};
+use crate::queue::Queue;
+
+/// How long a reservation is valid.
+pub(crate) const RESERVATION: Duration = Duration::from_millis(20);
+/// How often a connection looks again while another process's claim stands, 50 us apart.
+const PATIENCE: u32 = 2000;
+/// How long the running connections may go on before the oldest waiter has its turn.
+const TURN: Duration = Duration::from_micros(300);
+/// A connection that comes back for WRITE within this time does nothing but commit.
+const AT_ONCE: Duration = Duration::from_micros(20);
+
+/// Why a lock was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LockError {
+    /// Another connection holds a lock that is in the way.
+    #[error("busy")]
+    Busy,
+    /// The kernel did not say whether a process lives.
+    #[error("{0}")]
+    Medium(MediumError),
+}
+
+impl From<MediumError> for LockError {
+    fn from(error: MediumError) -> Self {
+        Self::Medium(error)
+    }
+}
+
+/// The locks of one database, as a process of its segment sees them.
+pub struct Table {
+    pub(crate) words: Words,
+    /// Where the table begins in the segment.
+    pub(crate) base: u64,
+    /// This process's slot.
+    pub(crate) process: usize,
+    /// Where this process's word is.
+    own: u64,
+    is_read_only: bool,
+    /// Whether readers who may not write the segment can exist.
+    can_be_read_only: bool,
+    pub(crate) deaths: Deaths,
+    pub(crate) queue: Queue,
+    local: Mutex<Local>,
+    /// From 0 and to 0 these counts change under the mutex of `local`.
+    shares: Shares,
+    next_holder: AtomicU64,
+    pub(crate) busy: AtomicU64,
+    pub(crate) waits: AtomicU64,
+}
+
+/// Which connection of this process holds which lock exclusively.
+#[derive(Default)]
+struct Local {
+    exclusive: [Option<u64>; SLOTS],
+    /// Whether the holder of WRITE only has it reserved.
+    reserved: bool,
+    /// Whether the holder of CHECKPOINT took it only along with the read marks, to start the log over.
+    is_starting_over: bool,
+}
+
+/// How many connections of this process share each lock. As long as one does, the process has that lock in the
+/// segment. A count leaves 0 and returns to 0 under the table's mutex. In between it changes without the mutex, so
+/// threads that read the same snapshot do not wait for one another.
+#[derive(Default)]
+pub(crate) struct Shares([Count; SLOTS]);
+
+/// A count on a cache line of its own, since other locks are taken at the same time.
+#[derive(Default)]
+#[repr(align(64))]
+struct Count(AtomicU32);
+
+/// A connection, and the locks that it holds. Dropping it gives all of them back.
+#[derive(Debug)]
+pub struct Holder {
+    pub(crate) table: Arc<Table>,
+    pub(crate) id: u64,
+    held: Mutex<Holding>,
+}
+
+/// What a connection holds, and how it comes and goes for WRITE.
+#[derive(Debug, Default)]
+pub(crate) struct Holding {
+    shared: u8,
+    exclusive: u8,
+    /// The connection's place among the waiters for WRITE, kept until it gets the lock; 0 for none.
+    pub(crate) ticket: u64,
+    /// By how much the last sleeps for WRITE were longer than SQLite asked for.
+    pub(crate) ahead: Duration,
+    /// When the last of those sleeps ended.
+    pub(crate) woke: u64,
+    /// When the connection last gave WRITE back while others waited for it; 0 once it has come back.
+    gave_back: u64,
+    /// Whether the connection came back at once the last time.
+    pub(crate) comes_back: bool,
+}
+
+impl Table {
+    /// Joins the table that begins at byte `base` of the segment. Its [`LAYOUT_BYTES`] are zeros at first.
+    #[must_use]
+    pub fn join(segment: Arc<dyn Segment>, base: u64) -> Arc<Self> {
+        Self::with_turn(segment, base, TURN)
+    }
+
+    /// As [`Table::join`], with the time for which running connections may pass over a waiter for WRITE.
+    #[must_use]
+    pub fn with_turn(segment: Arc<dyn Segment>, base: u64, turn: Duration) -> Arc<Self> {
+        let process = segment.process_slot();
+        let (is_read_only, can_be_read_only) = (segment.is_read_only(), segment.can_be_read_only());
+        let words = Words::new(segment, base, (LAYOUT_BYTES / 8) as usize);
+        let table = Self {
+            deaths: Deaths::new(words.clone()),
+            queue: Queue::new(words.clone(), turn),
+            words,
+            base,
+            process,
+            own: member(process),
+            is_read_only,
+            can_be_read_only,
+            local: Mutex::default(),
+            shares: Shares::default(),
+            next_holder: AtomicU64::new(1),
+            busy: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+        };
+        if is_read_only {
+            return Arc::new(table);
+        }
+        // The slot's previous process may have left bits here. They are void.
+        let epoch = table.words.load(table.own) / EPOCH;
+        table.words.store(table.own, epoch.wrapping_add(1).wrapping_mul(EPOCH));
+        table.queue.forget_predecessor();
+        let used = process as u64 + 1;
+        loop {
+            let high = table.words.load(HIGH);
+            if high >= used || table.words.compare_exchange(HIGH, high, used).is_ok() {
+                break;
+            }
+        }
+        Arc::new(table)
+    }
+
+    /// Makes a connection that takes locks of this table.
+    #[must_use]
+    pub fn holder(self: &Arc<Self>) -> Holder {
+        let id = self.next_holder.fetch_add(1, Ordering::Relaxed);
+        Holder { table: Arc::clone(self), id, held: Mutex::default() }
+    }
+
+    fn local(&self) -> MutexGuard<'_, Local> {
+        self.local.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn clock_ns(&self) -> u64 {
+        self.words.segment().clock_ns()
+    }
+
+    /// One more than the highest process slot that was ever used.
+    pub(crate) fn high(&self) -> usize {
+        (self.words.load(HIGH) as usize).min(PROCESS_SLOTS)
+    }
+
+    fn busy<T>(&self) -> Result<T, LockError> {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        Err(LockError::Busy)
+    }
+}
+
+impl Holder {
+    pub(crate) fn held(&self) -> MutexGuard<'_, Holding> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The table that the locks are in.
+    #[must_use]
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// Whether a transaction begins: the connection holds nothing, does not wait for WRITE, and has no
+    /// reservation.
+    #[must_use]
+    pub fn begins(&self) -> bool {
+        let held = self.held();
+        held.shared == 0 && held.exclusive == 0 && held.ticket == 0
+    }
+
+    /// Whether the connection holds a shared lock, as it does in a read transaction.
+    #[must_use]
+    pub fn is_reading(&self) -> bool {
+        self.held().shared != 0
+    }
+}
+
+// Exclusive locks.
+
+impl Holder {
+    /// Takes `count` locks exclusively, beginning with `first`, or none of them. All read marks but the first
+    /// can be had only together with CHECKPOINT. If this connection does not hold CHECKPOINT, that lock comes
+    /// and goes with the marks (invariant 45).
+    ///
+    /// # Errors
+    /// `Busy` when another connection holds one of them, or a waiter is due for WRITE; `Medium`.
+    pub fn lock_exclusive(&self, first: usize, count: usize) -> Result<(), LockError> {
+        let mut held = self.held();
+        let mask = mask_of(first, count);
+        if held.exclusive & mask == mask {
+            return Ok(());
+        }
+        if first == WRITE && held.gave_back != 0 {
+            let now = self.table.clock_ns();
+            held.comes_back = now.saturating_sub(held.gave_back) < AT_ONCE.as_nanos() as u64;
+            held.gave_back = 0;
+        }
+        self.table.lock_exclusive(self.id, first, count)?;
+        held.exclusive |= mask;
+        if first == WRITE {
+            (held.ticket, held.ahead) = (0, Duration::ZERO);
+        }
+        Ok(())
+    }
+
+    /// Gives back those of these exclusive locks that the connection holds.
+    pub fn unlock_exclusive(&self, first: usize, count: usize) {
+        let mut held = self.held();
+        if first == WRITE && held.exclusive & 1 << WRITE != 0 && !self.table.queue.is_empty() {
+            held.gave_back = self.table.clock_ns();
+        }
+        held.exclusive &= !mask_of(first, count);
+        self.table.unlock_exclusive(self.id, first, count, held.comes_back);
+    }
+}
+
+fn mask_of(first: usize, count: usize) -> u8 {
+    (((1u16 << count) - 1) << first) as u8
+}
+
+/// Whether these locks, taken exclusively, are the ones under which SQLite starts the log over: all read
+/// marks but the first. SQLite takes them together for nothing else; a checkpoint and recovery set marks one
+/// by one.
+#[must_use]
+pub const fn is_start_over(first: usize, count: usize) -> bool {
+    first == FIRST_READ + 1 && count == SLOTS - FIRST_READ - 1
+}
+
+impl Table {
+    fn lock_exclusive(&self, holder: u64, first: usize, count: usize) -> Result<(), LockError> {
+        if self.is_read_only {
+            return self.busy();
+        }
+        let mut local = self.local();
+        if first == WRITE && count == 1 && local.exclusive[WRITE] == Some(holder) && self.take_up(&mut local)
+        {
+            return Ok(());
+        }
+        if first == WRITE && !self.queue.may_overtake(&self.deaths)? {
+            drop(local);
+            // The connection that gave WRITE back last may have woken nobody, because it was known to come
+            // back until its turn was over.
+            self.wake_oldest_if_free();
+            return self.busy();
+        }
+        if let Err(refused) = self.take(&mut local, holder, first, count, false) {
+            drop(local);
+            if first == WRITE {
+                self.wake_oldest_if_free();
+            }
+            return Err(refused);
+        }
+        Ok(())
+    }
+
+    fn take(
+        &self,
+        local: &mut Local,
+        holder: u64,
+        first: usize,
+        count: usize,
+        queued: bool,
+    ) -> Result<(), LockError> {
+        let slots = first..first + count;
+        if slots.contains(&WRITE) && local.reserved && local.exclusive[WRITE] != Some(holder) {
+            // Another connection of this process has the reservation.
+            let word = self.words.load(self.own);
+            if word & RESERVED == 0 || self.expire(self.process, word) {
+                local.reserved = false;
+                local.exclusive[WRITE] = None;
+            }
+        }
+        let with_checkpoint = is_start_over(first, count) && local.exclusive[CHECKPOINT] != Some(holder);
+        let along = if with_checkpoint { CHECKPOINT..CHECKPOINT + 1 } else { 0..0 };
+        let taken = |slot: usize| self.shares.any(slot) || local.exclusive[slot].is_some();
+        if slots.clone().chain(along.clone()).any(taken) {
+            return self.busy();
+        }
+        let mask = slots.clone().chain(along.clone()).fold(0, |mask, slot| mask | 1 << slot);
+        let begins_to_read = first >= FIRST_READ && local.exclusive[CHECKPOINT] != Some(holder);
+        self.words.fetch_or(self.own, mask << CLAIMED);
+        let looked = match self.look(mask, true, queued || begins_to_read) {
+            Ok(true) => self.outside_permits(local.exclusive[CHECKPOINT].is_some(), first, count),
+            looked => looked,
+        };
+        if looked != Ok(true) {
+            self.words.fetch_and(self.own, !(mask << CLAIMED));
+            return looked.and_then(|_| self.busy());
+        }
+        self.words.fetch_or(self.own, mask << HELD);
+        self.words.fetch_and(self.own, !(mask << CLAIMED));
+        for slot in slots.chain(along) {
+            local.exclusive[slot] = Some(holder);
+        }
+        local.is_starting_over |= with_checkpoint;
+        Ok(())
+    }
+
+    /// Gives back what this connection holds of these locks. `at_once` says whether it is known to come back
+    /// for WRITE as soon as it can.
+    fn unlock_exclusive(&self, holder: u64, first: usize, count: usize, at_once: bool) {
+        if self.is_read_only {
+            return;
+        }
+        let mut local = self.local();
+        let mut mask = 0;
+        let marks = FIRST_READ + 1..SLOTS;
+        let ends =
+            first <= marks.start && first + count == SLOTS && local.exclusive[marks.start] == Some(holder);
+        let along = if ends && local.is_starting_over { CHECKPOINT..CHECKPOINT + 1 } else { 0..0 };
+        local.is_starting_over &= along.is_empty();
+        for slot in along.chain(first..first + count) {
+            if local.exclusive[slot] == Some(holder) {
+                local.exclusive[slot] = None;
+                mask |= 1 << HELD << slot;
+            }
+        }
+        if mask & 1 << HELD != 0 && local.reserved {
+            local.reserved = false;
+            if self.words.fetch_and(self.own, !RESERVED) & RESERVED == 0 {
+                // The reservation was taken away, and the bit with it. The bit cannot be that of another
+                // connection of this process, since the table is locked here.
+                mask &= !(1 << HELD);
+            }
+        }
+        self.words.fetch_and(self.own, !mask);
+        drop(local);
+        if mask & 1 << HELD != 0 {
+            self.queue.pass_on(at_once);
+        }
+    }
+
+    /// Wakes the oldest waiter after a claim of WRITE was withdrawn. That waiter may have been awake, seen
+    /// the claim and gone back to sleep. If WRITE is held now, its holder wakes the waiter later.
+    pub(crate) fn wake_oldest_if_free(&self) {
+        if self.queue.oldest().is_some() && !self.is_write_taken() {
+            self.queue.wake_oldest();
+        }
+    }
+
+    pub(crate) fn is_write_taken(&self) -> bool {
+        (0..self.high()).any(|process| self.words.load(member(process)) & 1 << HELD != 0)
+    }
+}
+
+// Looking at the others, for a lock of either kind.
+
+impl Table {
+    /// Looks at every other process, after this process has set its own bits. Returns whether nothing is in
+    /// the way of `mask`, which is to be held exclusively or shared. Asks the kernel only now and then which
+    /// processes live.
+    fn look(&self, mask: u64, exclusive: bool, comes_again: bool) -> Result<bool, LockError> {
+        let own = self.process;
+        let held = if exclusive { mask | mask << HELD } else { mask << HELD };
+        let suspicion = if comes_again { SUSPICION } else { SUSPICION_AT_ONCE };
+        let deaths = &self.deaths;
+        for process in (0..self.high()).filter(|process| *process != own) {
+            let mut patience = PATIENCE;
+            loop {
+                let word = self.words.load(member(process));
+                if word & held != 0 {
+                    let gone = deaths.suspects(process, suspicion) && deaths.bury(process, word)?
+                        || mask & 1 != 0 && self.expire(process, word);
+                    if gone {
+                        continue;
+                    }
+                    return Ok(false);
+                }
+                if word & mask << CLAIMED == 0 {
+                    break;
+                }
+                if deaths.suspects(process, SUSPICION_AT_ONCE) && deaths.bury(process, word)? {
+                    continue;
+                }
+                // A claim with a lower slot goes on, so this one gives way. A process with a higher slot sees
+                // this process's bits and withdraws, or it looked before and holds the lock now. Or it is
+                // stopped in between, possibly for long; patience ends that wait.
+                if exclusive && process < own || patience == 0 {
+                    return Ok(false);
+                }
+                patience -= 1;
+                self.pause(process);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets the process run whose claim is in the way.
+    fn pause(&self, process: usize) {
+        let word = self.words.load(member(process));
+        // No process wakes this sleep. It ends early if the word has changed already, and a simulated segment
+        // can see it.
+        self.words.wait(member(process), (word & 0xffff_ffff) as u32, Duration::from_micros(50));
+    }
+}
+
+// Shared locks.
+
+impl Holder {
+    /// Takes a lock shared. Taking it twice is the same as taking it once.
+    ///
+    /// # Errors
+    /// `Busy` when another connection holds it exclusively; `Medium`.
+    pub fn lock_shared(&self, slot: usize) -> Result<(), LockError> {
+        let mut held = self.held();
+        if held.shared & 1 << slot == 0 {
+            self.table.lock_shared(slot)?;
+            held.shared |= 1 << slot;
+        }
+        Ok(())
+    }
+
+    /// Gives a shared lock back, if the connection holds it.
+    pub fn unlock_shared(&self, slot: usize) {
+        let mut held = self.held();
+        if held.shared & 1 << slot != 0 {
+            held.shared &= !(1 << slot);
+            self.table.unlock_shared(slot);
+        }
+    }
+
+    /// Gives all locks back.
+    pub fn release(&self) {
+        let held = std::mem::take(&mut *self.held());
+        for slot in (0..SLOTS).filter(|slot| held.shared & 1 << slot != 0) {
+            self.table.unlock_shared(slot);
+        }
+        // `held` does not show a reservation, so all exclusive locks are given back.
+        self.table.unlock_exclusive(self.id, 0, SLOTS, false);
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl Table {
+    fn lock_shared(&self, slot: usize) -> Result<(), LockError> {
+        if self.shares.join(slot) {
+            return Ok(());
+        }
+        let local = self.local();
+        if local.exclusive[slot].is_some() {
+            return self.busy();
+        }
+        if self.shares.join(slot) {
+            return Ok(());
+        }
+        if self.is_read_only {
+            if !self.lock_from_outside(slot)? {
+                return self.busy();
+            }
+        } else {
+            let mask = 1 << slot;
+            if slot >= FIRST_READ {
+                let now = self.words.segment().coarse_clock_ns();
+                self.words.store(read_since(self.process, slot), now);
+            }
+            self.words.fetch_or(self.own, mask);
+            let looked = self.look(mask, false, false);
+            if looked != Ok(true) {
+                self.words.fetch_and(self.own, !mask);
+                return looked.and_then(|_| self.busy());
+            }
+        }
+        self.shares.begin(slot);
+        Ok(())
+    }
+
+    fn unlock_shared(&self, slot: usize) {
+        if self.shares.leave(slot) {
+            return;
+        }
+        let _local = self.local();
+        if !self.shares.end(slot) {
+            return;
+        }
+        if self.is_read_only {
+            self.unlock_from_outside(slot);
+        } else {
+            self.words.fetch_and(self.own, !(1 << slot));
+        }
+    }
+}
+
+impl Shares {
+    /// Whether any connection shares a lock. Under the mutex a count of 0 stays 0.
+    pub(crate) fn any(&self, slot: usize) -> bool {
+        self.0[slot].0.load(Ordering::Acquire) > 0
+    }
+
+    /// Counts one more connection beside others; `false` where there are no others.
+    pub(crate) fn join(&self, slot: usize) -> bool {
+        let more = |count: u32| if count > 0 { count.checked_add(1) } else { None };
+        self.0[slot].0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
+    }
+
+    /// Counts one connection less beside others; `false` for the last one.
+    pub(crate) fn leave(&self, slot: usize) -> bool {
+        let less = |count: u32| if count > 1 { Some(count - 1) } else { None };
+        self.0[slot].0.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok()
+    }
+
+    /// Counts the first connection, under the mutex, once the process has the lock in the segment.
+    pub(crate) fn begin(&self, slot: usize) {
+        self.0[slot].0.store(1, Ordering::Release);
+    }
+
+    /// Counts the last connection out, under the mutex, before the process gives the lock in the segment
+    /// back. Returns `false` if another connection has joined meanwhile and stays, or if there was none.
+    pub(crate) fn end(&self, slot: usize) -> bool {
+        while self.any(slot) {
+            if self.leave(slot) {
+                return false;
+            }
+            if self.0[slot].0.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+// Readers who may not write the segment; lib.rs has the argument.
+
+impl Table {
+    /// Whether readers from outside let this process have the locks exclusively that it has claimed.
+    /// `checkpoints` says whether this process holds CHECKPOINT.
+    fn outside_permits(&self, checkpoints: bool, first: usize, count: usize) -> Result<bool, LockError> {
+        if !self.can_be_read_only {
+            return Ok(true);
+        }
+        let marks = first.max(FIRST_READ)..first + count;
+        if first == CHECKPOINT && count == 1 {
+            Ok(!self.has_outside(FIRST_READ, SLOTS - FIRST_READ)?)
+        } else if !marks.is_empty() && (count > 1 || checkpoints || self.somebody_checkpoints()) {
+            Ok(!self.has_outside(marks.start, marks.len())?)
+        } else {
+            Ok(true)
+        }
+    }
+
+    fn somebody_checkpoints(&self) -> bool {
+        let mask = 1 << CHECKPOINT << HELD | 1 << CHECKPOINT << CLAIMED;
+        (0..self.high()).any(|process| self.words.load(member(process)) & mask != 0)
+    }
+
+    /// Whether a reader from outside holds one of these marks.
+    pub(crate) fn has_outside(&self, first: usize, count: usize) -> Result<bool, LockError> {
+        let possible = self.can_be_read_only && self.words.load(OUTSIDE) != 0;
+        Ok(possible && self.words.segment().has_outside_readers(first, count)?)
+    }
+
+    /// Takes a lock shared as a reader from outside, for the first connection of this process. Returns
+    /// `false` when a process has it exclusively. SQLite takes a lock that is no mark only to see whether it
+    /// is free, and gives it back at once, so such a lock is only looked at.
+    fn lock_from_outside(&self, slot: usize) -> Result<bool, LockError> {
+        if slot >= FIRST_READ && !self.words.segment().hold_mark(slot)? {
+            return Ok(false);
+        }
+        let free = self.is_free(slot);
+        if free != Ok(true) {
+            self.unlock_from_outside(slot);
+        }
+        free
+    }
+
+    fn unlock_from_outside(&self, slot: usize) {
+        if slot >= FIRST_READ {
+            self.words.segment().release_mark(slot);
+        }
+    }
+
+    /// Whether no living process holds or claims a lock exclusively.
+    fn is_free(&self, slot: usize) -> Result<bool, LockError> {
+        let mask = 1 << slot << HELD | 1 << slot << CLAIMED;
+        for process in 0..self.high() {
+            let is_taken = self.words.load(member(process)) & mask != 0;
+            if is_taken && self.words.segment().is_alive(process)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+// Reservations of WRITE, for a connection whose turn it is.
+
+impl Table {
+    /// Takes WRITE for a connection that will come back for it.
+    pub(crate) fn reserve(&self, holder: u64) -> Result<bool, LockError> {
+        let mut local = self.local();
+        if local.exclusive[WRITE] == Some(holder) {
+            if !local.reserved || self.words.load(self.own) & RESERVED != 0 {
+                return Ok(true);
+            }
+            // The reservation was taken away meanwhile.
+            local.reserved = false;
+            local.exclusive[WRITE] = None;
+        }
+        match self.take(&mut local, holder, WRITE, 1, true) {
+            Ok(()) => {}
+            Err(LockError::Busy) => return Ok(false),
+            Err(error) => return Err(error),
+        }
+        local.reserved = true;
+        let until = self.clock_ns() + RESERVATION.as_nanos() as u64;
+        self.words.store(self.own + RESERVED_UNTIL, until);
+        // A new epoch: a process that saw an earlier reservation expire must not end this one.
+        self.words.fetch_add(self.own, EPOCH);
+        self.words.fetch_or(self.own, RESERVED);
+        Ok(true)
+    }
+
+    /// Turns this process's reservation into a lock. Returns `false` when the reservation is gone.
+    fn take_up(&self, local: &mut Local) -> bool {
+        if !local.reserved {
+            return true;
+        }
+        local.reserved = false;
+        let before = self.words.fetch_and(self.own, !RESERVED);
+        if before & RESERVED == 0 {
+            local.exclusive[WRITE] = None;
+            return false;
+        }
+        true
+    }
+
+    /// Takes away a reservation that was not taken up in time. Returns whether it is gone.
+    fn expire(&self, process: usize, word: u64) -> bool {
+        let expired =
+            word & RESERVED != 0 && self.clock_ns() > self.words.load(member(process) + RESERVED_UNTIL);
+        let free = word & !(RESERVED | 1 << HELD);
+        expired && self.words.compare_exchange(member(process), word, free).is_ok()
+    }
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("process", &self.process).finish_non_exhaustive()
+    }
+}

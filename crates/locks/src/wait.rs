@@ -1,0 +1,177 @@
+//! Waiting for WRITE: what the sleep of SQLite's busy handler does.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::queue::SLICE;
+use crate::table::{Holder, LockError, Table};
+
+/// A sleep for WRITE lasts at least this long, unless the connection gets the lock before.
+const LEAST: Duration = Duration::from_millis(8);
+
+/// How long the oldest waiter watches the lock before it sleeps, as long as no other thread wants its
+/// processor.
+const SPIN: Duration = Duration::from_micros(30);
+/// How long before the end of a turn the oldest waiter is awake, so that it takes the lock as soon as that is
+/// free.
+pub(crate) const EARLY: Duration = Duration::from_micros(80);
+/// A connection that leaves WRITE free for this long within its turn does something else.
+pub(crate) const GONE: Duration = Duration::from_micros(10);
+/// A yield that takes longer has let another thread run.
+const LONG_YIELD: Duration = Duration::from_micros(5);
+
+/// By how much the first transaction after a turn may overrun, before the oldest waiter looks for itself.
+const GRACE: Duration = Duration::from_micros(100);
+
+impl Holder {
+    /// Sleeps until WRITE is reserved for this connection, for at most `limit`. Returns whether it is. The
+    /// connection keeps its place in the queue over several calls, until it takes the lock.
+    ///
+    /// SQLite's first sleeps last 1, 2 and 5 ms, and between them it begins a transaction in vain. Here they
+    /// are one sleep. A call lasts at least 8 ms. The next calls end at once, until they have made up for that,
+    /// or until the connection has done something else for as long.
+    ///
+    /// # Errors
+    /// `Medium`.
+    pub fn wait_for_write(&self, limit: Duration) -> Result<bool, LockError> {
+        let (ticket, at_once, ahead) = {
+            let mut held = self.held();
+            if held.ticket == 0 {
+                held.ticket = self.table.queue.draw_ticket();
+            }
+            if self.table.clock_ns().saturating_sub(held.woke) > LEAST.as_nanos() as u64 {
+                held.ahead = Duration::ZERO;
+            }
+            if held.ahead >= limit {
+                held.ahead -= limit;
+                return Ok(false);
+            }
+            (held.ticket, held.comes_back, held.ahead)
+        };
+        let wanted = limit - ahead;
+        let sleep = if limit < LEAST { wanted.max(LEAST) } else { wanted };
+        let reserved = self.table.wait_turn(self.id, ticket, at_once, sleep)?;
+        let mut held = self.held();
+        held.ahead = if reserved { Duration::ZERO } else { sleep - wanted };
+        held.woke = self.table.clock_ns();
+        Ok(reserved)
+    }
+}
+
+impl Table {
+    /// Sleeps until it is this ticket's turn and WRITE is reserved. Returns whether that came in time.
+    ///
+    /// A connection that comes back for WRITE at once wakes no waiter when it gives the lock back before its
+    /// turn is over. So it wakes the next waiter here, which then sleeps no longer than that turn. If such a
+    /// connection waits itself, it watches the lock for a moment. In all other cases the holder needs the
+    /// processor, and wakes the next waiter when it is done.
+    fn wait_turn(&self, holder: u64, ticket: u64, at_once: bool, limit: Duration) -> Result<bool, LockError> {
+        let queue = &self.queue;
+        let deadline = self.clock_ns().saturating_add(limit.as_nanos() as u64);
+        let mut waiter = queue.enter(ticket);
+        if waiter.is_none() {
+            queue.forget_dead(&self.deaths)?;
+        }
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        loop {
+            waiter = waiter.or_else(|| queue.enter(ticket));
+            let seen = waiter.as_ref().map(|waiter| {
+                waiter.show();
+                waiter.wakes()
+            });
+            // The turn is read before the lock: a connection that gives the lock back after the turn wakes
+            // this waiter.
+            let turn = queue.left_of_turn();
+            let oldest = queue.oldest().map(|(at, _)| at);
+            let its_turn = oldest.is_none() || oldest == waiter.as_ref().map(|waiter| waiter.at);
+            if its_turn && self.reserve_in_turn(holder, at_once, turn)? {
+                queue.begin_turn();
+                drop(waiter);
+                if at_once {
+                    queue.wake_oldest();
+                }
+                return Ok(true);
+            }
+            if its_turn && queue.oldest().map(|(at, _)| at) != waiter.as_ref().map(|waiter| waiter.at) {
+                self.wake_oldest_if_free();
+            }
+            let left = deadline.saturating_sub(self.clock_ns());
+            if left == 0 {
+                break;
+            }
+            let slice = match turn {
+                Duration::ZERO => SLICE,
+                _ if !its_turn => SLICE,
+                turn if at_once && turn > 2 * EARLY => turn - EARLY,
+                turn => turn + GRACE,
+            };
+            // A turn that ends later than any turn can was begun by another clock.
+            let slice = slice.min(SLICE);
+            let slice = slice.min(Duration::from_nanos(left));
+            match (&waiter, seen) {
+                (Some(waiter), Some(seen)) => {
+                    if !waiter.sleep(seen, slice) {
+                        queue.forget_oldest_if_dead(&self.deaths)?;
+                    }
+                }
+                _ => queue.sleep_nowhere(slice.min(Duration::from_millis(1))),
+            }
+        }
+        drop(waiter);
+        // This waiter's turn may have come just now. It passes it on.
+        queue.wake_oldest();
+        Ok(false)
+    }
+
+    /// Reserves WRITE for the oldest waiter. Returns whether it could. A waiter that always comes back at
+    /// once watches the lock for a moment, and leaves it to the running connection until that turn is over:
+    /// each hand-over costs more than the next commits of that connection.
+    fn reserve_in_turn(&self, holder: u64, at_once: bool, turn: Duration) -> Result<bool, LockError> {
+        if (!at_once || turn.is_zero()) && self.reserve(holder)? {
+            return Ok(true);
+        }
+        Ok(at_once && self.watch(turn) && self.reserve(holder)?)
+    }
+
+    /// Watches WRITE for a moment: its holder only writes to memory, and is done sooner than a sleeper wakes.
+    /// Returns whether the lock is free, and not about to be taken again by the connection that has the turn.
+    fn watch(&self, turn: Duration) -> bool {
+        let start = self.clock_ns();
+        let until = start + (SPIN + turn.min(EARLY)).as_nanos() as u64;
+        let (mut now, mut watch) = (start, Watch::default());
+        loop {
+            if let Some(is_free) = watch.see(self.is_write_taken(), self.queue.left_of_turn(), now) {
+                return is_free;
+            }
+            let before = now;
+            std::thread::yield_now();
+            now = self.clock_ns();
+            if now > until || now.saturating_sub(before) > LONG_YIELD.as_nanos() as u64 {
+                return false;
+            }
+        }
+    }
+}
+
+/// What a waiter has seen of the lock.
+#[derive(Default)]
+pub(crate) struct Watch {
+    free_since: Option<u64>,
+}
+
+impl Watch {
+    /// Notes what the waiter sees at the time `now`. Returns whether the lock can be had, once that is known.
+    /// `left` is the rest of the turn of the running connections.
+    pub(crate) fn see(&mut self, is_taken: bool, left: Duration, now: u64) -> Option<bool> {
+        match (is_taken, self.free_since) {
+            (false, _) if left.is_zero() => return Some(true),
+            (false, Some(since)) if now.saturating_sub(since) > GONE.as_nanos() as u64 => return Some(true),
+            (false, None) => self.free_since = Some(now),
+            (false, Some(_)) => {}
+            // The running connection has come back.
+            (true, Some(_)) if left > EARLY => return Some(false),
+            (true, _) => self.free_since = None,
+        }
+        None
+    }
+}

@@ -1,0 +1,316 @@
+//! The size of a log: what a process knows of it, when it is time to make room or to start the log over, and
+//! whose turn that is (invariant 10).
+//!
+//! A checkpoint, after which the log starts over, makes room. SQLite runs one when the log has a certain
+//! number of frames. The size at which connections begin to checkpoint shows how large a log the application
+//! wants: [`Bound`]. If no connection ever checkpoints (`wal_autocheckpoint=0`), bounding the log is left to the
+//! application. A small log may never have that many frames, and without checkpoints of SQLite's it fills up
+//! as well: [`Room`].
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use duralite_medium::{PROCESS_SLOTS, Segment};
+use duralite_wal::engine::Fill;
+use duralite_wal::placement::RESTART_UNTIL;
+
+/// By how much the log may outgrow the number of frames at which checkpoints begin.
+const FACTOR: u32 = 4;
+/// A log of fewer frames never counts as too large.
+const LEAST_FRAMES: u32 = 1000;
+
+/// What a process knows of the size of a log.
+#[derive(Default)]
+pub struct Bound {
+    /// Committed frames, as last seen here.
+    frames: AtomicU32,
+    /// How many frames the log had when a connection first checkpointed after the log last started over; 0 if
+    /// none has.
+    checkpointed: AtomicU32,
+    /// The number of frames at which to try again, after a try in vain.
+    postponed: AtomicU32,
+    /// How many tries in a row were in vain because a reader stayed.
+    failures: AtomicU32,
+}
+
+impl Bound {
+    /// Notes how many frames are committed.
+    pub fn committed(&self, frames: u32) {
+        if self.frames.swap(frames, Ordering::Relaxed) > frames {
+            self.checkpointed.store(0, Ordering::Relaxed);
+            self.postponed.store(0, Ordering::Relaxed);
+            self.failures.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes how many frames the wal-index has, as all processes see it: another process may have started the
+    /// log over. A commit that is just sealed appears there a moment later. That difference does not matter.
+    pub fn indexed(&self, frames: u32) {
+        if frames < self.checkpointed.load(Ordering::Relaxed) {
+            self.committed(frames);
+        }
+    }
+
+    /// Notes that a connection begins to checkpoint.
+    pub fn checkpoints(&self) {
+        let frames = self.frames.load(Ordering::Relaxed).max(1);
+        let _ = self.checkpointed.compare_exchange(0, frames, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// The number of frames above which the log is too large; `None` where no connection checkpoints.
+    fn limit(&self) -> Option<u32> {
+        match self.checkpointed.load(Ordering::Relaxed) {
+            0 => None,
+            begun => Some(begun.saturating_mul(FACTOR).max(LEAST_FRAMES)),
+        }
+    }
+
+    /// Whether it is time to start the log over.
+    pub fn is_outgrown(&self) -> bool {
+        let postponed = self.postponed.load(Ordering::Relaxed);
+        self.limit().is_some_and(|limit| self.frames.load(Ordering::Relaxed) > limit.max(postponed))
+    }
+
+    /// Notes a try in vain. If a reader stays, the next tries come at ever longer distances. If a crowd of
+    /// readers was in the way, which comes and goes, the next try comes soon.
+    pub fn postpone(&self, reader_stays: bool) {
+        let limit = self.limit().unwrap_or(LEAST_FRAMES);
+        let distance = if reader_stays {
+            limit.saturating_mul(1 << self.failures.fetch_add(1, Ordering::Relaxed).min(5))
+        } else {
+            limit / 4
+        };
+        let frames = self.frames.load(Ordering::Relaxed);
+        self.postponed.store(frames.saturating_add(distance), Ordering::Relaxed);
+    }
+}
+
+/// After a try in vain the next one comes when this part of the log has been filled since.
+const DISTANCE: u64 = 8;
+/// After a write has found no room, each transaction that begins makes a try. Only one of them per this time
+/// waits for connections that are in the way.
+const PATIENT_EVERY_NS: u64 = 1_000_000_000;
+
+/// What a process knows of the room in a log.
+#[derive(Default)]
+pub struct Room {
+    /// Bytes in use after the newest commit of this process.
+    used: AtomicU64,
+    limit: AtomicU64,
+    /// Whether the engine wants to start over.
+    is_short: AtomicBool,
+    /// Whether a write has found no room since room was last made.
+    is_refused: AtomicBool,
+    /// The number of bytes in use at which to try again.
+    postponed: AtomicU64,
+    /// When a try last waited for others, in vain; 0 if none has since there was room.
+    patient_at: AtomicU64,
+}
+
+impl Room {
+    /// Notes how much is in use, and whether the engine is short of room.
+    pub fn seen(&self, fill: Fill, is_short: bool) {
+        self.used.store(fill.used_bytes, Ordering::Relaxed);
+        self.limit.store(fill.limit_bytes, Ordering::Relaxed);
+        self.is_short.store(is_short, Ordering::Relaxed);
+        if !is_short {
+            self.postponed.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a write has found no room.
+    pub fn refused(&self) {
+        self.is_refused.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it is time to make room.
+    pub fn is_wanted(&self) -> bool {
+        self.is_refused.load(Ordering::Relaxed) || self.is_due()
+    }
+
+    fn is_due(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+            && self.used.load(Ordering::Relaxed) >= self.postponed.load(Ordering::Relaxed)
+    }
+
+    /// Whether so little is left that a writer has to wait until room has been made. `false` after a try in
+    /// vain.
+    pub fn is_scarce(&self) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
+        self.is_due() && self.used.load(Ordering::Relaxed) >= limit / 4 * 3
+    }
+
+    /// Whether a try at this time may wait for connections that are in the way.
+    pub fn is_patient(&self, now_ns: u64) -> bool {
+        let last = self.patient_at.load(Ordering::Relaxed);
+        last == 0 || self.is_due() || now_ns.saturating_sub(last) >= PATIENT_EVERY_NS
+    }
+
+    /// Notes that the next write finds room.
+    pub fn made(&self) {
+        self.is_refused.store(false, Ordering::Relaxed);
+        self.is_short.store(false, Ordering::Relaxed);
+        self.patient_at.store(0, Ordering::Relaxed);
+    }
+
+    /// Notes a try in vain: a reader holds what would have to go. `patient_at` is the time of the try, if it
+    /// waited for others.
+    pub fn postpone(&self, patient_at: Option<u64>) {
+        let distance = self.limit.load(Ordering::Relaxed) / DISTANCE;
+        let used = self.used.load(Ordering::Relaxed);
+        self.postponed.store(used.saturating_add(distance), Ordering::Relaxed);
+        if let Some(now_ns) = patient_at {
+            self.patient_at.store(now_ns.max(1), Ordering::Relaxed);
+        }
+    }
+}
+
+/// The process slot that has the turn stands in the lowest bits of the time at which the turn ends. They are
+/// less than a microsecond.
+const SLOT: u64 = PROCESS_SLOTS as u64 - 1;
+const _: () = assert!(PROCESS_SLOTS.is_power_of_two());
+
+/// The turn to start the log over, in the memory that the users of a log share. One connection of all
+/// processes has it, until its time is up or its process is dead.
+pub struct RestartTurn<'a>(pub &'a dyn Segment);
+
+impl RestartTurn<'_> {
+    /// Takes the turn for this thread, for at most `limit_ns`. Returns the word that ends it, if this thread
+    /// has the turn now.
+    pub fn take(&self, limit_ns: u64) -> Option<u64> {
+        let found = self.0.load(RESTART_UNTIL);
+        let until = self.0.clock_ns().saturating_add(limit_ns) & !SLOT;
+        let turn = until | (self.0.process_slot() as u64 & SLOT);
+        (!self.is_held(found) && self.0.compare_exchange(RESTART_UNTIL, found, turn).is_ok()).then_some(turn)
+    }
+
+    /// Whether a connection has the turn.
+    pub fn is_taken(&self) -> bool {
+        self.is_held(self.0.load(RESTART_UNTIL))
+    }
+
+    /// Ends the turn, unless it took so long that another connection has it by now.
+    pub fn end(&self, turn: u64) {
+        let _ = self.0.compare_exchange(RESTART_UNTIL, turn, 0);
+    }
+
+    /// Whether the turn in this word lasts. A process counts as alive if the kernel does not tell.
+    fn is_held(&self, word: u64) -> bool {
+        let is_on = word != 0 && word & !SLOT > self.0.clock_ns();
+        is_on && self.0.is_alive((word & SLOT) as usize).unwrap_or(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duralite_medium::LocalSegment;
+
+    use super::*;
+
+    #[test]
+    fn a_bound_goes_by_when_checkpoints_begin() {
+        let bound = Bound::default();
+        bound.committed(1_000_000);
+        assert!(!bound.is_outgrown(), "nobody checkpoints: the application bounds its log");
+        bound.committed(2000);
+        bound.checkpoints();
+        bound.committed(8000);
+        assert!(!bound.is_outgrown());
+        bound.checkpoints();
+        bound.committed(8001);
+        assert!(bound.is_outgrown());
+        bound.postpone(false);
+        assert!(!bound.is_outgrown());
+        bound.committed(10001);
+        assert!(!bound.is_outgrown());
+        bound.committed(10002);
+        assert!(bound.is_outgrown());
+        (0..20).for_each(|_| bound.postpone(false));
+        assert!(!bound.is_outgrown());
+        bound.committed(12003);
+        assert!(bound.is_outgrown(), "a crowd is in the way again and again");
+        bound.postpone(true);
+        bound.committed(20003);
+        assert!(!bound.is_outgrown());
+        bound.committed(20004);
+        assert!(bound.is_outgrown());
+        bound.indexed(20003);
+        assert!(bound.is_outgrown(), "the newest is not there yet");
+        bound.indexed(1);
+        assert!(!bound.is_outgrown(), "another process has started it over");
+        bound.checkpoints();
+        bound.committed(900);
+        assert!(!bound.is_outgrown(), "small logs are in nobody's way");
+    }
+
+    fn seen(room: &Room, used_bytes: u64) {
+        room.seen(Fill { used_bytes, limit_bytes: 800 }, used_bytes >= 400);
+    }
+
+    #[test]
+    fn room_is_made_in_time_and_after_a_refusal() {
+        let room = Room::default();
+        seen(&room, 399);
+        assert!(!room.is_wanted());
+        room.refused();
+        assert!(room.is_wanted(), "a transaction was larger than what was left");
+        room.made();
+        assert!(!room.is_wanted());
+        seen(&room, 400);
+        assert!(room.is_wanted());
+        assert!(room.is_patient(7));
+        room.postpone(Some(7));
+        seen(&room, 499);
+        assert!(!room.is_wanted());
+        seen(&room, 500);
+        assert!(room.is_wanted() && !room.is_scarce());
+        assert!(room.is_patient(8), "it was filled further");
+        room.postpone(Some(8));
+        assert!(!room.is_wanted());
+        room.refused();
+        assert!(room.is_wanted() && !room.is_patient(9));
+        room.postpone(None);
+        assert!(room.is_wanted(), "until there is room");
+        assert!(room.is_patient(8 + PATIENT_EVERY_NS));
+        room.made();
+        assert!(!room.is_wanted() && room.is_patient(9));
+        seen(&room, 600);
+        assert!(room.is_scarce());
+        room.postpone(None);
+        assert!(!room.is_scarce(), "it is used up rather than waited for");
+        seen(&room, 700);
+        assert!(room.is_scarce(), "which is tried once more");
+        room.made();
+        assert!(!room.is_scarce());
+        seen(&room, 10);
+        seen(&room, 400);
+        assert!(room.is_wanted(), "it has started over meanwhile");
+    }
+
+    const LONG: u64 = 1_000_000_000_000;
+
+    #[test]
+    fn a_turn_is_one_threads_until_it_ends() {
+        let segment = LocalSegment::new(4096);
+        let turns = RestartTurn(&segment);
+        assert!(!turns.is_taken());
+        let turn = turns.take(LONG).unwrap();
+        assert!(turns.is_taken() && turns.take(LONG).is_none());
+        turns.end(turn ^ 1 << 40);
+        assert!(turns.is_taken(), "that was another one");
+        turns.end(turn);
+        assert!(!turns.is_taken() && turns.take(LONG).is_some());
+    }
+
+    #[test]
+    fn a_turn_that_ran_out_is_free_and_so_is_that_of_a_dead_process() {
+        let segment = LocalSegment::new(4096);
+        let turns = RestartTurn(&segment);
+        turns.take(0).unwrap();
+        let next = turns.take(LONG).unwrap();
+        assert!(turns.is_taken());
+        // Only the first slot's process lives here.
+        segment.store(RESTART_UNTIL, next | 5);
+        assert!(!turns.is_taken(), "its process has died");
+        assert!(turns.take(LONG).is_some());
+    }
+}

@@ -1,0 +1,151 @@
+//! Who uses a log: the connections of this process, and, by locks of the segment, all processes.
+//!
+//! SQLite's locks of the database belong to a process and go by its own bookkeeping. A child inherits that
+//! bookkeeping, and two copies of SQLite do not share it. This account goes by the log.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use duralite_format::LogId;
+use duralite_medium::{FileSegment, MediumError, SegmentUse};
+use duralite_sqlite_ffi as ffi;
+
+use crate::errors::Failure;
+
+/// What a connection begins to use a log for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entering {
+    /// For rollback journals. An idle connection of this kind is in nobody's way.
+    Journal,
+    /// For the WAL, beside other connections.
+    Wal,
+    /// For the WAL, which no other connection has open.
+    WalAlone,
+}
+
+/// The connections of this process that use a log in one way.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Users {
+    #[default]
+    Nobody,
+    /// One, and this many others. Other processes may have more.
+    Shared { others: u32 },
+    /// One, which is the only one of all processes.
+    Alone,
+}
+
+impl Users {
+    /// One connection fewer.
+    fn less(self) -> Self {
+        match self {
+            Self::Nobody | Self::Alone | Self::Shared { others: 0 } => Self::Nobody,
+            Self::Shared { others } => Self::Shared { others: others - 1 },
+        }
+    }
+}
+
+/// The connections of this process that use a log at all, and those that have its WAL open.
+#[derive(Default)]
+struct Kinds {
+    any: Users,
+    wal: Users,
+}
+
+impl Kinds {
+    fn of(&mut self, kind: SegmentUse) -> &mut Users {
+        match kind {
+            SegmentUse::Any => &mut self.any,
+            SegmentUse::Wal => &mut self.wal,
+        }
+    }
+}
+
+/// The account of one log.
+pub struct Usage {
+    log: LogId,
+    segment: Arc<FileSegment>,
+    kinds: Mutex<Kinds>,
+}
+
+impl Usage {
+    pub fn new(log: LogId, segment: Arc<FileSegment>) -> Self {
+        Self { log, segment, kinds: Mutex::default() }
+    }
+
+    fn kinds(&self) -> MutexGuard<'_, Kinds> {
+        self.kinds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a connection, which uses the WAL, or rollback journals only.
+    pub fn join(&self, is_wal: bool) -> Result<(), Failure> {
+        let mut kinds = self.kinds();
+        self.add(&mut kinds, SegmentUse::Any)?;
+        if is_wal && let Err(failure) = self.add(&mut kinds, SegmentUse::Wal) {
+            kinds.any = kinds.any.less();
+            return Err(failure);
+        }
+        Ok(())
+    }
+
+    fn add(&self, kinds: &mut Kinds, kind: SegmentUse) -> Result<(), Failure> {
+        let users = kinds.of(kind);
+        *users = match *users {
+            Users::Shared { others } => Users::Shared { others: others + 1 },
+            Users::Nobody if self.ask(self.segment.share_use(kind))? => Users::Shared { others: 0 },
+            Users::Nobody | Users::Alone => return Err(in_use()),
+        };
+        Ok(())
+    }
+
+    /// Removes a connection, after it has let others in again.
+    pub fn leave(&self, is_wal: bool) {
+        let mut kinds = self.kinds();
+        self.let_in(&mut kinds);
+        kinds.any = kinds.any.less();
+        if is_wal {
+            kinds.wal = kinds.wal.less();
+            if kinds.wal == Users::Nobody {
+                self.segment.end_use(SegmentUse::Wal);
+            }
+        }
+    }
+
+    /// Makes the only connection of this process that uses the log in this way the only one of all processes.
+    /// Returns whether it is.
+    pub fn take_alone(&self, kind: SegmentUse) -> Result<bool, Failure> {
+        let mut kinds = self.kinds();
+        let users = kinds.of(kind);
+        if *users == (Users::Shared { others: 0 }) && self.ask(self.segment.take_use(kind))? {
+            *users = Users::Alone;
+        }
+        Ok(*users == Users::Alone)
+    }
+
+    /// Lets other connections in again.
+    pub fn share(&self) {
+        self.let_in(&mut self.kinds());
+    }
+
+    fn let_in(&self, kinds: &mut Kinds) {
+        for kind in [SegmentUse::Any, SegmentUse::Wal] {
+            let users = kinds.of(kind);
+            if *users == Users::Alone {
+                *users = Users::Shared { others: 0 };
+                // This cannot fail: a lock that is held only gets weaker.
+                let _ = self.segment.share_use(kind);
+            }
+        }
+    }
+
+    fn ask(&self, answer: Result<bool, MediumError>) -> Result<bool, Failure> {
+        answer.map_err(|error| {
+            Failure::new(
+                ffi::IOERR_LOCK,
+                format!("cannot lock the shared memory of log {}: {error}", self.log),
+            )
+        })
+    }
+}
+
+pub fn in_use() -> Failure {
+    Failure::new(ffi::BUSY, "another connection uses the database exclusively, or is closing it")
+}

@@ -1,0 +1,37 @@
+//! Writes home what is in a log that was deleted while in use, as soon as that is seen. If this process died
+//! before, nothing would be left of those commits.
+
+use std::time::Duration;
+
+use duralite_sqlite_ffi as ffi;
+
+use super::Db;
+use crate::attachment::Attachment;
+use crate::errors::Failure;
+use crate::sqlite::VFS_NAME;
+use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
+
+/// Writes everything committed to the database file and syncs it, as far as readers allow; the last close
+/// does the rest. Failures go to SQLite's error log, since the caller reports its own reason. The caller
+/// holds none of this library's locks, but may hold WRITE.
+#[cold]
+pub fn put_home(db: &Db, attachment: &Attachment) {
+    if !attachment.is_to_be_saved() || db.reserves_bytes().unwrap_or(true) {
+        return;
+    }
+    let saved =
+        if db.lock.sqlites_exclusive().is_some() { db.save_alone(attachment) } else { checkpoint(db) };
+    if let Err(failure) = saved {
+        db.sqlite.report(ffi::WARNING, &failure.message);
+    }
+}
+
+/// Lets a connection of the VFS's own checkpoint and sync.
+fn checkpoint(db: &Db) -> Result<(), Failure> {
+    let uri = uri_of(&db.path, &db.settings().parameters())?;
+    let (wait, purpose) =
+        (BusyWait::polling(Duration::ZERO), "cannot write the commits of a deleted log to the database file");
+    let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, wait, purpose)?;
+    own.run(c"PRAGMA synchronous=FULL")?;
+    own.run(c"PRAGMA wal_checkpoint(PASSIVE)").map(|_| ())
+}

@@ -1,0 +1,95 @@
+//! The guard comes off: SQLite deletes the WAL, or shows after that that it goes on with the database
+//! (invariants 1 and 6).
+
+use std::ffi::c_int;
+
+use duralite_format::guard::{DatabaseHeader, JournalKind};
+use duralite_locks::file::Level;
+use duralite_medium::SegmentUse;
+use duralite_sqlite_ffi as ffi;
+
+use super::places::attach;
+use super::states::lift;
+use crate::attachment::Entering;
+use crate::database::{Db, Serving, lock};
+use crate::errors::Failure;
+
+/// Deletes the WAL: lifts the guard if the database holds all that the log holds (invariant 1). Leaves a log
+/// that stays at the last close as it is, until SQLite has shown whether it closes: see [`lift_kept`].
+/// `false` when the database is not guarded; the deletion is then the base's.
+pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
+    let DatabaseHeader::Guarded { log_id, kind: JournalKind::Wal, provisional, .. } = db.header()? else {
+        db.detach_lingering();
+        return Ok(false);
+    };
+    if db.attached().is_none_or(|attachment| attachment.id() != log_id) {
+        db.leave_journal();
+        db.attach(attach(db, log_id)?.enter(Entering::WalAlone)?, Serving::Lingering);
+    }
+    if db.lock.sqlites_exclusive().is_some() && !provisional && db.keep_log() {
+        return Ok(true);
+    }
+    lift_and_detach(db)
+}
+
+/// Lifts the guard of a log that was kept, because SQLite goes on with the database after it has deleted the
+/// WAL. So that was no close: SQLite leaves WAL mode. It still holds EXCLUSIVE, so the guard comes off now.
+/// If it cannot, it stays, as where [`delete_wal`] fails.
+#[cold]
+pub fn lift_kept(db: &Db) {
+    if db.end_keeping()
+        && let Err(failure) = lift_and_detach(db)
+    {
+        db.sqlite.report(ffi::WARNING, &failure.message);
+    }
+}
+
+/// Gives a lock back for SQLite.
+pub fn unlock(db: &Db, level: Level) -> c_int {
+    // SQLite gives all of its lock back at once when it closes.
+    if level > Level::None && db.is_kept() {
+        lift_kept(db);
+    }
+    lock::unlock(db, level)
+}
+
+/// As [`lift_kept`], before SQLite opens a rollback journal, which must never meet the guard.
+pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
+    lift_kept(db);
+    match db.header()? {
+        DatabaseHeader::Guarded { .. } => Err(Failure::new(
+            ffi::IOERR_DELETE,
+            format!(
+                "the guard of {} could not be lifted; nothing is lost: open the database again",
+                db.path.display()
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Lifts the guard of the attached log, and lets go of the log whether or not that succeeds. `false` where no
+/// log is attached.
+fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
+    let Some(attachment) = db.attached() else { return Ok(false) };
+    let lifted = match db.lock.sqlites_exclusive() {
+        None => Err(Failure::new(
+            ffi::IOERR_DELETE,
+            "SQLite deletes the WAL without holding EXCLUSIVE; guard and log stay",
+        )),
+        Some(alone) if attachment.take_alone(SegmentUse::Wal)? => lift(db, &alone, &attachment),
+        Some(_) => Err(Failure::new(ffi::BUSY, "another connection uses the log; guard and log stay")),
+    };
+    if lifted.is_ok()
+        && let Some(maintenance) = attachment.maintenance()
+    {
+        maintenance.stop();
+    }
+    // The last reference goes with the turn that `detach` takes.
+    drop(attachment);
+    db.detach();
+    if lifted.is_ok() {
+        db.set_leaving_wal(true);
+    }
+    lifted.map(|()| true)
+}

@@ -1,0 +1,461 @@
+//! The states of a guard, and the steps between them (invariants 1, 2 and 6).
+//!
+//! | state | what it means | the steps that leave it |
+//! | --- | --- | --- |
+//! | off | the database is plain | [`raise`], which makes a log |
+//! | provisional | the log has no commits; neither it nor the guard need be durable | [`Provisional::make_final`], before the first frame; [`lift`]; [`forget`], where the log is not what it was |
+//! | unconfirmed | the guard is final, and nobody knows whether it is durable | [`Unconfirmed::put_again`], before the first frame; [`lift`] |
+//! | confirmed | log and guard are durable, and the log may get commits | [`lift`] |
+//!
+//! The header in the file and one word of the segment hold the state, so it is the same for all processes.
+//! Each step from *off* or to it needs EXCLUSIVE, which [`Alone`] shows. The holder of WRITE does the other
+//! two. Nothing leads back to *provisional*.
+
+use std::ffi::{CString, c_int};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use duralite_format::LogId;
+use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind, VERSIONS};
+use duralite_medium::SegmentUse;
+use duralite_sqlite_ffi as ffi;
+use duralite_wal::placement::sync_names;
+use duralite_wal::{DatabaseIdentity, Log, LogError, LogPlacement};
+
+use super::places;
+use super::waits::Alone;
+use crate::attachment::Attachment;
+use crate::database::Db;
+use crate::errors::{During, Failure};
+use crate::settings::Settings;
+
+/// The guard of an attached log, as this process finds it.
+pub enum Guard<'a> {
+    /// The log has no commits, and nothing in it or in the database waits for a sync.
+    Provisional(Provisional<'a>),
+    /// The guard is final. That does not mean that it is durable.
+    Unconfirmed(Unconfirmed<'a>),
+    /// The guard is final, and durable like the log.
+    Confirmed,
+}
+
+/// A provisional guard.
+pub struct Provisional<'a> {
+    db: &'a Db,
+    attachment: &'a Attachment,
+}
+
+/// A final guard that nobody is known to have made durable.
+pub struct Unconfirmed<'a> {
+    db: &'a Db,
+    attachment: &'a Attachment,
+}
+
+impl<'a> Guard<'a> {
+    /// The guard that is on for this log. Whoever must know that it is on at all looks at the header:
+    /// [`is_guarded_by`].
+    pub fn of(db: &'a Db, attachment: &'a Attachment) -> Result<Self, Failure> {
+        if attachment.guard_is_confirmed() {
+            return Ok(Self::Confirmed);
+        }
+        let id = attachment.id();
+        Ok(match db.header()? {
+            DatabaseHeader::Guarded { log_id, provisional: true, .. } if log_id == id => {
+                Self::Provisional(Provisional { db, attachment })
+            }
+            _ => Self::Unconfirmed(Unconfirmed { db, attachment }),
+        })
+    }
+
+    /// Whether the log has no commits.
+    pub fn is_provisional(&self) -> bool {
+        matches!(self, Self::Provisional(_))
+    }
+}
+
+pub fn is_guarded_by(db: &Db, id: LogId) -> Result<bool, Failure> {
+    Ok(matches!(db.header()?, DatabaseHeader::Guarded { log_id, .. } if log_id == id))
+}
+
+/// The outcome of one attempt to put the guard on.
+pub enum Raised {
+    /// The guard is on, and this is the log.
+    Log(Arc<Attachment>),
+    /// The database is not what it was. Look again.
+    LookAgain,
+}
+
+/// The header of a database without a guard.
+struct Plain {
+    header: [u8; HEADER_BYTES],
+    page_bytes: u32,
+    /// The kind of guard that fits the mode in which the database is.
+    kind: JournalKind,
+}
+
+impl Plain {
+    /// `None` where the header shows that another connection has been here.
+    fn of(db: &Db) -> Result<Option<Self>, Failure> {
+        let (header, len) = db.raw_header()?;
+        let DatabaseHeader::Plain { page_bytes, .. } = guard::inspect(&header[..len]) else {
+            return Ok(None);
+        };
+        Ok(guard::kind_of_page(0, &header).map(|kind| Self { header, page_bytes, kind }))
+    }
+
+    /// The header with the guard that names this log: a provisional one, if the log is not durable yet.
+    fn masked(&self, log: &Log) -> [u8; HEADER_BYTES] {
+        let mut masked = self.header;
+        if log.is_provisional() {
+            guard::mask_provisionally(self.kind, &mut masked, log.id());
+        } else {
+            guard::mask_as(self.kind, 0, &mut masked, log.id());
+        }
+        masked
+    }
+}
+
+/// Makes a log, and puts on the guard of the mode that the database is in: provisional, or confirmed.
+pub fn raise(db: &Db, _alone: &Alone<'_>, placement: &LogPlacement) -> Result<Raised, Failure> {
+    if !remove_base_files(db)? {
+        return Ok(Raised::LookAgain);
+    }
+    let Some(plain) = Plain::of(db)? else { return Ok(Raised::LookAgain) };
+    if placement.engine.writes_home && db.reserves_bytes()? {
+        return Err(Failure::cannot_open(format!(
+            "journal={} writes pages past a VFS above this one, and {} keeps bytes at the ends of pages for \
+             such a VFS (cksumvfs): use another journal",
+            placement.engine.name,
+            db.path.display()
+        )));
+    }
+    // What is read here may not be durable, if the process that lifted the guard has died. A power loss may
+    // then bring the guard back. The log that it names still exists, and holds nothing: making a log deletes
+    // it only after the header has been made durable.
+    remove_leftover_journal(db)?;
+    let identity = db.identity()?;
+    let settings = db.settings().clone();
+    let mut log = make_log(db, placement, &settings, &identity, plain.page_bytes)?;
+    let masked = plain.masked(&log);
+    let guarded = if log.is_provisional() {
+        put_header(db, &masked)
+    } else {
+        sync_names_beside(db, &log).and_then(|()| write_header(db, &masked))
+    };
+    if let Err(failure) = guarded {
+        // The log may go only if the database does not name it.
+        if write_header(db, &plain.header).is_ok()
+            && let Err(error) = log.unlink()
+        {
+            db.sqlite.fail(&Failure::of(&error, During::Delete));
+        }
+        return Err(failure);
+    }
+    let (id, is_provisional) = (log.id(), log.is_provisional());
+    let raised = Attachment::get(&identity, id, &settings, &|tries| db.patience.pause(tries), || Ok(log))?;
+    raised.set_guard_kind(Some(plain.kind));
+    if !is_provisional {
+        raised.home_synced(raised.home_writes());
+        raised.confirm_guard();
+    }
+    Ok(Raised::Log(raised))
+}
+
+/// Takes away an empty `-wal` and the wal-index of the base's. No connection uses them now, and the log has a
+/// wal-index of its own. `false` where the `-wal` is not empty.
+fn remove_base_files(db: &Db) -> Result<bool, Failure> {
+    match db.base_wal_bytes()? {
+        None => {}
+        Some(0) => match db.sqlite.parent.delete(db.names.wal.as_ptr(), 1) {
+            ffi::OK => {}
+            code => {
+                return Err(Failure::new(code, format!("cannot delete the -wal of {}", db.path.display())));
+            }
+        },
+        Some(_) => return Ok(false),
+    }
+    drop(std::fs::remove_file(db.beside("-shm")));
+    Ok(true)
+}
+
+fn make_log(
+    db: &Db,
+    placement: &LogPlacement,
+    settings: &Settings,
+    identity: &DatabaseIdentity,
+    page_bytes: u32,
+) -> Result<Log, Failure> {
+    let log = Log::create(&db.mappable(), placement, &settings.options, identity, page_bytes)
+        .map_err(|error| Failure::of(&error, During::Open))?;
+    for (from, to) in log.moved() {
+        let (from, to) = (from.display(), to.display());
+        let message =
+            format!("{from} is the log of another database, or of an earlier one: it is kept as {to}");
+        db.sqlite.report(ffi::WARNING, &message);
+    }
+    Ok(log)
+}
+
+/// Refuses a database that has a file beside it with the name of its rollback journal. Lets pass a file that
+/// is empty or begins with a zero, as a journal does that counts for nothing. Returns whether there is such a
+/// file.
+pub fn check_journal(db: &Db) -> Result<bool, Failure> {
+    let name = db.beside("-journal");
+    let failed =
+        |code: i32, what: &str| Failure::new(code, format!("cannot delete {}: {what}", name.display()));
+    let mut first = [0];
+    match File::open(&name).and_then(|journal| journal.read_at(&mut first, 0)) {
+        Ok(0) => Ok(true),
+        Ok(_) if first == [0] => Ok(true),
+        Ok(_) => Err(failed(ffi::BUSY, "a transaction is using it, or a crash has left it")),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(match Failure::of(&LogError::io("open", &name, &error), During::Delete) {
+            out_of_descriptors if out_of_descriptors.code == ffi::CANTOPEN => out_of_descriptors,
+            other => failed(ffi::IOERR_DELETE, &other.message),
+        }),
+    }
+}
+
+/// Deletes a rollback journal that SQLite has emptied and left, as with TRUNCATE and PERSIST: a power loss
+/// could bring its content back. Emptying it again is not enough, since a sync may have failed before
+/// (invariant 6). Its name is gone for good with the sync of names that follows.
+fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
+    if !check_journal(db)? {
+        return Ok(());
+    }
+    let name = db.beside("-journal");
+    let failed =
+        |what: String| Failure::new(ffi::IOERR_DELETE, format!("cannot delete {}: {what}", name.display()));
+    let c_name = CString::new(name.as_os_str().as_bytes()).map_err(|error| failed(error.to_string()))?;
+    match db.sqlite.parent.delete(c_name.as_ptr(), 0) {
+        ffi::OK => Ok(()),
+        code => Err(failed(format!("code {code}"))),
+    }
+}
+
+/// Makes durable which files the database's directory has. If it is the log's directory as well, that has
+/// been done. The rollback journal under which the database came to be in WAL mode is deleted. But a power
+/// loss may bring its name back, and SQLite would roll the guard back.
+fn sync_names_beside(db: &Db, log: &Log) -> Result<(), Failure> {
+    if db.path.parent() == log.path().parent() {
+        return Ok(());
+    }
+    sync_names(&db.path).map_err(|error| Failure::of(&error, During::Write))
+}
+
+impl Provisional<'_> {
+    /// Makes the guard final, after the log has been made durable. The holder of WRITE does so before the
+    /// first frame is accepted. Durable on return, and so confirmed (invariant 1).
+    pub fn make_final(self) -> Result<(), Failure> {
+        let Self { db, attachment } = self;
+        let mut log = attachment.log();
+        log.harden().map_err(|error| Failure::of(&error, During::Write))?;
+        sync_names_beside(db, &log)?;
+        drop(log);
+        let (mut header, len) = db.raw_header()?;
+        let DatabaseHeader::Guarded { log_id, kind, .. } = guard::inspect(&header[..len]) else {
+            return Err(places::damaged(db));
+        };
+        guard::mask_as(kind, 0, &mut header, log_id);
+        confirm(db, attachment, &header)
+    }
+}
+
+impl Unconfirmed<'_> {
+    /// Writes the guard once more. The process that put it on may have seen its syncs fail, or have died
+    /// before them. Then the guard that shows need not be on the disk, and another sync need not write it
+    /// back. Durable on return, and so confirmed.
+    pub fn put_again(self) -> Result<(), Failure> {
+        let Self { db, attachment } = self;
+        let (header, len) = db.raw_header()?;
+        let found = guard::inspect(&header[..len]);
+        if matches!(found, DatabaseHeader::Guarded { log_id, .. } if log_id == attachment.id()) {
+            return confirm(db, attachment, &header);
+        }
+        // A checkpoint may be writing the first page just now.
+        if is_guarded_by(db, attachment.id())? { Ok(()) } else { Err(places::unguarded(db)) }
+    }
+}
+
+/// Makes a final guard durable, and tells the other processes.
+fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
+    // If this process dies before the sync, the next one syncs what it finds.
+    attachment.home_in_doubt();
+    let writes = attachment.home_writes();
+    write_header(db, header)?;
+    attachment.home_synced(writes);
+    attachment.confirm_guard();
+    Ok(())
+}
+
+/// Takes off a provisional guard whose log is gone, or is not what it was. No connection uses that log, so it
+/// has no commits, and a power loss has left it like this.
+pub fn forget(db: &Db, _alone: &Alone<'_>, id: LogId) -> Result<(), Failure> {
+    let (mut header, len) = db.raw_header()?;
+    let found = guard::inspect(&header[..len]);
+    if matches!(found, DatabaseHeader::Guarded { log_id, provisional: true, .. } if log_id == id) {
+        guard::lift(&mut header);
+        write_header(db, &header)?;
+    }
+    Ok(())
+}
+
+/// Takes the guard off and deletes the log, after SQLite has checkpointed. Idle connections that have had
+/// rollback journals in the log may still have it attached. They are told, and look at the guard before they
+/// begin anything.
+pub fn lift(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(), Failure> {
+    if attachment.take_alone(SegmentUse::Any)? {
+        return lift_alone(db, alone, attachment);
+    }
+    attachment.set_replaced();
+    // After an error they find the guard as it was.
+    lift_alone(db, alone, attachment)
+}
+
+fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<(), Failure> {
+    let failed = |error: LogError| Failure::of(&error, During::Delete);
+    if attachment.has_hot_journal()? {
+        let message =
+            format!("a crash has left a rollback journal of {}: open the database again", db.path.display());
+        return Err(Failure::new(ffi::IOERR_DELETE, message));
+    }
+    let is_provisional = Guard::of(db, attachment)?.is_provisional();
+    let mut log = attachment.log();
+    let versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset))?;
+    // A log in which no transaction has ever begun has nothing to forget: it was only read through. A log
+    // that has no commits any more may hold what a process wrote before it died, and that must never be found
+    // again.
+    let holds_anything =
+        !is_provisional && (log.was_begun() || db.has_home() || attachment.rollback_journal().is_some());
+    if holds_anything {
+        db.settle(attachment, Some(&mut log), ffi::SYNC_FULL)?;
+    }
+    if db.drain()? {
+        // Now the pages must be in the file itself, where programs without the home find them.
+        find_all(db, &mut log, |buf, offset| Ok(db.base.read(buf, offset)))?;
+    }
+    // A journal that is left is worth nothing, as PERSIST leaves it.
+    if let Some(journal) = attachment.rollback_journal() {
+        journal.delete().map_err(failed)?;
+    }
+    if holds_anything {
+        log.retire().map_err(failed)?;
+    }
+    // What a home has held of the header is in the file by now.
+    let (mut header, _) = db.raw_header()?;
+    guard::lift(&mut header);
+    if let Some(versions) = versions {
+        header[VERSIONS].copy_from_slice(&versions);
+    }
+    let lifted = write_header(db, &header);
+    // A provisional guard may come back, and then needs no log.
+    if lifted.is_ok() || is_provisional {
+        log.unlink().map_err(failed)?;
+    }
+    lifted
+}
+
+/// Checks that every committed page is in what `read` reads of the database. Returns the versions in page 1,
+/// if the log has that page.
+fn find_all(
+    db: &Db,
+    log: &mut Log,
+    read: impl Fn(&mut [u8], u64) -> Result<c_int, Failure>,
+) -> Result<Option<[u8; 2]>, Failure> {
+    match compare(db, log, read)? {
+        Comparison::Same { versions } => Ok(versions),
+        Comparison::Differs { page_number } => Err(Failure::new(
+            ffi::IOERR_DELETE,
+            format!(
+                "page {page_number} of {} differs from that page in the log; guard and log stay, and nothing \
+                 is lost: open the database again, or run `duralite checkpoint`",
+                db.path.display()
+            ),
+        )),
+    }
+}
+
+/// Whether the database file holds what the log holds.
+enum Comparison {
+    /// It holds every committed page. `versions` are those of page 1, where the log has it.
+    Same { versions: Option<[u8; 2]> },
+    /// It holds all pages before this one.
+    Differs { page_number: u32 },
+}
+
+/// Looks for every committed page in the database file.
+///
+/// The versions of page 1 are not compared: the guard stands in their place, and the log may say that the
+/// database is not in WAL mode. That happens when the guard could not be lifted for a change of the journal
+/// mode. SQLite then finds the WAL still there, opens it again, and commits the new mode through it.
+fn compare(
+    db: &Db,
+    log: &mut Log,
+    read: impl Fn(&mut [u8], u64) -> Result<c_int, Failure>,
+) -> Result<Comparison, Failure> {
+    let failed = |error: LogError| Failure::of(&error, During::Read);
+    let pages = log.committed_pages().map_err(failed)?;
+    let page_bytes = log.page_bytes() as usize;
+    let (mut home, mut logged) = (vec![0; page_bytes], vec![0; page_bytes]);
+    let mut versions = None;
+    // A VFS above this one may keep bytes at the end of pages (checksums, for example), and may change them
+    // on the way home.
+    let mut reserved = [0];
+    if !matches!(read(&mut reserved, guard::RESERVED_BYTES as u64)?, ffi::OK | ffi::IOERR_SHORT_READ) {
+        return Err(Failure::new(ffi::IOERR_READ, format!("cannot read {}", db.path.display())));
+    }
+    let used = page_bytes - usize::from(reserved[0]).min(page_bytes);
+    for (page_number, frame) in pages {
+        log.read_page(&db.base, frame, &mut logged).map_err(failed)?;
+        let offset = u64::from(page_number.saturating_sub(1)) * page_bytes as u64;
+        match read(&mut home, offset)? {
+            ffi::OK => {}
+            ffi::IOERR_SHORT_READ => return Ok(Comparison::Differs { page_number }),
+            code => return Err(Failure::new(code, format!("cannot read {}", db.path.display()))),
+        }
+        if page_number == 1 {
+            guard::unmask(0, &mut home);
+            home[VERSIONS].copy_from_slice(&logged[VERSIONS]);
+            versions = Some([logged[VERSIONS.start], logged[VERSIONS.start + 1]]);
+        }
+        if home[..used] != logged[..used] {
+            return Ok(Comparison::Differs { page_number });
+        }
+    }
+    Ok(Comparison::Same { versions })
+}
+
+/// Writes and syncs the header as it is to be on disk. Everything else in the file is durable already.
+///
+/// SQLite goes on as the header reads now, whatever it is told, so a sync that failed is tried again. With
+/// the guard in doubt on disk, a rollback journal that comes back with it could not be rolled back. A second
+/// sync proves something here, because the bytes are written anew before it. If it fails too, this connection
+/// gets no rollback journal any more.
+fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
+    put_header(db, header)?;
+    if db.base.sync(ffi::SYNC_FULL) == ffi::OK {
+        return Ok(());
+    }
+    let synced = put_header(db, header).and_then(|()| sync(db));
+    if synced.is_err() {
+        db.set_header_in_doubt();
+    }
+    synced
+}
+
+fn sync(db: &Db) -> Result<(), Failure> {
+    match db.sync_file(ffi::SYNC_FULL) {
+        ffi::OK => Ok(()),
+        code => Err(Failure::new(code, format!("cannot sync {}", db.path.display()))),
+    }
+}
+
+fn put_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
+    match db.base.write(header, 0) {
+        ffi::OK => Ok(()),
+        code => Err(Failure::new(code, format!("cannot write the header of {}", db.path.display()))),
+    }
+}

@@ -1,0 +1,69 @@
+//! The argument that functions and tables take, and the results of functions and columns.
+#![allow(unsafe_code)] // takes values from SQLite, and hands values to it
+
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::ptr;
+
+use duralite_sqlite_ffi::{Context, Value};
+
+use super::views::Cell;
+use crate::refusals;
+use crate::sqlite::Api;
+
+/// The schema that a value names; the first one for null.
+///
+/// # Safety
+/// `value` is null, or an argument of a call that has not returned, of the SQLite that `api` is from.
+pub unsafe fn schema(api: &Api, value: *mut Value) -> CString {
+    let text = if value.is_null() {
+        ptr::null()
+    } else {
+        // SAFETY: as promised by the caller.
+        unsafe { (api.value_text)(value) }
+    };
+    if text.is_null() {
+        return c"main".to_owned();
+    }
+    // SAFETY: a text of SQLite's, which ends with a zero.
+    unsafe { CStr::from_ptr(text.cast()) }.to_owned()
+}
+
+/// Answers with a value.
+///
+/// # Safety
+/// `context` is that of a call, not yet returned, of the SQLite that `api` is from.
+pub unsafe fn answer(api: &Api, context: *mut Context, value: &Cell) {
+    match value {
+        // SQLite takes NULL where nothing is answered.
+        Cell::Null => {}
+        // SAFETY: as promised by the caller.
+        Cell::Integer(number) => unsafe { (api.result_int64)(context, *number) },
+        // SAFETY: as promised by the caller.
+        Cell::Text(text) => unsafe { text_of(api, context, text) },
+    }
+}
+
+/// Answers with a text, which SQLite copies.
+///
+/// # Safety
+/// As for [`answer`].
+unsafe fn text_of(api: &Api, context: *mut Context, text: &str) {
+    let Ok(bytes) = c_int::try_from(text.len()) else {
+        // SAFETY: as promised by the caller.
+        return unsafe { error(api, context, "duralite: a text of more than 2 GiB") };
+    };
+    // `SQLITE_TRANSIENT`: SQLite copies the text.
+    let transient = ptr::without_provenance::<c_void>(usize::MAX);
+    // SAFETY: as promised by the caller; the text has this length.
+    unsafe { (api.result_text)(context, text.as_ptr().cast(), bytes, transient) };
+}
+
+/// Answers with an error.
+///
+/// # Safety
+/// As for [`answer`].
+pub unsafe fn error(api: &Api, context: *mut Context, text: &str) {
+    let text = refusals::c_text(text);
+    // SAFETY: as promised by the caller; SQLite copies the text, which ends with a zero.
+    unsafe { (api.result_error)(context, text.as_ptr(), -1) };
+}

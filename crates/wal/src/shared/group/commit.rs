@@ -1,0 +1,663 @@
+//! Group commit: appending under SQLite's WRITE lock, and making durable what was appended, by one leader for all that wait.
+
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use duralite_medium::{MediumError, PROCESS_SLOTS};
+
+use crate::LogError;
+use crate::engine::{DurabilityWaiter, Led, Ticket};
+use crate::shared::group::{
+    ALONE, DIRECT_END, DURABLE, ENDS, EPOCH, FLUSHED, FRONTIER, GENERATION, GROUP_NUMBERS, INTENT, LEADER,
+    LENGTH, Mark, RING_BYTES, RING_SHARE, SLEEPERS, SLEEPING, TAIL, process_of, writing,
+};
+use crate::shared::group::{AREA_BYTES, Geometry, Group};
+
+// Appending, under SQLite's WRITE lock.
+
+/// The bytes of a transaction.
+pub(crate) enum Content<'a> {
+    /// Bytes that do not depend on their place.
+    Anywhere(&'a [u8]),
+    /// A number of bytes that are made for their place.
+    At(u64, &'a mut dyn FnMut(Placing) -> Vec<u8>),
+}
+
+impl Content<'_> {
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Anywhere(bytes) => bytes.len() as u64,
+            Self::At(bytes, _) => *bytes,
+        }
+    }
+}
+
+/// The place that a transaction gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Placing {
+    /// Byte position of the transaction's first byte.
+    pub(crate) at: u64,
+    /// Whether the transaction begins a group.
+    pub(crate) starts_group: bool,
+}
+
+impl Group {
+    /// Seals a transaction that fits into the ring. Returns its place, and the ticket to wait for. `time_ms` is the
+    /// time of a group that the transaction begins.
+    pub(crate) fn append(
+        &self,
+        mut content: Content<'_>,
+        time_ms: u64,
+    ) -> Result<(Placing, Ticket), LogError> {
+        loop {
+            self.check()?;
+            self.refuse_during_switch()?;
+            let word = self.get(TAIL);
+            let tail = Mark::unpack(word);
+            let group_start = self.group_start(tail.position);
+            let at = if tail.closed { group_start + self.group_header_bytes() } else { tail.position };
+            let end = at + content.len();
+            if !self.is_free(end) || tail.closed && !self.may_open_behind(tail) {
+                self.drain()?;
+                continue;
+            }
+            self.reserve(end)?;
+            let placing = Placing { at, starts_group: tail.closed };
+            if self.get(DIRECT_END) > tail.position {
+                // A process that died before it published a direct write has left this.
+                self.set(DIRECT_END, tail.position);
+            }
+            self.set(FRONTIER, end.max(self.get(FRONTIER)));
+            // A reader that sees any bytes written from here on also sees the new `FRONTIER` when it checks again.
+            self.segment.fence();
+            if tail.closed {
+                if group_start - tail.position < self.block_bytes() {
+                    self.write_ring(tail.position, &vec![0; (group_start - tail.position) as usize]);
+                }
+                if self.group_header_bytes() > 0 {
+                    self.write_ring(group_start, &self.framing.placeholder(self.generation(), time_ms));
+                }
+            }
+            match &mut content {
+                Content::Anywhere(bytes) => self.write_ring(at, bytes),
+                Content::At(_, make) => self.write_ring(at, &make(placing)),
+            }
+            if tail.closed {
+                self.set(ENDS[(tail.group % 2) as usize], tail.position);
+            }
+            let group = tail.group + u64::from(tail.closed);
+            let new = Mark { position: end, group, closed: false }.pack();
+            if self.exchange(TAIL, word, new).is_ok() {
+                return Ok((placing, Ticket::new(new)));
+            }
+        }
+    }
+
+    fn refuse_during_switch(&self) -> Result<(), LogError> {
+        if self.get(INTENT) == self.get(GENERATION) {
+            return Ok(());
+        }
+        Err(LogError::Unexpected("a transaction of a generation that is over"))
+    }
+
+    /// Whether the ring has space up to a byte position: its oldest bytes may be overwritten only once they are durable.
+    fn is_free(&self, end: u64) -> bool {
+        end.next_multiple_of(self.block_bytes()) <= self.durable().position + RING_BYTES
+    }
+
+    /// Whether a group may be opened after the last one, which is closed. A third group that is not durable would
+    /// overwrite the entry of the first group in `ENDS`.
+    fn may_open_behind(&self, tail: Mark) -> bool {
+        tail.group.wrapping_sub(self.durable().group) % GROUP_NUMBERS <= 1
+    }
+
+    /// Whether a transaction of this size can be appended without waiting.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        let tail = self.tail();
+        let at = self.group_start(tail.position) + self.group_header_bytes();
+        self.is_free(at + bytes) && (!tail.closed || self.may_open_behind(tail))
+    }
+
+    /// Makes sure that the file reaches to a byte position, even after a power loss.
+    pub(crate) fn reserve(&self, end: u64) -> Result<(), LogError> {
+        let offset = self.offset_of(self.generation(), end).next_multiple_of(self.block_bytes());
+        if offset > self.get(LENGTH) {
+            self.extend(offset)?;
+        }
+        self.learn_len(offset)
+    }
+
+    /// Allocates the first blocks for groups, and with them makes durable everything before them in the file.
+    pub(crate) fn make_first_blocks(&self) -> Result<(), LogError> {
+        let first = self.first_bytes();
+        self.reach(first, first)
+    }
+
+    /// Whether the file has space for any group. As long as it has none, nothing that the file says needs to be
+    /// durable.
+    pub(crate) fn has_blocks(&self) -> bool {
+        self.get(LENGTH) > self.geometry.data_offset
+    }
+
+    /// The length of the file in bytes with its first blocks, for which there has to be space.
+    pub(crate) fn first_bytes(&self) -> u64 {
+        let Geometry { data_offset, block_bytes, limit_bytes, .. } = self.geometry;
+        (data_offset + first_step(block_bytes)).min(limit_bytes) / AREA_BYTES * AREA_BYTES
+    }
+
+    /// Makes the file durably reach to an offset. It is not enough that it seems to reach that far already. A commit
+    /// would then rely on its own write to make durable the size and the blocks that another process allocated. That
+    /// would cost a transaction of the file system's journal at every commit, and the medium does not promise it.
+    pub(super) fn extend(&self, offset: u64) -> Result<(), LogError> {
+        self.block.refresh_len().map_err(|source| self.failed(source))?;
+        let length = self.block.len();
+        let (wanted, least) = if offset <= length {
+            (length, length)
+        } else {
+            let limit = self.geometry.limit_bytes;
+            if offset > limit {
+                return Err(LogError::LimitReached { limit_bytes: limit });
+            }
+            let step = first_step(self.geometry.block_bytes).max(length.min(LARGEST_STEP));
+            // Take at most half of the free space, so that the database finds as much: the contents of the log have to
+            // go there some time.
+            let step = step.min(self.block.free_bytes() / 2);
+            let wanted = (length + step).max(offset).min(limit) / AREA_BYTES * AREA_BYTES;
+            let least = offset.next_multiple_of(AREA_BYTES);
+            (wanted.max(least), least)
+        };
+        self.reach(wanted, least)
+    }
+
+    /// Makes the file durably `wanted` bytes long, or at least `least` bytes where there is not enough space.
+    fn reach(&self, wanted: u64, least: u64) -> Result<(), LogError> {
+        let reached = match self.block.preallocate(wanted) {
+            // A smaller step may still fit.
+            Err(MediumError::NoSpace) if wanted > least => self.block.preallocate(least).map(|()| least),
+            done => done.map(|()| wanted),
+        };
+        let reached = reached.map_err(|source| match source {
+            MediumError::NoSpace => LogError::NoSpace { dir: self.geometry.path.clone() },
+            source => self.failed(source),
+        })?;
+        self.set(LENGTH, reached);
+        Ok(())
+    }
+
+    /// The byte position of a transaction that bypasses the ring. On return everything before it is durable, and the
+    /// last group is closed.
+    pub(crate) fn begin_direct(&self) -> Result<u64, LogError> {
+        self.drain()?;
+        self.refuse_during_switch()?;
+        Ok(self.group_start(self.tail().position))
+    }
+
+    /// Seals a group that was written to the device, bypassing the ring, at the byte position that
+    /// [`Group::begin_direct`] gave. The group is as durable as groups are. No other process appends meanwhile, so there
+    /// is nothing for a leader to write.
+    pub(crate) fn publish_direct(&self, end: u64) -> Result<Ticket, LogError> {
+        self.check()?;
+        let (word, durable) = (self.get(TAIL), self.get(DURABLE));
+        let (tail, last) = (Mark::unpack(word), Mark::unpack(durable));
+        if !tail.closed || tail.position != last.position {
+            return Err(LogError::Unexpected("a large transaction behind one that is not durable"));
+        }
+        let new = Mark { position: end, group: tail.group + 1, closed: true };
+        // Tells a process that takes over the lead that there is nothing to write.
+        self.set(DIRECT_END, end);
+        let sealed = self.exchange(TAIL, word, new.pack());
+        sealed.map_err(|_| LogError::Unexpected("two writers at once"))?;
+        self.made_durable(durable, Mark { closed: false, ..new });
+        Ok(Ticket::new(new.pack()))
+    }
+}
+
+/// Bytes by which a log grows at first. Zeroing them takes part of the time of a program that opens a database, commits
+/// once and closes it. Later the log grows by its own length each time, up to [`LARGEST_STEP`].
+fn first_step(block_bytes: u32) -> u64 {
+    u64::from(block_bytes) * 16
+}
+
+const LARGEST_STEP: u64 = 16 << 20;
+
+// Making groups durable: one leader writes all sealed transactions, and the other committers sleep.
+
+/// How long a committer sleeps before it checks whether the leader is still alive.
+const SLICE: Duration = Duration::from_millis(20);
+
+impl Group {
+    /// Closes a group, if it is open: transactions sealed from now on belong to the next group. Returns where the group
+    /// ends. The group has to be one of the two that are not durable.
+    fn close(&self, group: u64) -> u64 {
+        loop {
+            let word = self.get(TAIL);
+            let tail = Mark::unpack(word);
+            if tail.group != group {
+                // A leader that died may have closed the group, and the next group is already open.
+                return self.get(ENDS[(group % 2) as usize]);
+            }
+            let closed = Mark { closed: true, ..tail };
+            if tail.closed || self.exchange(TAIL, word, closed.pack()).is_ok() {
+                return tail.position;
+            }
+        }
+    }
+
+    /// Makes durable everything that is sealed now, unless another thread has taken over the lead.
+    pub(super) fn flush(&self, leader: &Leader<'_>) -> Result<(), LogError> {
+        self.check()?;
+        let goal = self.tail().position;
+        loop {
+            let durable = self.get(DURABLE);
+            if Mark::unpack(durable).position >= goal || !self.flush_group(leader, durable)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Makes the first group durable that is not yet. Returns whether this leader was still the one to do so.
+    fn flush_group(&self, leader: &Leader<'_>, durable: u64) -> Result<bool, LogError> {
+        let before = Mark::unpack(durable);
+        let group = (before.group + 1) % GROUP_NUMBERS;
+        let end = self.close(group);
+        // If `DIRECT_END` is the end of the group, the group was written to the device when it was sealed.
+        if self.get(DIRECT_END) != end && !self.write_group(leader, durable, end)? {
+            return Ok(false);
+        }
+        Ok(self.made_durable(durable, Mark { position: end, group, closed: false }))
+    }
+
+    /// Publishes to all processes that the group after `before` is durable, unless another leader has done so. With
+    /// `durability=normal` it is only written.
+    pub(super) fn made_durable(&self, before: u64, mark: Mark) -> bool {
+        if self.exchange(DURABLE, before, mark.pack()).is_err() {
+            return false;
+        }
+        if self.is_ordered() {
+            self.advance(FLUSHED, mark.position);
+        }
+        self.wake(mark.group, u32::MAX >> 1);
+        true
+    }
+
+    /// Wakes the threads that wait for a group, without a system call when there are none.
+    fn wake(&self, group: u64, count: u32) {
+        let word = SLEEPERS[(group % 2) as usize];
+        self.words.fetch_add(word, 1);
+        if self.get(word + SLEEPING) != 0 {
+            self.words.wake(word, count);
+        }
+    }
+
+    /// Writes the closed group from the ring with one write, unless another leader has done so or has taken over.
+    /// `durable` is the value of `DURABLE` from which this leader computed the group's place.
+    fn write_group(&self, leader: &Leader<'_>, durable: u64, end: u64) -> Result<bool, LogError> {
+        let generation = self.generation();
+        let start = self.group_start(Mark::unpack(durable).position);
+        let offset = self.offset_of(generation, start);
+        let bytes = end.checked_sub(start).filter(|bytes| *bytes <= RING_BYTES);
+        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        buffer.resize(bytes.unwrap_or(0).next_multiple_of(self.block_bytes()) as usize);
+        let whole = buffer.as_mut_slice();
+        let (content, padding) = whole.split_at_mut(bytes.unwrap_or(0) as usize);
+        padding.fill(0);
+        self.read_ring(start, content);
+        // If `DURABLE` has not changed, then the bytes that were read are this group's: only until then do its place,
+        // and its bytes in the ring, belong to no other group. The write that follows may come late, but it writes the
+        // same bytes as any other write of this group.
+        self.segment.fence();
+        if self.get(DURABLE) != durable || !leader.leads() {
+            return Ok(false);
+        }
+        // Poison while the buffer is still locked, because `force` checks under that lock.
+        let poison = |error| self.poison(error);
+        bytes.ok_or(LogError::Unexpected("a group that ends before it begins")).map_err(poison)?;
+        let completed = self.framing.complete(content, generation, offset, self.is_ordered());
+        let transactions = completed.map_err(poison)?;
+        // The writer that sealed the group's last transaction may have extended the file, durably.
+        self.learn_len(offset + whole.len() as u64).map_err(poison)?;
+        let committed = self.block.write_durably(offset, whole, self.options.durability);
+        committed.map_err(|source| self.failed(source)).map_err(poison)?;
+        self.activity.groups.fetch_add(1, Ordering::Relaxed);
+        self.activity.led_transactions.fetch_add(transactions, Ordering::Relaxed);
+        Ok(true)
+    }
+
+    /// Wakes one committer of the group that is open or waits, to lead it.
+    pub(super) fn wake_next_leader(&self) {
+        let tail = self.tail();
+        if tail.position != self.durable().position {
+            self.wake(tail.group, 1);
+        }
+    }
+
+    /// Makes durable everything that is sealed now.
+    pub(crate) fn drain(&self) -> Result<(), LogError> {
+        self.wait_for(self.tail())
+    }
+
+    /// Makes durable everything that is sealed now, even where commits are acknowledged before they are durable
+    /// (invariant 5).
+    pub(crate) fn force(&self) -> Result<(), LogError> {
+        self.drain()?;
+        if self.get(FLUSHED) >= self.durable().position {
+            return Ok(());
+        }
+        // Only one thread of this process flushes at a time: the kernel reports a failed flush to only one of two
+        // callers.
+        let _buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.check()?;
+        let durable = self.durable().position;
+        if self.get(FLUSHED) >= durable {
+            return Ok(());
+        }
+        self.block.flush().map_err(|source| self.poison(self.failed(source)))?;
+        self.advance(FLUSHED, durable);
+        Ok(())
+    }
+
+    fn wait_for(&self, mark: Mark) -> Result<(), LogError> {
+        let sleepers = SLEEPERS[(mark.group % 2) as usize];
+        let mut watch = Watch::default();
+        loop {
+            let seen = self.get(sleepers);
+            if self.durable().position >= mark.position {
+                return Ok(());
+            }
+            self.check()?;
+            if let Some(leader) = self.try_lead() {
+                self.flush(&leader)?;
+                continue;
+            }
+            self.activity.sleeps.fetch_add(1, Ordering::Relaxed);
+            self.words.fetch_add(sleepers + SLEEPING, 1);
+            self.words.wait(sleepers, (seen & 0xffff_ffff) as u32, SLICE);
+            self.words.fetch_add(sleepers + SLEEPING, u64::MAX);
+            if self.get(sleepers) == seen {
+                self.depose_dead_leader()?;
+                if let Some(leader) = self.take_over(&mut watch)? {
+                    self.flush(&leader)?;
+                }
+            }
+        }
+    }
+}
+
+/// Guards a call that runs without the log's lock: if a panic drops this, the log is in doubt (invariant 9).
+struct Unfinished<'a>(&'a Group);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.panicked.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Group {
+    fn unless_it_panics<T>(&self, work: impl FnOnce() -> T) -> T {
+        let unfinished = Unfinished(self);
+        let result = work();
+        std::mem::forget(unfinished);
+        result
+    }
+}
+
+impl DurabilityWaiter for Group {
+    fn wait(&self, ticket: Ticket) -> Result<(), LogError> {
+        self.unless_it_panics(|| self.wait_for(Mark::unpack(ticket.get())))
+    }
+
+    fn wait_all(&self) -> Result<(), LogError> {
+        self.unless_it_panics(|| self.drain())
+    }
+
+    fn make_room(&self) -> Result<(), LogError> {
+        if self.has_room(RING_SHARE) { Ok(()) } else { self.wait_all() }
+    }
+
+    fn force(&self) -> Result<(), LogError> {
+        self.unless_it_panics(|| Self::force(self))
+    }
+
+    fn settle(&self) -> Result<bool, LogError> {
+        self.unless_it_panics(|| Self::settle(self))
+    }
+
+    fn led(&self) -> Led {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Led { groups: count(&self.activity.groups), transactions: count(&self.activity.led_transactions) }
+    }
+}
+
+// The leader lock: who holds it, and for how long.
+//
+// **The word.** The leader is a thread. `LEADER` holds the slot of its process, and an epoch that every acquisition
+// advances. So no two leaders ever hold the same word. A thread that frees the word, or takes it over, compares all of
+// it. If that thread has slept in between, its late exchange finds another word and does nothing.
+//
+// **Stopped leaders.** A process that is stopped while one of its threads leads (SIGSTOP, a frozen container) holds the
+// word and cannot be told from a slow one. After a while another thread takes the word over, and writes the same group
+// again. The stopped thread may still do one write when it continues, long after. Before that write it checked that its
+// group was the oldest that was not durable. So it writes the bytes of that group, which do no harm where they already
+// are. They would do harm if the place had been reused, which takes a new generation. So each process counts in a word
+// how many of its threads may write, and a new generation waits until no other living process has such a thread
+// ([`Group::lead_alone`]).
+
+/// How long a thread that waits for the leader lock sleeps before it looks again.
+const PAUSE: Duration = Duration::from_micros(50);
+/// How often a process that writes without leading is looked at again: its write may be about to end.
+const LOOKS: u32 = 20;
+
+/// The leader lock, while a thread holds it.
+pub(super) struct Leader<'a> {
+    group: &'a Group,
+    token: u64,
+}
+
+impl Leader<'_> {
+    /// Whether no other thread has taken over.
+    pub(super) fn leads(&self) -> bool {
+        self.group.get(LEADER) == self.token
+    }
+}
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        self.group.count_writer(u64::MAX);
+        if self.group.exchange(LEADER, self.token, freed(self.token)).is_ok() {
+            self.group.wake_next_leader();
+        }
+    }
+}
+
+/// The word after its holder has released it.
+fn freed(token: u64) -> u64 {
+    token / EPOCH * EPOCH
+}
+
+/// The leader word that a thread waits for, and since when.
+#[derive(Default)]
+pub(super) struct Watch(Option<(u64, u64)>);
+
+impl Group {
+    fn count_writer(&self, by: u64) {
+        self.words.fetch_add(writing(self.process), by);
+    }
+
+    /// Takes the leader lock if the word is still `seen`.
+    pub(super) fn acquire(&self, seen: u64, alone: u64) -> Option<Leader<'_>> {
+        // This thread counts itself before it leads: a thread that needs to be alone takes the word first, and then
+        // looks at the counts.
+        self.count_writer(1);
+        let token = (seen / EPOCH).wrapping_add(1).wrapping_mul(EPOCH) | alone | self.own();
+        if self.exchange(LEADER, seen, token).is_ok() {
+            return Some(Leader { group: self, token });
+        }
+        self.count_writer(u64::MAX);
+        None
+    }
+
+    /// Takes the leader lock if it is free.
+    pub(super) fn try_lead(&self) -> Option<Leader<'_>> {
+        self.try_lead_as(0)
+    }
+
+    fn try_lead_as(&self, alone: u64) -> Option<Leader<'_>> {
+        let word = self.get(LEADER);
+        if process_of(word).is_some() { None } else { self.acquire(word, alone) }
+    }
+
+    /// Clears the words of the dead process that had this process slot before.
+    pub(super) fn bury_predecessor(&self) {
+        self.set(writing(self.process), 0);
+        let word = self.get(LEADER);
+        if process_of(word) == Some(self.process) {
+            let _ = self.exchange(LEADER, word, freed(word));
+        }
+    }
+
+    /// Frees the leader lock if its holder is dead.
+    pub(super) fn depose_dead_leader(&self) -> Result<(), LogError> {
+        let word = self.get(LEADER);
+        if let Some(process) = process_of(word)
+            && !self.is_alive(process)?
+        {
+            // If a new process has the slot by now and leads, the word is another.
+            let _ = self.exchange(LEADER, word, freed(word));
+        }
+        Ok(())
+    }
+
+    fn is_alive(&self, process: usize) -> Result<bool, LogError> {
+        self.segment.is_alive(process).map_err(|source| self.failed(source))
+    }
+
+    /// Takes the leader lock from a leader that has made no progress for too long. The more leaders have been replaced
+    /// already, the longer this waits: more writers do not help a slow device.
+    pub(super) fn take_over(&self, watch: &mut Watch) -> Result<Option<Leader<'_>>, LogError> {
+        let word = self.get(LEADER);
+        if process_of(word).is_none() || word & ALONE != 0 && self.get(INTENT) != self.get(GENERATION) {
+            // Only one process may do the writes of a switch of generation.
+            *watch = Watch::default();
+            return Ok(None);
+        }
+        let now = self.segment.clock_ns();
+        let since = match watch.0 {
+            Some((seen, since)) if seen == word => since,
+            _ => {
+                *watch = Watch(Some((word, now)));
+                return Ok(None);
+            }
+        };
+        let patience = self.patience();
+        let waited = now.saturating_sub(since);
+        if waited < patience || waited < patience.saturating_mul(self.writers()?) {
+            return Ok(None);
+        }
+        Ok(self.acquire(word, 0))
+    }
+
+    /// The time at which a thread stops waiting for others that may write.
+    fn deadline(&self) -> u64 {
+        self.segment.clock_ns().saturating_add(self.patience().saturating_mul(5))
+    }
+
+    /// How long to wait for a leader, in nanoseconds.
+    fn patience(&self) -> u64 {
+        u64::try_from(self.options.leader_patience.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// How many threads of living processes may write groups or generations.
+    fn writers(&self) -> Result<u64, LogError> {
+        let mut count = 0;
+        for process in 0..PROCESS_SLOTS {
+            let writers = self.get(writing(process));
+            if writers != 0 && self.is_alive(process)? {
+                count += writers;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Takes the leader lock, and waits until no other thread can write to the device any more, not even late. Returns
+    /// `Busy` when another process that may write does not finish in time: it is stopped, or its device hardly makes
+    /// progress.
+    pub(super) fn lead_alone(&self) -> Result<Leader<'_>, LogError> {
+        let deadline = self.deadline();
+        let mut watch = Watch::default();
+        let leader = loop {
+            self.check()?;
+            if let Some(leader) = self.try_lead_as(ALONE) {
+                break leader;
+            }
+            self.depose_dead_leader()?;
+            // The leader lock is dropped at once: everything is durable, so a leader would have nothing to write. What
+            // is left is to find out which threads may write.
+            drop(self.take_over(&mut watch)?);
+            self.pause_until(deadline)?;
+        };
+        while !self.is_alone()? {
+            self.pause_until(deadline)?;
+        }
+        Ok(leader)
+    }
+
+    /// As [`Group::lead_alone`], but returns `None` instead of waiting.
+    pub(super) fn try_lead_alone(&self) -> Result<Option<Leader<'_>>, LogError> {
+        match self.try_lead_as(ALONE) {
+            Some(leader) if self.is_alone()? => Ok(Some(leader)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the caller, who leads, is the only thread that may write.
+    fn is_alone(&self) -> Result<bool, LogError> {
+        Ok(self.writers()? <= 1)
+    }
+
+    fn pause_until(&self, deadline: u64) -> Result<(), LogError> {
+        if self.segment.clock_ns() > deadline {
+            return Err(self.stopped());
+        }
+        self.pause();
+        Ok(())
+    }
+
+    pub(super) fn stopped(&self) -> LogError {
+        let what = "the log cannot start over while another process is stopped in a write to it";
+        LogError::Busy { path: self.geometry.path.clone(), what }
+    }
+
+    /// Lets other threads run. No thread wakes this one: it waits on a word so that a simulated segment can observe the
+    /// sleep.
+    fn pause(&self) {
+        let word = self.get(LEADER);
+        self.words.wait(LEADER, (word & 0xffff_ffff) as u32, PAUSE);
+    }
+
+    /// Makes everything sealed durable, for the holder of the WRITE lock that is about to start the log over. Returns
+    /// whether no thread is left that could write to the log late.
+    pub(super) fn settle(&self) -> Result<bool, LogError> {
+        self.force()?;
+        let (mut watch, mut looks) = (Watch::default(), LOOKS);
+        let deadline = self.deadline();
+        loop {
+            if self.writers()? == 0 {
+                return Ok(true);
+            }
+            // A leader is about to finish its work. Any other writer was replaced, or needs a moment to find that
+            // another thread leads.
+            match process_of(self.get(LEADER)) {
+                None if looks == 0 => return Ok(false),
+                Some(_) if self.segment.clock_ns() > deadline => return Ok(false),
+                None => looks -= 1,
+                Some(_) => {
+                    self.depose_dead_leader()?;
+                    drop(self.take_over(&mut watch)?);
+                }
+            }
+            self.check()?;
+            self.pause();
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The archive: a directory with the log that the store no longer needs. A backup and the archive together restore any
+//! later moment.
+//!
+//! Invariant 47: a restore never skips log that the archive lacks. Each segment names the one before it, `reached` says
+//! how far the history goes, and the archive refuses log of another history of the same store. All of this survives a
+//! crash.
+
+mod prune;
+mod segment;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+
+pub use self::prune::{Keep, Pruned};
+use self::segment::write_reached;
+pub(crate) use self::segment::{Segment, SegmentHead, list, name_of, read_reached, write_segment};
+use crate::error::Error;
+use crate::format::Lsn;
+use crate::log::Log;
+
+/// The size at which a segment is closed; the last object may exceed it.
+const SEGMENT_BYTES: usize = 16 << 20;
+
+/// The directory of the archive, and what it contains.
+#[derive(Debug)]
+pub(crate) struct Archive {
+    dir: PathBuf,
+    store_id: [u8; 16],
+    line: Mutex<Line>,
+}
+
+/// The newest run of segments without a gap.
+#[derive(Clone, Copy, Debug, Default)]
+struct Line {
+    /// The first object of the run; 0 if the archive is empty.
+    from: Lsn,
+    /// The first object of the newest segment.
+    newest: Lsn,
+    /// The archive has every object from `from` on and below this one.
+    end: Lsn,
+}
+
+impl Line {
+    /// Adds the next segment.
+    fn add(&mut self, first: Lsn, end: Lsn) {
+        if self.from == 0 || first > self.end {
+            self.from = first;
+        }
+        (self.newest, self.end) = (first, end.max(self.end));
+    }
+}
+
+impl Archive {
+    /// Opens the archive in a directory, which is made if there is none. `log_first` is the first object of the store's
+    /// current log. If the store has given up log that the archive lacks, the archive records that durably.
+    pub(crate) fn open(dir: &Path, store_id: [u8; 16], log: &dyn Log, log_first: Lsn) -> Result<Self, Error> {
+        fs::create_dir_all(dir).map_err(|error| Error::io("making the archive", dir, error))?;
+        let segments = list(dir)?;
+        // Objects before `log_first` belong to the common history of this log and all logs before it. Newer objects
+        // under another seed come from another history.
+        let is_foreign = |head: &SegmentHead| {
+            head.store_id != store_id
+                || head.end > log.next()
+                || (head.seed != log.seed() && head.end > log_first)
+        };
+        if segments.iter().any(|segment| is_foreign(&segment.head)) {
+            return Err(Error::Invalid {
+                what: format!(
+                    "{} has the archive of another store, or of this one as it was before it was restored; \
+                     name another directory",
+                    dir.display()
+                ),
+            });
+        }
+        let mut line = Line::default();
+        segments.iter().for_each(|segment| line.add(segment.head.first, segment.head.end));
+        if line.from != 0 && log.head() > line.end && read_reached(dir)? < log.head() {
+            write_reached(dir, log.head())?;
+        }
+        Ok(Self { dir: dir.to_owned(), store_id, line: Mutex::new(line) })
+    }
+
+    /// The first object of the newest run without a gap; 0 if the archive is empty.
+    pub(crate) fn from(&self) -> Lsn {
+        self.line.lock().from
+    }
+
+    /// Archives every object below `head` that the archive does not have yet. Durable on return.
+    pub(crate) fn take(&self, log: &dyn Log, head: Lsn) -> Result<(), Error> {
+        let mut line = self.line.lock();
+        let mut first = line.end.max(log.head());
+        if first >= head {
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        log.scan(first, head, &mut |lsn, object| {
+            bytes.extend_from_slice(object);
+            if bytes.len() >= SEGMENT_BYTES {
+                self.write(log, &mut line, first, lsn + 1, &bytes)?;
+                first = lsn + 1;
+                bytes.clear();
+            }
+            Ok(())
+        })?;
+        if !bytes.is_empty() {
+            self.write(log, &mut line, first, head, &bytes)?;
+        }
+        Ok(())
+    }
+
+    fn write(
+        &self,
+        log: &dyn Log,
+        line: &mut Line,
+        first: Lsn,
+        end: Lsn,
+        objects: &[u8],
+    ) -> Result<(), Error> {
+        // After a gap the segment has no predecessor: the segments before the gap are another line of history.
+        let previous = if line.end == first { line.newest } else { 0 };
+        let head = SegmentHead { store_id: self.store_id, seed: log.seed(), first, end, previous };
+        write_segment(&self.dir, &head, objects)?;
+        line.add(first, end);
+        write_reached(&self.dir, end)
+    }
+}

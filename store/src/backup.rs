@@ -1,0 +1,93 @@
+//! A backup of an open store: pages copied one after another, and the log that brings them all to one moment.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+use duralite_medium::block::sync_directory;
+
+use crate::archive::{SegmentHead, write_segment};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::format::Lsn;
+
+/// The name of the file that says that the backup is complete.
+pub(crate) const MARK: &str = "backup";
+/// The name of the file with the pages.
+pub(crate) const PAGES: &str = "pages";
+const SEGMENT_BYTES: usize = 16 << 20;
+
+/// Makes a backup in a directory that does not exist or is empty. Returns the last log object in the backup. Durable on
+/// return.
+pub(crate) fn backup(engine: &Engine, dir: &Path) -> Result<Lsn, Error> {
+    prepare(dir)?;
+    let (begin, start) = {
+        // The mutex excludes the commit of a bulk load. So every page that a load has written home without logging it
+        // is home before the first page is copied.
+        let mut backups = engine.backups.lock();
+        *backups += 1;
+        let mut pinned = engine.pinned.lock();
+        let begin = engine.pager.log.head();
+        pinned.push(begin);
+        (begin, engine.pager.log.next())
+    };
+    let done = copy(engine, dir, (begin, start));
+    let mut pinned = engine.pinned.lock();
+    if let Some(at) = pinned.iter().position(|pin| *pin == begin) {
+        pinned.swap_remove(at);
+    }
+    done
+}
+
+/// Makes the directory if there is none, and checks that it is empty.
+pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
+    fs::create_dir_all(dir).map_err(|error| Error::io("making", dir, error))?;
+    let mut entries = fs::read_dir(dir).map_err(|error| Error::io("reading", dir, error))?;
+    if entries.next().is_some() {
+        return Err(Error::Invalid { what: format!("{} is not empty; name a new directory", dir.display()) });
+    }
+    Ok(())
+}
+
+fn copy(engine: &Engine, dir: &Path, (begin, start): (Lsn, Lsn)) -> Result<Lsn, Error> {
+    let writing = |error| Error::io("writing the backup", dir, error);
+    let pages = File::create(dir.join(PAGES)).map_err(writing)?;
+    let pool = &engine.pager.pool;
+    let mut write = |bytes: &[u8]| (&pages).write_all(bytes).map_err(writing);
+    pool.file().copy_to(&mut write, &|id| {
+        let is_whole = engine.space.is_whole(&engine.pager, id)?;
+        if is_whole {
+            // The page may have been free at home, and have its new content only in the cache.
+            pool.clean_before(engine.pager.log.next(), &|| false)?;
+        }
+        Ok(is_whole)
+    })?;
+    pages.sync_all().map_err(writing)?;
+    // Every change in the copied pages is below `end`, and was durable before the page went home.
+    let log = &engine.pager.log;
+    let end = log.next();
+    engine.force(end - 1)?;
+    let mut objects = Vec::new();
+    let (mut first, mut previous) = (begin, 0);
+    let head = |first, end, previous| {
+        let (store_id, seed) = (engine.store_id, log.seed());
+        SegmentHead { store_id, seed, first, end, previous }
+    };
+    log.scan(begin, end, &mut |lsn, object| {
+        objects.extend_from_slice(object);
+        if objects.len() >= SEGMENT_BYTES {
+            write_segment(dir, &head(first, lsn + 1, previous), &objects)?;
+            (previous, first) = (first, lsn + 1);
+            objects.clear();
+        }
+        Ok(())
+    })?;
+    if first < end {
+        write_segment(dir, &head(first, end, previous), &objects)?;
+    }
+    let mut mark = File::create(dir.join(MARK)).map_err(writing)?;
+    mark.write_all(format!("{begin} {end} {start}\n").as_bytes()).map_err(writing)?;
+    mark.sync_all().map_err(writing)?;
+    sync_directory(dir).map_err(|error| Error::medium("writing the backup", error))?;
+    Ok(end - 1)
+}

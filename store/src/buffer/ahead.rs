@@ -1,0 +1,146 @@
+//! Reading pages into the cache before a scan needs them.
+//!
+//! Invariant 54: a scan that reads ahead waits only for the reads themselves, and only a thread that needs one of these
+//! pages waits for the scan. The scan takes only frames that are free, or whose pages can be evicted at once. It takes
+//! all of them before it maps the first one, so it never waits for a frame while it holds a latch. All scans together
+//! have at most one frame in [`AHEAD_PART`] with pages that were read ahead and are unused. In the long run at most one
+//! page is read in vain for every four that are needed. Reading a page ahead does not count as a use. The first use of
+//! the page is the one that it was read for, and the cache does not remember a page that was evicted unused. A page
+//! that cannot be read ahead is left out; a thread that needs it reads it, and gets the error.
+
+use std::sync::atomic::Ordering;
+
+use parking_lot::RwLockWriteGuard;
+use smallvec::SmallVec;
+
+use super::Pool;
+use super::frame::{Content, Pinned};
+use crate::format::{PageId, lsn};
+use crate::page_file::runs;
+
+/// The fraction of the frames (one in 16) that may have pages which were read ahead and are unused. That is half of the
+/// probation queue, so that such a page is not evicted before its use.
+const AHEAD_PART: usize = 16;
+/// The most pages that one call reads.
+pub(crate) const MOST_AHEAD: usize = 32;
+
+/// The pages of one call.
+type Pages = SmallVec<[PageId; MOST_AHEAD]>;
+
+/// A frame that is mapped for a page while a scan reads the page.
+struct Coming<'p> {
+    id: PageId,
+    at: u32,
+    // The order of the fields matters: the latch is dropped before the pin.
+    content: RwLockWriteGuard<'p, Content>,
+    pin: Pinned<'p>,
+    is_read: bool,
+}
+
+impl Pool {
+    /// Reads the first pages of `first` into the cache, unless they are there. Returns how many pages from the start of
+    /// `first` that covers. The system may fetch the pages in `then` meanwhile. `is_fetched` says that an earlier call
+    /// told the system to fetch `first`. The caller must not hold latches.
+    pub(crate) fn read_ahead(&self, first: &[PageId], then: &[PageId], is_fetched: bool) -> usize {
+        let mut count = first.len().min(MOST_AHEAD);
+        let mut missing: Pages = first[..count].iter().copied().filter(|id| self.is_missing(*id)).collect();
+        let room = self.keep_room(missing.len());
+        if let Some(beyond) = missing.get(room) {
+            count = first.iter().position(|id| id == beyond).unwrap_or(count);
+            missing.truncate(room);
+        }
+        missing.sort_unstable();
+        // Pages that lie apart are read one after another, but the system may fetch them in parallel.
+        if !is_fetched && runs(&missing).nth(1).is_some() {
+            self.file.will_read(&missing);
+        }
+        let mut later: Pages = then.iter().copied().filter(|id| self.is_missing(*id)).collect();
+        later.sort_unstable();
+        self.file.will_read(&later);
+        if self.bring_in(&missing) { count } else { 0 }
+    }
+
+    /// Reserves room for this many pages, or for fewer.
+    fn keep_room(&self, pages: usize) -> usize {
+        let owed = self.tallies.owed.load(Ordering::Relaxed);
+        let most = (self.frames.len() / AHEAD_PART).saturating_sub(owed);
+        let with = |unused: usize| unused + pages.min(most.saturating_sub(unused));
+        let ahead = &self.tallies.ahead;
+        let before = ahead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |unused| Some(with(unused)));
+        before.map_or(0, |unused| with(unused) - unused)
+    }
+
+    /// Whether a page is in the file but not in the cache.
+    fn is_missing(&self, id: PageId) -> bool {
+        id < self.file.pages() && !self.part(id).lock().frames.contains_key(&id)
+    }
+
+    /// Reads pages that room was reserved for, in the order of the file. Returns whether there were frames for all of
+    /// them.
+    fn bring_in(&self, pages: &[PageId]) -> bool {
+        let frames: SmallVec<[u32; MOST_AHEAD]> = pages.iter().map_while(|_| self.victim()).collect();
+        let begun = pages.iter().zip(&frames).filter_map(|(id, at)| self.begin(*id, *at));
+        let mut coming: SmallVec<[Coming<'_>; MOST_AHEAD]> = begun.collect();
+        self.tallies.ahead.fetch_sub(pages.len() - coming.len(), Ordering::Relaxed);
+        for neighbours in coming.chunk_by_mut(|one, next| one.id + 1 == next.id) {
+            let Some(first) = neighbours.first().map(|page| page.id) else { continue };
+            let mut parts: SmallVec<[&mut [u8]; MOST_AHEAD]> =
+                neighbours.iter_mut().map(|page| &mut *page.content.bytes).collect();
+            // On a failed read, a thread that needs one of these pages reads it alone, and gets the error.
+            let is_read = self.file.read_neighbours(first, &mut parts).is_ok();
+            drop(parts);
+            neighbours.iter_mut().for_each(|page| page.is_read = is_read);
+        }
+        let failed: SmallVec<[u32; MOST_AHEAD]> =
+            coming.into_iter().filter_map(|page| self.come(page).err()).collect();
+        // No latch is held here, because other threads may wait for these frames.
+        failed.into_iter().for_each(|at| self.give_back(at));
+        frames.len() == pages.len()
+    }
+
+    /// Maps a frame for a page, unless the page is in the cache by now.
+    fn begin(&self, id: PageId, at: u32) -> Option<Coming<'_>> {
+        let frame = self.frame(at);
+        // No other thread knows the frame, so this does not wait.
+        let mut content = frame.content.write();
+        let mut part = self.part(id).lock();
+        if part.frames.contains_key(&id) {
+            drop(part);
+            drop(content);
+            frame.pins.store(0, Ordering::Release);
+            self.queues.lock().free.push(at);
+            return None;
+        }
+        frame.id.store(id, Ordering::SeqCst);
+        frame.came(self.came.load(Ordering::Relaxed));
+        frame.comes_ahead();
+        part.frames.insert(id, at);
+        drop(part);
+        content.at = at;
+        self.empty(&mut content, id);
+        let pin = Pinned { frame, tallies: &self.tallies };
+        Some(Coming { id, at, content, pin, is_read: false })
+    }
+
+    /// Finishes a page that was read. If the page is not valid, unmaps its frame, and returns the frame as the error.
+    fn come(&self, page: Coming<'_>) -> Result<(), u32> {
+        let Coming { id, at, mut content, pin, is_read } = page;
+        let is_it =
+            is_read && self.file.is_whole(id, &content.bytes) && lsn(&content.bytes) < self.log.next();
+        if !is_it {
+            self.part(id).lock().frames.remove(&id);
+            pin.frame.ends_ahead(&self.tallies);
+            drop(content);
+            drop(pin);
+            return Err(at);
+        }
+        content.is_valid = true;
+        pin.frame.note_kind(&content.bytes, &self.tallies);
+        self.came_ahead.fetch_add(1, Ordering::Relaxed);
+        drop(content);
+        drop(pin);
+        let now = self.came.fetch_add(1, Ordering::Relaxed);
+        self.queues.lock().admit(at, id, now);
+        Ok(())
+    }
+}

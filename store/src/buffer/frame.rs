@@ -1,0 +1,292 @@
+//! A page in the cache, with its pins and its latch.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use super::snapshot::Snapshot;
+use crate::error::Error;
+use crate::format::{Change, Lsn, PageId, PageKind, kind, lsn, set_lsn};
+
+/// A page's bytes, under its latch.
+#[derive(Debug, Default)]
+pub(crate) struct Content {
+    pub(super) id: PageId,
+    /// Whether the bytes are those of the page `id`.
+    pub(super) is_valid: bool,
+    /// The index of the frame in the cache.
+    pub(super) at: u32,
+    pub(super) bytes: Box<[u8]>,
+    /// For an inner page, the copy that threads share.
+    pub(super) snapshot: OnceLock<Arc<Snapshot>>,
+}
+
+/// A frame for a page, on a cache line of its own, so that threads that use different pages do not contend for one
+/// line.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Frame {
+    pub(super) content: RwLock<Content>,
+    /// The page that the frame is mapped for.
+    pub(super) id: AtomicU64,
+    /// How many users pin the frame. A pinned frame gets no other page. The count rises from 0 only under the lock of
+    /// the page's part of the map.
+    pub(super) pins: AtomicU32,
+    /// Whether the page was used since it came in, or since it was last considered for eviction.
+    pub(super) is_used: AtomicBool,
+    /// Whether the page was read ahead and has not been used yet.
+    pub(super) is_ahead: AtomicBool,
+    /// How many pages had come into the cache when this one came.
+    pub(super) came_at: AtomicU32,
+    /// Whether the frame has an inner page of a tree. Every thread that goes down that tree needs the page, so it is
+    /// evicted last.
+    pub(super) is_inner: AtomicBool,
+    /// A lower bound of the oldest change that is missing at home; 0 if the page is clean.
+    pub(super) first_change: AtomicU64,
+    /// Changes its value when a page that has a shared copy is changed, and when the frame loses its page.
+    pub(super) changes: AtomicU64,
+}
+
+impl Frame {
+    pub(super) fn is_dirty(&self) -> bool {
+        self.first_change() != 0
+    }
+
+    pub(super) fn first_change(&self) -> Lsn {
+        self.first_change.load(Ordering::SeqCst)
+    }
+
+    /// Called before an object with this number or a later one changes the page.
+    fn announce(&self, next: Lsn, tallies: &Tallies) {
+        if self.first_change() != 0 {
+            return;
+        }
+        if self.first_change.compare_exchange(0, next.max(1), Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            tallies.dirty.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Updates whether the page is an inner page. The caller has the page latched for writing, or is filling the frame.
+    pub(super) fn note_kind(&self, bytes: &[u8], tallies: &Tallies) {
+        let is_inner = kind(bytes) == PageKind::Inner;
+        if self.is_inner.load(Ordering::Relaxed) != is_inner {
+            self.is_inner.store(is_inner, Ordering::Relaxed);
+            if is_inner {
+                tallies.inner.fetch_add(1, Ordering::Relaxed);
+            } else {
+                tallies.inner.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A page has come in, after `now` others.
+    pub(super) fn came(&self, now: u32) {
+        self.came_at.store(now, Ordering::Relaxed);
+        self.is_used.store(false, Ordering::Relaxed);
+    }
+
+    /// The frame's page is being read ahead. The caller has already counted it in [`Tallies::ahead`].
+    pub(super) fn comes_ahead(&self) {
+        self.is_ahead.store(true, Ordering::Relaxed);
+    }
+
+    /// The page is used for the first time, or is evicted. Returns whether it was read ahead and unused until now.
+    pub(super) fn ends_ahead(&self, tallies: &Tallies) -> bool {
+        let was_ahead = self.is_ahead.load(Ordering::Relaxed) && self.is_ahead.swap(false, Ordering::Relaxed);
+        if was_ahead {
+            tallies.ahead.fetch_sub(1, Ordering::Relaxed);
+        }
+        was_ahead
+    }
+
+    /// The page is used, after `now` pages have come in. A use within `moment` pages belongs to the use that the page
+    /// came in for, and does not count.
+    pub(super) fn touched(&self, now: u32, moment: u32, tallies: &Tallies) {
+        if self.ends_ahead(tallies) {
+            tallies.needed();
+            self.came_at.store(now, Ordering::Relaxed);
+        } else if now.wrapping_sub(self.came_at.load(Ordering::Relaxed)) > moment {
+            self.used();
+        }
+    }
+
+    /// The page is used, and this use counts.
+    pub(super) fn used(&self) {
+        if !self.is_used.load(Ordering::Relaxed) {
+            self.is_used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The caller has the page latched for writing, or takes the unused frame for another page.
+    pub(super) fn has_changed(&self) {
+        self.changes.store(self.changes.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
+    }
+
+    /// The page is at home with all of its changes.
+    pub(super) fn is_home(&self, tallies: &Tallies) {
+        if self.first_change.swap(0, Ordering::SeqCst) != 0 {
+            tallies.dirty.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Keeps a page in its frame.
+#[derive(Debug)]
+pub(crate) struct Pinned<'p> {
+    pub(super) frame: &'p Frame,
+    pub(super) tallies: &'p Tallies,
+}
+
+/// How many frames of a cache are in each state.
+#[derive(Debug, Default)]
+pub(super) struct Tallies {
+    /// Frames with a dirty page.
+    pub(super) dirty: AtomicUsize,
+    /// Frames with an inner page of a tree.
+    pub(super) inner: AtomicUsize,
+    /// Frames with a page that was read ahead and is unused, or that are about to get one.
+    pub(super) ahead: AtomicUsize,
+    /// How many pages have to be needed before the cache reads ahead at full depth again: [`VAIN_COSTS`] for each page
+    /// that was read ahead in vain.
+    pub(super) owed: AtomicUsize,
+}
+
+/// How many pages have to be needed to pay for one that was read ahead in vain.
+const VAIN_COSTS: usize = 4;
+
+impl Tallies {
+    /// A page was needed that had been read ahead, or that was not in the cache.
+    pub(super) fn needed(&self) {
+        if self.owed.load(Ordering::Relaxed) > 0 {
+            let one_less = |owed: usize| owed.checked_sub(1);
+            // The update fails if nothing is owed any more.
+            let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        }
+    }
+
+    /// A page that was read ahead was evicted unused.
+    pub(super) fn was_in_vain(&self) {
+        self.owed.fetch_add(VAIN_COSTS, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        self.frame.pins.fetch_sub(1, Ordering::Release);
+    }
+}
+
+impl<'p> Pinned<'p> {
+    pub(super) fn read(self) -> Reading<'p> {
+        Reading { guard: self.frame.content.read(), pin: self }
+    }
+
+    pub(super) fn write(self) -> Writing<'p> {
+        Writing { guard: self.frame.content.write(), pin: self }
+    }
+}
+
+/// A page latched for reading.
+#[derive(Debug)]
+pub(crate) struct Reading<'p> {
+    // The order of the fields matters: the latch is dropped before the pin.
+    pub(super) guard: RwLockReadGuard<'p, Content>,
+    pin: Pinned<'p>,
+}
+
+/// A latched page, for reading or for writing.
+pub(crate) trait Latched {
+    fn content(&self) -> &Content;
+    fn pin(&self) -> &Pinned<'_>;
+
+    /// A copy of the page, which the caller may read after it has released the latch. `pool` is the number of the
+    /// cache.
+    fn snapshot(&self, pool: u64) -> Arc<Snapshot> {
+        let content = self.content();
+        let copied = || Snapshot {
+            pool,
+            id: content.id,
+            frame: content.at,
+            changes: self.pin().frame.changes.load(Ordering::SeqCst),
+            bytes: content.bytes.clone(),
+        };
+        Arc::clone(content.snapshot.get_or_init(|| Arc::new(copied())))
+    }
+}
+
+impl Latched for Reading<'_> {
+    fn content(&self) -> &Content {
+        &self.guard
+    }
+    fn pin(&self) -> &Pinned<'_> {
+        &self.pin
+    }
+}
+
+impl Latched for Writing<'_> {
+    fn content(&self) -> &Content {
+        &self.guard
+    }
+    fn pin(&self) -> &Pinned<'_> {
+        &self.pin
+    }
+}
+
+impl Content {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Reading<'_> {
+    pub(crate) fn id(&self) -> PageId {
+        self.guard.id
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.guard.bytes
+    }
+}
+
+/// A page latched for writing.
+#[derive(Debug)]
+pub(crate) struct Writing<'p> {
+    pub(super) guard: RwLockWriteGuard<'p, Content>,
+    pub(super) pin: Pinned<'p>,
+}
+
+impl Writing<'_> {
+    pub(crate) fn id(&self) -> PageId {
+        self.guard.id
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.guard.bytes
+    }
+
+    /// Announces that an object with this number or a later one is about to change the page. Invariant 34: the
+    /// announcement comes before the object gets its number, so that no checkpoint overlooks the change.
+    pub(crate) fn announce(&self, next: Lsn) {
+        self.pin.frame.announce(next, self.pin.tallies);
+    }
+
+    /// Applies a change of the log object `at`.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the change does not fit the page.
+    pub(crate) fn apply(&mut self, change: &Change<'_>, at: Lsn) -> Result<(), Error> {
+        let id = self.guard.id;
+        if self.guard.snapshot.take().is_some() {
+            self.pin.frame.has_changed();
+        }
+        change.apply(&mut self.guard.bytes).map_err(|error| Error::page(id, error))?;
+        set_lsn(&mut self.guard.bytes, at);
+        self.pin.frame.note_kind(&self.guard.bytes, self.pin.tallies);
+        Ok(())
+    }
+
+    pub(crate) fn lsn(&self) -> Lsn {
+        lsn(&self.guard.bytes)
+    }
+}

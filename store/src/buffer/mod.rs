@@ -1,0 +1,293 @@
+//! The cache of pages.
+//!
+//! The cache reads a page once, however many threads want it. The reading thread holds the latch of the page's frame
+//! and no other lock, so reads of different pages run in parallel.
+//!
+//! A page is *pinned* while a thread uses it, and *latched* while a thread reads or changes its bytes. Threads latch
+//! parents before children, and space maps last. A thread that holds a latch never waits for a lock, nor for a latch
+//! out of that order.
+
+mod ahead;
+mod clean;
+mod frame;
+mod past;
+mod queues;
+mod snapshot;
+mod victims;
+mod way;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+pub(crate) use self::ahead::MOST_AHEAD;
+use self::frame::{Content, Frame, Pinned, Tallies};
+pub(crate) use self::frame::{Latched, Reading, Writing};
+use self::queues::Queues;
+pub(crate) use self::way::Way;
+use crate::error::Error;
+use crate::format::{DOUBLE_WRITE_PAGES, Lsn, PageId, lsn};
+use crate::log::Log;
+use crate::page_file::PageFile;
+use crate::poison::Poison;
+use crate::sync::Parker;
+
+/// Parts of the map from pages to frames.
+const PARTS: usize = 64;
+/// Bytes that a frame takes besides its page, including its entry in the map.
+const FRAME_BYTES: u64 = 248;
+/// The smallest number of frames. Recovery works on one thread, without the keeper. One step of recovery pins at most
+/// the pages of one path down a tree, the two pages that a split makes, and a space map for each page that it makes or
+/// frees: 50 pages in a tree of 24 levels. An inner page that is split has at least three children, so with the longest
+/// keys and the smallest pages a tree of that height has at least 2^24 leaves (64 GiB); with keys of 16 bytes that much
+/// data has 4 levels. In an open store the other threads find room in the remaining frames, because nearly every step
+/// pins only one leaf.
+const FEWEST_FRAMES: usize = 64;
+
+/// Bytes of the smallest cache for pages of this size: the fewest frames, and the page file's buffer.
+pub(crate) const fn smallest_cache_bytes(page_bytes: u64) -> u64 {
+    FEWEST_FRAMES as u64 * (page_bytes + FRAME_BYTES) + (1 + DOUBLE_WRITE_PAGES as u64) * page_bytes
+}
+
+/// A part of the map from pages to frames, on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Part {
+    /// Indexes into [`Pool::frames`].
+    frames: FxHashMap<PageId, u32>,
+    /// How often a lookup found its page.
+    hits: u64,
+}
+
+/// The cache.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    /// The number of this cache; no other cache in the process has it.
+    number: u64,
+    file: Arc<PageFile>,
+    log: Arc<dyn Log>,
+    poison: Arc<Poison>,
+    frames: Box<[Frame]>,
+    map: Box<[Mutex<Part>]>,
+    queues: Mutex<Queues>,
+    /// How many pages have come in.
+    came: AtomicU32,
+    /// A use of a page does not count until this many more pages have come in.
+    moment: u32,
+    /// Held by the thread that writes pages home.
+    cleaning: Mutex<()>,
+    tallies: Tallies,
+    /// Where the keeper sleeps, and whether another thread has woken it.
+    keeper: Parker,
+    is_keeper_woken: AtomicBool,
+    pub(crate) misses: AtomicU64,
+    /// Misses that had to wait until dirty pages were home.
+    pub(crate) waits: AtomicU64,
+    /// Inner pages that were evicted.
+    pub(crate) inner_left: AtomicU64,
+    /// Pages that were read ahead, and those of them that were evicted before any use.
+    pub(crate) came_ahead: AtomicU64,
+    pub(crate) came_in_vain: AtomicU64,
+}
+
+impl Pool {
+    /// An empty cache of `cache_bytes`, which include the buffers of the page file and of the log.
+    pub(crate) fn new(file: Arc<PageFile>, log: Arc<dyn Log>, poison: Arc<Poison>, cache_bytes: u64) -> Self {
+        let for_pages = cache_bytes.saturating_sub(file.memory_bytes() + log.memory_bytes());
+        let frames = ((for_pages / (file.page_bytes() as u64 + FRAME_BYTES)) as usize).max(FEWEST_FRAMES);
+        let frames = frames.min(u32::MAX as usize);
+        Self {
+            number: snapshot::number(),
+            file,
+            log,
+            poison,
+            map: (0..PARTS).map(|_| Mutex::default()).collect(),
+            queues: Mutex::new(Queues::new(frames)),
+            frames: (0..frames).map(|_| Frame::default()).collect(),
+            came: AtomicU32::new(0),
+            moment: queues::moment(frames),
+            cleaning: Mutex::default(),
+            tallies: Tallies::default(),
+            keeper: Parker::default(),
+            is_keeper_woken: AtomicBool::new(false),
+            misses: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            inner_left: AtomicU64::new(0),
+            came_ahead: AtomicU64::new(0),
+            came_in_vain: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn file(&self) -> &PageFile {
+        &self.file
+    }
+
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.file.page_bytes()
+    }
+
+    /// Begins a path down a tree.
+    pub(crate) fn way(&self) -> Way<'_> {
+        Way::new(self.number, &self.frames)
+    }
+
+    fn frame(&self, at: u32) -> &Frame {
+        &self.frames[at as usize]
+    }
+
+    /// The caller holds the lock of the page's part of the map.
+    fn pinned<'p>(&'p self, frame: &'p Frame) -> Pinned<'p> {
+        frame.pins.fetch_add(1, Ordering::Acquire);
+        frame.touched(self.came.load(Ordering::Relaxed), self.moment, &self.tallies);
+        Pinned { frame, tallies: &self.tallies }
+    }
+
+    /// How often a lookup found its page in the cache.
+    pub(crate) fn hits(&self) -> u64 {
+        self.map.iter().map(|part| part.lock().hits).sum()
+    }
+
+    fn part(&self, id: PageId) -> &Mutex<Part> {
+        &self.map[(id % PARTS as u64) as usize]
+    }
+
+    /// Returns a page, latched for reading.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], an error of the medium, [`Error::Full`] if every frame is in use.
+    pub(crate) fn read(&self, id: PageId) -> Result<Reading<'_>, Error> {
+        loop {
+            let page = self.pin(id, true)?.read();
+            if page.guard.is_valid && page.guard.id == id {
+                return Ok(page);
+            }
+        }
+    }
+
+    /// Returns a page, latched for writing.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn write(&self, id: PageId) -> Result<Writing<'_>, Error> {
+        loop {
+            let page = self.pin(id, true)?.write();
+            if page.guard.is_valid && page.guard.id == id {
+                return Ok(page);
+            }
+        }
+    }
+
+    /// Returns a page that the caller will make anew, latched for writing. The cache does not read its old content.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn make(&self, id: PageId) -> Result<Writing<'_>, Error> {
+        loop {
+            let page = self.pin(id, false)?.write();
+            if page.guard.is_valid && page.guard.id == id {
+                return Ok(page);
+            }
+        }
+    }
+
+    fn pin(&self, id: PageId, load: bool) -> Result<Pinned<'_>, Error> {
+        if let Some(found) = self.pin_cached(id) {
+            return Ok(found);
+        }
+        self.misses.fetch_add(1, Ordering::Relaxed);
+        self.tallies.needed();
+        let at = self.vacate()?;
+        let frame = self.frame(at);
+        // No other thread knows the frame, so this does not wait.
+        let mut content = frame.content.write();
+        {
+            let mut part = self.part(id).lock();
+            if let Some(other) = part.frames.get(&id) {
+                let found = self.pinned(self.frame(*other));
+                drop(part);
+                drop(content);
+                frame.pins.store(0, Ordering::Release);
+                self.queues.lock().free.push(at);
+                return Ok(found);
+            }
+            frame.id.store(id, Ordering::SeqCst);
+            frame.came(self.came.load(Ordering::Relaxed));
+            part.frames.insert(id, at);
+        }
+        let pin = Pinned { frame, tallies: &self.tallies };
+        content.at = at;
+        if let Err(error) = self.fill(&mut content, id, load) {
+            self.part(id).lock().frames.remove(&id);
+            drop(content);
+            drop(pin);
+            self.give_back(at);
+            return Err(error);
+        }
+        frame.note_kind(&content.bytes, &self.tallies);
+        drop(content);
+        let now = self.came.fetch_add(1, Ordering::Relaxed);
+        self.queues.lock().admit(at, id, now);
+        Ok(pin)
+    }
+
+    fn pin_cached(&self, id: PageId) -> Option<Pinned<'_>> {
+        let mut part = self.part(id).lock();
+        let frame = self.frame(*part.frames.get(&id)?);
+        part.hits += 1;
+        Some(self.pinned(frame))
+    }
+
+    /// Prepares a frame for another page. The frame is invalid until it has the page's content.
+    fn empty(&self, content: &mut Content, id: PageId) {
+        content.is_valid = false;
+        content.id = id;
+        content.snapshot.take();
+        if content.bytes.len() != self.page_bytes() {
+            content.bytes = vec![0; self.page_bytes()].into();
+        }
+    }
+
+    fn fill(&self, content: &mut Content, id: PageId, load: bool) -> Result<(), Error> {
+        self.empty(content, id);
+        if load {
+            self.file.read_page(id, &mut content.bytes)?;
+            if lsn(&content.bytes) >= self.log.next() {
+                // No force could ever make the log durable up to that object.
+                return Err(Error::Corrupt {
+                    what: "a page that is newer than the log".to_owned(),
+                    page: Some(id),
+                });
+            }
+        } else {
+            content.bytes.fill(0);
+        }
+        content.is_valid = true;
+        Ok(())
+    }
+
+    /// Frees a frame that is no longer mapped for a page. A thread that waits for its latch finds it invalid, and may
+    /// pin it for a moment longer.
+    fn give_back(&self, at: u32) {
+        while self.frame(at).pins.load(Ordering::Acquire) != 0 {
+            std::thread::yield_now();
+        }
+        self.queues.lock().free.push(at);
+    }
+
+    /// The oldest object whose change may be missing at home, provided that no change is announced meanwhile (see
+    /// [`Writing::announce`]); `next` if every page is home.
+    pub(crate) fn first_change(&self, next: Lsn) -> Lsn {
+        let changes = self.frames.iter().map(Frame::first_change).filter(|lsn| *lsn != 0);
+        changes.min().map_or(next, |first| first.min(next))
+    }
+
+    /// How many pages are dirty.
+    pub(crate) fn dirty(&self) -> usize {
+        self.tallies.dirty.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! Pages that are written home without the cache.
+
+use super::Pool;
+use crate::error::Error;
+use crate::format::{PageId, lsn};
+
+impl Pool {
+    /// Writes adjacent pages home that no transaction reads. They are not durable on return, and a crash may tear them.
+    /// Their LSN has to be that of a durable log object. After a crash, redo would skip a page that claims to be newer
+    /// than the rest of the log.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the disk is full; any other error has poisoned the store.
+    pub(crate) fn write_past(&self, first: PageId, pages: &mut [u8]) -> Result<(), Error> {
+        self.poison.check()?;
+        self.file.write_past(first, pages).map_err(|error| match error {
+            Error::Full { .. } => error,
+            error => self.poison.set(&error),
+        })
+    }
+
+    /// Makes durable what `write_past` has written.
+    ///
+    /// # Errors
+    /// Any error has poisoned the store.
+    pub(crate) fn flush_past(&self) -> Result<(), Error> {
+        self.file.flush().map_err(|error| self.poison.set(&error))
+    }
+
+    /// Reads a page again that `write_past` has written, if the cache has an old copy of it.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn read_anew(&self, id: PageId) -> Result<(), Error> {
+        let Some(pin) = self.pin_cached(id) else { return Ok(()) };
+        let mut page = pin.write();
+        if !page.guard.is_valid || page.guard.id != id {
+            return Ok(());
+        }
+        if page.pin.frame.is_dirty() {
+            // No step changes such a page, so a dirty one means that the space map is wrong.
+            return Err(Error::Corrupt { what: "the space map".to_owned(), page: Some(id) });
+        }
+        if page.guard.snapshot.take().is_some() {
+            page.pin.frame.has_changed();
+        }
+        self.file.read_page(id, &mut page.guard.bytes)?;
+        debug_assert!(lsn(&page.guard.bytes) < self.log.next());
+        page.pin.frame.note_kind(&page.guard.bytes, page.pin.tallies);
+        Ok(())
+    }
+}

@@ -1,0 +1,59 @@
+//! Shared copies of the inner pages of trees, which threads read without latch or pin.
+//!
+//! Every thread goes through the inner pages of a tree, and hardly any thread changes them. A latch and a pin are words
+//! that every thread would write, so their cache lines would move from core to core. Instead threads share a copy of
+//! such a page, and compare a number that changes whenever the page does.
+//!
+//! Invariant 43: a frame's number of changes grows before a change of an inner page in the frame becomes visible, and
+//! before the page can be in another frame. If a thread has latched a child, and then finds the copies on its path
+//! current, it is where latches from the root on would have led it. The reason is that a thread that splits or frees a
+//! page has that page and its parent latched together.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::format::PageId;
+
+/// How many copies a thread keeps, each at the index `page mod AT_HAND`.
+const AT_HAND: usize = 32;
+
+/// A page, as it was when its frame's number of changes was `changes`.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    /// The number of the cache.
+    pub(super) pool: u64,
+    pub(super) id: PageId,
+    /// The index of its frame in the cache, and the number of changes of that frame.
+    pub(super) frame: u32,
+    pub(super) changes: u64,
+    pub(super) bytes: Box<[u8]>,
+}
+
+impl Snapshot {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+thread_local! {
+    static KEPT: RefCell<Vec<Option<Arc<Snapshot>>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `work` with the thread's slot for a page. Returns `None` in a thread that is ending.
+pub(super) fn kept<T>(id: PageId, work: impl FnOnce(&mut Option<Arc<Snapshot>>) -> T) -> Option<T> {
+    let with = |all: &RefCell<Vec<_>>| {
+        let mut all = all.borrow_mut();
+        if all.is_empty() {
+            all.resize(AT_HAND, None);
+        }
+        all.get_mut((id % AT_HAND as u64) as usize).map(work)
+    };
+    KEPT.try_with(with).ok().flatten()
+}
+
+/// A number that no other cache in the process has.
+pub(super) fn number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

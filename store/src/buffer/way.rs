@@ -1,0 +1,88 @@
+//! The path of a thread down a tree, by copies of the tree's inner pages.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+
+use super::frame::{Frame, Latched};
+use super::snapshot::{Snapshot, kept};
+use crate::format::PageId;
+
+/// The inner pages on the path of one thread down a tree. The thread moves its kept copies here and back: counting
+/// references to them would change a shared word too.
+#[derive(Debug)]
+pub(crate) struct Way<'p> {
+    /// The number of the cache.
+    pool: u64,
+    frames: &'p [Frame],
+    pages: SmallVec<[Arc<Snapshot>; 4]>,
+    /// Whether the pages stay pinned until the path is dropped.
+    is_pinning: bool,
+    /// The frames that this path pins.
+    pinned: SmallVec<[&'p Frame; 4]>,
+}
+
+impl<'p> Way<'p> {
+    pub(super) fn new(pool: u64, frames: &'p [Frame]) -> Self {
+        Self { pool, frames, pages: SmallVec::new(), is_pinning: false, pinned: SmallVec::new() }
+    }
+
+    /// Makes the path pin its pages. Invariant 50: then only a change by another thread can make the descent fail,
+    /// however few frames there are.
+    pub(crate) fn pinning(mut self) -> Self {
+        self.is_pinning = true;
+        self
+    }
+
+    /// Whether a page is still as it was copied. If so, the page counts as used.
+    fn is_as_copied(&self, copy: &Snapshot) -> bool {
+        let Some(frame) = self.frames.get(copy.frame as usize) else { return false };
+        let is_current = copy.pool == self.pool && frame.changes.load(Ordering::Acquire) == copy.changes;
+        if is_current {
+            frame.used();
+        }
+        is_current
+    }
+
+    /// Follows a page of which the thread keeps a current copy.
+    pub(crate) fn by_copy(&mut self, id: PageId) -> Option<&Snapshot> {
+        if self.is_pinning {
+            return None;
+        }
+        let is_it = |copy: &mut Arc<Snapshot>| copy.id == id && self.is_as_copied(copy);
+        self.pages.push(kept(id, |kept| kept.take_if(is_it)).flatten()?);
+        self.pages.last().map(|page| &**page)
+    }
+
+    /// Follows an inner page that is latched.
+    pub(crate) fn by(&mut self, page: &impl Latched) -> &Snapshot {
+        let at = self.pages.len();
+        let copy = page.snapshot(self.pool);
+        if self.is_pinning
+            && let Some(frame) = self.frames.get(copy.frame as usize)
+        {
+            // The latch already holds a pin, so the count does not rise from 0.
+            frame.pins.fetch_add(1, Ordering::Acquire);
+            self.pinned.push(frame);
+        }
+        self.pages.push(copy);
+        &self.pages[at]
+    }
+
+    /// Whether all pages on the path are still as they were copied.
+    pub(crate) fn is_current(&self) -> bool {
+        self.pages.iter().all(|page| self.is_as_copied(page))
+    }
+}
+
+impl Drop for Way<'_> {
+    fn drop(&mut self) {
+        for frame in &self.pinned {
+            frame.pins.fetch_sub(1, Ordering::Release);
+        }
+        for page in self.pages.drain(..) {
+            kept(page.id, |kept| *kept = Some(page));
+        }
+    }
+}

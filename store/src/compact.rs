@@ -1,0 +1,94 @@
+//! Giving free space in the page file back to the file system while transactions continue.
+//!
+//! Invariant 52: the file is cut only behind the last page in use, and with the maps of the removed pages latched. No
+//! object that recovery would redo refers to a removed page. The cut always leaves enough pages to undo the open
+//! transactions.
+
+use std::ops::Bound;
+use std::time::{Duration, Instant};
+
+use crate::admission::Room;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::format::{PageId, Value, leaf_value};
+use crate::table::Table;
+use crate::tree::MOST_MOVES;
+
+/// How long `cut` makes checkpoints to give up the log that refers to pages at the end of the file.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The result of compacting a store.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+/// let compacted = store.compact()?;
+/// assert!(compacted.bytes_after <= compacted.bytes_before);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Compacted {
+    /// How many pages were moved; pages of long values are not counted.
+    pub pages_moved: u64,
+    /// Bytes of the page file before.
+    pub bytes_before: u64,
+    /// Bytes of the page file after.
+    pub bytes_after: u64,
+}
+
+/// Bytes of the page file.
+pub(crate) fn file_bytes(engine: &Engine) -> u64 {
+    let file = engine.pager.pool.file();
+    file.pages() * file.page_bytes() as u64
+}
+
+/// Moves a tree's pages to free pages before `limit`, as far as there are any. Returns how many pages it moved.
+pub(crate) fn relocate(engine: &Engine, root: PageId, limit: PageId) -> Result<u64, Error> {
+    let page = engine.pager.pool.page_bytes() as u64;
+    let room = Room { bytes: MOST_MOVES * (3 * page + 1024), objects: MOST_MOVES };
+    let mut moved = 0;
+    let mut key = Vec::new();
+    loop {
+        engine.poison.check()?;
+        engine.admission.keep(room, Room::default(), engine.tuning.lock_timeout)?;
+        let done = engine.tree(root).relocate(&key, limit);
+        engine.admission.give_back(room);
+        let done = done?;
+        moved += done.pages;
+        match done.next {
+            Some(next) if next > key || done.pages > 0 => key = next,
+            _ => return Ok(moved),
+        }
+    }
+}
+
+/// The keys of rows whose values are chains of pages now.
+pub(crate) fn long_rows(engine: &Engine, table: &Table) -> Result<Vec<Vec<u8>>, Error> {
+    let mut keys = Vec::new();
+    engine.tree(table.root()).each_cell((Bound::Unbounded, Bound::Unbounded), |key, cell| {
+        if let Value::Long { first: 1.., .. } = leaf_value(cell).map_err(|_| Error::corrupt("a row"))? {
+            keys.push(key.to_vec());
+        }
+        Ok(())
+    })?;
+    Ok(keys)
+}
+
+/// Cuts the file behind the last page in use.
+pub(crate) fn cut(engine: &Engine) -> Result<(), Error> {
+    // The cut has to wait until the log of all moves so far, and of earlier frees, is given up.
+    let last = engine.pager.log.next();
+    let begun = Instant::now();
+    loop {
+        engine.poison.check()?;
+        engine.checkpoint(&|| false)?;
+        let head = engine.pager.log.head();
+        engine.space.cut(&engine.pager, head)?;
+        if head >= last || begun.elapsed() > PATIENCE {
+            return Ok(());
+        }
+        // An open transaction needs older log, and may end meanwhile.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

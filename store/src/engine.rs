@@ -1,0 +1,142 @@
+//! The state that transactions, recovery and the background threads share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+
+use crate::active::Active;
+use crate::admission::Admission;
+use crate::archive::Archive;
+use crate::controls::{Controls, Rule};
+use crate::counter::Counter;
+use crate::error::Error;
+use crate::format::{Lsn, PageId, TxId};
+use crate::forward::move_oldest;
+use crate::locks::Locks;
+use crate::options::Durability;
+use crate::pager::Pager;
+use crate::poison::Poison;
+use crate::space::Space;
+use crate::table::Tables;
+use crate::tree::Tree;
+use crate::versions::Versions;
+use crate::waiters::Waiters;
+
+/// The options that the store consults while it is open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tuning {
+    pub(crate) lock_timeout: Duration,
+    pub(crate) durability: Durability,
+    pub(crate) early_lock_release: bool,
+}
+
+/// Counts of events.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) commits: Counter,
+    pub(crate) aborts: Counter,
+    pub(crate) checkpoints: AtomicU64,
+}
+
+/// An open store.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) pager: Pager,
+    pub(crate) space: Space,
+    pub(crate) locks: Locks,
+    pub(crate) active: Active,
+    pub(crate) admission: Admission,
+    pub(crate) tuning: Tuning,
+    pub(crate) poison: Arc<Poison>,
+    pub(crate) counts: Counts,
+    pub(crate) archive: Option<Archive>,
+    pub(crate) next_tx: AtomicU64,
+    /// Log objects that a backup still needs. The mutex is held while a checkpoint gives up log.
+    pub(crate) pinned: Mutex<Vec<Lsn>>,
+    /// How many backups have begun. The mutex is held while a backup begins, and while a bulk load commits.
+    pub(crate) backups: Mutex<u64>,
+    pub(crate) store_id: [u8; 16],
+    pub(crate) versions: Versions,
+    pub(crate) tables: Tables,
+    pub(crate) waiters: Arc<Waiters>,
+    pub(crate) controls: Arc<Controls>,
+}
+
+impl Engine {
+    /// A tree by its root.
+    pub(crate) fn tree(&self, root: PageId) -> Tree<'_> {
+        Tree { pager: &self.pager, space: &self.space, root, found: None }
+    }
+
+    /// The root of the tree of table names.
+    pub(crate) fn catalog(&self) -> PageId {
+        self.space.first_data_page()
+    }
+
+    pub(crate) fn new_tx(&self) -> TxId {
+        self.next_tx.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Makes everything up to the object `upto` durable.
+    ///
+    /// # Errors
+    /// Any error has poisoned the store.
+    pub(crate) fn force(&self, upto: Lsn) -> Result<(), Error> {
+        self.pager.log.force(upto).map_err(|error| self.poison.set(&error))
+    }
+
+    /// Writes dirty pages home, and gives up the log that is no longer needed. Transactions continue meanwhile.
+    ///
+    /// # Errors
+    /// Errors of the page file, the log or the archive.
+    pub(crate) fn checkpoint(&self, is_over: &dyn Fn() -> bool) -> Result<(), Error> {
+        let done = self.write_home_and_give_up(is_over);
+        self.admission.look_again();
+        done
+    }
+
+    fn write_home_and_give_up(&self, is_over: &dyn Fn() -> bool) -> Result<(), Error> {
+        let log = &self.pager.log;
+        let upto = log.next();
+        self.pager.pool.clean_before(upto, is_over)?;
+        let limit = self.pinned.lock().iter().copied().fold(upto, Lsn::min);
+        move_oldest(&self.pager, &self.active, &self.admission, limit)
+            .map_err(|error| self.poison.set(&error))?;
+        // `next` is read first: an object is announced before it gets its number, so the checks below see every object
+        // before `next`.
+        let next = log.next();
+        let pinned = self.pinned.lock();
+        let mut head = next;
+        if self.controls.keep(Rule::ChangesHoldLog) {
+            head = self.pager.pool.first_change(next);
+        }
+        if self.controls.keep(Rule::OpenHoldsLog) {
+            head = head.min(self.active.oldest(next));
+        }
+        let head = pinned.iter().copied().fold(head, Lsn::min);
+        // A transaction that has ended since `next` no longer holds the log. Its end has to be durable before the log
+        // of its changes is given up. Otherwise its changes would be home after a crash, and recovery could not undo
+        // them.
+        if self.controls.keep(Rule::EndsBeforeGivingUp) {
+            self.force(log.next() - 1)?;
+        }
+        if let Some(archive) = &self.archive {
+            archive.take(&**log, head)?;
+        }
+        log.truncate(head).map_err(|error| self.poison.set(&error))?;
+        drop(pinned);
+        self.counts.checkpoints.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! The log on a block device: a head, two slots, and batches of objects in a circle.
+
+use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
+
+use duralite_format::FormatError;
+use duralite_format::bytes::{array, put, u32_le, u64_le};
+
+const DISK_MAGIC: [u8; 8] = *b"DURALDSO";
+const DISK_VERSION: u32 = 1;
+const DISK_CHECKED_BYTES: usize = 40;
+const BATCH_MAGIC: u32 = 0xD17A_B47C;
+const SLOT_CHECKED_BYTES: usize = 40;
+/// Bytes of the head, and of each slot.
+pub const DISK_SLOT_BYTES: usize = 4096;
+/// Where the two slots are.
+pub const DISK_SLOT_OFFSETS: [u64; 2] = [4096, 8192];
+/// Where the circle of batches begins.
+pub const DISK_DATA_OFFSET: u64 = 12288;
+/// Bytes of the header of a batch.
+pub const BATCH_HEADER_BYTES: usize = 64;
+
+/// The head of the log. It does not change as long as the log exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskHead {
+    /// The seed of the log's checksums.
+    pub seed: u64,
+    /// Bytes of the circle.
+    pub circle_bytes: u64,
+    /// Bytes of a block. Batches begin at multiples of it.
+    pub block_bytes: u32,
+}
+
+impl DiskHead {
+    /// The head's bytes, 4096 of them.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; DISK_SLOT_BYTES];
+        put(&mut out, 0, &DISK_MAGIC);
+        put(&mut out, 8, &DISK_VERSION.to_le_bytes());
+        put(&mut out, 12, &self.block_bytes.to_le_bytes());
+        put(&mut out, 16, &self.seed.to_le_bytes());
+        put(&mut out, 24, &self.circle_bytes.to_le_bytes());
+        let sum = xxh3_64(&out[..DISK_CHECKED_BYTES]);
+        put(&mut out, DISK_CHECKED_BYTES, &sum.to_le_bytes());
+        out
+    }
+
+    /// Reads a head.
+    ///
+    /// # Errors
+    /// [`FormatError`] if the bytes are no head, of another version, or damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        if array::<8>(bytes, 0) != Some(DISK_MAGIC) {
+            return Err(FormatError::Magic);
+        }
+        if u32_le(bytes, 8) != DISK_VERSION {
+            return Err(FormatError::Version(u32_le(bytes, 8)));
+        }
+        let checked = bytes.get(..DISK_CHECKED_BYTES).ok_or(FormatError::Short { what: "a head" })?;
+        let it =
+            Self { block_bytes: u32_le(bytes, 12), seed: u64_le(bytes, 16), circle_bytes: u64_le(bytes, 24) };
+        let block = u64::from(it.block_bytes);
+        let sane = (512..=4096).contains(&block)
+            && block.is_power_of_two()
+            && it.circle_bytes.is_multiple_of(4096)
+            && (4096..1 << 48).contains(&it.circle_bytes);
+        if xxh3_64(checked) != u64_le(bytes, DISK_CHECKED_BYTES) || !sane {
+            return Err(FormatError::Damaged { what: "the head of the store's log" });
+        }
+        Ok(it)
+    }
+
+    /// The offset in the file of a place in the log. Places only grow.
+    #[must_use]
+    pub fn offset(&self, place: u64) -> u64 {
+        DISK_DATA_OFFSET + place % self.circle_bytes
+    }
+}
+
+/// A slot says from where on the log is needed. Of the valid slots, the one with the larger number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskSlot {
+    /// Number of the slot. It grows with each slot that is written.
+    pub number: u64,
+    /// The oldest object that is needed.
+    pub head: u64,
+    /// The place of the batch that contains this object, or where its batch will be.
+    pub place: u64,
+    /// How often the log was opened.
+    pub epoch: u32,
+    /// The place where this epoch began. Batches at this place or after it count only if they are of this epoch.
+    pub began: u64,
+}
+
+impl DiskSlot {
+    /// The slot's bytes, 4096 of them.
+    #[must_use]
+    pub fn encode(&self, seed: u64) -> Vec<u8> {
+        let mut out = vec![0; DISK_SLOT_BYTES];
+        put(&mut out, 0, &self.number.to_le_bytes());
+        put(&mut out, 8, &self.head.to_le_bytes());
+        put(&mut out, 16, &self.place.to_le_bytes());
+        put(&mut out, 24, &self.epoch.to_le_bytes());
+        put(&mut out, 32, &self.began.to_le_bytes());
+        let sum = xxh3_64_with_seed(&out[..SLOT_CHECKED_BYTES], seed);
+        put(&mut out, SLOT_CHECKED_BYTES, &sum.to_le_bytes());
+        out
+    }
+
+    /// Reads a slot. `None` if the slot was never written, or is torn.
+    #[must_use]
+    pub fn decode(bytes: &[u8], seed: u64) -> Option<Self> {
+        let sum = xxh3_64_with_seed(bytes.get(..SLOT_CHECKED_BYTES)?, seed);
+        (u64_le(bytes, SLOT_CHECKED_BYTES) == sum).then(|| Self {
+            number: u64_le(bytes, 0),
+            head: u64_le(bytes, 8),
+            place: u64_le(bytes, 16),
+            epoch: u32_le(bytes, 24),
+            began: u64_le(bytes, 32),
+        })
+    }
+}
+
+/// The header of a batch of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The number of the batch's first object. The numbers of the others follow without a gap.
+    pub first_lsn: u64,
+    /// The number of objects.
+    pub objects: u32,
+    /// Bytes of all objects.
+    pub bytes: u64,
+    /// How often the log had been opened when the batch was written.
+    pub epoch: u32,
+    /// The place of the batch in the log.
+    pub place: u64,
+    /// Objects below this number were durable before the batch was sealed; 0 if the batch does not say.
+    pub durable: u64,
+}
+
+impl Batch {
+    /// Fills in the header at the beginning of `bytes`. The objects follow it there.
+    pub fn seal(&self, bytes: &mut [u8], seed: u64) {
+        put(bytes, 0, &BATCH_MAGIC.to_le_bytes());
+        put(bytes, 4, &self.objects.to_le_bytes());
+        put(bytes, 8, &self.bytes.to_le_bytes());
+        put(bytes, 16, &self.first_lsn.to_le_bytes());
+        put(bytes, 24, &self.place.to_le_bytes());
+        put(bytes, 32, &self.epoch.to_le_bytes());
+        bytes[36..56].fill(0);
+        put(bytes, 40, &self.durable.to_le_bytes());
+        let sum = self.checksum(bytes, seed);
+        put(bytes, 56, &sum.to_le_bytes());
+    }
+
+    fn checksum(&self, bytes: &[u8], seed: u64) -> u64 {
+        let mut hash = Xxh3::with_seed(seed);
+        hash.update(bytes.get(..56).unwrap_or_default());
+        let end = (self.bytes as usize).saturating_add(BATCH_HEADER_BYTES);
+        hash.update(bytes.get(BATCH_HEADER_BYTES..end).unwrap_or_default());
+        hash.digest()
+    }
+
+    /// The batch according to the header at this place. Its checksum is not verified: the objects have not been read
+    /// yet. `None` if there is no header of this place.
+    #[must_use]
+    pub fn claimed(header: &[u8], place: u64) -> Option<Self> {
+        Self::claimed_anywhere(header).filter(|it| it.place == place)
+    }
+
+    /// The batch according to a header, whatever place the header names.
+    #[must_use]
+    pub fn claimed_anywhere(header: &[u8]) -> Option<Self> {
+        let it = Self {
+            objects: u32_le(header, 4),
+            bytes: u64_le(header, 8),
+            first_lsn: u64_le(header, 16),
+            place: u64_le(header, 24),
+            epoch: u32_le(header, 32),
+            durable: u64_le(header, 40),
+        };
+        (header.len() >= BATCH_HEADER_BYTES && u32_le(header, 0) == BATCH_MAGIC).then_some(it)
+    }
+
+    /// Whether these bytes, header and objects, are this batch.
+    #[must_use]
+    pub fn is_whole(&self, bytes: &[u8], seed: u64) -> bool {
+        bytes.len() as u64 >= self.bytes.saturating_add(BATCH_HEADER_BYTES as u64)
+            && u64_le(bytes, 56) == self.checksum(bytes, seed)
+    }
+}

@@ -1,0 +1,112 @@
+//! The log in persistent memory: a superblock, a circular index of entries, and objects.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use duralite_format::FormatError;
+use duralite_format::bytes::{array, put, u32_le, u64_le};
+
+const NV_MAGIC: [u8; 8] = *b"DURALNVO";
+const NV_VERSION: u32 = 1;
+const NV_CHECKED_BYTES: usize = 56;
+/// Offset of the number of the oldest object that is needed. The word has a cache line of its own.
+pub const HEAD_OFFSET: u64 = 128;
+/// Offset of the number of times that the log was opened. The word has a cache line of its own.
+pub const EPOCH_OFFSET: u64 = 192;
+/// Where the index begins.
+pub const INDEX_OFFSET: u64 = 4096;
+/// Objects begin at multiples of this: of a cache line.
+pub const OBJECT_ALIGNMENT: u64 = 64;
+/// The bit in an entry that says that the entry's object is durable.
+pub const STATE_BIT: u64 = 1;
+
+/// The superblock of the log. It does not change as long as the log exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvHead {
+    /// The seed of the log's checksums.
+    pub seed: u64,
+    /// Number of entries in the index.
+    pub entries: u64,
+    /// Bytes of an extent. Objects are allocated within extents.
+    pub extent_bytes: u64,
+    /// Number of extents.
+    pub extents: u64,
+    /// The number of the first object for which the log was made.
+    pub first_lsn: u64,
+}
+
+impl NvHead {
+    /// The superblock's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; 64] {
+        let mut out = [0; 64];
+        put(&mut out, 0, &NV_MAGIC);
+        put(&mut out, 8, &NV_VERSION.to_le_bytes());
+        let words = [self.seed, self.entries, self.extent_bytes, self.extents, self.first_lsn];
+        for (at, word) in words.iter().enumerate() {
+            put(&mut out, 16 + at * 8, &word.to_le_bytes());
+        }
+        let sum = xxh3_64(&out[..NV_CHECKED_BYTES]);
+        put(&mut out, NV_CHECKED_BYTES, &sum.to_le_bytes());
+        out
+    }
+
+    /// Reads a superblock.
+    ///
+    /// # Errors
+    /// [`FormatError`] if the bytes are no superblock, of another version, or damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        if array::<8>(bytes, 0) != Some(NV_MAGIC) {
+            return Err(FormatError::Magic);
+        }
+        if u32_le(bytes, 8) != NV_VERSION {
+            return Err(FormatError::Version(u32_le(bytes, 8)));
+        }
+        let checked = bytes.get(..NV_CHECKED_BYTES).ok_or(FormatError::Short { what: "a superblock" })?;
+        let it = Self {
+            seed: u64_le(bytes, 16),
+            entries: u64_le(bytes, 24),
+            extent_bytes: u64_le(bytes, 32),
+            extents: u64_le(bytes, 40),
+            first_lsn: u64_le(bytes, 48),
+        };
+        let sane = it.entries.is_power_of_two()
+            && it.entries < 1 << 32
+            && it.extent_bytes.is_multiple_of(4096)
+            && (1..1 << 32).contains(&it.extent_bytes)
+            && (1..1 << 32).contains(&it.extents);
+        if xxh3_64(checked) != u64_le(bytes, NV_CHECKED_BYTES) || !sane {
+            return Err(FormatError::Damaged { what: "the superblock of the store's log" });
+        }
+        Ok(it)
+    }
+
+    /// Offset of the entry of an object.
+    #[must_use]
+    pub fn entry_at(&self, lsn: u64) -> u64 {
+        INDEX_OFFSET + lsn % self.entries * 8
+    }
+
+    /// Offset of an extent.
+    #[must_use]
+    pub fn extent_at(&self, extent: u64) -> u64 {
+        (INDEX_OFFSET + self.entries * 8).next_multiple_of(4096) + extent * self.extent_bytes
+    }
+
+    /// Bytes of the whole log.
+    #[must_use]
+    pub fn log_bytes(&self) -> u64 {
+        self.extent_at(self.extents)
+    }
+}
+
+/// The entry that says that the object at this offset is durable.
+#[must_use]
+pub fn entry_of(object: u64) -> u64 {
+    (object / OBJECT_ALIGNMENT * 2) | STATE_BIT
+}
+
+/// The offset of an entry's object. `None` if the entry does not say that the object is durable.
+#[must_use]
+pub fn object_of(entry: u64) -> Option<u64> {
+    (entry & STATE_BIT != 0).then(|| (entry >> 1).saturating_mul(OBJECT_ALIGNMENT))
+}

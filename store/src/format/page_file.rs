@@ -1,0 +1,139 @@
+//! The superblocks of the page file, and the list of pages in its double-write area.
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use duralite_format::FormatError;
+use duralite_format::bytes::{array, put, u32_le, u64_le};
+
+use super::page::{LARGEST_PAGE, SMALLEST_PAGE};
+use super::{PageId, TxId};
+
+const STORE_MAGIC: [u8; 8] = *b"DURALSTO";
+/// Version 1 had no objects that move steps forward; version 2 had no bulk loads.
+const STORE_VERSION: u32 = 3;
+const STORE_CHECKED_BYTES: usize = 88;
+const LIST_MAGIC: [u8; 8] = *b"DURALDBW";
+/// Bytes of a superblock.
+pub const SUPERBLOCK_BYTES: usize = 4096;
+/// Where the two superblocks are.
+pub const SLOT_OFFSETS: [u64; 2] = [0, 4096];
+/// Bytes before the double-write area, for every page size.
+pub const SUPERBLOCK_AREA_BYTES: u64 = 32768;
+/// The largest number of pages in one double write.
+pub const DOUBLE_WRITE_PAGES: usize = 64;
+const LIST_IDS_AT: usize = 32;
+
+/// The superblock of a page file. Of the valid ones, the one with the larger number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PageFileHead {
+    /// Number of the superblock. It grows with each superblock that is written.
+    pub number: u64,
+    /// The identity of the store; random.
+    pub store_id: [u8; 16],
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// How the log is kept: 0 no log, 1 on blocks, 2 in memory, 3 in memory as a log per thread.
+    pub log_kind: u32,
+    /// The seed of the log's checksums. It tells whether a log belongs to this store.
+    pub log_seed: u64,
+    /// The number of the first object for which the log was made.
+    pub log_first: u64,
+    /// Later transactions have larger numbers than this.
+    pub last_tx: TxId,
+    /// How often the store was opened.
+    pub opened: u64,
+}
+
+impl PageFileHead {
+    /// The seed of the pages' checksums.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        u64_le(&self.store_id, 0)
+    }
+
+    /// The superblock's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![0; SUPERBLOCK_BYTES];
+        put(&mut out, 0, &STORE_MAGIC);
+        put(&mut out, 8, &STORE_VERSION.to_le_bytes());
+        put(&mut out, 12, &self.page_bytes.to_le_bytes());
+        put(&mut out, 16, &self.store_id);
+        put(&mut out, 32, &self.number.to_le_bytes());
+        put(&mut out, 40, &self.log_kind.to_le_bytes());
+        put(&mut out, 48, &self.log_seed.to_le_bytes());
+        put(&mut out, 56, &self.log_first.to_le_bytes());
+        put(&mut out, 64, &self.last_tx.to_le_bytes());
+        put(&mut out, 72, &self.opened.to_le_bytes());
+        let sum = xxh3_64(&out[..STORE_CHECKED_BYTES]);
+        put(&mut out, STORE_CHECKED_BYTES, &sum.to_le_bytes());
+        out
+    }
+
+    /// Reads a superblock.
+    ///
+    /// # Errors
+    /// [`FormatError`] if the bytes are no superblock, of another version, or damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        if array::<8>(bytes, 0) != Some(STORE_MAGIC) {
+            return Err(FormatError::Magic);
+        }
+        let sum =
+            xxh3_64(bytes.get(..STORE_CHECKED_BYTES).ok_or(FormatError::Short { what: "a superblock" })?);
+        if sum != u64_le(bytes, STORE_CHECKED_BYTES) {
+            return Err(FormatError::Damaged { what: "a superblock of the store" });
+        }
+        if !(1..=STORE_VERSION).contains(&u32_le(bytes, 8)) {
+            return Err(FormatError::Version(u32_le(bytes, 8)));
+        }
+        let page_bytes = u32_le(bytes, 12);
+        let size = page_bytes as usize;
+        if !size.is_power_of_two() || !(SMALLEST_PAGE..=LARGEST_PAGE).contains(&size) {
+            return Err(FormatError::Damaged { what: "a superblock of the store" });
+        }
+        Ok(Self {
+            page_bytes,
+            store_id: array(bytes, 16).unwrap_or_default(),
+            number: u64_le(bytes, 32),
+            log_kind: u32_le(bytes, 40),
+            log_seed: u64_le(bytes, 48),
+            log_first: u64_le(bytes, 56),
+            last_tx: u64_le(bytes, 64),
+            opened: u64_le(bytes, 72),
+        })
+    }
+}
+
+/// The list of the pages in a double write, in the order of their images.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchList {
+    /// The pages; at most [`DOUBLE_WRITE_PAGES`].
+    pub pages: Vec<PageId>,
+}
+
+impl BatchList {
+    /// The list's bytes, as many as a page has.
+    #[must_use]
+    pub fn encode(&self, page_bytes: usize, seed: u64) -> Vec<u8> {
+        let mut out = vec![0; page_bytes];
+        put(&mut out, 0, &LIST_MAGIC);
+        put(&mut out, 16, &(self.pages.len() as u64).to_le_bytes());
+        for (at, page) in self.pages.iter().take(DOUBLE_WRITE_PAGES).enumerate() {
+            put(&mut out, LIST_IDS_AT + at * 8, &page.to_le_bytes());
+        }
+        let sum = xxh3_64_with_seed(&out[16..], seed);
+        put(&mut out, 8, &sum.to_le_bytes());
+        out
+    }
+
+    /// Reads a list. `None` if there is none, or if it is torn: then none of its pages has been written home yet.
+    #[must_use]
+    pub fn decode(bytes: &[u8], seed: u64) -> Option<Self> {
+        let count = u64_le(bytes, 16) as usize;
+        let sum = xxh3_64_with_seed(bytes.get(16..)?, seed);
+        let valid = array::<8>(bytes, 0) == Some(LIST_MAGIC)
+            && u64_le(bytes, 8) == sum
+            && count <= DOUBLE_WRITE_PAGES;
+        valid.then(|| Self { pages: (0..count).map(|at| u64_le(bytes, LIST_IDS_AT + at * 8)).collect() })
+    }
+}

@@ -1,0 +1,383 @@
+//! Cells of a B-tree's pages. Slots follow the header in key order; cells are allocated from the page's end downwards.
+//!
+//! A page that passed its checksum is well formed, but the code here does not rely on that: it checks every offset in a
+//! slot before it uses it.
+
+use duralite_format::FormatError;
+use duralite_format::bytes::{array, put, u16_le, u32_le, u64_le};
+
+use super::PageId;
+use super::page::{
+    self, PAGE_HEADER_BYTES, PageKind, count, dead, extra, heap, kind, set_count, set_dead, set_heap,
+};
+
+/// Longest key in bytes.
+pub const KEY_LIMIT: usize = 1024;
+/// Bytes of a leaf's cell before the key: length of the key, and length of the value with a flag.
+pub const LEAF_CELL_HEAD: usize = 6;
+/// Bytes of an inner page's cell before the key: length of the key, and the child.
+pub const INNER_CELL_HEAD: usize = 10;
+/// Flag in the length of a value: the value is in overflow pages.
+const LONG_VALUE: u32 = 1 << 31;
+/// Bytes that stand for a value in overflow pages: its length, and the first page of its chain.
+const LONG_VALUE_BYTES: usize = 16;
+const SLOT_BYTES: usize = 2;
+
+const DAMAGED: FormatError = FormatError::Damaged { what: "a page of a tree" };
+
+/// A row's value, as the row's leaf holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// The value is in the leaf.
+    Inline(&'a [u8]),
+    /// The value is in a chain of overflow pages.
+    Long {
+        /// Length of the value in bytes.
+        bytes: u64,
+        /// The first page of the chain.
+        first: PageId,
+    },
+}
+
+/// Makes a leaf's cell.
+#[must_use]
+pub fn leaf_cell(key: &[u8], value: Value<'_>) -> Vec<u8> {
+    let value_bytes = match value {
+        Value::Inline(bytes) => bytes.len(),
+        Value::Long { .. } => LONG_VALUE_BYTES,
+    };
+    let mut cell = Vec::with_capacity(LEAF_CELL_HEAD + key.len() + value_bytes);
+    cell.extend((key.len() as u16).to_le_bytes());
+    match value {
+        Value::Inline(bytes) => {
+            cell.extend((bytes.len() as u32).to_le_bytes());
+            cell.extend(key);
+            cell.extend(bytes);
+        }
+        Value::Long { bytes, first } => {
+            cell.extend((LONG_VALUE | LONG_VALUE_BYTES as u32).to_le_bytes());
+            cell.extend(key);
+            cell.extend(bytes.to_le_bytes());
+            cell.extend(first.to_le_bytes());
+        }
+    }
+    cell
+}
+
+/// Makes an inner page's cell. `child` has the keys from `key` on, up to the next cell's key.
+#[must_use]
+pub fn inner_cell(key: &[u8], child: PageId) -> Vec<u8> {
+    let mut cell = Vec::with_capacity(INNER_CELL_HEAD + key.len());
+    cell.extend((key.len() as u16).to_le_bytes());
+    cell.extend(child.to_le_bytes());
+    cell.extend(key);
+    cell
+}
+
+/// The value in a leaf's cell.
+///
+/// # Errors
+/// [`FormatError::Damaged`] if the bytes are no cell.
+pub fn leaf_value(cell: &[u8]) -> Result<Value<'_>, FormatError> {
+    let key = usize::from(u16_le(cell, 0));
+    let word = u32_le(cell, 2);
+    let bytes = cell.get(LEAF_CELL_HEAD + key..).ok_or(DAMAGED)?;
+    if word & LONG_VALUE == 0 {
+        return if bytes.len() == word as usize { Ok(Value::Inline(bytes)) } else { Err(DAMAGED) };
+    }
+    if bytes.len() != LONG_VALUE_BYTES {
+        return Err(DAMAGED);
+    }
+    Ok(Value::Long { bytes: u64_le(bytes, 0), first: u64_le(bytes, 8) })
+}
+
+fn head_bytes(kind: PageKind) -> usize {
+    if kind == PageKind::Inner { INNER_CELL_HEAD } else { LEAF_CELL_HEAD }
+}
+
+/// The key in a cell of a page of this kind.
+///
+/// # Errors
+/// [`FormatError::Damaged`] if the cell is shorter than its key.
+pub fn cell_key(kind: PageKind, cell: &[u8]) -> Result<&[u8], FormatError> {
+    let head = head_bytes(kind);
+    let len = usize::from(u16_le(cell, 0));
+    cell.get(head..head + len).ok_or(DAMAGED)
+}
+
+/// The number of cells in the page.
+#[must_use]
+pub fn cell_count(page: &[u8]) -> usize {
+    count(page)
+}
+
+fn slot_at(index: usize) -> usize {
+    PAGE_HEADER_BYTES + index * SLOT_BYTES
+}
+
+/// The cell with this index in key order.
+///
+/// # Errors
+/// [`FormatError::Damaged`] if there is no such cell, or if it is not within the page.
+#[inline]
+pub fn cell(page: &[u8], index: usize) -> Result<&[u8], FormatError> {
+    let at = usize::from(u16::from_le_bytes(array(page, slot_at(index)).ok_or(DAMAGED)?));
+    let rest = page.get(at..).ok_or(DAMAGED)?;
+    let len = cell_bytes(kind(page), rest)?;
+    if index >= count(page) || at < PAGE_HEADER_BYTES {
+        return Err(DAMAGED);
+    }
+    rest.get(..len).ok_or(DAMAGED)
+}
+
+/// The length of the cell that these bytes begin with.
+#[inline]
+fn cell_bytes(kind: PageKind, bytes: &[u8]) -> Result<usize, FormatError> {
+    let key = usize::from(u16::from_le_bytes(array(bytes, 0).ok_or(DAMAGED)?));
+    if kind == PageKind::Inner {
+        return Ok(INNER_CELL_HEAD + key);
+    }
+    let value = u32::from_le_bytes(array(bytes, 2).ok_or(DAMAGED)?);
+    Ok(LEAF_CELL_HEAD + key + (value & !LONG_VALUE) as usize)
+}
+
+/// The index of a key among the cells: `Ok` if a cell has the key, `Err` with the index where its cell would be
+/// inserted.
+///
+/// # Errors
+/// [`FormatError::Damaged`] if a slot or a cell is not within the page.
+pub fn search(page: &[u8], key: &[u8]) -> Result<Result<usize, usize>, FormatError> {
+    // Most lookups spend their time here, so what is the same for all cells is computed once.
+    let head = head_bytes(kind(page));
+    let slots = page.get(PAGE_HEADER_BYTES..slot_at(count(page))).ok_or(DAMAGED)?;
+    let (slots, _) = slots.as_chunks::<SLOT_BYTES>();
+    let (mut low, mut high) = (0, slots.len());
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match key_at(page, head, slots[middle])?.cmp(key) {
+            std::cmp::Ordering::Less => low = middle + 1,
+            std::cmp::Ordering::Equal => return Ok(Ok(middle)),
+            std::cmp::Ordering::Greater => high = middle,
+        }
+    }
+    Ok(Err(low))
+}
+
+/// The key of the cell that a slot points at. `head` is the number of bytes before the key.
+#[inline]
+fn key_at(page: &[u8], head: usize, slot: [u8; SLOT_BYTES]) -> Result<&[u8], FormatError> {
+    let at = usize::from(u16::from_le_bytes(slot));
+    if at < PAGE_HEADER_BYTES {
+        return Err(DAMAGED);
+    }
+    let cell = page.get(at..).ok_or(DAMAGED)?;
+    let len = usize::from(u16::from_le_bytes(*cell.first_chunk().ok_or(DAMAGED)?));
+    cell.get(head..head + len).ok_or(DAMAGED)
+}
+
+/// A child of an inner page. The child 0 is left of all keys; the child `n` belongs to cell `n - 1`.
+///
+/// # Errors
+/// [`FormatError::Damaged`] if there is no such child.
+#[inline]
+pub fn child_at(page: &[u8], place: usize) -> Result<PageId, FormatError> {
+    match place.checked_sub(1) {
+        None => Ok(extra(page)),
+        Some(index) => Ok(u64_le(cell(page, index)?, 2)),
+    }
+}
+
+/// The place of the child that has this key, as [`child_at`] counts.
+///
+/// # Errors
+/// [`FormatError::Damaged`] if a slot or a cell is not within the page.
+#[inline]
+pub fn child_for(page: &[u8], key: &[u8]) -> Result<usize, FormatError> {
+    Ok(match search(page, key)? {
+        Ok(index) => index + 1,
+        Err(index) => index,
+    })
+}
+
+/// The largest number of bytes of a new cell and its slot that fit into the page, if need be after compaction.
+#[must_use]
+pub fn free_bytes(page: &[u8]) -> usize {
+    (heap(page) + dead(page)).saturating_sub(slot_at(count(page)))
+}
+
+/// Bytes between cells that belong to no cell.
+#[must_use]
+pub fn dead_bytes(page: &[u8]) -> usize {
+    dead(page)
+}
+
+/// Bytes of all cells and slots.
+#[must_use]
+pub fn used_bytes(page: &[u8]) -> usize {
+    (page.len() - PAGE_HEADER_BYTES).saturating_sub(free_bytes(page))
+}
+
+/// Checks that slots and cells do not overlap and are within the page. Only such a page is changed.
+fn check_shape(page: &[u8]) -> Result<(), FormatError> {
+    let fits = slot_at(count(page)) <= heap(page) && heap(page) + dead(page) <= page.len();
+    if fits { Ok(()) } else { Err(DAMAGED) }
+}
+
+/// Puts a cell into the page. It replaces the cell with the same key, if there is one.
+pub(super) fn put_cell(page: &mut [u8], new: &[u8]) -> Result<(), FormatError> {
+    check_shape(page)?;
+    let kind = kind(page);
+    if cell_bytes(kind, new)? != new.len() {
+        return Err(DAMAGED);
+    }
+    let index = match search(page, cell_key(kind, new)?)? {
+        Ok(index) => {
+            let old = cell(page, index)?.len();
+            if old == new.len() {
+                let at = usize::from(u16_le(page, slot_at(index)));
+                put(page, at, new);
+                return Ok(());
+            }
+            remove_at(page, index)?;
+            index
+        }
+        Err(index) => index,
+    };
+    insert_at(page, index, new)
+}
+
+fn insert_at(page: &mut [u8], index: usize, new: &[u8]) -> Result<(), FormatError> {
+    check_shape(page)?;
+    if free_bytes(page) < new.len() + SLOT_BYTES {
+        return Err(FormatError::Damaged { what: "a change that does not fit into its page" });
+    }
+    let cells = count(page);
+    if heap(page) < slot_at(cells + 1) + new.len() {
+        compact(page)?;
+    }
+    let at = heap(page).checked_sub(new.len()).ok_or(DAMAGED)?;
+    if at < slot_at(cells + 1) {
+        return Err(DAMAGED);
+    }
+    put(page, at, new);
+    set_heap(page, at as u16);
+    page.copy_within(slot_at(index)..slot_at(cells), slot_at(index + 1));
+    put(page, slot_at(index), &(at as u16).to_le_bytes());
+    set_count(page, cells + 1);
+    Ok(())
+}
+
+/// Appends a cell, given in pieces, after all others. The caller builds the page in key order; this is not checked.
+///
+/// # Errors
+/// [`FormatError::Damaged`] if the cell does not fit. The page is then unchanged.
+pub fn push_cell(page: &mut [u8], pieces: &[&[u8]]) -> Result<(), FormatError> {
+    check_shape(page)?;
+    let (cells, bytes) = (count(page), pieces.iter().map(|piece| piece.len()).sum());
+    let at = heap(page).checked_sub(bytes).filter(|at| slot_at(cells + 1) <= *at);
+    let at = at.ok_or(FormatError::Damaged { what: "a cell that does not fit into its page" })?;
+    let mut next = at;
+    for piece in pieces {
+        put(page, next, piece);
+        next += piece.len();
+    }
+    put(page, slot_at(cells), &(at as u16).to_le_bytes());
+    set_heap(page, at as u16);
+    set_count(page, cells + 1);
+    Ok(())
+}
+
+/// The bytes before the key in a leaf's cell, for a row whose value is in the leaf.
+#[must_use]
+pub fn leaf_cell_head(key: &[u8], value: &[u8]) -> [u8; LEAF_CELL_HEAD] {
+    let mut head = [0; LEAF_CELL_HEAD];
+    put(&mut head, 0, &(key.len() as u16).to_le_bytes());
+    put(&mut head, 2, &(value.len() as u32).to_le_bytes());
+    head
+}
+
+/// Packs the cells, so that no bytes are left between them.
+fn compact(page: &mut [u8]) -> Result<(), FormatError> {
+    check_shape(page)?;
+    let mut ordered = page.to_vec();
+    let mut at = page.len();
+    for index in 0..count(page) {
+        let bytes = cell(page, index)?;
+        at = at.checked_sub(bytes.len()).ok_or(DAMAGED)?;
+        if at < slot_at(count(page)) {
+            return Err(DAMAGED);
+        }
+        put(&mut ordered, at, bytes);
+        put(&mut ordered, slot_at(index), &(at as u16).to_le_bytes());
+    }
+    set_heap(&mut ordered, at as u16);
+    set_dead(&mut ordered, 0);
+    page.copy_from_slice(&ordered);
+    Ok(())
+}
+
+fn remove_at(page: &mut [u8], index: usize) -> Result<(), FormatError> {
+    check_shape(page)?;
+    let at = usize::from(u16_le(page, slot_at(index)));
+    let len = cell(page, index)?.len();
+    let cells = count(page);
+    page.copy_within(slot_at(index + 1)..slot_at(cells), slot_at(index));
+    set_count(page, cells - 1);
+    if at == heap(page) {
+        set_heap(page, (at + len) as u16);
+    } else {
+        let gone = dead(page) + len;
+        set_dead(page, gone);
+    }
+    if cells == 1 {
+        let end = page.len() as u16;
+        set_heap(page, end);
+        set_dead(page, 0);
+    }
+    Ok(())
+}
+
+/// Removes the cell with this key, if there is one.
+pub(super) fn remove_key(page: &mut [u8], key: &[u8]) -> Result<(), FormatError> {
+    if let Ok(index) = search(page, key)? {
+        remove_at(page, index)?;
+    }
+    Ok(())
+}
+
+/// Removes every cell with this key or a larger one.
+pub(super) fn cut_from(page: &mut [u8], key: &[u8]) -> Result<(), FormatError> {
+    let (Ok(first) | Err(first)) = search(page, key)?;
+    while count(page) > first {
+        let last = count(page) - 1;
+        remove_at(page, last)?;
+    }
+    compact(page)
+}
+
+/// Checks that a page of a tree is well formed: cells are within the page, no two cells share a place, keys ascend.
+///
+/// # Errors
+/// [`FormatError::Damaged`] if the page is not well formed.
+pub fn validate(page: &[u8]) -> Result<(), FormatError> {
+    let kind = page::kind(page);
+    if kind != PageKind::Inner && kind != PageKind::Leaf {
+        return Err(DAMAGED);
+    }
+    let mut bytes = 0;
+    let mut before: Option<&[u8]> = None;
+    for index in 0..count(page) {
+        let one = cell(page, index)?;
+        let key = cell_key(kind, one)?;
+        if kind == PageKind::Leaf {
+            leaf_value(one)?;
+        }
+        if before.is_some_and(|before| before >= key) || key.len() > KEY_LIMIT {
+            return Err(DAMAGED);
+        }
+        before = Some(key);
+        bytes += one.len();
+    }
+    let fits = heap(page) >= slot_at(count(page)) && heap(page) + bytes + dead(page) == page.len();
+    if fits { Ok(()) } else { Err(DAMAGED) }
+}

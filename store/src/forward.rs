@@ -1,0 +1,99 @@
+//! Moving the undo of old transactions forward in the log, so that the log before it can be given up.
+//!
+//! Invariant 49: an open transaction keeps no other transaction from writing, however long it does nothing. The keeper
+//! logs its steps again, without their changes. One more object says how many steps these are, and from then on they
+//! replace all earlier steps. So after a crash anywhere, recovery undoes each step once. After moving steps, the log
+//! still has enough room to undo everything.
+
+use std::time::Duration;
+
+use crate::active::{Active, Entry};
+use crate::admission::{Admission, Room};
+use crate::error::Error;
+use crate::format::{Lsn, OBJECT_HEADER_BYTES, ObjectKind};
+use crate::pager::{Author, Pager};
+
+/// How long to wait for a transaction in the middle of a step.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// Moving transactions has to free this many times what it writes.
+const GAIN: u64 = 2;
+/// Moving transactions has to free at least a quarter of the used log.
+const PART: u64 = 4;
+
+/// Moves the oldest transactions forward if less than half of the log is free, or if a thread waits for room, and if
+/// that frees a good part of the log. `limit` is the oldest object that anything other than a transaction needs.
+///
+/// # Errors
+/// Any error has poisoned the store.
+pub(crate) fn move_oldest(
+    pager: &Pager,
+    active: &Active,
+    admission: &Admission,
+    limit: Lsn,
+) -> Result<(), Error> {
+    let (head, next, space) = (pager.log.head(), pager.log.next(), pager.log.space());
+    let used = space.all_bytes.saturating_sub(space.free_bytes);
+    let is_half_free = used < space.all_bytes / 2 && space.free_objects > space.all_objects / 2;
+    if is_half_free && !admission.is_short() {
+        return Ok(());
+    }
+    // An estimate of the log that would become free if the log began at `first`, as if all objects were equally long.
+    let gain = |first: Lsn| {
+        let objects = first.min(limit).saturating_sub(head);
+        (u128::from(used) * u128::from(objects) / u128::from((next - head).max(1))) as u64
+    };
+    let all = active.by_age();
+    let mut bytes = 0;
+    let mut count = 0;
+    for (nth, entry) in all.iter().enumerate() {
+        bytes += needs(entry).bytes;
+        let freed = gain(all.get(nth + 1).map_or(next, |entry| entry.first));
+        if freed >= used / PART && freed >= bytes * GAIN {
+            count = nth + 1;
+            break;
+        }
+    }
+    all.iter().take(count).try_for_each(|entry| move_one(pager, active, admission, entry))
+}
+
+/// The room that moving a transaction takes in the log.
+fn needs(entry: &Entry) -> Room {
+    let list = entry.undoable.list.lock();
+    let header = OBJECT_HEADER_BYTES as u64;
+    let bytes = list.steps.iter().map(|step| step.undo.len() as u64 + header).sum::<u64>();
+    Room { bytes: bytes + header, objects: list.steps.len() as u64 + 1 }
+}
+
+/// Moves a transaction, unless it is in the middle of a step, or over, or there is no room.
+fn move_one(pager: &Pager, active: &Active, admission: &Admission, entry: &Entry) -> Result<(), Error> {
+    let Some(_busy) = entry.undoable.busy.try_lock_for(PATIENCE) else { return Ok(()) };
+    if !admission.may_spend(needs(entry)) {
+        return Ok(());
+    }
+    let mut list = entry.undoable.list.lock();
+    if list.is_over {
+        return Ok(());
+    }
+    let first = pager.log.next();
+    let author = |kind, previous| Author { kind, tx: entry.tx, previous };
+    let mut moved: Vec<Lsn> = Vec::with_capacity(list.steps.len());
+    for step in &list.steps {
+        let previous = moved.last().copied().unwrap_or(0);
+        match pager.say(author(ObjectKind::Moved, previous), &step.undo) {
+            Ok(logged) => moved.push(logged.lsn),
+            // Without a final object the moved steps before it do not count.
+            Err(Error::Full { .. }) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    match pager.say(author(ObjectKind::MovedAll, moved.len() as u64), &[]) {
+        Ok(_) => {}
+        Err(Error::Full { .. }) => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    for (step, lsn) in list.steps.iter_mut().zip(moved) {
+        step.lsn = lsn;
+    }
+    active.moved(entry.tx, first);
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! The pages of a load: where they are, and the transaction and the writer that handle them.
+
+use std::sync::Arc;
+
+use super::writer::Writer;
+use crate::error::Error;
+use crate::format::PageId;
+use crate::running::Running;
+use crate::space::Run;
+use crate::table::Table;
+use crate::transaction::{Backups, Loaded, Transaction};
+
+/// How many pages a load takes at first, and how many bytes it takes at a time at most.
+const FIRST_RUN: u64 = 64;
+const LONGEST_RUN_BYTES: u64 = 64 << 20;
+
+#[derive(Debug)]
+pub(super) struct Pages {
+    // The order of the fields matters: the writer stops before the transaction is dropped and frees the pages.
+    writer: Writer,
+    tx: Transaction,
+    table: Table,
+    backups: Backups,
+    runs: Vec<Run>,
+    /// Pages of the last run that are not used yet.
+    left: u64,
+    page_bytes: u64,
+}
+
+impl Pages {
+    pub(super) fn begin(running: &Arc<Running>, table: &Table) -> Result<Self, Error> {
+        let pool = &running.engine.pager.pool;
+        let mut tx = Transaction::begin(running);
+        let backups = tx.begin_load(table)?;
+        let writer = Writer::new(Arc::clone(pool));
+        let page_bytes = pool.page_bytes() as u64;
+        Ok(Self { writer, tx, table: table.clone(), backups, runs: Vec::new(), left: 0, page_bytes })
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        self.tx.check_open()
+    }
+
+    pub(super) fn fail(&self) {
+        self.tx.fail();
+    }
+
+    /// Takes the next page, which is adjacent to the one before if possible.
+    pub(super) fn next_id(&mut self) -> Result<PageId, Error> {
+        if self.left == 0 {
+            // A run is as long as all runs before it together, so that there are few runs, and few pages are left over.
+            let has: u64 = self.runs.iter().map(|run| run.count).sum();
+            let run = self.tx.take_run(has.clamp(FIRST_RUN, LONGEST_RUN_BYTES / self.page_bytes))?;
+            self.left = run.count;
+            self.runs.push(run);
+        }
+        let id = self.runs.last().map_or(0, |run| run.first + run.count - self.left);
+        self.left -= 1;
+        Ok(id)
+    }
+
+    /// Writes a page. The write may happen later, but before [`commit`](Self::commit) has returned.
+    pub(super) fn write(&mut self, id: PageId, page: &[u8]) -> Result<(), Error> {
+        let head = self.runs.last().map_or(0, |run| run.head);
+        self.writer.write(id, head, page)
+    }
+
+    /// Makes everything written durable, and then makes it the content of the table. Durable on return.
+    pub(super) fn commit(self, root: &[u8]) -> Result<(), Error> {
+        let Self { writer, tx, table, backups, runs, left, .. } = self;
+        let pool = writer.finish()?;
+        for run in &runs {
+            // A thread that still followed an old reference to the page may have read it into the cache meanwhile.
+            (run.first..run.first + run.count).try_for_each(|id| pool.read_anew(id))?;
+        }
+        tx.commit_load(&Loaded { table: &table, root, runs: &runs, spare: left, backups })
+    }
+}

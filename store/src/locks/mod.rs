@@ -1,0 +1,329 @@
+//! Locks of rows, ranges of keys and tables. Locking is strict two-phase: a transaction holds its locks until it ends.
+//!
+//! Invariant 36: a transaction that reads a range holds it against every change of a key in the range, whether there is
+//! a row or not. A transaction that changes a row holds the row's key. So no two transactions see parts of each other.
+//! Keys name the locks, so a deleted row stays locked. No thread waits for a lock while it holds a latch.
+
+mod inherit;
+mod key;
+mod mode;
+mod owner;
+mod part;
+mod ranges;
+mod waits;
+
+use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustc_hash::FxHasher;
+
+use self::inherit::Left;
+pub(crate) use self::key::Key;
+pub(crate) use self::mode::Mode;
+pub(crate) use self::owner::Owner;
+use self::owner::Wait;
+use self::part::{Answer, Part};
+pub(crate) use self::part::{TableId, Target};
+pub(crate) use self::ranges::{KeyRange, is_empty};
+use self::waits::Waits;
+use crate::sync::{Deadline, Mutex, MutexGuard, thread_number};
+
+/// How many threads have a place for inherited locks, by thread number.
+const THREADS: usize = 64;
+/// The most locks that a thread's place keeps.
+const MOST_LEFT: usize = 32;
+/// The number of parts of the lock table, by hash. A range is locked in every part.
+pub(crate) const PARTS: usize = 16;
+/// How often a waiting transaction checks whom it waits for. The check finds cycles that arose after the wait began.
+const LOOK_AROUND: Duration = Duration::from_millis(5);
+
+/// Why a lock was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Deadlock,
+    Timeout,
+}
+
+/// All locks of a store.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    sections: Box<[Section]>,
+    waits: Waits,
+    /// One place per thread; none without inheritance.
+    places: Box<[Place]>,
+    pub(crate) waited: AtomicU64,
+    pub(crate) deadlocks: AtomicU64,
+    pub(crate) timeouts: AtomicU64,
+}
+
+/// A part on cache lines of its own, so that threads that use different parts do not contend for a line.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Section {
+    part: Mutex<Part>,
+    /// How many transactions wait in the part.
+    waiting: AtomicUsize,
+}
+
+/// Where the transactions of one thread leave locks for the next one, on cache lines of its own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Place {
+    /// The locks that were left; `None` while a transaction has them.
+    left: Mutex<Option<Inherited>>,
+    /// How many inherited locks were used.
+    used: AtomicU64,
+}
+
+/// What a transaction leaves to the next transaction on its thread.
+#[derive(Debug, Default)]
+struct Inherited {
+    /// Locks, and whether the current transaction uses each of them.
+    left: Vec<(Left, bool)>,
+    /// The emptied list of the transaction's own locks, to use its memory again.
+    list: Vec<(usize, Target)>,
+}
+
+/// The most entries that an inherited list keeps memory for, so that one large transaction does not cost memory for
+/// ever.
+const MOST_LISTED: usize = 256;
+
+/// The locks of a transaction.
+#[derive(Debug)]
+pub(crate) struct Held {
+    owner: Arc<Owner>,
+    locks: Vec<(usize, Target)>,
+    /// The locks that earlier transactions have left, whether this one uses them, and the place that they go back to.
+    left: Vec<(Left, bool)>,
+    thread: Option<usize>,
+    /// What the transaction has read is certain only once everything up to this object is durable.
+    depends_on: u64,
+}
+
+impl Held {
+    pub(crate) fn new(id: u64) -> Self {
+        Self {
+            owner: Arc::new(Owner::new(id)),
+            locks: Vec::new(),
+            left: Vec::new(),
+            thread: None,
+            depends_on: 0,
+        }
+    }
+
+    /// How many locks the transaction has of its own; a range counts once per part.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.locks.len()
+    }
+
+    pub(crate) fn depends_on(&self) -> u64 {
+        self.depends_on
+    }
+}
+
+/// The part that has the locks of a row.
+pub(crate) fn part_of(table: TableId, key: &[u8]) -> usize {
+    let mut hasher = FxHasher::default();
+    (table, key).hash(&mut hasher);
+    (hasher.finish() >> 40) as usize % PARTS
+}
+
+impl Locks {
+    /// An empty lock table. `inherit` says whether transactions leave locks to the next one on their thread.
+    pub(crate) fn new(inherit: bool) -> Self {
+        let threads = if inherit { THREADS } else { 0 };
+        let section = || Section { part: Mutex::new(Part::default()), waiting: AtomicUsize::new(0) };
+        let place = || Place { left: Mutex::new(Some(Inherited::default())), used: AtomicU64::new(0) };
+        Self {
+            sections: (0..PARTS).map(|_| section()).collect(),
+            waits: Waits::default(),
+            places: (0..threads).map(|_| place()).collect(),
+            waited: AtomicU64::new(0),
+            deadlocks: AtomicU64::new(0),
+            timeouts: AtomicU64::new(0),
+        }
+    }
+
+    /// Begins a transaction of this age. It holds nothing, or the locks that were left to it.
+    pub(crate) fn begin(&self, age: u64) -> Held {
+        let mut held = Held::new(age);
+        let Some(thread) = thread_number().checked_rem(self.places.len()) else { return held };
+        if let Some(inherited) = self.places[thread].left.lock().take() {
+            held.thread = Some(thread);
+            held.left = inherited.left;
+            held.locks = inherited.list;
+        }
+        held
+    }
+
+    /// How many inherited locks were used.
+    pub(crate) fn inherited(&self) -> u64 {
+        self.places.iter().map(|place| place.used.load(Ordering::Relaxed)).sum()
+    }
+
+    fn part(&self, at: usize) -> MutexGuard<'_, Part> {
+        self.sections[at].part.lock()
+    }
+
+    /// Whether the transaction has the lock of a table by inheritance, from now on.
+    fn inherit(&self, held: &mut Held, table: TableId, mode: Mode) -> bool {
+        let owner = held.owner.id;
+        let strong =
+            held.left.iter_mut().find(|(left, _)| left.table == table && left.mode.and(mode) == left.mode);
+        let Some((left, is_used)) = strong else { return false };
+        if !*is_used {
+            *is_used = left.by.begin(owner);
+            if let Some(place) = held.thread.and_then(|thread| self.places.get(thread)) {
+                place.used.fetch_add(u64::from(*is_used), Ordering::Relaxed);
+            }
+        }
+        *is_used
+    }
+
+    /// Takes a lock, or makes a held lock stronger. A range is locked in one part after another.
+    ///
+    /// # Errors
+    /// [`Refused`]; the transaction keeps the locks that it held before.
+    pub(crate) fn take(
+        &self,
+        held: &mut Held,
+        target: &Target,
+        mode: Mode,
+        limit: Duration,
+    ) -> Result<(), Refused> {
+        match target {
+            Target::Table(table) if self.inherit(held, *table, mode) => Ok(()),
+            Target::Table(table) => self.take_part(part_of(*table, &[]), held, target, mode, limit),
+            Target::Row(table, key) => self.take_part(part_of(*table, key), held, target, mode, limit),
+            Target::Range(..) => {
+                (0..PARTS).try_for_each(|part| self.take_part(part, held, target, mode, limit))
+            }
+        }
+    }
+
+    fn take_part(
+        &self,
+        at: usize,
+        held: &mut Held,
+        target: &Target,
+        mode: Mode,
+        limit: Duration,
+    ) -> Result<(), Refused> {
+        let mut part = self.part(at);
+        let is_new = match part.request(held.owner.id, target, mode) {
+            Answer::Granted { is_new } => is_new,
+            Answer::Conflict(against) => {
+                held.owner.begin();
+                part.wait(&held.owner, target, mode);
+                self.sections[at].waiting.store(part.waiting(), Ordering::SeqCst);
+                // An inherited lock that was in use a moment ago may be unused by now.
+                part.let_through();
+                drop(part);
+                self.waited.fetch_add(1, Ordering::Relaxed);
+                let waited = self.wait(at, &held.owner, against, limit);
+                self.waits.over(held.owner.id);
+                let is_new = waited.inspect_err(|refused| {
+                    let count = if *refused == Refused::Deadlock { &self.deadlocks } else { &self.timeouts };
+                    count.fetch_add(1, Ordering::Relaxed);
+                })?;
+                part = self.part(at);
+                is_new
+            }
+        };
+        held.depends_on = held.depends_on.max(part.early());
+        drop(part);
+        if is_new {
+            held.locks.push((at, target.clone()));
+        }
+        Ok(())
+    }
+
+    /// Waits in the queue of a part. Returns whether the lock is new to the owner.
+    fn wait(
+        &self,
+        at: usize,
+        owner: &Arc<Owner>,
+        against: Vec<u64>,
+        limit: Duration,
+    ) -> Result<bool, Refused> {
+        let deadline = Deadline::after(limit);
+        self.waits.wait(owner, against);
+        loop {
+            match owner.state() {
+                Wait::Granted { is_new } => return Ok(is_new),
+                Wait::Waits if !deadline.is_over() => {}
+                state => {
+                    let mut part = self.part(at);
+                    // Another thread may have granted the lock meanwhile.
+                    if let Wait::Granted { is_new } = owner.state() {
+                        return Ok(is_new);
+                    }
+                    part.leave(owner.id);
+                    self.sections[at].waiting.store(part.waiting(), Ordering::SeqCst);
+                    return Err(if state == Wait::GivesWay { Refused::Deadlock } else { Refused::Timeout });
+                }
+            }
+            owner.parker().sleep(deadline.left().min(LOOK_AROUND));
+            let against = self.part(at).waits_for(owner.id);
+            if let Some(against) = against {
+                self.waits.wait(owner, against);
+            }
+        }
+    }
+
+    /// Releases all locks. `early` is the number of a commit that is not durable yet, or 0. A transaction that takes
+    /// one of the locks later depends on that commit.
+    pub(crate) fn release(&self, held: &mut Held, early: u64) {
+        held.locks.sort_unstable_by_key(|(part, _)| *part);
+        let inherited = held.left.len();
+        let mut locks = held.locks.drain(..).peekable();
+        while let Some((at, mut target)) = locks.next() {
+            let mut part = self.part(at);
+            loop {
+                let may_stay = held.thread.is_some() && held.left.len() < MOST_LEFT;
+                let left = if may_stay { part.leave_to_next(held.owner.id, &target) } else { None };
+                match left {
+                    Some(left) => held.left.push((left, false)),
+                    None => part.release(held.owner.id, target, early),
+                }
+                match locks.next_if(|(next, _)| *next == at) {
+                    Some((_, next)) => target = next,
+                    None => break,
+                }
+            }
+            part.let_through();
+            self.sections[at].waiting.store(part.waiting(), Ordering::SeqCst);
+        }
+        drop(locks);
+        self.leave(held, inherited);
+    }
+
+    /// Leaves to the next transaction on the thread the locks that were left to this one (the first `inherited`
+    /// entries), and those that this one adds.
+    fn leave(&self, held: &mut Held, inherited: usize) {
+        let Some(thread) = held.thread.take() else { return };
+        for (left, is_used) in held.left.iter_mut().take(inherited).filter(|(_, is_used)| *is_used) {
+            *is_used = false;
+            left.by.end();
+            let at = part_of(left.table, &[]);
+            // This check sees a transaction that has begun to wait. One that begins later finds the lock unused.
+            if self.sections[at].waiting.load(Ordering::SeqCst) > 0 {
+                self.part(at).let_through();
+            }
+        }
+        held.left.retain(|(left, _)| !left.by.is_gone());
+        held.locks.shrink_to(MOST_LISTED);
+        let inherited =
+            Inherited { left: std::mem::take(&mut held.left), list: std::mem::take(&mut held.locks) };
+        *self.places[thread].left.lock() = Some(inherited);
+    }
+
+    #[cfg(test)]
+    /// Whether no transaction holds or waits for a lock.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.sections.iter().all(|section| section.part.lock().is_idle())
+    }
+}

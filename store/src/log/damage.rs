@@ -1,0 +1,135 @@
+//! Objects beyond the end of a log, and whether they prove that the log had gone on.
+//!
+//! Invariant 48: an object or batch says up to which object everything was durable before it was written. A valid
+//! object or batch that says so of a missing object proves damage, whenever it was written: what was durable stays
+//! durable, and nothing has ever claimed that an object was durable which a recovery has cut off. Without such a proof
+//! the log ends as a crash may leave it.
+
+use duralite_medium::Nvm;
+
+use crate::error::Error;
+use crate::format::{Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectHeader, ObjectKind};
+
+/// Bytes that are searched at a time.
+pub(crate) const PIECE: usize = 1 << 20;
+/// A number that is this much larger does not belong to an object of this log.
+const FARTHEST: u64 = 1 << 32;
+
+/// A log that is damaged before its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Damage {
+    /// The first object that is missing.
+    pub(crate) missing: Lsn,
+    /// Transactions that committed in the log before it.
+    pub(crate) before: u64,
+    /// What is valid beyond the damage.
+    pub(crate) beyond: Beyond,
+    /// Where the damage begins in the log's medium, in bytes.
+    pub(crate) from: u64,
+}
+
+/// The valid objects beyond the end of a log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Beyond {
+    pub(crate) objects: u64,
+    pub(crate) commits: u64,
+    /// The first of these objects, and the offset of the object or its batch, in bytes.
+    pub(crate) first: Lsn,
+    pub(crate) at: u64,
+    /// All objects below this one were durable when one of the valid objects was written.
+    durable: Lsn,
+}
+
+impl Beyond {
+    /// Adds a valid object.
+    pub(crate) fn add(&mut self, header: &ObjectHeader, at: u64) {
+        self.objects += 1;
+        self.commits += u64::from(header.kind == ObjectKind::Commit);
+        if self.first == 0 || header.lsn < self.first {
+            (self.first, self.at) = (header.lsn, at);
+        }
+        self.claim(header.durable);
+    }
+
+    /// Adds the claim of a valid object or batch.
+    pub(crate) fn claim(&mut self, durable: Lsn) {
+        self.durable = self.durable.max(durable);
+    }
+
+    /// Whether the missing object is known to have been durable.
+    pub(crate) fn proves(&self, missing: Lsn) -> bool {
+        self.durable > missing
+    }
+}
+
+/// How the caller reacts to damage: with an error, or by letting the log end there.
+pub(crate) type OnDamage<'a> = dyn FnMut(Damage) -> Result<(), Error> + 'a;
+
+/// Treats damage as an error.
+pub(crate) fn refuse(damage: Damage) -> Result<(), Error> {
+    Err(damage.error())
+}
+
+impl Damage {
+    /// The damage as an error.
+    pub(crate) fn error(&self) -> Error {
+        let Self { missing, before, beyond, from } = self;
+        let range = match beyond.at {
+            at if at > *from => format!("bytes {from} to {at}"),
+            _ => format!("from byte {from}"),
+        };
+        let whole = match beyond.objects {
+            0 => "nothing whole is after it".to_owned(),
+            objects => format!(
+                "{objects} log objects are whole after it, from {} on, with {} commits",
+                beyond.first, beyond.commits
+            ),
+        };
+        Error::corrupt(&format!(
+            "the log at log object {missing}, which had been durable, ({range}; {before} transactions of the \
+             log before it can be saved; {whole}; `duralite store salvage STORE OUT` makes a store with the \
+             state before the damage)"
+        ))
+    }
+}
+
+/// Searches memory for valid objects with numbers from `next` on. `seed_at` gives the seed of an object at an offset.
+pub(crate) fn look_beyond(
+    nvm: &dyn Nvm,
+    (from, to): (u64, u64),
+    next: Lsn,
+    seed_at: &dyn Fn(u64) -> u64,
+    beyond: &mut Beyond,
+) {
+    let mut piece = Vec::new();
+    let mut object = Vec::new();
+    let mut begin = from;
+    while begin < to {
+        piece.resize((to - begin).min(PIECE as u64) as usize, 0);
+        nvm.read(begin, &mut piece);
+        for (nth, line) in piece.chunks_exact(OBJECT_ALIGNMENT as usize).enumerate() {
+            let at = begin + nth as u64 * OBJECT_ALIGNMENT;
+            let (lsn, bytes) = claimed(line);
+            let is_likely = lsn.checked_sub(next).is_some_and(|later| later < FARTHEST)
+                && bytes >= OBJECT_HEADER_BYTES as u64
+                && bytes <= to - at;
+            if !is_likely {
+                continue;
+            }
+            object.resize(bytes as usize, 0);
+            nvm.read(at, &mut object);
+            if let Ok(object) = Object::decode(&object, seed_at(at)) {
+                beyond.add(&object.header, at);
+            }
+        }
+        begin += piece.len() as u64;
+    }
+}
+
+/// The number and the length of the object that a line may begin.
+fn claimed(line: &[u8]) -> (Lsn, u64) {
+    let word = |at: usize| line.get(at..at + 8).and_then(|word| <[u8; 8]>::try_from(word).ok());
+    let lsn = word(8).map_or(0, u64::from_le_bytes);
+    // The length is the upper half of a word; the lower half is the epoch.
+    (lsn, word(32).map_or(0, u64::from_le_bytes) >> 32)
+}

@@ -1,0 +1,116 @@
+//! Objects that wait to be written to disk, in one buffer or in a list of slots.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+use crate::format::{Lsn, seal_object};
+use crate::sync::Mutex;
+
+use crate::log::window::Patience;
+
+/// How objects wait for their group.
+#[derive(Debug)]
+pub(super) enum Buffer {
+    /// One buffer for all transactions, whose mutex orders the numbers of objects (`nv-disk` of the paper's table 3).
+    Central(Mutex<Central>),
+    /// A slot for each object by its number; the number is taken by one atomic operation.
+    Lists(Lists),
+}
+
+#[derive(Debug)]
+pub(super) struct Central {
+    next: Lsn,
+    first: Lsn,
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(super) struct Lists {
+    next: AtomicU64,
+    slots: Box<[Mutex<Option<Vec<u8>>>]>,
+}
+
+/// The most objects that wait.
+pub(super) const MOST: u64 = 16384;
+
+impl Buffer {
+    pub(super) fn central(next: Lsn) -> Self {
+        Self::Central(Mutex::new(Central { next, first: next, bytes: Vec::new() }))
+    }
+
+    pub(super) fn lists(next: Lsn) -> Self {
+        let slots = (0..MOST).map(|_| Mutex::default()).collect();
+        Self::Lists(Lists { next: AtomicU64::new(next), slots })
+    }
+
+    pub(super) fn next(&self) -> Lsn {
+        match self {
+            Self::Central(central) => central.lock().next,
+            Self::Lists(lists) => lists.next.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Numbers and seals an object, and keeps a copy.
+    pub(super) fn put(&self, object: &mut [u8], epoch: u32, seed: u64) -> Lsn {
+        match self {
+            Self::Central(central) => {
+                let mut central = central.lock();
+                let lsn = central.next;
+                seal_object(object, lsn, epoch, seed);
+                central.bytes.extend_from_slice(object);
+                central.next += 1;
+                lsn
+            }
+            Self::Lists(lists) => {
+                let lsn = lists.next.fetch_add(1, Ordering::SeqCst);
+                seal_object(object, lsn, epoch, seed);
+                *lists.slot(lsn).lock() = Some(object.to_vec());
+                lsn
+            }
+        }
+    }
+
+    /// Bytes that the empty buffer takes.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Central(_) => 0,
+            Self::Lists(lists) => std::mem::size_of_val(&*lists.slots) as u64,
+        }
+    }
+
+    /// Moves the objects from `from` up to `to` into `bytes`. May stop earlier, once they have `most_bytes`, or take
+    /// later objects too. Returns the number after the last one. Only one thread at a time may call this. Waits for
+    /// objects that have a number and are not in their slot yet.
+    pub(super) fn take(&self, from: Lsn, to: Lsn, most_bytes: u64, bytes: &mut Vec<u8>) -> Lsn {
+        match self {
+            Self::Central(central) => {
+                let mut central = central.lock();
+                std::mem::swap(bytes, &mut central.bytes);
+                central.bytes.clear();
+                central.first = central.next;
+                central.next
+            }
+            Self::Lists(lists) => {
+                for lsn in from..to {
+                    if bytes.len() as u64 >= most_bytes {
+                        return lsn;
+                    }
+                    let mut patience = Patience::default();
+                    loop {
+                        if let Some(object) = lists.slot(lsn).lock().take() {
+                            bytes.extend(object);
+                            break;
+                        }
+                        patience.wait();
+                    }
+                }
+                to
+            }
+        }
+    }
+}
+
+impl Lists {
+    fn slot(&self, lsn: Lsn) -> &Mutex<Option<Vec<u8>>> {
+        &self.slots[(lsn % self.slots.len() as u64) as usize]
+    }
+}

@@ -1,0 +1,238 @@
+//! Opening the logs of threads: each ring is followed, and all rings together make one run.
+
+use crate::sync::atomic::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use duralite_medium::Nvm;
+
+use super::ring::{Placed, Ring};
+use super::{RingsLog, most_objects};
+use crate::error::Error;
+use crate::format::{
+    EPOCH_OFFSET, HEAD_OFFSET, Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectKind, RINGS_OFFSET,
+    RingsHead,
+};
+use crate::log::BEYOND;
+use crate::log::damage::{Beyond, Damage, OnDamage, look_beyond};
+use crate::log::window::Window;
+use crate::poison::Poison;
+
+impl RingsLog {
+    /// Opens the logs: finds the objects that recovery uses, makes them durable, and begins an epoch, durably. Writes
+    /// nothing if the logs are damaged, unless `on_damage` accepts the damage.
+    pub(crate) fn open(
+        nvm: Arc<dyn Nvm>,
+        seed: u64,
+        largest: u64,
+        poison: Arc<Poison>,
+        on_damage: &mut OnDamage<'_>,
+    ) -> Result<Self, Error> {
+        let damaged = || Error::corrupt("the head of the log");
+        let mut bytes = [0; 64];
+        nvm.refresh_len(RINGS_OFFSET).map_err(|_| damaged())?;
+        nvm.read(0, &mut bytes);
+        let layout = RingsHead::decode(&bytes).map_err(|_| damaged())?;
+        if layout.seed != seed {
+            return Err(Error::corrupt("the log, which is another store's,"));
+        }
+        nvm.refresh_len(layout.log_bytes()).map_err(|_| damaged())?;
+        let head = nvm.load_u64(HEAD_OFFSET);
+        let mut words = (0..layout.rings).map(|ring| nvm.load_u64(layout.word_at(ring)));
+        // The words are places of objects, so they are aligned like these.
+        let is_place = |word: u64| word < BEYOND && word.is_multiple_of(OBJECT_ALIGNMENT);
+        if head >= BEYOND || !words.all(is_place) {
+            return Err(damaged());
+        }
+        let newest = nvm.load_u64(EPOCH_OFFSET) as u32;
+        let newest = Epoch { number: newest, began: nvm.load_u64(layout.began_at(newest)) };
+        let epoch = newest.number.wrapping_add(1);
+        let mut it = Self::over(nvm, layout, largest, poison, (head, epoch));
+        let rings: Vec<Vec<Placed>> = (0..layout.rings).map(|ring| it.follow(ring, newest)).collect();
+        let end = end_of_run(&rings, head);
+        let beyond = it.beyond(end.next + 1);
+        // Everything before the epoch's first object was durable when the epoch began.
+        if end.next < newest.began || beyond.proves(end.next) {
+            it.tell(&rings, &end, beyond, on_damage)?;
+        }
+        for (number, objects) in (0..).zip(rings) {
+            it.apply(number, &objects, head, &end);
+        }
+        it.nvm.store_u64(HEAD_OFFSET, head);
+        it.nvm.flush(HEAD_OFFSET, 8);
+        it.begin_epoch(end.next);
+        it.window = Window::new(most_objects(&layout), end.next);
+        Ok(it)
+    }
+
+    /// The whole objects with numbers from `next` on, wherever they are in their rings.
+    fn beyond(&self, next: Lsn) -> Beyond {
+        let ring_bytes = self.layout.ring_bytes;
+        let mut beyond = Beyond::default();
+        for number in 0..self.layout.rings {
+            let begin = self.nvm.load_u64(self.layout.word_at(number));
+            let first = self.layout.offset(number, 0);
+            // The place, from the ring's word on, that is at an offset.
+            let place = |at: u64| begin + (at - first + ring_bytes - begin % ring_bytes) % ring_bytes;
+            let seed_at = |at: u64| self.seed_at(number, place(at));
+            look_beyond(&*self.nvm, (first, first + ring_bytes), next, &seed_at, &mut beyond);
+        }
+        beyond
+    }
+
+    /// Reports damage at the end of the run to `on_damage`.
+    fn tell(
+        &self,
+        rings: &[Vec<Placed>],
+        end: &End,
+        beyond: Beyond,
+        on_damage: &mut OnDamage<'_>,
+    ) -> Result<(), Error> {
+        let (mut commits, mut from) = (0, 0);
+        let mut bytes = Vec::new();
+        for (number, objects) in (0..).zip(rings) {
+            for object in objects.iter().filter(|object| end.rings.contains_key(&object.lsn)) {
+                let at = self.layout.offset(number, object.place);
+                let is_whole = self.read_object(at, &mut bytes).is_some();
+                let seed = self.seed_at(number, object.place);
+                let Some(found) = Object::decode(&bytes, seed).ok().filter(|_| is_whole) else { continue };
+                commits += u64::from(found.header.kind == ObjectKind::Commit);
+                if object.lsn + 1 == end.next {
+                    from = at + object.bytes;
+                }
+            }
+        }
+        on_damage(Damage { missing: end.next, before: commits, beyond, from })
+    }
+
+    /// Reads the object at an offset; `None` if its length is not possible there.
+    pub(super) fn read_object(&self, at: u64, into: &mut Vec<u8>) -> Option<()> {
+        let limit = self.layout.log_bytes();
+        if at + OBJECT_HEADER_BYTES as u64 > limit {
+            return None;
+        }
+        into.resize(OBJECT_HEADER_BYTES, 0);
+        self.nvm.read(at, into);
+        let len = u32::from_le_bytes([into[36], into[37], into[38], into[39]]);
+        if (len as usize) < OBJECT_HEADER_BYTES || at + u64::from(len) > limit {
+            return None;
+        }
+        into.resize(len as usize, 0);
+        self.nvm.read(at, into);
+        Some(())
+    }
+
+    /// Records that from the object `first` on only objects of this epoch count, and then that the epoch has begun.
+    /// Durable on return, together with everything that was flushed before.
+    pub(super) fn begin_epoch(&self, first: Lsn) {
+        let began_at = self.layout.began_at(self.epoch);
+        self.nvm.store_u64(began_at, first);
+        self.nvm.flush(began_at, 8);
+        self.nvm.fence();
+        self.nvm.store_u64(EPOCH_OFFSET, self.epoch.into());
+        self.nvm.flush(EPOCH_OFFSET, 8);
+        self.nvm.fence();
+    }
+
+    /// The objects of a ring from its word on, with ascending numbers, and epochs that do not decrease.
+    fn follow(&self, number: u64, newest: Epoch) -> Vec<Placed> {
+        let ring_bytes = self.layout.ring_bytes;
+        let begin = self.nvm.load_u64(self.layout.word_at(number));
+        let mut objects: Vec<Placed> = Vec::new();
+        let mut bytes = Vec::new();
+        let mut end = begin;
+        loop {
+            let turn = (end / ring_bytes + 1) * ring_bytes;
+            let mut found = None;
+            for place in [end, turn] {
+                if place - begin >= ring_bytes
+                    || self.read_object(self.layout.offset(number, place), &mut bytes).is_none()
+                {
+                    continue;
+                }
+                let Ok(object) = Object::decode(&bytes, self.seed_at(number, place)) else { continue };
+                let (lsn, epoch) = (object.header.lsn, object.header.epoch);
+                // The first object may be older than the head, because the ring's word is written after the head.
+                let follows = objects.last().is_none_or(|last| lsn > last.lsn && epoch >= last.epoch);
+                let is_of_ring = place % ring_bytes + u64::from(object.header.bytes) <= ring_bytes
+                    && place + u64::from(object.header.bytes) - begin < ring_bytes;
+                if follows && is_of_ring && newest.counts(lsn, epoch) {
+                    let bytes = u64::from(object.header.bytes).next_multiple_of(OBJECT_ALIGNMENT);
+                    found = Some(Placed { lsn, place, epoch, bytes });
+                    break;
+                }
+            }
+            let Some(object) = found else { return objects };
+            end = object.place + object.bytes;
+            objects.push(object);
+        }
+    }
+
+    /// Keeps the objects of a ring that belong to the run, and flushes them: they may only have been stored.
+    fn apply(&mut self, number: u64, objects: &[Placed], head: Lsn, end: &End) {
+        let begin = self.nvm.load_u64(self.layout.word_at(number));
+        let mut ring = Ring { begin, end: begin, ..Ring::default() };
+        for object in objects {
+            let is_old = object.lsn < head;
+            let is_in_run = end.rings.get(&object.lsn) == Some(&(object.epoch, number));
+            if !is_old && !is_in_run {
+                break;
+            }
+            ring.end = object.place + object.bytes;
+            if is_in_run {
+                self.nvm.flush(self.layout.offset(number, object.place), object.bytes);
+                ring.objects.push_back(*object);
+            }
+        }
+        ring.begin = ring.begin_at(head);
+        self.nvm.store_u64(self.layout.word_at(number), ring.begin);
+        self.nvm.flush(self.layout.word_at(number), 8);
+        // An object that is cut off may be whole, and continue the objects that stay. It is cleared here, because the
+        // next object may begin at the next turn instead of overwriting it.
+        let end = self.layout.offset(number, ring.end);
+        self.nvm.store_u64(end, 0);
+        self.nvm.flush(end, 8);
+        self.free.fetch_sub(ring.end - ring.begin, Ordering::Relaxed);
+        *self.rings[number as usize].lock() = ring;
+    }
+}
+
+/// The newest epoch: the objects that were written since the log was last opened.
+#[derive(Clone, Copy)]
+struct Epoch {
+    number: u32,
+    /// The epoch's first object.
+    began: Lsn,
+}
+
+impl Epoch {
+    /// Whether an object can be part of the log. Objects that an earlier recovery has cut off are still in memory, and
+    /// may follow directly after objects that were written in the place of others.
+    fn counts(self, lsn: Lsn, epoch: u32) -> bool {
+        if lsn < self.began { epoch < self.number } else { epoch == self.number }
+    }
+}
+
+/// The end of the run of all rings, and the ring of each of its objects.
+struct End {
+    next: Lsn,
+    rings: BTreeMap<Lsn, (u32, u64)>,
+}
+
+fn end_of_run(rings: &[Vec<Placed>], head: Lsn) -> End {
+    let mut all: BTreeMap<Lsn, (u32, u64)> = BTreeMap::new();
+    for (number, objects) in (0..).zip(rings) {
+        for object in objects.iter().filter(|object| object.lsn >= head) {
+            let newest = all.entry(object.lsn).or_insert((object.epoch, number));
+            // An object that a recovery has cut off has an earlier epoch than the object that replaced it.
+            *newest = (*newest).max((object.epoch, number));
+        }
+    }
+    let (mut next, mut epoch) = (head, 0);
+    while let Some((found, _)) = all.get(&next).filter(|(found, _)| *found >= epoch) {
+        epoch = *found;
+        next += 1;
+    }
+    all.split_off(&next);
+    End { next, rings: all }
+}

@@ -1,0 +1,158 @@
+use std::sync::Arc;
+
+use duralite_crashmodel::RecordingBlock;
+
+use crate::error::Error;
+use crate::format::{Batch, DISK_DATA_OFFSET, DISK_SLOT_OFFSETS, Object, ObjectKind};
+use crate::log::disk::{DiskLog, Grouping};
+use crate::log::{Log, refuse};
+
+const SEED: u64 = 7;
+
+fn object() -> Vec<u8> {
+    Object::build(ObjectKind::System, 0, 0, &[5; 100], &[])
+}
+
+fn open(bytes: Vec<u8>) -> (Arc<RecordingBlock>, Result<DiskLog, Error>) {
+    let block = Arc::new(RecordingBlock::from_bytes(bytes, 4096));
+    let log = DiskLog::open(block.clone(), SEED, Grouping::Apart, Arc::default(), &mut refuse);
+    (block, log)
+}
+
+/// A log of three batches with one object each, and the bytes of its medium.
+fn three_batches() -> Vec<u8> {
+    let block = Arc::new(RecordingBlock::new(4096));
+    let head = DiskLog::layout(&*block, 1 << 20, SEED);
+    let log = DiskLog::create(block.clone(), head, 1, Grouping::Apart, Arc::default()).unwrap();
+    for _ in 0..3 {
+        let lsn = log.append(&mut object()).unwrap();
+        log.force(lsn).unwrap();
+    }
+    block.to_bytes()
+}
+
+/// Changes the batches as if all of them had been in flight at once.
+fn at_once(bytes: &mut [u8]) {
+    for place in [0, 4096, 8192] {
+        let block = &mut bytes[DISK_DATA_OFFSET as usize + place..][..4096];
+        let batch = Batch::claimed(block, place as u64).unwrap();
+        Batch { durable: 1, ..batch }.seal(block, SEED);
+    }
+}
+
+/// Clears the batch at a place, as if its write had not happened.
+fn lose(bytes: &mut [u8], place: usize) {
+    bytes[DISK_DATA_OFFSET as usize + place..][..4096].fill(0);
+}
+
+#[test]
+fn inv33_what_a_recovery_has_cut_off_never_comes_back() {
+    let mut bytes = three_batches();
+    at_once(&mut bytes);
+    lose(&mut bytes, 4096);
+    let (block, log) = open(bytes);
+    let log = log.unwrap();
+    assert_eq!(log.next(), 2);
+    let lsn = log.append(&mut object()).unwrap();
+    log.force(lsn).unwrap();
+    // The third batch of the first log still follows the new batch, and would be the next one to be found.
+    log.truncate(3).unwrap();
+    let (_, again) = open(block.to_bytes());
+    assert_eq!(again.unwrap().next(), 3);
+}
+
+/// The writer of the third batch had seen that the second one was durable.
+#[test]
+fn inv48_a_batch_that_a_later_one_has_seen_durable_is_missed() {
+    let mut bytes = three_batches();
+    lose(&mut bytes, 4096);
+    let error = open(bytes).1.unwrap_err().to_string();
+    assert!(error.contains("log object 2,") && error.contains("bytes 16384 to 20480"), "{error}");
+    let mut bytes = three_batches();
+    lose(&mut bytes, 8192);
+    assert_eq!(open(bytes).1.unwrap().next(), 3);
+}
+
+/// The newest slot is damaged, and the older one does not know of the turn that the log has made since.
+#[test]
+fn inv48_a_damaged_slot_is_no_end_of_the_log() {
+    let block = Arc::new(RecordingBlock::new(4096));
+    let head = DiskLog::layout(&*block, 1 << 20, SEED);
+    let log = DiskLog::create(block.clone(), head, 1, Grouping::Apart, Arc::default()).unwrap();
+    let append = || {
+        let lsn = log.append(&mut object()).unwrap();
+        log.force(lsn).unwrap();
+    };
+    for _ in 0..2 {
+        (0..200).for_each(|_| append());
+        log.truncate(log.next() - 1).unwrap();
+    }
+    let whole = open(block.to_bytes()).1.unwrap().next();
+    assert_eq!(whole, 401);
+    for slot in DISK_SLOT_OFFSETS {
+        let mut bytes = block.to_bytes();
+        bytes[slot as usize] ^= 1;
+        match open(bytes).1 {
+            Ok(log) => assert_eq!(log.next(), whole),
+            Err(error) => assert!(matches!(error, Error::Corrupt { .. }), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn inv33_a_batch_that_was_durable_when_the_epoch_began_is_missed() {
+    let (block, log) = open(three_batches());
+    assert_eq!(log.unwrap().next(), 4);
+    let mut bytes = block.to_bytes();
+    lose(&mut bytes, 8192);
+    assert!(matches!(open(bytes).1, Err(Error::Corrupt { .. })));
+}
+
+/// A batch that does not fit at the end of the circle begins at the next turn. How much is lost there depends on its
+/// size.
+#[test]
+fn inv38_what_a_log_says_is_free_can_be_appended_wherever_it_ends() {
+    for blocks in [700, 769, 800, 900, 1023] {
+        let block = Arc::new(RecordingBlock::new(4096));
+        let head = DiskLog::layout(&*block, 4 << 20, SEED);
+        let log = DiskLog::create(block.clone(), head, 1, Grouping::Grouped, Arc::default()).unwrap();
+        let object = || Object::build(ObjectKind::System, 0, 0, &[5; 3900], &[]);
+        for _ in 0..blocks {
+            let lsn = log.append(&mut object()).unwrap();
+            log.force(lsn).unwrap();
+        }
+        log.truncate(blocks - 511).unwrap();
+        let mut last = 0;
+        while log.space().free_bytes > 2 * 4096 {
+            last = log.append(&mut object()).unwrap();
+        }
+        log.force(last).unwrap_or_else(|error| panic!("after {blocks} blocks: {error}"));
+    }
+}
+
+/// With little memory, one force writes several batches, and all appended objects are there.
+#[test]
+fn a_log_with_little_memory_writes_smaller_batches() {
+    for grouping in [Grouping::Central, Grouping::Grouped, Grouping::Apart] {
+        let block = Arc::new(RecordingBlock::new(4096));
+        let head = DiskLog::layout(&*block, 8 << 20, SEED);
+        let log = DiskLog::create(block.clone(), head, 1, grouping, Arc::default()).unwrap();
+        let roomy = log.memory_bytes();
+        let log = log.with_memory(256 << 10);
+        assert!(log.memory_bytes() <= roomy / 2, "{grouping:?}: {} of {roomy}", log.memory_bytes());
+        let object = || Object::build(ObjectKind::System, 0, 0, &[5; 3900], &[]);
+        for _ in 0..30 {
+            log.append(&mut object()).unwrap();
+        }
+        log.force(30).unwrap();
+        assert_eq!(log.durable(), 31);
+        let mut seen = 0;
+        log.scan(1, 31, &mut |lsn, _| {
+            seen = lsn;
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(seen, 30);
+        assert_eq!(open(block.to_bytes()).1.unwrap().next(), 31);
+    }
+}

@@ -1,0 +1,87 @@
+//! Noting old row versions for snapshots. While a snapshot is open, each transaction notes the rows that it changes.
+//! The first snapshot notes those that transactions in progress have changed when it is opened.
+
+use std::sync::Arc;
+
+use crate::format::{Lsn, Undo};
+use crate::locks::TableId;
+use crate::steps::{Step, Steps, Undoable};
+use crate::sync::MutexGuard;
+use crate::versions::{Fate, Place, Versions};
+
+/// How many steps are noted at a time; their transaction may have to wait meanwhile.
+const AT_ONCE: usize = 64;
+
+/// Called right before a transaction changes a row, with the leaf latched and the row's present version. The caller
+/// keeps the returned guard until the step is on the list. A snapshot that is being opened waits for the guard.
+pub(crate) fn before_change<'u>(
+    versions: &Versions,
+    undoable: &'u Undoable,
+    row: (TableId, &[u8]),
+    old: Option<&[u8]>,
+) -> MutexGuard<'u, ()> {
+    let noting = undoable.noting.lock();
+    if versions.is_on() && undoable.fate.is_noted() {
+        let mut list = undoable.list.lock();
+        let noted = versions.note(&undoable.fate, row, list.steps.len(), old);
+        list.noted.extend(noted);
+    }
+    noting
+}
+
+/// Takes the last step off the list, if there are more than `until`. Returns the step, and the LSN of the step before
+/// it. The caller holds `noting` until it has undone the step. If the transaction has been noted, the step's old
+/// version is noted here too: the snapshot that is being opened notes the steps on the list, and does not find this one
+/// any more.
+pub(crate) fn take_last(versions: &Versions, undoable: &Undoable, until: usize) -> Option<(Step, Lsn)> {
+    let mut list = undoable.list.lock();
+    if list.steps.len() <= until {
+        return None;
+    }
+    let taken = list.steps.pop()?;
+    if versions.is_on() && undoable.fate.is_noted() {
+        let at = list.steps.len();
+        note_step(versions, &undoable.fate, (at, &taken), &mut list.noted);
+    }
+    Some((taken, list.steps.last().map_or(0, |step| step.lsn)))
+}
+
+/// Notes the version of a row before a step, with the step's index in the list.
+fn note_step(versions: &Versions, fate: &Arc<Fate>, (at, step): (usize, &Step), noted: &mut Vec<Arc<Place>>) {
+    // An undo that cannot be decoded here cannot be undone either; that will poison the store.
+    if let Ok(Undo::Row { root, key, old }) = Undo::decode(&step.undo) {
+        noted.extend(versions.note(fate, (root, key), at, old));
+    }
+}
+
+/// Ends a transaction for snapshots (invariant 55). Returns the rows whose versions have to be checked then.
+pub(crate) fn end(versions: &Versions, undoable: &Undoable) -> Vec<Arc<Place>> {
+    // The lock of the list excludes a thread that is noting what the transaction has changed. After the end no thread
+    // does that.
+    let mut list = undoable.list.lock();
+    if versions.end(&undoable.fate) { std::mem::take(&mut list.noted) } else { Vec::new() }
+}
+
+/// Notes everything that a transaction has changed, unless it is over.
+pub(crate) fn note_all(versions: &Versions, undoable: &Undoable) {
+    let mut at = 0;
+    let mut end = None;
+    loop {
+        let _noting = undoable.noting.lock();
+        let mut list = undoable.list.lock();
+        // From now on the transaction itself notes what it changes.
+        if !undoable.fate.is_noted() {
+            return;
+        }
+        let end = (*end.get_or_insert(list.steps.len())).min(list.steps.len());
+        let next = (at + AT_ONCE).min(end);
+        let Steps { steps, noted, .. } = &mut *list;
+        for step in steps.iter().enumerate().take(next).skip(at) {
+            note_step(versions, &undoable.fate, step, noted);
+        }
+        if next >= end {
+            return;
+        }
+        at = next;
+    }
+}

@@ -1,0 +1,321 @@
+//! Opening a store: its pages, its log, recovery, and the log that the options ask for.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use duralite_format::FormatError;
+use parking_lot::Mutex;
+
+use crate::active::Active;
+use crate::admission::Admission;
+use crate::archive::Archive;
+use crate::buffer::Pool;
+use crate::controls::Controls;
+use crate::engine::{Counts, Engine, Tuning};
+use crate::error::Error;
+use crate::format::{Change, Lsn, PageFileHead, PageKind, blank, kind};
+use crate::locks::Locks;
+use crate::log::disk::{DiskLog, Grouping};
+use crate::log::nv::{Flush, NvLog};
+use crate::log::rings::RingsLog;
+use crate::log::{Log, OnDamage, refuse};
+use crate::media::{Media, nothing_there};
+use crate::options::{DEFAULT_PAGE, Options, Scheme};
+use crate::page_file::{FormatOrError, PageFile};
+use crate::pager::{Author, Pager};
+use crate::poison::Poison;
+use crate::recovery::{Report, recover};
+use crate::space::{GivenPage, Purpose, Space};
+use crate::table::Tables;
+use crate::versions::Versions;
+
+/// There is no log; everything is home.
+pub(crate) const NO_LOG: u32 = 0;
+const ON_BLOCKS: u32 = 1;
+const IN_MEMORY: u32 = 2;
+const IN_RINGS: u32 = 3;
+
+/// Bytes of the largest log object: images of two new pages and of two halves of a root, and what surrounds them.
+fn largest_object(page_bytes: usize) -> u64 {
+    page_bytes as u64 * 3 + 8192
+}
+
+/// Bytes of the cache that a log on a disk may use for waiting objects.
+fn log_memory(options: &Options) -> u64 {
+    options.cache_bytes / 16
+}
+
+fn log_kind(scheme: Scheme) -> u32 {
+    match scheme {
+        Scheme::FlushOnInsert | Scheme::FlushOnCommit => IN_MEMORY,
+        Scheme::Distributed => IN_RINGS,
+        Scheme::Auto | Scheme::NvDisk | Scheme::NvDiskDecentralized => ON_BLOCKS,
+    }
+}
+
+fn flush(scheme: Scheme) -> Flush {
+    if scheme == Scheme::FlushOnInsert { Flush::OnInsert } else { Flush::OnCommit }
+}
+
+fn grouping(scheme: Scheme) -> Grouping {
+    match scheme {
+        Scheme::NvDisk => Grouping::Central,
+        Scheme::NvDiskDecentralized => Grouping::Apart,
+        _ => Grouping::Grouped,
+    }
+}
+
+fn random<const N: usize>() -> Result<[u8; N], Error> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|_| Error::invalid("the system has no random numbers"))?;
+    Ok(bytes)
+}
+
+/// Opens the page file, or makes it. Returns whether it is new.
+fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(PageFile, bool), Error> {
+    let block = media.pages()?;
+    let is_store = !block.is_empty();
+    if is_store {
+        match PageFile::open(Arc::clone(&block), options.controls()) {
+            Ok(file) => return Ok((file, false)),
+            Err(FormatOrError::Error(error)) => return Err(error),
+            // The power failed while the store was being made, on media that do not record when a store is complete.
+            Err(FormatOrError::Format(FormatError::Magic | FormatError::Short { .. }))
+                if is_unmade(&*block)? => {}
+            Err(FormatOrError::Format(error)) => return Err(no_store(path, error)),
+        }
+    }
+    if !options.create {
+        return Err(nothing_there(path));
+    }
+    let page_bytes = options.page_bytes.unwrap_or(DEFAULT_PAGE);
+    options.check_cache(page_bytes)?;
+    let head = PageFileHead {
+        number: 0,
+        store_id: random()?,
+        page_bytes,
+        log_kind: NO_LOG,
+        log_seed: 0,
+        log_first: 1,
+        last_tx: 0,
+        opened: 0,
+    };
+    Ok((PageFile::create(block, head, options.controls())?, true))
+}
+
+/// Opens the page file of a store that is being made from a backup.
+pub(crate) fn open_made(media: &dyn Media, path: &Path) -> Result<PageFile, Error> {
+    PageFile::open(media.pages()?, Controls::default()).map_err(|error| match error {
+        FormatOrError::Error(error) => error,
+        FormatOrError::Format(error) => no_store(path, error),
+    })
+}
+
+/// Whether the page file has no content.
+fn is_unmade(block: &dyn duralite_medium::block::Block) -> Result<bool, Error> {
+    let mut bytes = vec![0; block.len().min(1 << 16) as usize];
+    block.read(0, &mut bytes).map_err(|error| Error::medium("reading the page file", error))?;
+    Ok(bytes.iter().all(|byte| *byte == 0))
+}
+
+fn no_store(path: &Path, error: FormatError) -> Error {
+    match error {
+        FormatError::Version(version) => Error::Version { path: path.to_owned(), version },
+        FormatError::Damaged { what } => Error::corrupt(what),
+        error => Error::NotAStore { path: path.to_owned(), why: error.to_string() },
+    }
+}
+
+/// Opens the log that the page file names.
+pub(crate) fn open_log(
+    media: &dyn Media,
+    head: &PageFileHead,
+    options: &Options,
+    poison: &Arc<Poison>,
+    on_damage: &mut OnDamage<'_>,
+) -> Result<Arc<dyn Log>, Error> {
+    let scheme = options.chosen_scheme();
+    let poison = Arc::clone(poison);
+    let largest = largest_object(head.page_bytes as usize);
+    match head.log_kind {
+        ON_BLOCKS => {
+            let block = media.block_log()?;
+            let log = DiskLog::open(block, head.log_seed, grouping(scheme), poison, on_damage)?;
+            Ok(Arc::new(log.with_memory(log_memory(options))))
+        }
+        IN_MEMORY => {
+            let layout = NvLog::layout(options.log_bytes, largest, 0, 1);
+            let nvm = media.memory_log(layout.log_bytes())?;
+            Ok(Arc::new(NvLog::open(nvm, head.log_seed, flush(scheme), poison, on_damage)?))
+        }
+        IN_RINGS => {
+            let layout = RingsLog::layout(options.log_bytes, largest, 0, 1);
+            let nvm = media.memory_log(layout.log_bytes())?;
+            Ok(Arc::new(RingsLog::open(nvm, head.log_seed, largest, poison, on_damage)?))
+        }
+        kind => Err(Error::Corrupt { what: format!("the page file, with log kind {kind},"), page: None }),
+    }
+}
+
+/// Makes an empty log, and records it in the page file. Everything in the old log must be home.
+pub(crate) fn make_log(
+    media: &dyn Media,
+    file: &PageFile,
+    first: Lsn,
+    options: &Options,
+    poison: &Arc<Poison>,
+) -> Result<Arc<dyn Log>, Error> {
+    file.write_head(|head| (head.log_kind, head.log_first) = (NO_LOG, first))?;
+    let seed = u64::from_le_bytes(random()?);
+    let scheme = options.chosen_scheme();
+    let kind = log_kind(scheme);
+    let poison = Arc::clone(poison);
+    let largest = largest_object(file.page_bytes());
+    let log: Arc<dyn Log> = if kind == IN_RINGS {
+        let layout = RingsLog::layout(options.log_bytes, largest, seed, first);
+        let nvm = media.memory_log(layout.log_bytes())?;
+        Arc::new(RingsLog::create(nvm, layout, largest, poison)?)
+    } else if kind == IN_MEMORY {
+        let layout = NvLog::layout(options.log_bytes, largest, seed, first);
+        let nvm = media.memory_log(layout.log_bytes())?;
+        Arc::new(NvLog::create(nvm, layout, flush(scheme), poison)?)
+    } else {
+        let block = media.block_log()?;
+        let layout = DiskLog::layout(&*block, options.log_bytes, seed);
+        let log = DiskLog::create(block, layout, first, grouping(scheme), poison)?;
+        Arc::new(log.with_memory(log_memory(options)))
+    };
+    file.write_head(|head| (head.log_kind, head.log_seed, head.log_first) = (kind, seed, first))?;
+    Ok(log)
+}
+
+/// Assembles an engine, before recovery.
+pub(crate) fn assemble(
+    file: &Arc<PageFile>,
+    log: Arc<dyn Log>,
+    poison: &Arc<Poison>,
+    options: &Options,
+) -> Engine {
+    let head = file.head();
+    let pool = Pool::new(Arc::clone(file), Arc::clone(&log), Arc::clone(poison), options.cache_bytes);
+    Engine {
+        space: Space::new(file.first_page(), file.page_bytes()),
+        admission: Admission::new(Arc::clone(&log)),
+        pager: Pager { pool: Arc::new(pool), log, poison: Arc::clone(poison) },
+        locks: Locks::new(options.lock_inheritance),
+        active: Active::default(),
+        tuning: Tuning {
+            lock_timeout: options.lock_timeout,
+            durability: options.durability,
+            early_lock_release: options.early_lock_release,
+        },
+        poison: Arc::clone(poison),
+        counts: Counts::default(),
+        archive: None,
+        next_tx: AtomicU64::new(head.last_tx + 1),
+        pinned: Mutex::default(),
+        backups: Mutex::default(),
+        store_id: head.store_id,
+        versions: Versions::new(options.snapshot_bytes),
+        tables: Tables::default(),
+        waiters: Arc::default(),
+        controls: Arc::clone(file.controls()),
+    }
+}
+
+/// Makes a new store in memory.
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // a store that cannot be made is a failed test
+pub(crate) fn in_memory(options: &Options) -> Engine {
+    open(&crate::media::InMemory, options, Path::new("the store")).unwrap().0
+}
+
+/// Opens a store on media and recovers it. Everything recovered is durable on return.
+pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<(Engine, Report), Error> {
+    options.check()?;
+    let (file, is_new) = open_pages(media, options, path)?;
+    let head = file.head();
+    if let Some(asked) = options.page_bytes
+        && asked != head.page_bytes
+    {
+        return Err(Error::PageSize { has: head.page_bytes, asked });
+    }
+    options.check_cache(head.page_bytes)?;
+    let file = Arc::new(file);
+    let poison = Arc::new(Poison::default());
+    let mut report = Report::default();
+    let mut first = head.log_first;
+    let mut log = None;
+    if head.log_kind != NO_LOG {
+        let found = open_log(media, &head, options, &poison, &mut refuse)?;
+        let mut engine = assemble(&file, Arc::clone(&found), &poison, options);
+        engine.archive = open_archive(&file, &*found, options)?;
+        report = recover(&engine)?;
+        engine.checkpoint(&|| false)?;
+        first = found.next();
+        log = (head.log_kind == log_kind(options.chosen_scheme()) && is_as_wanted(&*found, options, &file))
+            .then_some(found);
+    }
+    let last_tx = report.last_tx.max(head.last_tx);
+    let log = match log {
+        Some(log) => log,
+        None => make_log(media, &file, first, options, &poison)?,
+    };
+    // A transaction number that a crash has made the store forget is not used again.
+    file.write_head(|head| {
+        head.opened += 1;
+        head.last_tx = last_tx.max(head.opened << 40);
+    })?;
+    let mut engine = assemble(&file, log, &poison, options);
+    engine.space.count(&engine.pager)?;
+    engine.archive = open_archive(&file, &*engine.pager.log, options)?;
+    make_catalog(&engine)?;
+    if is_new {
+        media.made()?;
+    }
+    Ok((engine, report))
+}
+
+fn open_archive(file: &PageFile, log: &dyn Log, options: &Options) -> Result<Option<Archive>, Error> {
+    let head = file.head();
+    let open = |dir: &PathBuf| Archive::open(dir, head.store_id, log, head.log_first);
+    options.archive.as_ref().map(open).transpose()
+}
+
+/// Whether the log has the size that the options ask for.
+fn is_as_wanted(log: &dyn Log, options: &Options, file: &PageFile) -> bool {
+    let has = log.space().all_bytes;
+    let wants = if log_kind(options.chosen_scheme()) == IN_MEMORY {
+        let layout = NvLog::layout(options.log_bytes, largest_object(file.page_bytes()), 0, 1);
+        layout.extents * layout.extent_bytes
+    } else {
+        options.log_bytes
+    };
+    // The bytes that surely fit are somewhat fewer than all bytes.
+    has > wants / 2 && has <= wants
+}
+
+/// Makes the tree of table names at the first page, unless there is one.
+fn make_catalog(engine: &Engine) -> Result<(), Error> {
+    let root = engine.catalog();
+    {
+        let page = engine.pager.pool.read(root)?;
+        if kind(page.bytes()) == PageKind::Leaf || kind(page.bytes()) == PageKind::Inner {
+            return Ok(());
+        }
+    }
+    let mut given = engine.space.find(&engine.pager, 1, Purpose::Do)?;
+    let GivenPage { id, set, .. } = given.pages[0];
+    if id != root {
+        return Err(Error::corrupt("the space map of a store without tables"));
+    }
+    let mut page = engine.pager.pool.make(id)?;
+    let mut image = page.bytes().to_vec();
+    blank(&mut image, PageKind::Leaf, 0);
+    let changes = [(0, set), (1, Change::image_of(&image))];
+    let logged = engine.pager.step(Author::SYSTEM, &[], &mut [&mut given.maps[0], &mut page], &changes)?;
+    given.taken();
+    drop((given, page));
+    engine.force(logged.lsn)
+}

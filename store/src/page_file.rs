@@ -1,0 +1,401 @@
+//! The file of pages: superblocks, the double-write area, and the pages.
+//!
+//! Invariant 31: a page is written home only after its image is durable in the double-write area, together with the list that names it. The
+//! area is written again only after its pages are durable at home. So opening the store can repair a page that a power loss has torn.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use duralite_format::FormatError;
+use duralite_medium::block::{AlignedBuf, Block, Durability};
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::controls::{Controls, Rule};
+use crate::error::Error;
+use crate::format::{
+    BatchList, DOUBLE_WRITE_PAGES, PageFileHead, PageId, SLOT_OFFSETS, SUPERBLOCK_AREA_BYTES,
+    SUPERBLOCK_BYTES, check, lsn, seal,
+};
+
+/// How many pages a growing file gets at a time. A larger file gets more, up to a limit.
+const SMALLEST_GROWTH: u64 = 64;
+const LARGEST_GROWTH_BYTES: u64 = 64 << 20;
+
+/// An open page file.
+#[derive(Debug)]
+pub(crate) struct PageFile {
+    block: Arc<dyn Block>,
+    page_bytes: usize,
+    seed: u64,
+    head: Mutex<PageFileHead>,
+    growing: Mutex<()>,
+    area: Mutex<AlignedBuf>,
+    controls: Arc<Controls>,
+    pub(crate) read: AtomicU64,
+    /// Calls that have read pages.
+    pub(crate) reads: AtomicU64,
+    pub(crate) written: AtomicU64,
+}
+
+impl PageFile {
+    /// Makes a page file on an empty medium. Durable on return.
+    pub(crate) fn create(
+        block: Arc<dyn Block>,
+        head: PageFileHead,
+        controls: Controls,
+    ) -> Result<Self, Error> {
+        let it = Self::over(block, head, controls);
+        it.grow_to(it.first_page() + 1)?;
+        let blank = vec![0; SUPERBLOCK_BYTES];
+        for at in SLOT_OFFSETS {
+            it.commit(at, &blank)?;
+        }
+        it.write_head(|_| ())?;
+        Ok(it)
+    }
+
+    /// Opens a page file that [`create`](Self::create) has made, and repairs pages that a power loss has torn.
+    pub(crate) fn open(block: Arc<dyn Block>, controls: Controls) -> Result<Self, FormatOrError> {
+        let head = newest_head(&*block)?;
+        let it = Self::over(block, head, controls);
+        if it.controls.keep(Rule::RestoreTorn) {
+            it.restore_torn()?;
+        }
+        Ok(it)
+    }
+
+    fn over(block: Arc<dyn Block>, head: PageFileHead, controls: Controls) -> Self {
+        Self {
+            block,
+            page_bytes: head.page_bytes as usize,
+            seed: head.seed(),
+            head: Mutex::new(head),
+            growing: Mutex::default(),
+            area: Mutex::default(),
+            controls: Arc::new(controls),
+            read: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+        }
+    }
+
+    /// Which rule is broken, here and in the layers above.
+    pub(crate) fn controls(&self) -> &Arc<Controls> {
+        &self.controls
+    }
+
+    pub(crate) fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// Bytes of memory for pages that are being written home.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        ((1 + DOUBLE_WRITE_PAGES) * self.page_bytes) as u64
+    }
+
+    pub(crate) fn head(&self) -> PageFileHead {
+        *self.head.lock()
+    }
+
+    /// The first page after the double-write area.
+    pub(crate) fn first_page(&self) -> PageId {
+        SUPERBLOCK_AREA_BYTES.div_ceil(self.page_bytes as u64) + 1 + DOUBLE_WRITE_PAGES as u64
+    }
+
+    fn area_page(&self) -> PageId {
+        self.first_page() - 1 - DOUBLE_WRITE_PAGES as u64
+    }
+
+    /// How many pages the file has.
+    pub(crate) fn pages(&self) -> PageId {
+        self.block.len() / self.page_bytes as u64
+    }
+
+    /// Changes the superblock. Durable on return.
+    pub(crate) fn write_head(&self, change: impl FnOnce(&mut PageFileHead)) -> Result<(), Error> {
+        let mut head = self.head.lock();
+        let mut next = *head;
+        change(&mut next);
+        next.number += 1;
+        self.commit(SLOT_OFFSETS[(next.number % 2) as usize], &next.encode())?;
+        *head = next;
+        Ok(())
+    }
+
+    fn commit(&self, at: u64, bytes: &[u8]) -> Result<(), Error> {
+        let mut aligned = AlignedBuf::default();
+        aligned.resize(bytes.len());
+        aligned.as_mut_slice().copy_from_slice(bytes);
+        self.block
+            .write_durably(at, aligned.as_slice(), Durability::Full)
+            .map_err(|error| Error::medium("writing the page file", error))
+    }
+
+    /// Makes the file large enough for `pages` pages. If it fails, the file keeps its content.
+    pub(crate) fn grow_to(&self, pages: PageId) -> Result<(), Error> {
+        if self.pages() >= pages {
+            return Ok(());
+        }
+        let _one_at_a_time = self.growing.lock();
+        let has = self.pages();
+        if has >= pages {
+            return Ok(());
+        }
+        let most = LARGEST_GROWTH_BYTES / self.page_bytes as u64;
+        let step = (has / 4).clamp(SMALLEST_GROWTH, most);
+        let bytes = |pages: u64| pages * self.page_bytes as u64;
+        let grown = self.block.preallocate(bytes(pages.max(has + step)));
+        // On a disk that is nearly full, the pages that are needed may still fit.
+        grown
+            .or_else(|_| self.block.preallocate(bytes(pages)))
+            .map_err(|error| Error::medium("the page file cannot grow", error))
+    }
+
+    /// As [`grow_to`](Self::grow_to), for a caller that writes the pages itself. If the medium allows it, nothing is written into the new
+    /// pages. The new size is durable with the next flush.
+    pub(crate) fn reserve(&self, pages: PageId) -> Result<(), Error> {
+        let _one_at_a_time = self.growing.lock();
+        if self.pages() >= pages {
+            return Ok(());
+        }
+        let reserved = self.block.reserve(pages * self.page_bytes as u64);
+        reserved.map_err(|error| Error::medium("the page file cannot grow", error))
+    }
+
+    /// Writes adjacent pages that nothing relies on yet, without the double-write area. Not durable on return.
+    pub(crate) fn write_past(&self, first: PageId, pages: &mut [u8]) -> Result<(), Error> {
+        let size = self.page_bytes;
+        for (id, page) in (first..).zip(pages.chunks_mut(size)) {
+            seal(page, id, self.seed);
+        }
+        let written = self.block.write(first * size as u64, pages);
+        written.map_err(|error| Error::medium("writing pages", error))?;
+        self.written.fetch_add((pages.len() / size) as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Makes everything written durable.
+    pub(crate) fn flush(&self) -> Result<(), Error> {
+        self.block.flush().map_err(|error| Error::medium("writing pages", error))
+    }
+
+    /// Reads adjacent pages, from `first` on, by one call, and does not check them.
+    ///
+    /// # Errors
+    /// Errors of the medium. The error may concern only one of the pages, but then the content of none is certain.
+    pub(crate) fn read_neighbours(&self, first: PageId, into: &mut [&mut [u8]]) -> Result<(), Error> {
+        self.read.fetch_add(into.len() as u64, Ordering::Relaxed);
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        let read = self.block.read_parts(first * self.page_bytes as u64, into);
+        read.map_err(|error| Error::medium("reading pages", error))
+    }
+
+    /// Whether a page is valid.
+    pub(crate) fn is_whole(&self, id: PageId, bytes: &[u8]) -> bool {
+        check(bytes, id, self.seed).is_ok()
+    }
+
+    /// Announces to the system that pages, given in the order of the file, will be read soon.
+    pub(crate) fn will_read(&self, pages: &[PageId]) {
+        for run in runs(pages) {
+            self.block.will_read(run[0] * self.page_bytes as u64, (run.len() * self.page_bytes) as u64);
+        }
+    }
+
+    /// Cuts unused pages off the end of the file. After a power failure they may be back.
+    pub(crate) fn shrink_to(&self, pages: PageId) -> Result<(), Error> {
+        let _one_at_a_time = self.growing.lock();
+        // The lock of the area keeps a backup from copying these pages meanwhile.
+        let _area = self.area.lock();
+        let shrunk = self.block.shrink(pages * self.page_bytes as u64);
+        shrunk.map_err(|error| Error::medium("cutting the page file", error))
+    }
+
+    /// Reads a page. A page that was never written reads as zeros.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the page is not valid.
+    pub(crate) fn read_page(&self, id: PageId, into: &mut [u8]) -> Result<(), Error> {
+        if id >= self.pages() {
+            into.fill(0);
+            return Ok(());
+        }
+        self.read.fetch_add(1, Ordering::Relaxed);
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.block
+            .read(id * self.page_bytes as u64, into)
+            .map_err(|error| Error::medium("reading a page", error))?;
+        check(into, id, self.seed).map_err(|error| Error::page(id, error))
+    }
+
+    /// Begins to collect pages that are written home together. Only one batch exists at a time.
+    pub(crate) fn batch(&self) -> Batch<'_> {
+        let mut area = self.area.lock();
+        area.resize((1 + DOUBLE_WRITE_PAGES) * self.page_bytes);
+        Batch { area, page_bytes: self.page_bytes, list: BatchList { pages: Vec::new() } }
+    }
+
+    /// Writes a batch of pages home, and grows the file if needed. Durable on return. A crash at any point leaves no page that opening the
+    /// store cannot repair. After an error the pages may be home or not.
+    pub(crate) fn write(&self, batch: Batch<'_>) -> Result<(), Error> {
+        let Batch { mut area, page_bytes: size, list } = batch;
+        self.grow_to(list.pages.iter().max().map_or(0, |last| last + 1))?;
+        area.resize((1 + list.pages.len()) * size);
+        for (id, image) in list.pages.iter().zip(area.as_mut_slice()[size..].chunks_mut(size)) {
+            seal(image, *id, self.seed);
+        }
+        area.as_mut_slice()[..size].copy_from_slice(&list.encode(size, self.seed));
+        let writing = |error| Error::medium("writing pages", error);
+        let place = self.area_page() * size as u64;
+        let durability =
+            if self.controls.keep(Rule::FlushDoubleWrite) { Durability::Full } else { Durability::Normal };
+        if self.controls.keep(Rule::DoubleWrite) {
+            self.block.write_durably(place, area.as_slice(), durability).map_err(writing)?;
+        }
+        for (at, id) in list.pages.iter().enumerate() {
+            let image = &area.as_slice()[(at + 1) * size..(at + 2) * size];
+            // The writes reach the device together at the flush, where the device handles many at a time.
+            self.block.write_later(id * size as u64, image).map_err(writing)?;
+        }
+        if self.controls.keep(Rule::FlushHome) {
+            self.block.flush().map_err(writing)?;
+        }
+        self.written.fetch_add(list.pages.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Passes the file from its beginning to its end to `write`, in a form that needs no repair: no page is torn. `is_whole` tells whether
+    /// an invalid page has to be valid. If not, its copy is zeros; otherwise the page is read again.
+    pub(crate) fn copy_to(
+        &self,
+        write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
+        is_whole: &dyn Fn(PageId) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        let mut head = vec![0; self.first_page() as usize * self.page_bytes];
+        head[..SUPERBLOCK_BYTES].copy_from_slice(&self.head().encode());
+        write(&head)?;
+        let mut next = self.first_page();
+        let mut bytes = vec![0; DOUBLE_WRITE_PAGES * self.page_bytes];
+        while next < self.pages() {
+            let piece = {
+                // The lock of the area keeps other threads from writing pages or cutting them off meanwhile.
+                let _area = self.area.lock();
+                let count = self.pages().saturating_sub(next).min(DOUBLE_WRITE_PAGES as u64);
+                let piece = &mut bytes[..count as usize * self.page_bytes];
+                let at = next * self.page_bytes as u64;
+                self.block.read(at, piece).map_err(|error| Error::medium("reading pages", error))?;
+                piece
+            };
+            let count = (piece.len() / self.page_bytes) as u64;
+            for (id, page) in (next..).zip(piece.chunks_mut(self.page_bytes)) {
+                if !self.is_whole(id, page) {
+                    self.copy_again(id, page, is_whole)?;
+                }
+            }
+            write(piece)?;
+            next += count;
+        }
+        Ok(())
+    }
+
+    fn copy_again(
+        &self,
+        id: PageId,
+        page: &mut [u8],
+        is_whole: &dyn Fn(PageId) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        if !is_whole(id)? {
+            page.fill(0);
+            return Ok(());
+        }
+        let _area = self.area.lock();
+        let read = self.block.read(id * self.page_bytes as u64, page);
+        read.map_err(|error| Error::medium("reading pages", error))?;
+        check(page, id, self.seed).map_err(|error| Error::page(id, error))
+    }
+
+    /// Writes each torn page of the last double write home again.
+    fn restore_torn(&self) -> Result<(), Error> {
+        let size = self.page_bytes;
+        let reading = |error| Error::medium("reading the double-write area", error);
+        let mut page = vec![0; size];
+        self.block.read(self.area_page() * size as u64, &mut page).map_err(reading)?;
+        let Some(list) = BatchList::decode(&page, self.seed) else { return Ok(()) };
+        let mut image = AlignedBuf::default();
+        image.resize(size);
+        for (at, id) in (self.area_page() + 1..).zip(&list.pages) {
+            if *id >= self.pages() {
+                // The file was cut after the batch: the page is free space.
+                continue;
+            }
+            self.block.read(at * size as u64, image.as_mut_slice()).map_err(reading)?;
+            self.block.read(id * size as u64, &mut page).map_err(reading)?;
+            let is_whole = check(image.as_slice(), *id, self.seed).is_ok();
+            let home_is_whole = check(&page, *id, self.seed).is_ok();
+            // A page that reads well may still not be durable, if a flush failed. So an image that is as new is written again.
+            if is_whole && (!home_is_whole || lsn(&page) <= lsn(image.as_slice())) {
+                self.block.write(id * size as u64, image.as_slice()).map_err(reading)?;
+            }
+        }
+        self.block.flush().map_err(reading)
+    }
+}
+
+/// Pages that are written home together, at most [`DOUBLE_WRITE_PAGES`].
+#[derive(Debug)]
+pub(crate) struct Batch<'f> {
+    /// A page for the list, and then the images.
+    area: MutexGuard<'f, AlignedBuf>,
+    page_bytes: usize,
+    list: BatchList,
+}
+
+impl Batch<'_> {
+    /// Adds a copy of a page.
+    pub(crate) fn add(&mut self, id: PageId, bytes: &[u8]) {
+        self.list.pages.push(id);
+        let at = self.list.pages.len() * self.page_bytes;
+        self.area.as_mut_slice()[at..at + self.page_bytes].copy_from_slice(bytes);
+    }
+}
+
+/// Why a page file cannot be opened.
+#[derive(Debug)]
+pub(crate) enum FormatOrError {
+    Format(FormatError),
+    Error(Error),
+}
+
+impl From<Error> for FormatOrError {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+fn newest_head(block: &dyn Block) -> Result<PageFileHead, FormatOrError> {
+    let mut newest: Option<PageFileHead> = None;
+    let mut first_error = None;
+    for at in SLOT_OFFSETS {
+        let mut bytes = vec![0; SUPERBLOCK_BYTES];
+        if at + SUPERBLOCK_BYTES as u64 > block.len() {
+            first_error.get_or_insert(FormatError::Short { what: "the page file" });
+            continue;
+        }
+        block.read(at, &mut bytes).map_err(|error| Error::medium("reading the page file", error))?;
+        match PageFileHead::decode(&bytes) {
+            Ok(head) if newest.is_none_or(|newest| newest.number < head.number) => newest = Some(head),
+            Ok(_) => {}
+            // A slot that was never written is less informative than one that is damaged or of another version.
+            Err(FormatError::Magic) => {
+                first_error.get_or_insert(FormatError::Magic);
+            }
+            Err(error) => first_error = Some(error),
+        }
+    }
+    newest.ok_or(FormatOrError::Format(first_error.unwrap_or(FormatError::Magic)))
+}
+
+/// Splits pages, given in the order of the file, into runs of adjacent ones.
+pub(crate) fn runs(pages: &[PageId]) -> impl Iterator<Item = &[PageId]> {
+    pages.chunk_by(|one, next| one + 1 == *next)
+}

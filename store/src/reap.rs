@@ -1,0 +1,189 @@
+//! Freeing the pages of dropped tables, in the background.
+//!
+//! A dropped table keeps a row in the table of tables, under a name that no program can use. So after a crash the
+//! reaper finds what is left of the table, and continues: it frees leaves, then the pages above them, and at last the
+//! root together with that row.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::admission::Room;
+use crate::engine::{Engine, now_ns};
+use crate::error::Error;
+use crate::format::{ObjectKind, PageId};
+use crate::free::free_chains;
+use crate::locks::{Held, Key, Mode, Target};
+use crate::pager::Author;
+use crate::running::Stop;
+use crate::steps::Undoable;
+use crate::tree::{Reaped, chain_pages};
+
+/// The first byte of names that no program can use.
+const HIDDEN: u8 = 0;
+/// The prefix of a dropped table's name. The root follows, with the largest byte first.
+const DROPPED: &[u8] = b"\0dropped ";
+/// Bytes of the log object for each page of a chain that is freed.
+const OBJECT_BYTES: u64 = 128;
+/// How long the reaper waits for a lock of a dropped table before it tries another table.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// How often the reaper retries what it could not do.
+const TRY_EVERY: Duration = Duration::from_millis(200);
+/// As good as for ever: a transaction that drops a table wakes the reaper, and so does a snapshot that ends.
+const UNTIL_WOKEN: Duration = Duration::from_secs(3600);
+
+/// Whether a row of the table of tables is not a program's table.
+pub(crate) fn is_hidden(name: &[u8]) -> bool {
+    name.first() == Some(&HIDDEN)
+}
+
+/// The name of the row for a dropped table.
+pub(crate) fn dropped_key(root: PageId) -> Vec<u8> {
+    [DROPPED, &root.to_be_bytes()].concat()
+}
+
+/// Starts the thread.
+pub(crate) fn start(engine: &Arc<Engine>, stop: &Arc<Stop>) -> Result<JoinHandle<()>, Error> {
+    let (engine, stop) = (Arc::clone(engine), Arc::clone(stop));
+    let work = move || {
+        while !stop.sleep(Duration::ZERO) {
+            // The reaper retries what fails.
+            let _ = reap(&engine, &stop);
+            let has_more = engine.tables.are_dropped.load(Ordering::SeqCst) && !engine.poison.is_set();
+            engine.tables.wait_for_dropped(if has_more { TRY_EVERY } else { UNTIL_WOKEN });
+        }
+    };
+    std::thread::Builder::new()
+        .name("store-reaper".to_owned())
+        .spawn(work)
+        .map_err(|source| Error::Io { what: "starting a thread".to_owned(), source })
+}
+
+/// Frees the pages of all dropped tables.
+fn reap(engine: &Engine, stop: &Stop) -> Result<(), Error> {
+    if engine.poison.is_set() || !engine.tables.are_dropped.swap(false, Ordering::SeqCst) {
+        return Ok(());
+    }
+    let done = dropped(engine).and_then(|roots| {
+        let mut all = true;
+        for root in roots {
+            let mut next = Next::More;
+            while next == Next::More && !stop.sleep(Duration::ZERO) {
+                next = step(engine, root)?;
+            }
+            all &= next != Next::More;
+        }
+        Ok(all)
+    });
+    if !matches!(done, Ok(true)) {
+        engine.tables.are_dropped.store(true, Ordering::SeqCst);
+    }
+    done.map(|_| ())
+}
+
+/// The roots of dropped tables, including those of transactions that have not committed.
+fn dropped(engine: &Engine) -> Result<Vec<PageId>, Error> {
+    let mut roots = Vec::new();
+    let range = (Bound::Included(DROPPED), Bound::Excluded(&[HIDDEN + 1][..]));
+    engine.tree(engine.catalog()).each_cell(range, |key, _| {
+        let root = key.strip_prefix(DROPPED).and_then(|root| root.try_into().ok());
+        roots.extend(root.map(u64::from_be_bytes));
+        Ok(())
+    })?;
+    Ok(roots)
+}
+
+/// How to continue with a dropped table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// The table has more pages.
+    More,
+    /// Snapshots still read the table. When the last of them ends, the reaper looks again.
+    Later,
+    /// The table has no pages left.
+    Done,
+}
+
+/// Frees a part of a dropped table, under an exclusive lock.
+fn step(engine: &Engine, root: PageId) -> Result<Next, Error> {
+    let mut held = engine.locks.begin(engine.new_tx());
+    let done = locked_step(engine, root, &mut held);
+    engine.locks.release(&mut held, 0);
+    done
+}
+
+fn locked_step(engine: &Engine, root: PageId, held: &mut Held) -> Result<Next, Error> {
+    let key = dropped_key(root);
+    let catalog = engine.catalog();
+    let mut lock = |target: &Target, mode| engine.locks.take(held, target, mode, PATIENCE);
+    // The lock is granted once the dropping transaction has ended and no transaction reads the pages.
+    lock(&Target::Table(root), Mode::Exclusive)?;
+    lock(&Target::Table(catalog), Mode::IntentionExclusive)?;
+    lock(&Target::Row(catalog, Key::from(&key[..])), Mode::Exclusive)?;
+    engine.poison.check()?;
+    if engine.tree(catalog).get(&key)?.is_none() {
+        // The drop was rolled back.
+        return Ok(Next::Done);
+    }
+    if !engine.tables.may_give_back(root, &engine.versions) {
+        return Ok(Next::Later);
+    }
+    let page_bytes = engine.pager.pool.page_bytes();
+    let room = Room { bytes: 4 * page_bytes as u64, objects: 4 };
+    let limit = engine.tuning.lock_timeout;
+    engine.admission.keep(room, Room::default(), limit)?;
+    let reaped = engine.tree(root).reap();
+    let done = match reaped {
+        Ok(Reaped::Root) => engine.tree(catalog).remove_with_page(&key, root).map(|()| {
+            engine.tables.given_back(root);
+            Next::Done
+        }),
+        Ok(Reaped::Pages) => Ok(Next::More),
+        Ok(Reaped::LongRow { key, first, bytes }) => {
+            let pages = chain_pages(page_bytes, bytes);
+            remove_long_row(engine, root, &key, first, pages).map(|()| Next::More)
+        }
+        Err(error) => Err(error),
+    };
+    engine.admission.give_back(room);
+    done
+}
+
+/// Removes a long row by a transaction of its own, so that after a crash anywhere recovery or the reaper frees the
+/// row's chain.
+fn remove_long_row(
+    engine: &Engine,
+    root: PageId,
+    key: &[u8],
+    first: PageId,
+    pages: u64,
+) -> Result<(), Error> {
+    let tx = engine.new_tx();
+    let force = engine.pager.log.space().force_bytes;
+    let room = Room { bytes: (pages + 4) * OBJECT_BYTES + force, objects: pages + 4 };
+    engine.admission.keep(room, Room::default(), engine.tuning.lock_timeout)?;
+    let undoable = Arc::new(Undoable::default());
+    // The keeper does not move the step of this transaction, which ends at once.
+    undoable.list.lock().is_over = true;
+    engine.active.enter(tx, engine.pager.log.next(), undoable);
+    let done = engine
+        .tree(root)
+        .remove(Author { kind: ObjectKind::Update, tx, previous: 0 }, key, &mut |_| Ok(true))
+        .and_then(|_| {
+            engine
+                .pager
+                .say(Author { kind: ObjectKind::Commit, tx, previous: 0 }, &now_ns().to_le_bytes())
+                .map_err(|error| engine.poison.set(&error))
+        })
+        .and_then(|_| free_chains(engine, tx, &[first]));
+    if !engine.poison.is_set() {
+        engine.active.leave(tx);
+    }
+    engine.admission.give_back(room);
+    done
+}
+
+#[cfg(test)]
+mod tests;

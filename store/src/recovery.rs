@@ -1,0 +1,207 @@
+//! Recovery after ARIES: redo the log from its head on, and undo what did not commit.
+//!
+//! Invariant 40: recovery can be stopped anywhere and begun again. The LSNs of the pages guide redo. Undo is logged as
+//! in a rollback, so that nothing is undone twice. Every page that the log mentions is written home again, because what
+//! recovery reads of it may be only in the system's memory.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rustc_hash::FxHashMap;
+
+use crate::controls::{Controls, Rule};
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::format::{Change, Lsn, Object, ObjectKind, PageId, TxId};
+use crate::free::free_chains;
+use crate::pager::Author;
+use crate::transaction::chain_given_up;
+use crate::undo::undo_step;
+
+/// What recovery has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Report {
+    /// Log objects redone.
+    pub(crate) objects: u64,
+    /// Transactions rolled back.
+    pub(crate) undone: u64,
+    /// The largest transaction number in the log.
+    pub(crate) last_tx: TxId,
+    /// Steps visited to find out which of them have to be undone.
+    pub(crate) steps_visited: u64,
+}
+
+/// A transaction that is not known to be over.
+#[derive(Debug, Default)]
+struct Unfinished {
+    /// The steps to undo, oldest first.
+    steps: Vec<(Lsn, Vec<u8>)>,
+    /// For a committed transaction, the chains that it has to free, each with the page to continue from.
+    chains: Option<VecDeque<PageId>>,
+    /// Steps that were moved forward in the log. They count once all of them are there.
+    moved: Vec<(Lsn, Vec<u8>)>,
+}
+
+/// The result of reading the log's objects in order.
+#[derive(Debug, Default)]
+pub(crate) struct Analysis {
+    unfinished: FxHashMap<TxId, Unfinished>,
+    pub(crate) report: Report,
+}
+
+impl Analysis {
+    /// Accounts for the next object, and applies its changes to the pages that lack them.
+    pub(crate) fn repeat(&mut self, engine: &Engine, lsn: Lsn, object: &Object<'_>) -> Result<(), Error> {
+        for change in object.changes() {
+            let (page, change) = change.map_err(|_| Error::corrupt("a log object"))?;
+            redo(engine, page, &change, lsn)?;
+        }
+        self.report.objects += 1;
+        self.report.last_tx = self.report.last_tx.max(object.header.tx);
+        match object.header.kind {
+            ObjectKind::Moved | ObjectKind::MovedAll => self.account_moved(lsn, object),
+            _ => {
+                self.account(lsn, object, &engine.controls);
+                Ok(())
+            }
+        }
+    }
+
+    /// Invariant 49: moved steps replace all earlier steps, once the last object says how many they are.
+    fn account_moved(&mut self, lsn: Lsn, object: &Object<'_>) -> Result<(), Error> {
+        let it = self.unfinished.entry(object.header.tx).or_default();
+        let previous = object.header.previous;
+        if previous == 0 {
+            // Steps of an attempt that ran out of room do not count.
+            it.moved.clear();
+        }
+        if object.header.kind == ObjectKind::Moved {
+            it.moved.push((lsn, object.undo_bytes().to_vec()));
+        } else if it.moved.len() as u64 == previous {
+            it.steps = std::mem::take(&mut it.moved);
+        } else {
+            return Err(Error::corrupt(&format!(
+                "the information about a transaction's steps in log object \
+                                                {lsn}"
+            )));
+        }
+        Ok(())
+    }
+
+    fn account(&mut self, lsn: Lsn, object: &Object<'_>, controls: &Controls) {
+        let tx = object.header.tx;
+        match object.header.kind {
+            ObjectKind::Update => {
+                let steps = &mut self.unfinished.entry(tx).or_default().steps;
+                steps.push((lsn, object.undo_bytes().to_vec()));
+            }
+            ObjectKind::Compensation => {
+                let next = object.header.previous;
+                if !controls.keep(Rule::TakeBackOnce) {
+                    return;
+                }
+                let steps = &mut self.unfinished.entry(tx).or_default().steps;
+                // The steps are in order, and are undone from the newest on.
+                while let Some((lsn, _)) = steps.last() {
+                    self.report.steps_visited += 1;
+                    if *lsn <= next {
+                        break;
+                    }
+                    steps.pop();
+                }
+            }
+            ObjectKind::Commit => {
+                if let Some(it) = self.unfinished.get_mut(&tx) {
+                    let chains: VecDeque<PageId> =
+                        it.steps.iter().filter_map(|(_, undo)| chain_given_up(undo)).collect();
+                    it.steps.clear();
+                    it.chains = Some(chains);
+                    if it.chains.as_ref().is_some_and(VecDeque::is_empty) {
+                        self.unfinished.remove(&tx);
+                    }
+                }
+            }
+            // These are handled by `account_moved`.
+            ObjectKind::Moved | ObjectKind::MovedAll => {}
+            ObjectKind::End => {
+                self.unfinished.remove(&tx);
+            }
+            // A page of a chain was freed; the object names the next one.
+            ObjectKind::System => {
+                if let Some(chains) = self.unfinished.get_mut(&tx).and_then(|it| it.chains.as_mut()) {
+                    match object.header.previous {
+                        0 => drop(chains.pop_front()),
+                        next => chains.iter_mut().take(1).for_each(|first| *first = next),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Undoes what did not commit, newest step first, and finishes what did commit.
+    pub(crate) fn finish(mut self, engine: &Engine) -> Result<Report, Error> {
+        engine.space.count(&engine.pager)?;
+        let mut newest: BTreeMap<Lsn, TxId> = BTreeMap::new();
+        for (tx, it) in &self.unfinished {
+            newest.extend(it.steps.last().map(|(lsn, _)| (*lsn, *tx)));
+        }
+        let controls = &engine.controls;
+        if !controls.keep(Rule::TakeBack) {
+            newest.clear();
+        }
+        while let Some((_, tx)) = newest.pop_last() {
+            let Some(it) = self.unfinished.get_mut(&tx) else { continue };
+            if !controls.keep(Rule::NewestFirst) {
+                it.steps.reverse();
+            }
+            let Some((_, undo)) = it.steps.pop() else { continue };
+            let previous = it.steps.last().map_or(0, |(lsn, _)| *lsn);
+            undo_step(engine, Author { kind: ObjectKind::Compensation, tx, previous }, &undo)?;
+            newest.extend(it.steps.last().map(|(lsn, _)| (*lsn, tx)));
+            if !controls.keep(Rule::NewestFirst) {
+                it.steps.reverse();
+            }
+        }
+        for (tx, it) in self.unfinished {
+            match it.chains {
+                Some(_) if !controls.keep(Rule::FinishCommitted) => {}
+                Some(chains) => free_chains(engine, tx, &Vec::from(chains))?,
+                None => {
+                    self.report.undone += 1;
+                    engine.pager.say(Author { kind: ObjectKind::End, tx, previous: 0 }, &[])?;
+                }
+            }
+        }
+        Ok(self.report)
+    }
+}
+
+fn redo(engine: &Engine, id: PageId, change: &Change<'_>, lsn: Lsn) -> Result<(), Error> {
+    let pool = &engine.pager.pool;
+    let mut page = match (pool.write(id), change) {
+        // The image replaces the whole page, so its old content does not matter.
+        (Err(Error::Corrupt { .. }), Change::Image { .. }) => pool.make(id)?,
+        (page, _) => page?,
+    };
+    page.announce(lsn);
+    let controls = &engine.controls;
+    let has_it = page.lsn() > lsn;
+    if (!has_it && controls.keep(Rule::Redo)) || (has_it && !controls.keep(Rule::RedoOnce)) {
+        page.apply(change, lsn)?;
+    }
+    Ok(())
+}
+
+/// Redoes the whole log, and undoes what did not commit.
+pub(crate) fn recover(engine: &Engine) -> Result<Report, Error> {
+    let log = &engine.pager.log;
+    let mut analysis = Analysis::default();
+    let seed = log.seed();
+    log.scan(log.head(), log.next(), &mut |lsn, bytes| {
+        let object = Object::decode(bytes, seed).map_err(|_| Error::corrupt(&format!("log object {lsn}")))?;
+        analysis.repeat(engine, lsn, &object)
+    })?;
+    analysis.finish(engine)
+}
+
+#[cfg(test)]
+mod tests;

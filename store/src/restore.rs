@@ -1,0 +1,270 @@
+//! Restoring a backup as a store, as of some moment.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::archive::{Segment, list, name_of, read_reached};
+use crate::backup::{MARK, PAGES, prepare};
+use crate::error::Error;
+use crate::format::{Lsn, Object, ObjectKind};
+use crate::media::{Directory, Media, NAMES};
+use crate::opening::{assemble, make_log, open_made};
+use crate::options::Options;
+use crate::poison::Poison;
+use crate::recovery::Analysis;
+
+/// The moment to restore a store to.
+///
+/// ```
+/// use duralite_store::RestoreTo;
+/// assert_ne!(RestoreTo::End, RestoreTo::Lsn(7));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RestoreTo {
+    /// The last moment that backup and archive contain.
+    #[default]
+    End,
+    /// The moment after this log object.
+    Lsn(u64),
+    /// Everything that had committed by this time.
+    Time(SystemTime),
+}
+
+/// The result of a restore.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use duralite_store::{Options, RestoreTo, Store};
+/// let store = Store::open(dir.path().join("store"), Options::default())?;
+/// let last = store.backup(dir.path().join("backup"))?;
+/// let target = dir.path().join("again");
+/// let restored = Store::restore(dir.path().join("backup"), None, target, RestoreTo::End, Options::default())?;
+/// assert_eq!(restored.last, last);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Restored {
+    /// The last log object in the restored store.
+    pub last: u64,
+    /// Transactions that had not committed by then, and were rolled back.
+    pub undone: u64,
+}
+
+/// The part of its store's log that a backup has.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    begin: Lsn,
+    /// The object after the last one.
+    end: Lsn,
+    /// If a bulk load committed before this object, the backup has the pages that the load wrote home without logging
+    /// them.
+    start: Lsn,
+}
+
+fn span_of(backup: &Path) -> Result<Span, Error> {
+    let not = |why: &str| Error::NotAStore { path: backup.to_owned(), why: why.to_owned() };
+    let text = fs::read_to_string(backup.join(MARK))
+        .map_err(|_| not("it is not a backup, or the backup was not finished"))?;
+    let parse = || {
+        let mut numbers = text.split_whitespace().map(|number| number.parse::<Lsn>().ok());
+        let (begin, end) = (numbers.next()??, numbers.next()??);
+        // A backup of a version without such loads does not say.
+        let start = numbers.next().unwrap_or(Some(begin))?;
+        Some(Span { begin, end, start })
+    };
+    parse().ok_or_else(|| not("its mark is damaged"))
+}
+
+pub(crate) fn restore(
+    backup: &Path,
+    archive: Option<&Path>,
+    dir: &Path,
+    to: RestoreTo,
+    options: &Options,
+) -> Result<Restored, Error> {
+    options.check()?;
+    let span = span_of(backup)?;
+    prepare(dir)?;
+    let done = restore_into((backup, span), archive, dir, to, options);
+    if done.is_err() {
+        // Leaves the directory empty, as it was, for the next attempt.
+        for name in NAMES {
+            let _ = fs::remove_file(dir.join(name));
+        }
+    }
+    done
+}
+
+fn restore_into(
+    (backup, span): (&Path, Span),
+    archive: Option<&Path>,
+    dir: &Path,
+    to: RestoreTo,
+    options: &Options,
+) -> Result<Restored, Error> {
+    let options = &Options { create: true, ..options.clone() };
+    let media = Directory::open(dir, options)?;
+    media.put_pages(&backup.join(PAGES))?;
+    let file = Arc::new(open_made(&media, dir)?);
+    options.check_cache(file.head().page_bytes)?;
+    let history = History::of(backup, archive, file.head().store_id)?;
+    let after = last_wanted(&history, span, to)?;
+    let poison = Arc::new(Poison::default());
+    let log = make_log(&media, &file, after, options, &poison)?;
+    let engine = assemble(&file, log, &poison, options);
+    let mut analysis = Analysis::default();
+    scan(&history.segments, span.begin, after, &mut |lsn, object| {
+        if lsn >= span.start && object.leads_to_pages_at_home() {
+            return Err(not_in_log(lsn));
+        }
+        analysis.repeat(&engine, lsn, object)
+    })?;
+    let report = analysis.finish(&engine)?;
+    engine.checkpoint(&|| false)?;
+    file.write_head(|head| head.last_tx = head.last_tx.max(report.last_tx))?;
+    media.made()?;
+    Ok(Restored { last: after - 1, undone: report.undone })
+}
+
+/// The error for a bulk load whose pages only the original store has.
+fn not_in_log(commit: Lsn) -> Error {
+    let what = format!(
+        "the archive lacks the rows of a bulk load that committed with log object {commit}: the store was \
+         open without the archive at that time"
+    );
+    Error::Gap { what, last: commit - 1 }
+}
+
+/// The object after the last one to redo.
+fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) -> Result<Lsn, Error> {
+    let next = history.end_of_run(begin);
+    let limit = match to {
+        RestoreTo::End => match history.gap_at(next) {
+            Some(gap) => return Err(gap),
+            None => next,
+        },
+        RestoreTo::Lsn(lsn) if lsn < next => lsn + 1,
+        RestoreTo::Lsn(lsn) => {
+            let beyond = || Error::Invalid {
+                what: format!(
+                    "log object {lsn} is not in the backup or the archive, which end with {}",
+                    next - 1
+                ),
+            };
+            return Err(history.gap_at(next).unwrap_or_else(beyond));
+        }
+        RestoreTo::Time(time) => {
+            let limit = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+            let mut found = next;
+            scan(&history.segments, begin, next, &mut |lsn, object| {
+                if object.header.kind == ObjectKind::Commit && u128::from(object.time_ns()) > limit {
+                    found = found.min(lsn);
+                }
+                Ok(())
+            })?;
+            // No later commit is known. A missing object may belong to the time before the requested moment.
+            match history.gap_at(next).filter(|_| found == next) {
+                Some(gap) => return Err(gap),
+                None => found,
+            }
+        }
+    };
+    if limit < end {
+        return Err(Error::Invalid {
+            what: format!(
+                "the backup is of a later moment (log object {}); restore an older backup",
+                end - 1
+            ),
+        });
+    }
+    Ok(limit)
+}
+
+/// The log of a store that a backup and an archive contain.
+struct History {
+    /// Ordered by their first objects.
+    segments: Vec<Segment>,
+    /// The store is known to have reached the object before this one.
+    reached: Lsn,
+}
+
+impl History {
+    fn of(backup: &Path, archive: Option<&Path>, store_id: [u8; 16]) -> Result<Self, Error> {
+        let mut segments = list(backup)?;
+        let mut reached = 0;
+        if let Some(archive) = archive {
+            let archived = list(archive)?;
+            if archived.iter().any(|segment| segment.head.store_id != store_id) {
+                let what = format!("{} is the archive of another store", archive.display());
+                return Err(Error::Invalid { what });
+            }
+            segments.extend(archived);
+            reached = read_reached(archive)?;
+        }
+        segments.retain(|segment| segment.head.store_id == store_id);
+        segments.sort_by_key(|segment| segment.head.first);
+        Ok(Self { segments, reached })
+    }
+
+    /// The first object after `begin` that is missing.
+    fn end_of_run(&self, begin: Lsn) -> Lsn {
+        let mut next = begin;
+        for segment in &self.segments {
+            if (segment.head.first..segment.head.end).contains(&next) {
+                next = segment.head.end;
+            }
+        }
+        next
+    }
+
+    /// The error for the objects missing from `next` on, if the store is known to have gone beyond them.
+    fn gap_at(&self, next: Lsn) -> Option<Error> {
+        let last = next - 1;
+        let what = match self.segments.iter().find(|segment| segment.head.first > next) {
+            Some(Segment { head, .. }) if head.previous == 0 => format!(
+                "the archive has no log objects {next} to {}: the store was open without this archive at \
+                 that time, or the archive was begun again",
+                head.first - 1
+            ),
+            Some(Segment { head, .. }) => format!(
+                "the archive lacks log objects {next} to {}; the segment before {} was {}",
+                head.first - 1,
+                name_of(head.first),
+                name_of(head.previous)
+            ),
+            None if self.reached > next => format!(
+                "the archive lacks log objects {next} to {}: segments are missing at its end, or the store was \
+                 open without this archive at that time",
+                self.reached - 1
+            ),
+            None => return None,
+        };
+        Some(Error::Gap { what, last })
+    }
+}
+
+/// Passes the objects `from..to` to `visit`, each once, in order.
+fn scan(
+    segments: &[Segment],
+    from: Lsn,
+    to: Lsn,
+    visit: &mut dyn FnMut(Lsn, &Object<'_>) -> Result<(), Error>,
+) -> Result<(), Error> {
+    let mut next = from;
+    for segment in segments {
+        if !(segment.head.first..segment.head.end).contains(&next) || next >= to {
+            continue;
+        }
+        segment.scan(&mut |lsn, object| {
+            if lsn == next && lsn < to {
+                visit(lsn, object)?;
+                next += 1;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! Salvaging a store whose log is damaged before its end: makes another store, as of the last transaction before the
+//! damage.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::backup::prepare;
+use crate::error::Error;
+use crate::format::{Lsn, lsn};
+use crate::log::Damage;
+use crate::media::{Directory, Media, NAMES};
+use crate::opening::{NO_LOG, assemble, make_log, open_log, open_made};
+use crate::options::{LogMedium, Options, Scheme};
+use crate::page_file::PageFile;
+use crate::poison::Poison;
+use crate::recovery::recover;
+
+/// What [`Store::salvage`](crate::Store::salvage) has saved, and what is lost.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// use duralite_store::{Error, Options, Store};
+/// let path = dir.path().join("store");
+/// drop(Store::open(&path, Options::default())?);
+/// // A store whose log is whole needs none of this.
+/// let salvaged = Store::salvage(&path, dir.path().join("out"), Options::default());
+/// assert!(matches!(salvaged, Err(Error::Invalid { .. })));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Salvaged {
+    /// The last log object in the new store.
+    pub last: u64,
+    /// Transactions that committed in the log before the damage.
+    pub transactions: u64,
+    /// Transactions that had begun by then, and were rolled back.
+    pub undone: u64,
+    /// Commits that are whole behind the damage, and are lost. How many commits were in the damaged part is not known.
+    pub lost_commits: u64,
+    /// The first whole log object behind the damage; 0 if there is none.
+    pub whole_again: u64,
+}
+
+pub(crate) fn salvage(dir: &Path, out: &Path, options: &Options) -> Result<Salvaged, Error> {
+    options.check()?;
+    if !dir.join("pages").exists() {
+        return Err(Error::NotAStore {
+            path: dir.to_owned(),
+            why: "there is no file `pages` in it".to_owned(),
+        });
+    }
+    prepare(out)?;
+    let done = salvage_into(dir, out, options);
+    if done.is_err() {
+        // Leaves the directory empty, as it was, for the next attempt.
+        for name in NAMES {
+            let _ = fs::remove_file(out.join(name));
+        }
+    }
+    done
+}
+
+fn salvage_into(dir: &Path, out: &Path, options: &Options) -> Result<Salvaged, Error> {
+    let log = if options.log == LogMedium::Emulated { LogMedium::Emulated } else { LogMedium::Disk };
+    let made = Options { log, scheme: Scheme::Auto, archive: None, create: true, ..options.clone() };
+    let media = Directory::open(out, &made)?;
+    // The lock is held until everything has been copied, so that no process writes to the store meanwhile.
+    let source = Directory::open(dir, options)?;
+    media.put_pages(&dir.join("pages"))?;
+    source.copy_logs(out)?;
+    drop(source);
+    let file = Arc::new(open_made(&media, out)?);
+    let whole = || Error::Invalid {
+        what: format!(
+            "the log of {} is not damaged before its end; open the store, or verify it",
+            dir.display()
+        ),
+    };
+    let head = file.head();
+    if head.log_kind == NO_LOG {
+        return Err(whole());
+    }
+    let poison = Arc::new(Poison::default());
+    let mut damage = None;
+    let log = open_log(&media, &head, &made, &poison, &mut |found: Damage| {
+        damage = Some(found);
+        Ok(())
+    })?;
+    let damage = damage.ok_or_else(whole)?;
+    check_pages(&file, damage.missing)?;
+    let engine = assemble(&file, log, &poison, &made);
+    let report = recover(&engine)?;
+    engine.checkpoint(&|| false)?;
+    let first = engine.pager.log.next();
+    drop(engine);
+    // The new log has another seed, because its history is not that of the damaged store.
+    make_log(&media, &file, first, &made, &poison)?;
+    file.write_head(|head| head.last_tx = head.last_tx.max(report.last_tx))?;
+    media.made()?;
+    Ok(Salvaged {
+        last: damage.missing - 1,
+        transactions: damage.before,
+        undone: report.undone,
+        lost_commits: damage.beyond.commits,
+        whole_again: damage.beyond.first,
+    })
+}
+
+/// Checks that no page has a change from after the damage, which could not be undone.
+fn check_pages(file: &PageFile, missing: Lsn) -> Result<(), Error> {
+    let mut page = vec![0; file.page_bytes()];
+    for id in file.first_page()..file.pages() {
+        // If a damaged page is not replaced by redo, the next reader of the page gets the error.
+        if file.read_page(id, &mut page).is_ok() && lsn(&page) >= missing {
+            let what = format!(
+                "the log at log object {missing}, and page {id} in the page file has later changes, so no \
+                 store with the state before the damage can be made: the log"
+            );
+            return Err(Error::corrupt(&what));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,276 @@
+//! Reading as of one moment, without locks.
+//!
+//! A snapshot takes a row from its page, unless [`Versions`](crate::versions::Versions) have an older version for the
+//! snapshot. It reads the page first, and the versions after that (invariant 56).
+
+mod scan;
+mod stream;
+
+use std::ops::RangeBounds;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub use self::scan::SnapshotScan;
+use crate::controls::Rule;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::format::{KEY_LIMIT, Lsn, PageId, Value, leaf_value};
+use crate::noting::note_all;
+use crate::options::Durability;
+use crate::reader::Reader;
+use crate::reap::dropped_key;
+use crate::running::Running;
+use crate::table::{ForSnapshots, Table};
+use crate::tree::read_chain;
+use crate::value_reader::ValueReader;
+use crate::versions::{Image, Seen};
+
+/// All rows as they were at one moment: the changes of every transaction that had ended by then, and of no other.
+///
+/// Reading takes no locks, waits for no transaction, and does not make any transaction wait. Snapshots and transactions
+/// that write are serializable together: a snapshot takes the place of a transaction that only reads, and reads
+/// everything at one moment. It shows each transaction whose commit had returned before the snapshot was opened.
+///
+/// What a snapshot shows is certain: its first read waits until all of it is durable, which it nearly always is already
+/// (invariant 39). With [`Durability::Eventual`] it does not wait, and a crash may take the newest part of what it
+/// showed.
+///
+/// While snapshots are open, the store keeps old versions of changed rows in memory, for each row at most as many as
+/// there are snapshots, and at most [`Options::snapshot_bytes`](method@crate::Options::snapshot_bytes) in all. If that
+/// is not enough, the store ends the oldest snapshot, and every later read with it fails with
+/// [`Error::SnapshotTooOld`]. A snapshot also ends with the process. Older snapshots can still read a dropped table,
+/// whose pages stay until these snapshots are closed. An open snapshot keeps the store open. Cloning a snapshot is
+/// cheap, and all clones show the same moment; threads may share it.
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+/// # let table = store.table("t")?;
+/// store.run(|tx| tx.put(&table, b"a", b"1"))?;
+/// let snapshot = store.snapshot();
+/// let mut tx = store.begin();
+/// tx.put(&table, b"a", b"2")?;
+/// tx.put(&table, b"b", b"2")?;
+/// // It does not wait for the transaction, nor see anything of it.
+/// assert_eq!(snapshot.get(&table, b"a")?, Some(b"1".to_vec()));
+/// tx.commit()?;
+/// assert_eq!(snapshot.scan(&table, ..).count(), 1);
+/// assert_eq!(store.snapshot().scan(&table, ..).count(), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Snapshot(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    running: Arc<Running>,
+    seen: Arc<Seen>,
+    /// Everything that the snapshot shows is durable once this object is durable.
+    upto: Lsn,
+    is_certain: AtomicBool,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let engine = &self.running.engine;
+        engine.versions.close(&self.seen);
+        engine.tables.snapshot_has_ended();
+    }
+}
+
+impl Snapshot {
+    pub(crate) fn open(running: &Arc<Running>) -> Self {
+        let engine = &running.engine;
+        let versions = &engine.versions;
+        if !versions.begin_to_open() && engine.controls.keep(Rule::NoteWhatWasChanged) {
+            engine.active.by_age().iter().for_each(|entry| note_all(versions, &entry.undoable));
+        }
+        let seen = versions.open();
+        // A transaction that the snapshot shows has logged its commit before `open` returned, so this number covers the
+        // commit.
+        let upto = engine.pager.log.next() - 1;
+        let is_certain = AtomicBool::new(engine.tuning.durability == Durability::Eventual);
+        Self(Arc::new(Inner { running: Arc::clone(running), seen, upto, is_certain }))
+    }
+
+    fn engine(&self) -> &Engine {
+        &self.0.running.engine
+    }
+
+    /// A row's value.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// assert_eq!(store.snapshot().get(&table, b"nobody")?, None);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::SnapshotTooOld`], [`Error::KeyTooLong`], [`Error::Corrupt`], [`Error::Io`], [`Error::Foreign`],
+    /// [`Error::NoTable`] for a table that had been dropped before the snapshot, [`Error::Poisoned`].
+    pub fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.check(table)?;
+        if key.len() > KEY_LIMIT {
+            return Err(Error::KeyTooLong { len: key.len() });
+        }
+        self.value(table, key).map_err(|error| self.or_too_old(error))
+    }
+
+    /// The rows of a range of keys, in key order or with `.rev()` backwards. Each row may be an error of
+    /// [`get`](Self::get); the scan ends then.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// store.run(|tx| [b"a", b"b", b"c"].iter().try_for_each(|key| tx.put(&table, *key, b"value")))?;
+    /// let rows = store.snapshot().scan(&table, &b"b"[..]..);
+    /// let keys = rows.map(|row| row.map(|(key, _)| key)).collect::<Result<Vec<_>, _>>()?;
+    /// assert_eq!(keys, [b"b", b"c"]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn scan<'k>(&self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> SnapshotScan {
+        SnapshotScan::new(self.clone(), table, range)
+    }
+
+    /// About how many rows a table has. The number is exact for a small table that has not changed since; otherwise it
+    /// is estimated from a few paths down the tree. Rows that have changed since are counted as they are now.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// # let table = store.table("t")?;
+    /// store.run(|tx| tx.put_all(&table, [(b"a", b"1"), (b"b", b"2")]))?;
+    /// assert_eq!(store.snapshot().approximate_len(&table)?, 2);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub fn approximate_len(&self, table: &Table) -> Result<u64, Error> {
+        self.check(table)?;
+        let rows =
+            self.engine().tree(table.root()).approximate_len().map_err(|error| self.or_too_old(error))?;
+        // If the snapshot has ended, the pages may have belonged to another table.
+        self.check_age()?;
+        Ok(if self.is_before_load(table) { 0 } else { rows })
+    }
+
+    /// Checks that the snapshot can read the table.
+    fn check(&self, table: &Table) -> Result<(), Error> {
+        self.engine().poison.check()?;
+        if !self.engine().tables.has(table) {
+            return Err(Error::Foreign { what: "the table" });
+        }
+        if !self.0.is_certain.load(Ordering::Relaxed) {
+            self.engine().force(self.0.upto)?;
+            self.0.is_certain.store(true, Ordering::Relaxed);
+        }
+        self.check_there(table)
+    }
+
+    /// Checks that the table exists in this snapshot. If so, its pages stay (invariant 51).
+    fn check_there(&self, table: &Table) -> Result<(), Error> {
+        let is_there = match table.for_snapshots() {
+            ForSnapshots::There => true,
+            ForSnapshots::None => false,
+            ForSnapshots::Dropped => {
+                let dropped = self.image(self.engine().catalog(), &dropped_key(table.root()))?;
+                // The reaper frees the pages before that row, so if the row is gone, so are the pages.
+                dropped == Image::Absent && table.for_snapshots() != ForSnapshots::None
+            }
+        };
+        if is_there { Ok(()) } else { Err(Error::NoTable { name: table.name().to_owned() }) }
+    }
+
+    /// Whether the table was empty at this moment, and its rows were loaded since. Called after reading the table's
+    /// pages.
+    fn is_before_load(&self, table: &Table) -> bool {
+        table.is_loaded_after(self.0.seen.moment())
+    }
+
+    /// Called after reading pages and versions: fails if the snapshot has ended meanwhile.
+    fn check_age(&self) -> Result<(), Error> {
+        if self.0.seen.has_ended() { Err(Error::SnapshotTooOld) } else { Ok(()) }
+    }
+
+    /// The error to report: if the snapshot has ended, the pages of a dropped table may be gone, which explains any
+    /// other error.
+    fn or_too_old(&self, error: Error) -> Error {
+        if self.0.seen.has_ended() { Error::SnapshotTooOld } else { error }
+    }
+
+    /// The row's version for this snapshot, if it differs from the page.
+    fn version(&self, root: PageId, key: &[u8]) -> Option<Image> {
+        let versions = &self.engine().versions;
+        let looks = self.engine().controls.keep(Rule::LookAtVersions);
+        looks.then(|| versions.find(&self.0.seen, root, key)).flatten()
+    }
+
+    /// The row for this snapshot, which does not see rows that a bulk load has added since (invariant 53).
+    fn image_in(&self, table: &Table, key: &[u8]) -> Result<Image, Error> {
+        let image = self.image(table.root(), key)?;
+        Ok(if self.is_before_load(table) { Image::Absent } else { image })
+    }
+
+    /// The row for this snapshot, without regard to bulk loads.
+    fn image(&self, root: PageId, key: &[u8]) -> Result<Image, Error> {
+        let page = self.engine().tree(root).get(key)?;
+        let image = match self.version(root, key) {
+            Some(version) => version,
+            None => page.map_or(Image::Absent, |(cell, _)| Image::Cell(cell.into())),
+        };
+        self.check_age()?;
+        Ok(image)
+    }
+
+    fn value(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        let mut image = self.image_in(table, key)?;
+        loop {
+            let cell = match &image {
+                Image::Absent => return Ok(None),
+                Image::Copied(value) => return Ok(Some(value.to_vec())),
+                Image::Damaged => return Err(damaged()),
+                Image::Cell(cell) => cell,
+            };
+            let (bytes, first) = match leaf_value(cell).map_err(|_| damaged())? {
+                Value::Inline(value) => return Ok(Some(value.to_vec())),
+                Value::Long { bytes, first } => (bytes, first),
+            };
+            // The pages of the value may be freed meanwhile. Before that happens, the row or its noted version changes,
+            // so the second look finds a difference.
+            let value = read_chain(&self.engine().pager, first, bytes);
+            let now = self.image_in(table, key)?;
+            if now == image {
+                return value.map(Some);
+            }
+            image = now;
+        }
+    }
+}
+
+impl Reader for Snapshot {
+    type Rows<'r> = SnapshotScan;
+
+    fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
+        self.get(table, key)
+    }
+
+    fn scan<'k>(&self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> SnapshotScan {
+        self.scan(table, range)
+    }
+
+    fn get_stream(&self, table: &Table, key: &[u8]) -> Result<Option<ValueReader<'_>>, Error> {
+        self.get_stream(table, key)
+    }
+
+    fn approximate_len(&self, table: &Table) -> Result<u64, Error> {
+        self.approximate_len(table)
+    }
+}
+
+fn damaged() -> Error {
+    Error::corrupt("a row")
+}

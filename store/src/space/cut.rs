@@ -1,0 +1,78 @@
+//! Cutting the end of the page file, where no page is in use.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::atomic::Ordering;
+
+use super::{SPARE_PAGES, Space};
+use crate::error::Error;
+use crate::format::{Lsn, PageId, is_set, lsn, pages_in_use};
+use crate::pager::Pager;
+
+/// How many pages are checked at a time, with their maps latched.
+const PAGES_AT_A_TIME: u64 = 512;
+
+impl Space {
+    /// How many pages the file must have: those in use, and those that the undo of open transactions may need.
+    pub(crate) fn pages_wanted(&self) -> PageId {
+        let pages = self.used.load(Ordering::SeqCst) + self.kept.load(Ordering::SeqCst) + SPARE_PAGES;
+        self.first_map + pages + pages.div_ceil(self.bits - 1)
+    }
+
+    /// Whether no log object from `head` on refers to a free page.
+    fn is_unspoken_of(&self, pager: &Pager, page: PageId, head: Lsn) -> Result<bool, Error> {
+        match pager.pool.read(page) {
+            Ok(page) => Ok(lsn(page.bytes()) < head),
+            // A load that did not finish has torn the page.
+            Err(Error::Corrupt { .. }) => Ok(self.is_forgotten(page, head)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Cuts off free pages at the end of the file that no log object from `head` on refers to.
+    ///
+    /// # Errors
+    /// Errors of the medium.
+    pub(crate) fn cut(&self, pager: &Pager, head: Lsn) -> Result<(), Error> {
+        let file = pager.pool.file();
+        loop {
+            let (pages, wanted) = (file.pages(), self.pages_wanted());
+            let from = wanted.max(pages.saturating_sub(PAGES_AT_A_TIME));
+            if pages <= from {
+                return Ok(());
+            }
+            // The latches keep other threads from allocating or freeing one of these pages meanwhile.
+            let mut maps = BTreeMap::new();
+            for id in from..pages {
+                let (map, _) = self.place_of(id);
+                if let Entry::Vacant(vacant) = maps.entry(map) {
+                    vacant.insert(pager.pool.write(map)?);
+                }
+            }
+            let mut end = pages;
+            for id in (from..pages).rev() {
+                let (map, bit) = self.place_of(id);
+                let Some(map) = maps.get(&map) else { break };
+                let is_free = if map.id() == id {
+                    pages_in_use(map.bytes()) == 0 && map.lsn() < head
+                } else {
+                    !is_set(map.bytes(), bit) && self.is_unspoken_of(pager, id, head)?
+                };
+                if !is_free {
+                    break;
+                }
+                end = id;
+            }
+            if end == pages {
+                return Ok(());
+            }
+            file.shrink_to(end)?;
+            // A thread that reserves pages either sees the file as it is now, or its reservation is seen here.
+            file.grow_to(self.pages_wanted())?;
+            // A medium that cannot shrink keeps its length.
+            if end > from || file.pages() > end {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Which pages are in use. A map page covers as many pages as it has bits; the map itself is the first of them.
+//!
+//! Invariant 41: a transaction that removes a row or makes it shorter has reserved the pages that the undo may need,
+//! because other transactions may fill the room meanwhile. So a rollback never fails for lack of room in the page file.
+
+mod cut;
+mod run;
+mod runs;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+pub(crate) use self::runs::Run;
+use self::runs::Runs;
+use crate::buffer::Writing;
+use crate::error::Error;
+use crate::format::{Change, Lsn, PageId, bits_of, first_clear, is_set, pages_in_use};
+use crate::pager::{Author, Logged, Pager};
+
+/// Pages that changes leave free for undo and its reservations, so that rows can be removed when the disk is full.
+const SPARE_PAGES: u64 = 32;
+/// How often to search again for pages that other transactions freed behind the search. As good as for ever.
+const MOST_LOOKS: u32 = 1000;
+
+/// What pages are needed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// For a change, which may fail.
+    Do,
+    /// For undo, which must not fail; it may take reserved pages.
+    Undo,
+}
+
+/// Allocates and frees pages.
+#[derive(Debug)]
+pub(crate) struct Space {
+    first_map: PageId,
+    bits: u64,
+    /// No page before this one is free.
+    hint: AtomicU64,
+    /// Pages in use other than maps, including those that are about to be in use.
+    used: AtomicU64,
+    /// Pages that the undo of open transactions may need.
+    kept: AtomicU64,
+    runs: Mutex<Runs>,
+}
+
+/// A page that is about to be in use, and the change of its map.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GivenPage {
+    pub(crate) id: PageId,
+    /// The index of its map in [`Given::maps`].
+    pub(crate) map: usize,
+    pub(crate) set: Change<'static>,
+}
+
+/// Pages that are about to be in use. They are in use once an object says so, together with their content.
+#[derive(Debug)]
+pub(crate) struct Given<'s> {
+    space: &'s Space,
+    pub(crate) maps: Vec<Writing<'s>>,
+    pub(crate) pages: Vec<GivenPage>,
+    count: u64,
+    is_taken: bool,
+}
+
+impl Given<'_> {
+    /// The object is in the log, so the pages are in use.
+    pub(crate) fn taken(&mut self) {
+        self.is_taken = true;
+    }
+}
+
+impl Drop for Given<'_> {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            self.space.used.fetch_sub(self.count, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Space {
+    /// The counts are not known yet: see [`count`](Self::count).
+    pub(crate) fn new(first_map: PageId, page_bytes: usize) -> Self {
+        Self {
+            first_map,
+            bits: bits_of(page_bytes),
+            hint: AtomicU64::new(0),
+            used: AtomicU64::new(0),
+            kept: AtomicU64::new(0),
+            runs: Mutex::default(),
+        }
+    }
+
+    /// Counts the pages in use, before any other thread allocates or frees pages.
+    ///
+    /// # Errors
+    /// An error of the medium.
+    pub(crate) fn count(&self, pager: &Pager) -> Result<(), Error> {
+        let end = pager.pool.file().pages();
+        let mut used = 0;
+        let mut map = self.first_map;
+        while map < end {
+            let most = self.bits.min(end - map) - 1;
+            used += match pager.pool.read(map) {
+                Ok(map) => pages_in_use(map.bytes()).min(most),
+                // The map is damaged, so all of its pages count as in use, and none is allocated. A thread that needs
+                // the map gets the error.
+                Err(Error::Corrupt { .. }) => most,
+                Err(error) => return Err(error),
+            };
+            map += self.bits;
+        }
+        self.used.store(used, Ordering::SeqCst);
+        self.runs.lock().opened(end, pager.log.next() - 1);
+        Ok(())
+    }
+
+    /// The first page that is not a map.
+    pub(crate) fn first_data_page(&self) -> PageId {
+        self.first_map + 1
+    }
+
+    /// The map that covers a page, and the page's bit.
+    pub(crate) fn place_of(&self, page: PageId) -> (PageId, u32) {
+        let at = page - self.first_map;
+        (self.first_map + at / self.bits * self.bits, (at % self.bits) as u32)
+    }
+
+    /// Makes the file large enough for this many pages besides maps.
+    fn make_room(&self, pager: &Pager, pages: u64) -> Result<(), Error> {
+        pager.pool.file().grow_to(self.first_map + pages + pages.div_ceil(self.bits - 1))
+    }
+
+    /// Reserves pages for the undo of a change, until [`give_up`](Self::give_up).
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the file cannot grow.
+    pub(crate) fn keep(&self, pager: &Pager, pages: u64) -> Result<(), Error> {
+        let kept = self.kept.fetch_add(pages, Ordering::SeqCst) + pages;
+        self.make_room(pager, self.used.load(Ordering::SeqCst) + kept).inspect_err(|_| self.give_up(pages))
+    }
+
+    /// Gives up reserved pages, because the change cannot be undone any more.
+    pub(crate) fn give_up(&self, pages: u64) {
+        self.kept.fetch_sub(pages, Ordering::SeqCst);
+    }
+
+    /// Finds free pages, and latches their maps. Afterwards the thread may latch only pages that were free.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the file cannot grow.
+    pub(crate) fn find<'s>(
+        &'s self,
+        pager: &'s Pager,
+        count: u64,
+        purpose: Purpose,
+    ) -> Result<Given<'s>, Error> {
+        let used = self.used.fetch_add(count, Ordering::SeqCst) + count;
+        let mut given = Given { space: self, maps: Vec::new(), pages: Vec::new(), count, is_taken: false };
+        let spare = match purpose {
+            Purpose::Do => self.kept.load(Ordering::SeqCst) + SPARE_PAGES,
+            Purpose::Undo => 0,
+        };
+        self.make_room(pager, used + spare)?;
+        for look in 1.. {
+            // The file has room, as was just made sure. But pages that were freed meanwhile may lie before the place
+            // where the search began.
+            let found = self.look(pager, &mut given)?;
+            if found.is_ok() || look == MOST_LOOKS {
+                return found.map(|()| given);
+            }
+            given.maps.clear();
+            given.pages.clear();
+            std::thread::yield_now();
+        }
+        Ok(given)
+    }
+
+    /// Searches once for the first free pages. Returns an inner error if the file would have to grow and cannot.
+    fn look<'s>(&self, pager: &'s Pager, given: &mut Given<'s>) -> Result<Result<(), Error>, Error> {
+        let hint = self.hint.load(Ordering::SeqCst);
+        let mut first_free = None;
+        let mut group = hint / self.bits;
+        let mut from = ((hint % self.bits) as u32).max(1);
+        while (given.pages.len() as u64) < given.count {
+            let first = self.first_map + group * self.bits;
+            if let Err(error) = pager.pool.file().grow_to(first + 1) {
+                return Ok(Err(error));
+            }
+            let map = pager.pool.write(first)?;
+            let before = given.pages.len();
+            while (given.pages.len() as u64) < given.count
+                && let Some(bit) = first_clear(map.bytes(), from).filter(|bit| u64::from(*bit) < self.bits)
+            {
+                let id = first + u64::from(bit);
+                first_free.get_or_insert(id - self.first_map);
+                given.pages.push(GivenPage { id, map: given.maps.len(), set: Change::MapSet { bit } });
+                from = bit + 1;
+            }
+            if given.pages.len() > before {
+                given.maps.push(map);
+            }
+            group += 1;
+            from = 1;
+        }
+        // Other threads may have freed pages since the hint was read. The hint only advances if it has not changed.
+        let next = first_free.unwrap_or(hint);
+        let _ = self.hint.compare_exchange(hint, next, Ordering::SeqCst, Ordering::SeqCst);
+        Ok(pager.pool.file().grow_to(given.pages.last().map_or(0, |page| page.id + 1)))
+    }
+
+    /// Frees a page. Another thread may allocate it at once.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the page is free already; errors as of [`Pager::step`].
+    pub(crate) fn give_back(&self, pager: &Pager, author: Author, page: PageId) -> Result<Logged, Error> {
+        let (map, bit) = self.place_of(page);
+        let mut map = pager.pool.write(map)?;
+        if !is_set(map.bytes(), bit) {
+            return Err(Error::corrupt("the space map, where a page is free twice,"));
+        }
+        let logged = pager.step(author, &[], &mut [&mut map], &[(0, Change::MapClear { bit })])?;
+        self.freed(page, logged.lsn);
+        Ok(logged)
+    }
+
+    /// Records that another object has freed a page. The caller still has the map latched.
+    pub(crate) fn freed(&self, page: PageId, lsn: Lsn) {
+        self.freed_run(page, 1, lsn);
+    }
+}
+
+#[cfg(test)]
+mod tests;

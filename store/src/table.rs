@@ -1,0 +1,308 @@
+//! The tables of a store by name, and the dropped ones.
+//!
+//! Invariant 51: no page of a dropped table is freed before the commit of the transaction that dropped the table is in
+//! the log, and no page is freed twice. A handle of the table is refused from the moment on at which that transaction
+//! can no longer be rolled back.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+
+use crate::error::Error;
+use crate::format::PageId;
+use crate::sync::Parker;
+use crate::versions::Versions;
+
+/// A table of a store: rows ordered by the bytes of their keys. A handle is cheap to clone, and borrows nothing. A
+/// renamed table accepts its old handles. A dropped table refuses them ([`Error::NoTable`]), and so does a store that
+/// was closed and opened again ([`Error::Foreign`]).
+///
+/// ```
+/// # let dir = tempfile::tempdir()?;
+/// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+/// let table = store.table("accounts")?;
+/// assert_eq!(table.name(), "accounts");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Table {
+    name: Arc<str>,
+    tree: Arc<TreeOfTable>,
+}
+
+/// The state that all handles of a table share.
+#[derive(Debug)]
+pub(crate) struct TreeOfTable {
+    root: PageId,
+    /// The opening of the store that the handle belongs to.
+    opening: u64,
+    /// Whether the transaction that made the table has not committed.
+    is_new: AtomicBool,
+    /// Whether a transaction has dropped the table; it may still be rolled back.
+    is_gone: AtomicBool,
+    /// Whether the table's pages may belong to another table.
+    is_given_back: AtomicBool,
+    /// Snapshots of this moment and earlier ones see no rows, whatever the pages say, because the rows were loaded
+    /// later. 0 if there was no such load.
+    loaded: AtomicU64,
+}
+
+/// In place of that moment: the load has not ended for snapshots, so no snapshot shows it.
+const BEING_LOADED: u64 = u64::MAX;
+
+/// Whether a snapshot may read a table's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForSnapshots {
+    /// No snapshot may.
+    None,
+    /// Every snapshot may.
+    There,
+    /// Only snapshots may that are older than the end of the transaction that dropped the table.
+    Dropped,
+}
+
+impl TreeOfTable {
+    pub(crate) fn set_gone(&self, is_gone: bool) {
+        self.is_gone.store(is_gone, Ordering::SeqCst);
+    }
+
+    pub(crate) fn set_new(&self, is_new: bool) {
+        self.is_new.store(is_new, Ordering::SeqCst);
+    }
+}
+
+impl Table {
+    /// The name by which the table was requested.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir()?;
+    /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
+    /// assert_eq!(store.table("orders")?.name(), "orders");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn root(&self) -> PageId {
+        self.tree.root
+    }
+
+    /// The error for rows that are not in the order of their keys.
+    pub(crate) fn out_of_order(&self) -> Error {
+        Error::Corrupt { what: "a table, whose rows are out of order,".to_owned(), page: Some(self.root()) }
+    }
+
+    /// Called with the table locked: then no transaction drops the table until the caller's transaction ends.
+    pub(crate) fn check_there(&self) -> Result<(), Error> {
+        if self.tree.is_gone.load(Ordering::SeqCst) {
+            return Err(Error::NoTable { name: self.name.to_string() });
+        }
+        Ok(())
+    }
+
+    /// Whether a snapshot of this moment sees no rows, because they were loaded later. Called after reading the table's
+    /// pages.
+    pub(crate) fn is_loaded_after(&self, moment: u64) -> bool {
+        let loaded = self.tree.loaded.load(Ordering::SeqCst);
+        loaded != 0 && moment <= loaded
+    }
+
+    /// Called without a lock. For a dropped table it is called again after reading the table of tables.
+    pub(crate) fn for_snapshots(&self) -> ForSnapshots {
+        let is = |word: &AtomicBool| word.load(Ordering::SeqCst);
+        if is(&self.tree.is_given_back) || is(&self.tree.is_new) {
+            ForSnapshots::None
+        } else if is(&self.tree.is_gone) {
+            ForSnapshots::Dropped
+        } else {
+            ForSnapshots::There
+        }
+    }
+}
+
+/// A dropped table of which there was a handle.
+#[derive(Debug)]
+struct Dropped {
+    tree: Arc<TreeOfTable>,
+    /// Snapshots of this moment or earlier ones may still read it.
+    moment: u64,
+}
+
+/// The tables of an open store that programs have handles of.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    /// A number that no other opening of a store in this process has.
+    opening: u64,
+    /// Grows whenever a transaction drops or renames a table, and when such a transaction ends.
+    generation: AtomicU64,
+    /// Tables by name, each with the generation at which the lookup began.
+    names: RwLock<FxHashMap<String, (Table, u64)>>,
+    roots: Mutex<FxHashMap<PageId, Weak<TreeOfTable>>>,
+    /// Dropped tables by root, as long as they have pages.
+    dropped: Mutex<FxHashMap<PageId, Dropped>>,
+    /// Tables whose rows were loaded after a snapshot had been opened, each with its earlier value of `loaded`.
+    loaded: Mutex<Vec<(Table, u64)>>,
+    /// Whether there may be dropped tables whose pages can be freed.
+    pub(crate) are_dropped: AtomicBool,
+    /// Whether snapshots keep dropped tables.
+    are_kept: AtomicBool,
+    /// Where the reaper sleeps.
+    reaper: Parker,
+}
+
+impl Default for Tables {
+    fn default() -> Self {
+        static OPENINGS: AtomicU64 = AtomicU64::new(0);
+        Self {
+            opening: OPENINGS.fetch_add(1, Ordering::Relaxed),
+            generation: AtomicU64::new(0),
+            names: RwLock::default(),
+            roots: Mutex::default(),
+            dropped: Mutex::default(),
+            loaded: Mutex::default(),
+            are_dropped: AtomicBool::new(true),
+            are_kept: AtomicBool::new(false),
+            reaper: Parker::default(),
+        }
+    }
+}
+
+impl Tables {
+    /// The handle of a table by name and root.
+    pub(crate) fn handle(&self, name: &str, root: PageId) -> Table {
+        Table { name: name.into(), tree: self.tree(root) }
+    }
+
+    pub(crate) fn tree(&self, root: PageId) -> Arc<TreeOfTable> {
+        let mut roots = self.roots.lock();
+        if let Some(tree) = roots.get(&root).and_then(Weak::upgrade) {
+            return tree;
+        }
+        roots.retain(|_, tree| tree.strong_count() > 0);
+        let tree = Arc::new(TreeOfTable {
+            root,
+            opening: self.opening,
+            is_new: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
+            is_given_back: AtomicBool::new(false),
+            loaded: AtomicU64::new(0),
+        });
+        roots.insert(root, Arc::downgrade(&tree));
+        tree
+    }
+
+    pub(crate) fn has(&self, table: &Table) -> bool {
+        table.tree.opening == self.opening
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// The table of this name, if it was looked up since the last change of names.
+    pub(crate) fn known(&self, name: &str) -> Option<Table> {
+        let names = self.names.read();
+        let (table, generation) = names.get(name)?;
+        (*generation == self.generation()).then(|| table.clone())
+    }
+
+    pub(crate) fn remember(&self, table: &Table, generation: u64) {
+        self.names.write().insert(table.name().to_owned(), (table.clone(), generation));
+    }
+
+    /// Called when names have changed, or when a change of names was rolled back.
+    pub(crate) fn changed(&self) {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        self.names.write().clear();
+    }
+
+    /// Forgets a table whose making was rolled back: its root may become that of another table.
+    pub(crate) fn forget(&self, tree: &TreeOfTable) {
+        self.roots.lock().remove(&tree.root);
+    }
+
+    /// Called when a drop has committed. The root may become that of another table once no snapshot reads the dropped
+    /// table.
+    pub(crate) fn dropped(&self, tree: &Arc<TreeOfTable>, versions: &Versions) {
+        let dropped = Dropped { tree: Arc::clone(tree), moment: versions.pass() };
+        self.dropped.lock().insert(tree.root, dropped);
+        self.forget(tree);
+        self.are_dropped.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the pages of a table may be freed that an ended transaction has dropped. They may not while a snapshot
+    /// is open that is older than the drop. If they may, no snapshot reads the table from now on.
+    pub(crate) fn may_give_back(&self, root: PageId, versions: &Versions) -> bool {
+        let all = self.dropped.lock();
+        // The table was dropped before the store was opened, and there were no snapshots then.
+        let Some(dropped) = all.get(&root) else { return true };
+        // The flag is set before the check, so that a snapshot that ends after the check sees it.
+        self.are_kept.store(true, Ordering::SeqCst);
+        if versions.has_snapshots_until(dropped.moment) {
+            return false;
+        }
+        dropped.tree.is_given_back.store(true, Ordering::SeqCst);
+        true
+    }
+
+    /// Called when snapshots were closed or ended: the pages of tables that they kept may be freed.
+    pub(crate) fn snapshot_has_ended(&self) {
+        if self.are_kept.load(Ordering::SeqCst) && self.are_kept.swap(false, Ordering::SeqCst) {
+            self.are_dropped.store(true, Ordering::SeqCst);
+            self.reaper.wake();
+        }
+    }
+
+    /// Puts the reaper to sleep until it is woken, or for at most `limit`.
+    pub(crate) fn wait_for_dropped(&self, limit: Duration) {
+        self.reaper.sleep(limit);
+    }
+
+    /// Wakes the reaper.
+    pub(crate) fn wake_reaper(&self) {
+        self.reaper.wake();
+    }
+
+    /// Called before a load adds rows to a table that is locked and has no rows for any snapshot: no snapshot sees the
+    /// new rows.
+    pub(crate) fn begin_load(&self, table: &Table) {
+        let before = table.tree.loaded.swap(BEING_LOADED, Ordering::SeqCst);
+        self.loaded.lock().push((table.clone(), before));
+    }
+
+    /// Called when the load has failed.
+    pub(crate) fn load_failed(&self, table: &Table) {
+        let mut loaded = self.loaded.lock();
+        let at = loaded.iter().rposition(|(other, _)| Arc::ptr_eq(&other.tree, &table.tree));
+        if let Some((_, before)) = at.map(|at| loaded.remove(at)) {
+            table.tree.loaded.store(before, Ordering::SeqCst);
+        }
+    }
+
+    /// Called when the load has committed, before the table's lock is released. Snapshots that are opened from now on
+    /// see its rows, and older ones never do. So a snapshot that has seen no rows never sees any.
+    pub(crate) fn loaded(&self, table: &Table, versions: &Versions) {
+        let mut loaded = self.loaded.lock();
+        versions.pass_and(|moment| table.tree.loaded.store(moment, Ordering::SeqCst));
+        // While an older snapshot is open, a new handle of the table has to hide the rows from it too. So the table
+        // stays on the list.
+        loaded.retain(|(table, _)| {
+            let moment = table.tree.loaded.load(Ordering::SeqCst);
+            moment == BEING_LOADED || versions.has_snapshots_until(moment)
+        });
+    }
+
+    /// Called when all pages of a table have been freed.
+    pub(crate) fn given_back(&self, root: PageId) {
+        let mut all = self.dropped.lock();
+        all.remove(&root);
+        if all.is_empty() {
+            self.are_kept.store(false, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What a transaction has reserved: room for its undo, for its commit, and for what follows the commit.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::admission::Room;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::format::PageId;
+use crate::table::TreeOfTable;
+use crate::tree::Before;
+
+/// Pages that the undo may need above the leaves.
+const INNER_PAGES: u64 = 4;
+
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    /// Room in the log.
+    pub(super) room: Room,
+    /// Pages in the page file, for putting back rows that are longer than the present ones.
+    pages: u64,
+    /// The leaves of such rows.
+    leaves: FxHashMap<PageId, Leaf>,
+}
+
+/// A leaf in which other transactions may fill the room that this one has freed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Leaf {
+    freed: u64,
+    pages: u64,
+}
+
+/// How many times a leaf has to be split at most so that `freed` bytes can come back. After a split each half has a
+/// quarter of a page free.
+fn splits(page_bytes: u64, freed: u64) -> u64 {
+    if freed == 0 { 0 } else { 1 + freed / (page_bytes / 4) }
+}
+
+/// A change of the table of tables that handles have to be told of.
+#[derive(Debug)]
+pub(super) struct Renamed {
+    /// How many steps the transaction had taken before it.
+    pub(super) steps: usize,
+    /// The table that was made or dropped, and whether it was dropped.
+    pub(super) tree: Option<(Arc<TreeOfTable>, bool)>,
+}
+
+impl Kept {
+    /// Reserves the pages that the undo of a changed cell may need. The caller has the leaf latched.
+    pub(super) fn keep_pages(
+        &mut self,
+        engine: &Engine,
+        before: &Before<'_>,
+        shorter: u64,
+    ) -> Result<(), Error> {
+        let page_bytes = engine.pager.pool.page_bytes() as u64;
+        let leaf = self.leaves.entry(before.leaf).or_default();
+        let wanted = splits(page_bytes, leaf.freed + shorter).saturating_sub(leaf.pages);
+        if wanted > 0 {
+            let inner = if self.pages == 0 { INNER_PAGES } else { 0 };
+            engine.space.keep(&engine.pager, wanted + inner)?;
+            leaf.pages += wanted;
+            self.pages += wanted + inner;
+        }
+        leaf.freed += shorter;
+        Ok(())
+    }
+
+    /// Gives back the room in the log of all steps after the first `steps`, which have been undone. Gives back pages
+    /// only if no step is left.
+    pub(super) fn back_to(&mut self, engine: &Engine, steps: usize, room: Room) {
+        engine.admission.give_back(Room {
+            bytes: self.room.bytes - room.bytes,
+            objects: self.room.objects - room.objects,
+        });
+        self.room = room;
+        if steps == 0 {
+            self.give_up_pages(engine);
+        }
+    }
+
+    fn give_up_pages(&mut self, engine: &Engine) {
+        if self.pages > 0 {
+            engine.space.give_up(std::mem::take(&mut self.pages));
+        }
+        self.leaves.clear();
+    }
+
+    /// Gives back everything: nothing has to be undone any more.
+    pub(super) fn give_up(&mut self, engine: &Engine) {
+        // A transaction that has changed nothing does not write the shared counters.
+        if self.room != Room::default() {
+            engine.admission.give_back(std::mem::take(&mut self.room));
+        }
+        self.give_up_pages(engine);
+    }
+}

@@ -1,0 +1,198 @@
+//! A bulk load as a transaction. It takes pages, its caller writes them home, and one object commits the load and adds
+//! the pages to the table.
+//!
+//! Invariant 53: the commit is logged once the pages are durable at home, and it has the first reference to them. Until
+//! then undo frees the pages, as with any other step. If a backup may lack the pages, or there is an archive, the log
+//! has images of the pages before the commit.
+
+use std::sync::Arc;
+
+use super::change::OBJECT_OVERHEAD;
+use super::{State, Transaction};
+use crate::admission::Room;
+use crate::engine::{Engine, now_ns};
+use crate::error::Error;
+use crate::format::{COMMIT_OF_PAGES_AT_HOME, Change, ObjectKind, PageId};
+use crate::locks::{Mode, Target};
+use crate::pager::{Author, Logged};
+use crate::space::Run;
+use crate::table::Table;
+use crate::tree::Reaped;
+
+/// How many images the load reserves room in the log for at a time.
+const IMAGES_AT_ONCE: usize = 16;
+
+/// The state of backups when the load began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Backups {
+    begun: u64,
+    is_one_open: bool,
+}
+
+/// What a load commits.
+#[derive(Debug)]
+pub(crate) struct Loaded<'l> {
+    pub(crate) table: &'l Table,
+    /// The root's image.
+    pub(crate) root: &'l [u8],
+    /// The pages. All of them are durable at home, except for the spare ones.
+    pub(crate) runs: &'l [Run],
+    /// Pages at the end of the last run that were not written.
+    pub(crate) spare: u64,
+    pub(crate) backups: Backups,
+}
+
+impl Loaded<'_> {
+    fn pages(&self) -> impl Iterator<Item = PageId> {
+        let last = self.runs.len().saturating_sub(1);
+        let written = move |at| if at == last { self.spare } else { 0 };
+        let pages = self.runs.iter().enumerate().map(move |(at, run)| (run.first, run.count - written(at)));
+        pages.flat_map(|(first, count)| first..first + count)
+    }
+}
+
+impl Transaction {
+    /// Locks a table for a load. The table must not have rows, nor may open snapshots show any.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`]; errors as of [`Transaction::put`].
+    pub(crate) fn begin_load(&mut self, table: &Table) -> Result<Backups, Error> {
+        self.check()?;
+        self.check_table(table)?;
+        self.take(&Target::Table(table.root()), Mode::Exclusive)?;
+        table.check_there()?;
+        let engine = &self.running.engine;
+        let not_empty = || Error::NotEmpty { name: table.name().to_owned() };
+        let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+        engine.tree(table.root()).each_cell(everything, |_, _| Err(not_empty()))?;
+        // An older snapshot would show the rows of the load in place of its own.
+        if engine.versions.open_snapshots() > 0 && engine.versions.has_rows_of(table.root()) {
+            return Err(not_empty());
+        }
+        let backups = engine.backups.lock();
+        let is_one_open = !engine.pinned.lock().is_empty();
+        Ok(Backups { begun: *backups, is_one_open })
+    }
+
+    /// Takes at most `want` adjacent pages.
+    pub(crate) fn take_run(&mut self, want: u64) -> Result<Run, Error> {
+        self.changing(|tx| {
+            let room = tx.admit(0)?;
+            let undoable = Arc::clone(tx.undoable.get_or_insert_default());
+            let busy = undoable.busy.lock();
+            let engine = tx.engine();
+            let taken = engine.space.take_run(&engine.pager, tx.author(), want);
+            tx.admitted(room);
+            let (run, logged, undo) = taken?;
+            tx.add_step(logged, undo);
+            drop(busy);
+            Ok(run)
+        })
+    }
+
+    /// Commits. Durable on return.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit). After any error but [`Error::Poisoned`] nothing has changed.
+    pub(crate) fn commit_load(mut self, loaded: &Loaded<'_>) -> Result<(), Error> {
+        self.check()?;
+        self.make_leaf_of_root(loaded.table)?;
+        self.enter()?;
+        let page = self.page_bytes() as u64;
+        self.keep(Room { bytes: page + OBJECT_OVERHEAD, objects: 1 })?;
+        let running = Arc::clone(&self.running);
+        let engine = &running.engine;
+        let begun = loaded.backups.begun;
+        let mut is_in_log = loaded.runs.is_empty();
+        let logged = loop {
+            let backups = engine.backups.lock();
+            let has_to_be = engine.archive.is_some() || loaded.backups.is_one_open || *backups != begun;
+            if is_in_log || !has_to_be {
+                // A backup that begins after this point copies the pages from the file.
+                break self.say_load(engine, loaded, is_in_log)?;
+            }
+            drop(backups);
+            self.log_images(engine, loaded)?;
+            is_in_log = true;
+        };
+        let forced = engine.force(logged.lsn);
+        self.finish(0);
+        forced
+    }
+
+    /// A table that has lost all rows may still have pages.
+    fn make_leaf_of_root(&self, table: &Table) -> Result<(), Error> {
+        let engine = self.engine();
+        let room = Room { bytes: 4 * self.page_bytes() as u64, objects: 4 };
+        loop {
+            engine.admission.keep(room, self.kept.room, engine.tuning.lock_timeout)?;
+            let reaped = engine.tree(table.root()).reap();
+            engine.admission.give_back(room);
+            match reaped? {
+                Reaped::Pages => {}
+                Reaped::Root => return Ok(()),
+                Reaped::LongRow { .. } => return Err(Error::corrupt("a table without rows")),
+            }
+        }
+    }
+
+    fn log_images(&self, engine: &Engine, loaded: &Loaded<'_>) -> Result<(), Error> {
+        let page_bytes = self.page_bytes() as u64;
+        let (count, bytes) = (IMAGES_AT_ONCE as u64, page_bytes + OBJECT_OVERHEAD);
+        let room = Room { bytes: count * bytes, objects: count };
+        let pages: Vec<PageId> = loaded.pages().collect();
+        for some in pages.chunks(IMAGES_AT_ONCE) {
+            engine.poison.check()?;
+            engine.admission.keep(room, self.kept.room, engine.tuning.lock_timeout)?;
+            let logged = some.iter().try_for_each(|id| {
+                let mut page = engine.pager.pool.write(*id)?;
+                let image = page.bytes().to_vec();
+                let change = [(0, Change::image_of(&image))];
+                engine.pager.step(Author::SYSTEM, &[], &mut [&mut page], &change).map(|_| ())
+            });
+            engine.admission.give_back(room);
+            logged?;
+        }
+        Ok(())
+    }
+
+    /// Logs the commit, together with the new root and the release of the spare pages.
+    fn say_load(&mut self, engine: &Engine, loaded: &Loaded<'_>, is_in_log: bool) -> Result<Logged, Error> {
+        let mut body = now_ns().to_le_bytes().to_vec();
+        if !is_in_log {
+            body.push(COMMIT_OF_PAGES_AT_HOME);
+        }
+        self.close_steps();
+        let author = Author { kind: ObjectKind::Commit, tx: self.id, previous: self.last };
+        let mut root = engine.pager.pool.write(loaded.table.root())?;
+        let mut changes = vec![(0, Change::image_of(loaded.root))];
+        let mut map = None;
+        if let Some(run) = loaded.runs.last().filter(|_| loaded.spare > 0) {
+            let (id, bit) = engine.space.place_of(run.first + run.count - loaded.spare);
+            map = Some(engine.pager.pool.write(id)?);
+            changes.push((1, Change::MapClearRun { bit, count: loaded.spare as u32 }));
+        }
+        // The table hides the new rows from snapshots before any of them can see the rows.
+        engine.tables.begin_load(loaded.table);
+        let mut pages = vec![&mut root];
+        pages.extend(&mut map);
+        let said = engine.pager.step(author, &body, &mut pages, &changes);
+        let logged = said.inspect_err(|_| engine.tables.load_failed(loaded.table))?;
+        for (at, run) in loaded.runs.iter().enumerate() {
+            let is_last = at + 1 == loaded.runs.len();
+            engine.space.run_is_written(*run, if is_last { loaded.spare } else { 0 }, logged.lsn);
+        }
+        self.loaded = Some(loaded.table.clone());
+        Ok(logged)
+    }
+
+    /// Checks that the transaction can continue; if not, it can only be rolled back.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        self.check()
+    }
+
+    /// Makes the transaction fail: from now on it can only be rolled back.
+    pub(crate) fn fail(&self) {
+        self.state.set(State::Failed);
+    }
+}

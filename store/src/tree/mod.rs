@@ -1,0 +1,277 @@
+//! B-trees. The root of a tree always stays in the same page. Readers, and writers whose leaf has room, go down by
+//! copies of the inner pages and latch only the leaf, so they write no word that all threads share. A thread that
+//! splits a page, or frees an empty one, holds a page's latch until it has the child's latch. It logs the split or the
+//! removal as an object of its own, which is never undone.
+
+mod ahead;
+mod cursor;
+mod grow;
+mod overflow;
+mod reap;
+mod relocate;
+mod shrink;
+
+use duralite_format::FormatError;
+
+use crate::buffer::{Latched, Way, Writing};
+use crate::error::Error;
+use crate::format::{
+    Change, Lsn, ObjectKind, PAGE_HEADER_BYTES, PageId, PageKind, Undo, cell, cell_count, child_at,
+    child_for, free_bytes, kind, level, lsn, search,
+};
+use crate::pager::{Author, Logged, Pager};
+use crate::space::{Purpose, Space};
+
+pub(crate) use self::ahead::Ahead;
+pub(crate) use self::cursor::{LeafCopy, Rows};
+pub(crate) use self::grow::shortest_between;
+pub(crate) use self::overflow::{
+    Chain, ChainPage, add_to_chain, chain_pages, chain_piece, end_chain, free_chain_step, read_chain,
+};
+pub(crate) use self::reap::Reaped;
+pub(crate) use self::relocate::MOST_MOVES;
+
+/// More splits than one row can ever need, even if other transactions take the new room.
+const MOST_SPLITS: u32 = 1000;
+/// Bytes of a slot.
+const SLOT: usize = 2;
+
+/// Bytes of the longest cell that is stored in its leaf.
+pub(crate) fn inline_limit(page_bytes: usize) -> usize {
+    (page_bytes - PAGE_HEADER_BYTES) / 4
+}
+
+/// A tree, named by its root.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tree<'a> {
+    pub(crate) pager: &'a Pager,
+    pub(crate) space: &'a Space,
+    pub(crate) root: PageId,
+    /// Where the row that is about to be changed was found a moment ago.
+    pub(crate) found: Option<Found>,
+}
+
+/// A leaf that had a row, and the leaf's newest change then. As long as the leaf has no newer change it still has the
+/// row: a leaf with rows is not freed, and a step that moves rows changes the leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    leaf: PageId,
+    lsn: Lsn,
+}
+
+/// The leaf and the old cell of a change that is about to be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Before<'a> {
+    pub(crate) leaf: PageId,
+    pub(crate) old: Option<&'a [u8]>,
+}
+
+/// Tells whether the resources for undoing a change are reserved. Called with the leaf latched, right before the
+/// change.
+pub(crate) type MayChange<'f> = dyn FnMut(&Before<'_>) -> Result<bool, Error> + 'f;
+
+/// The outcome of a requested change.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Changed(Changed),
+    /// There is no row to remove.
+    NoRow,
+    /// The change was refused, and nothing has changed.
+    Refused,
+}
+
+/// A change that was made.
+#[derive(Debug)]
+pub(crate) struct Changed {
+    pub(crate) logged: Logged,
+    /// The undo in the log's format.
+    pub(crate) undo: Vec<u8>,
+}
+
+fn damaged(page: PageId) -> impl Fn(FormatError) -> Error {
+    move |error| Error::page(page, error)
+}
+
+/// The cell with this key.
+fn find<'a>(page: &'a [u8], id: PageId, key: &[u8]) -> Result<Option<&'a [u8]>, Error> {
+    match search(page, key).map_err(damaged(id))? {
+        Ok(index) => cell(page, index).map(Some).map_err(damaged(id)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Whether a page of a tree is a leaf. The page has to be one level below `above`, the level of the page that led to
+/// it. So a descent ends, whatever the pages contain.
+fn is_leaf(page: &[u8], id: PageId, above: Option<u8>) -> Result<bool, Error> {
+    let is_below = above.is_none_or(|above| u16::from(level(page)) + 1 == u16::from(above));
+    match (kind(page), level(page)) {
+        (PageKind::Leaf, 0) if is_below => Ok(true),
+        (PageKind::Inner, 1..) if is_below => Ok(false),
+        _ => Err(Error::Corrupt {
+            what: "a tree, which leads to a page of another kind or level,".to_owned(),
+            page: Some(id),
+        }),
+    }
+}
+
+/// The child at an index. Fails if that is the page itself, whose latch the caller holds.
+fn child_of(page: &[u8], id: PageId, place: usize) -> Result<PageId, Error> {
+    let child = child_at(page, place).map_err(damaged(id))?;
+    if child == id {
+        Err(Error::page(id, FormatError::Damaged { what: "a page of a tree" }))
+    } else {
+        Ok(child)
+    }
+}
+
+/// The index of the child that has a key.
+fn place_for(page: &[u8], id: PageId, key: &[u8]) -> Result<usize, Error> {
+    child_for(page, key).map_err(damaged(id))
+}
+
+/// The child that has a key.
+fn child(page: &[u8], id: PageId, key: &[u8]) -> Result<PageId, Error> {
+    child_of(page, id, place_for(page, id, key)?)
+}
+
+impl<'a> Tree<'a> {
+    /// Goes down to a leaf, which `latch` latches. Returns the leaf, and what `choose` has collected on the path.
+    /// `choose` selects a child of each inner page. If a page on the path has changed meanwhile, goes down again.
+    fn down<L: Latched, F: Default>(
+        &self,
+        latch: impl Fn(PageId) -> Result<L, Error>,
+        choose: impl Fn(&[u8], PageId, &mut F) -> Result<usize, Error>,
+    ) -> Result<(L, F), Error> {
+        let mut way = self.pager.pool.way();
+        loop {
+            let gone = self.go_down(&mut way, &latch, &choose);
+            // This check needs the leaf latched. If it fails, pages that do not fit together may be of different
+            // moments.
+            if way.is_current() {
+                return gone;
+            }
+            drop(gone);
+            way = self.pager.pool.way().pinning();
+        }
+    }
+
+    fn go_down<L: Latched, F: Default>(
+        &self,
+        way: &mut Way<'_>,
+        latch: &impl Fn(PageId) -> Result<L, Error>,
+        choose: &impl Fn(&[u8], PageId, &mut F) -> Result<usize, Error>,
+    ) -> Result<(L, F), Error> {
+        let (mut id, mut above, mut found) = (self.root, None, F::default());
+        loop {
+            let at_hand = if above == Some(1) { None } else { way.by_copy(id) };
+            let page = match at_hand {
+                Some(page) => {
+                    // A copied page is never a leaf, but it may be on another level than expected.
+                    is_leaf(page.bytes(), id, above)?;
+                    page
+                }
+                None => {
+                    let page = latch(id)?;
+                    if is_leaf(page.content().bytes(), id, above)? {
+                        return Ok((page, found));
+                    }
+                    way.by(&page)
+                }
+            };
+            above = Some(level(page.bytes()));
+            id = child_of(page.bytes(), id, choose(page.bytes(), id, &mut found)?)?;
+        }
+    }
+
+    /// The cell of a row, and where it was found.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<(Vec<u8>, Found)>, Error> {
+        let (page, ()) = self.down(|id| self.pager.pool.read(id), |page, id, ()| place_for(page, id, key))?;
+        let found = Found { leaf: page.id(), lsn: lsn(page.bytes()) };
+        Ok(find(page.bytes(), page.id(), key)?.map(|cell| (cell.to_vec(), found)))
+    }
+
+    /// The leaf in which the row was found, if the leaf has not changed since.
+    fn found_leaf(&self) -> Option<Writing<'a>> {
+        let Found { leaf, lsn } = self.found?;
+        // If the page cannot be read, the descent from the root reports the error.
+        self.pager.pool.write(leaf).ok().filter(|page| page.lsn() == lsn)
+    }
+
+    /// The leaf for a key, latched for writing.
+    fn leaf(&self, key: &[u8]) -> Result<Writing<'a>, Error> {
+        if let Some(leaf) = self.found_leaf() {
+            return Ok(leaf);
+        }
+        let latch = |id| self.pager.pool.write(id);
+        self.down(latch, |page, id, ()| place_for(page, id, key)).map(|(leaf, ())| leaf)
+    }
+
+    /// Stores a row's cell, and replaces the one with its key if there is one.
+    pub(crate) fn put(
+        &self,
+        author: Author,
+        key: &[u8],
+        new: &[u8],
+        may: &mut MayChange<'_>,
+    ) -> Result<Outcome, Error> {
+        let purpose = if author.kind == ObjectKind::Compensation { Purpose::Undo } else { Purpose::Do };
+        for _ in 0..MOST_SPLITS {
+            let mut leaf = self.leaf(key)?;
+            let old = find(leaf.bytes(), leaf.id(), key)?;
+            if has_room(leaf.bytes(), old, new.len()) {
+                if !may(&Before { leaf: leaf.id(), old })? {
+                    return Ok(Outcome::Refused);
+                }
+                let undo = self.undo(author, key, old);
+                let logged =
+                    self.pager.step(author, &undo, &mut [&mut leaf], &[(0, Change::Put { cell: new })])?;
+                return Ok(Outcome::Changed(Changed { logged, undo }));
+            }
+            drop(leaf);
+            self.make_room(key, new.len(), purpose)?;
+        }
+        Err(Error::Corrupt {
+            what: "a tree, where page splits free no space,".to_owned(),
+            page: Some(self.root),
+        })
+    }
+
+    /// Removes a row.
+    pub(crate) fn remove(
+        &self,
+        author: Author,
+        key: &[u8],
+        may: &mut MayChange<'_>,
+    ) -> Result<Outcome, Error> {
+        let mut leaf = self.leaf(key)?;
+        let Some(old) = find(leaf.bytes(), leaf.id(), key)? else {
+            return Ok(Outcome::NoRow);
+        };
+        if !may(&Before { leaf: leaf.id(), old: Some(old) })? {
+            return Ok(Outcome::Refused);
+        }
+        let undo = self.undo(author, key, Some(old));
+        let logged = self.pager.step(author, &undo, &mut [&mut leaf], &[(0, Change::Remove { key })])?;
+        let is_empty = cell_count(leaf.bytes()) == 0 && leaf.id() != self.root;
+        drop(leaf);
+        if is_empty {
+            // The row is removed, and has to be undone with the transaction whatever becomes of the leaf. If the leaf
+            // cannot be freed, it stays empty until a row is inserted there.
+            let _ = self.give_empty_back(key);
+        }
+        Ok(Outcome::Changed(Changed { logged, undo }))
+    }
+
+    fn undo(&self, author: Author, key: &[u8], old: Option<&[u8]>) -> Vec<u8> {
+        let mut undo = Vec::new();
+        if author.kind == ObjectKind::Update {
+            Undo::Row { root: self.root, key, old }.encode(&mut undo);
+        }
+        undo
+    }
+}
+
+/// Whether a cell of this size fits into the page in place of the one with its key.
+fn has_room(page: &[u8], old: Option<&[u8]>, bytes: usize) -> bool {
+    free_bytes(page) + old.map_or(0, |old| old.len() + SLOT) >= bytes + SLOT
+}

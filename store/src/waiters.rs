@@ -1,0 +1,78 @@
+//! Tasks that wait until something is durable, without a thread of their own. One thread forces the log for all of
+//! them.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::Error;
+use crate::format::Lsn;
+
+/// The waiting tasks, and which object each of them waits for.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    list: Mutex<List>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    waiting: Vec<(Lsn, Waker)>,
+    is_over: bool,
+}
+
+impl Waiters {
+    /// Adds a task. Its waker is called once everything up to `upto` is durable, or can never become durable.
+    pub(crate) fn add(&self, upto: Lsn, waker: &Waker) {
+        let mut list = self.list.lock();
+        if !list.waiting.iter().any(|(known, own)| *known == upto && own.will_wake(waker)) {
+            list.waiting.push((upto, waker.clone()));
+        }
+        self.changed.notify_one();
+    }
+
+    /// Ends the thread. No task waits any more, because a waiting task keeps the store open.
+    pub(crate) fn close(&self) {
+        self.list.lock().is_over = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits for a task, and returns the last object that a task waits for; `None` when the store closes.
+    fn wanted(&self) -> Option<Lsn> {
+        let mut list = self.list.lock();
+        loop {
+            if list.is_over {
+                return None;
+            }
+            if let Some(upto) = list.waiting.iter().map(|(upto, _)| *upto).max() {
+                return Some(upto);
+            }
+            self.changed.wait(&mut list);
+        }
+    }
+
+    /// Removes and returns the tasks that wait for `upto` or an earlier object.
+    fn take(&self, upto: Lsn) -> Vec<Waker> {
+        let mut list = self.list.lock();
+        list.waiting.extract_if(.., |(own, _)| *own <= upto).map(|(_, waker)| waker).collect()
+    }
+}
+
+/// Starts the thread, which makes the log durable up to an object by calling `force`.
+pub(crate) fn start(
+    waiters: Arc<Waiters>,
+    force: impl Fn(Lsn) + Send + 'static,
+) -> Result<JoinHandle<()>, Error> {
+    let work = move || {
+        while let Some(upto) = waiters.wanted() {
+            force(upto);
+            waiters.take(upto).into_iter().for_each(Waker::wake);
+        }
+    };
+    std::thread::Builder::new()
+        .name("store-tickets".to_owned())
+        .spawn(work)
+        .map_err(|source| Error::Io { what: "starting a thread".to_owned(), source })
+}
