@@ -18,16 +18,9 @@ const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 
 /// The program does not exist. A shell exits with status 127 then.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{}: no such program", .0.display())]
 pub(crate) struct Missing(OsString);
-
-impl std::fmt::Display for Missing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: no such program", self.0.display())
-    }
-}
-
-impl std::error::Error for Missing {}
 
 /// Finds a program by its path, or by its name on `PATH`.
 ///

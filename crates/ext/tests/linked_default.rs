@@ -1,4 +1,4 @@
-//! A program that makes Duralite the default of its SQLite. It is a file of its own, since the default is the
+//! A program that makes Duralite the default of its SQLite. The test is a program of its own, since the default is the
 //! process's.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 

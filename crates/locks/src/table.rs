@@ -28,24 +28,15 @@ const TURN: Duration = Duration::from_micros(300);
 const AT_ONCE: Duration = Duration::from_micros(20);
 
 /// Why a lock was not taken.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
     /// Another connection holds a lock that is in the way.
+    #[error("busy")]
     Busy,
     /// The kernel did not say whether a process lives.
+    #[error("{0}")]
     Medium(MediumError),
 }
-
-impl fmt::Display for LockError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Busy => f.write_str("busy"),
-            Self::Medium(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for LockError {}
 
 impl From<MediumError> for LockError {
     fn from(error: MediumError) -> Self {

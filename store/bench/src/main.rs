@@ -7,7 +7,6 @@
 #[allow(dead_code)]
 #[path = "../../tests/common/crash.rs"]
 mod crash;
-mod histogram;
 mod kv;
 mod measure;
 mod model;
@@ -28,10 +27,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use duralite_bench::machine;
 use duralite_bench::report::{Table, pictures_of};
+use serde::Deserialize;
 
 use measure::plan::Plan;
 
@@ -127,12 +127,24 @@ const MEASUREMENTS: [(&str, Measurement); 20] = [
 
 fn main() -> ExitCode {
     if let Ok(task) = std::env::var(measure::limits::CHILD) {
-        if task.starts_with("size ") {
-            return exit(size::child(&task));
-        }
-        return exit(measure::limits::child(&task));
+        return exit(child(&task));
     }
     exit(run(&Cli::parse()))
+}
+
+/// What a process has to do that this program starts.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Task {
+    Size(size::Task),
+    Limit(measure::limits::Task),
+}
+
+fn child(task: &str) -> Result<()> {
+    match serde_json::from_str(task).context("a child's task")? {
+        Task::Size(task) => size::child(&task),
+        Task::Limit(task) => measure::limits::child(&task),
+    }
 }
 
 fn exit(result: Result<()>) -> ExitCode {

@@ -5,9 +5,9 @@ use std::sync::{Barrier, LazyLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, anyhow};
+use duralite_wal::metrics::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::histogram::Histogram;
 use crate::kv::{Db, Outcome, Schema, Session};
 
 /// The random generator and the counts of a thread.
@@ -95,7 +95,7 @@ fn worker(session: &mut dyn Session, workload: &dyn Workload, number: u64, stop:
             Outcome::Committed => {
                 thread.commits[kind] += 1;
                 run.commits += 1;
-                run.latencies.count(begun.elapsed());
+                run.latencies.record(begun.elapsed());
             }
             Outcome::RolledBack => run.rolled_back += 1,
         }
@@ -119,16 +119,4 @@ pub(crate) fn unique() -> u64 {
         AtomicU64::new(since.as_millis() as u64 & 0x3fff_ffff)
     });
     RUNS.fetch_add(1, Ordering::Relaxed) << 32
-}
-
-/// The middle value, or the mean of the two in the middle.
-pub(crate) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let half = sorted.len() / 2;
-    match sorted.len() {
-        0 => 0.0,
-        len if len % 2 == 1 => sorted[half],
-        _ => (sorted[half - 1] + sorted[half]) / 2.0,
-    }
 }

@@ -2,12 +2,13 @@
 //! beside another mix.
 
 use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
 
 use crate::kv::{Db, Loader, Outcome, Schema, Session, Tx, run, view};
 use crate::workload::{Thread, Workload};
 
 /// The mix of a thread's transactions, in percent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Mix {
     /// Half reads, half changes of a row.
     A,

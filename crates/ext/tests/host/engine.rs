@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::shell::{Host, library};
+use super::shell::{Host, library};
 
 const FILL: &str = "pragma journal_mode=wal; create table t(a); insert into t values(1),(2),(3);";
 /// The shell dies without closing anything.

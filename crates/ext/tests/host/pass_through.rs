@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::shell::{Host, library};
+use super::shell::{Host, library};
 
 const WORK: &str = "create table t(a, b); with recursive n(i) as (select 1 union all select i+1 from n where \
                     i<500) insert into t select i, hex(zeroblob(i)) from n; create index i on t(b); delete from \

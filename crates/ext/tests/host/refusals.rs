@@ -1,6 +1,6 @@
 //! The reason of a refusal, in SQL.
 
-use crate::shell::{Host, library};
+use super::shell::{Host, library};
 
 const WHY: &str = "select coalesce(duralite_last_error(), 'nothing yet');";
 

@@ -1,6 +1,6 @@
 //! `strict=on`: nothing ends as plain SQLite without a message.
 
-use crate::shell::{Host, Said, library};
+use super::shell::{Host, Said, library};
 
 const TABLE: &str = "create table t(a); insert into t values(1);";
 const WAL: &str = "pragma journal_mode=wal;";

@@ -1,6 +1,6 @@
 //! The tables and the functions for JSON, in the shell.
 
-use crate::shell::{Host, library};
+use super::shell::{Host, library};
 
 const STATE: &str = "select value from duralite where name = 'state';";
 

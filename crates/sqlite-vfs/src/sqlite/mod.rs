@@ -9,7 +9,6 @@ pub mod connection;
 pub mod plain;
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_void};
-use std::fmt;
 use std::ptr;
 use std::sync::Mutex;
 
@@ -29,7 +28,8 @@ pub static VFS_NAME: &CStr = c"duralite";
 pub const OLDEST_SQLITE: c_int = 3_031_000;
 
 /// Why the VFS could not be registered.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
 pub struct RegisterError {
     pub(crate) message: String,
 }
@@ -40,14 +40,6 @@ impl RegisterError {
         Self { message: message.into() }
     }
 }
-
-impl fmt::Display for RegisterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for RegisterError {}
 
 /// SQLite's functions, copied out of its table.
 pub struct Api {

@@ -359,7 +359,7 @@ impl MediaSet {
     }
 }
 
-/// Checks that a database in this directory can be mapped as its log's home.
+/// Checks that a database in this directory can be mapped as its log's home (invariant 20).
 fn check_home(memory: &Memory) -> Result<(), String> {
     let dir = if memory.dir.as_os_str().is_empty() { Path::new(".") } else { &memory.dir };
     check_directory(dir)?;

@@ -268,7 +268,7 @@ impl Drop for Follower {
     }
 }
 
-/// Whether a transaction is durable and will not be replaced. The caller loaded `acknowledged` before it read the log.
+/// Whether a transaction is durable and will not be replaced (invariant 16). The caller loaded `acknowledged` before it read the log.
 fn is_final(engine: &dyn Engine, last_frame: u32, acknowledged: u64) -> bool {
     let generation = engine.origin().generation & 0xffff_ffff;
     let frames = if acknowledged >> 32 == generation { acknowledged & 0xffff_ffff } else { 0 };

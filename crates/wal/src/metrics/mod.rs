@@ -17,6 +17,7 @@ mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use duralite_medium::{MediumError, PROCESS_SLOTS, Segment, Words};
 
@@ -125,6 +126,12 @@ impl Histogram {
     #[must_use]
     pub fn new(count: impl FnMut(usize) -> u64) -> Self {
         Self { counts: std::array::from_fn(count) }
+    }
+
+    /// Counts a time.
+    pub fn record(&mut self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.counts[bucket_of(ns)] += 1;
     }
 
     /// The number of all times.
@@ -376,7 +383,7 @@ mod histogram_tests {
                 (0..count).map(|_| xorshift(&mut state) >> (28 + xorshift(&mut state) % 30)).collect();
             let mut histogram = Histogram::default();
             for time in &times {
-                histogram.counts[bucket_of(*time)] += 1;
+                histogram.record(Duration::from_nanos(*time));
             }
             times.sort_unstable();
             assert_eq!(histogram.count(), count as u64);

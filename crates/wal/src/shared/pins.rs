@@ -80,7 +80,7 @@ impl Pins {
     }
 
     /// Whether the log may start over. Called by the holder of the WRITE lock. After `true`, no follower can pin a
-    /// transaction before the log's end.
+    /// transaction before the log's end (invariant 16).
     ///
     /// # Errors
     /// When the kernel does not report which processes live.

@@ -1,74 +1,53 @@
-//! The file of acknowledgements.
-//!
-//! A record is 16 bytes, appended by one write after `COMMIT` has returned. Whenever the process is killed,
-//! the page cache has all of such a write or nothing of it.
+//! What was acknowledged to which process.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Write as _;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-pub(crate) const RECORD: u64 = 16;
-/// Records read at a time.
-const BATCH: usize = 4096;
+/// Bytes of an acknowledgement.
+pub(crate) const RECORD: u64 = duralite_testkit::Acks::<2>::RECORD_BYTES as u64;
+/// More acknowledgements than this are worth forgetting.
+const MANY: usize = 1 << 14;
 
 /// The end of the file to which a process appends its acknowledgements.
-pub(crate) struct Acks(File);
+pub(crate) struct Acks(duralite_testkit::Acks<2>);
 
 impl Acks {
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let file = File::options().append(true).create(true).open(path);
+        let file = duralite_testkit::Acks::open(path);
         Ok(Self(file.with_context(|| format!("cannot open {}", path.display()))?))
     }
 
     /// Acknowledges transaction `n`, made by process `id`.
     pub(crate) fn record(&mut self, n: i64, id: u64) -> Result<()> {
-        let mut bytes = [0; RECORD as usize];
-        bytes[..8].copy_from_slice(&n.to_le_bytes());
-        bytes[8..].copy_from_slice(&id.to_le_bytes());
-        Ok(self.0.write_all(&bytes)?)
+        Ok(self.0.record([n, id.cast_signed()])?)
     }
 }
 
 /// The acknowledgements read so far.
 pub(crate) struct Acknowledged {
-    file: File,
-    read: u64,
+    file: Acks,
     owners: HashMap<i64, u64>,
     newest: i64,
 }
 
 impl Acknowledged {
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        let file = File::options().read(true).append(true).create(true).open(path);
-        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-        Ok(Self { file, read: 0, owners: HashMap::new(), newest: 0 })
+        Ok(Self { file: Acks::open(path)?, owners: HashMap::new(), newest: 0 })
     }
 
     /// Reads the new acknowledgements. Returns the lowest transaction number among them.
     pub(crate) fn refresh(&mut self) -> Result<Option<i64>> {
-        let mut lowest = None;
-        let mut buffer = vec![0; RECORD as usize * BATCH];
-        loop {
-            let got = self.file.read_at(&mut buffer, self.read)? as u64 / RECORD * RECORD;
-            if got == 0 {
-                return Ok(lowest);
+        let new = self.file.0.refresh()?;
+        for [n, id] in &new {
+            let id = id.cast_unsigned();
+            if let Some(other) = self.owners.insert(*n, id).filter(|other| *other != id) {
+                bail!("transaction {n} was acknowledged to process {other} and to process {id}");
             }
-            self.read += got;
-            for record in buffer[..got as usize].chunks_exact(RECORD as usize) {
-                let (n, id) = record.split_at(8);
-                let n = i64::from_le_bytes(n.try_into()?);
-                let id = u64::from_le_bytes(id.try_into()?);
-                if let Some(other) = self.owners.insert(n, id).filter(|other| *other != id) {
-                    bail!("transaction {n} was acknowledged to process {other} and to process {id}");
-                }
-                self.newest = self.newest.max(n);
-                lowest = Some(lowest.map_or(n, |low: i64| low.min(n)));
-            }
+            self.newest = self.newest.max(*n);
         }
+        Ok(new.iter().map(|[n, _]| *n).min())
     }
 
     pub(crate) fn newest(&self) -> i64 {
@@ -82,7 +61,7 @@ impl Acknowledged {
 
     /// Forgets acknowledgements of transactions before `low`, if there are many.
     pub(crate) fn forget_before(&mut self, low: i64) {
-        if self.owners.len() > 4 * BATCH {
+        if self.owners.len() > MANY {
             self.owners.retain(|n, _| *n >= low);
         }
     }

@@ -16,7 +16,7 @@ use rustix::process::{
 
 use crate::board::Board;
 use crate::site::Site;
-use crate::worker::{Orders, Question};
+use crate::worker::{Answer, Orders, Question};
 use crate::{Phase, Plan, Role, Worker, stacks};
 
 /// How often the killing process watches the other processes while it waits for one of them.
@@ -138,7 +138,7 @@ impl<'a> Crowd<'a> {
             // A forker's children are found by their process group, even if they outlive it.
             command.process_group(0);
         }
-        command.args(&self.worker.arguments).args(orders.arguments());
+        command.args(&self.worker.arguments).arg(orders.argument()?);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("DURALITE_") {
                 command.env_remove(name);
@@ -408,12 +408,14 @@ impl<'a> Crowd<'a> {
         let start = Instant::now();
         let audit = self.audit()?;
         // If the auditor has ended, the loop below notices.
-        let _ = writeln!(audit.questions, "{}", question.line());
+        let _ = writeln!(audit.questions, "{}", serde_json::to_string(&question)?);
         loop {
             let audit = self.audit()?;
             match audit.answers.recv_timeout(GLANCE) {
-                Ok(line) if line.starts_with("ok ") => return Ok(()),
-                Ok(line) => bail!("the auditor said {line}"),
+                Ok(line) => {
+                    let said: Result<Answer, _> = serde_json::from_str(&line);
+                    return said.map(drop).with_context(|| format!("the auditor said {line}"));
+                }
                 Err(RecvTimeoutError::Disconnected) => {
                     let (status, name) = (audit.process.child.wait()?, audit.process.name());
                     return Err(self.ended(&name, status));

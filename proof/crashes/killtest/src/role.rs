@@ -1,7 +1,9 @@
 //! The roles of processes, and the phases in which a process notes to be.
 
+use serde::{Deserialize, Serialize};
+
 /// What a process does with the database for as long as it lives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Role {
     /// Commits: holds the WRITE lock or queues for it, and leads or follows a group commit.
     Writer,
@@ -40,7 +42,7 @@ impl Role {
         self as usize
     }
 
-    /// The role's name in arguments and messages.
+    /// The role's name in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -53,12 +55,6 @@ impl Role {
             Self::Keeper => "keeper",
             Self::Auditor => "auditor",
         }
-    }
-
-    /// The role with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|role| role.name() == name)
     }
 
     /// The phases in which a process of this role may be killed on purpose.

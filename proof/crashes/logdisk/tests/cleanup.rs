@@ -1,4 +1,5 @@
-//! Whatever happens, nothing stays mounted, and no loop device stays attached.
+//! Whatever happens, nothing stays mounted, and no loop device stays attached. The tests are a program of their own: they
+//! look at all loop devices of their process.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod common;

@@ -33,5 +33,5 @@ pub fn cost_ns(dir: &Path) -> Result<f64> {
         (0..COMMITS).for_each(|_| figures.committed(segment.clock_ns(), fill));
         start.elapsed().as_secs_f64() * 1e9 / f64::from(COMMITS)
     });
-    Ok(median(rounds.collect()))
+    Ok(median(rounds.collect::<Vec<_>>()))
 }

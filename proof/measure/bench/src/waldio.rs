@@ -14,7 +14,7 @@ use crate::concurrent::{self, Crowd};
 use crate::counting;
 use crate::nvwal::Effort;
 use crate::report::{Table, number};
-use crate::workload::{Operation, Run, Session, Target, median};
+use crate::workload::{Operation, Run, Session, Target, median, percentile};
 
 /// How long a crowd works.
 const CROWD_TIME: Duration = Duration::from_secs(2);
@@ -146,7 +146,8 @@ pub fn crowds(dir: &Path, effort: Effort) -> Result<Table> {
             for _ in 0..effort.rounds.min(3) {
                 crowds.push(gather(&concurrent::fresh(dir, parameters), count, CROWD_TIME)?);
             }
-            let middle = |figure: &dyn Fn(&Crowd) -> f64| median(crowds.iter().map(figure).collect());
+            let middle =
+                |figure: &dyn Fn(&Crowd) -> f64| median(crowds.iter().map(figure).collect::<Vec<_>>());
             let rate = middle(&Crowd::per_second);
             if parameters.is_none() {
                 stock = rate;
@@ -445,9 +446,8 @@ pub fn latency(dir: &Path, effort: Effort) -> Result<Table> {
             session.conn()?.query_row(&format!("PRAGMA wal_autocheckpoint={own}"), [], |_| Ok(()))?;
             let mut times = session.latencies(effort.transactions * 3)?;
             times.sort_by(f64::total_cmp);
-            let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
             for (figures, part) in percentiles.iter_mut().zip([0.5, 0.99, 0.999]) {
-                figures.push(at(part));
+                figures.extend(percentile(&times, part));
             }
         }
         let cells = percentiles.into_iter().map(|figures| number(median(figures)));

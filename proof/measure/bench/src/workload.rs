@@ -310,9 +310,38 @@ pub fn status(conn: &Connection) -> Result<HashMap<String, String>> {
         .collect())
 }
 
-/// The median of several values.
+/// The median: the middle value, or the mean of the two in the middle.
 #[must_use]
-pub fn median(mut figures: Vec<f64>) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+pub fn median(figures: impl AsRef<[f64]>) -> f64 {
+    let mut sorted = figures.as_ref().to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let half = sorted.len() / 2;
+    match sorted.len() {
+        0 => f64::NAN,
+        len if len % 2 == 1 => sorted[half],
+        _ => (sorted[half - 1] + sorted[half]) / 2.0,
+    }
+}
+
+/// The smallest of these values, in ascending order, that this part of them does not exceed; `None` of no values.
+#[must_use]
+pub fn percentile<T: Copy>(sorted: &[T], part: f64) -> Option<T> {
+    let rank = (sorted.len() as f64 * part).ceil() as usize;
+    sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_percentiles_are_those_of_the_books() {
+        assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median([0.0; 0]).is_nan());
+        let values: Vec<u32> = (1..=200).collect();
+        let of = |part| percentile(&values, part);
+        assert_eq!([of(0.0), of(0.5), of(0.99), of(1.0)], [Some(1), Some(100), Some(198), Some(200)]);
+        assert_eq!(percentile::<f64>(&[], 0.5), None);
+    }
 }

@@ -7,79 +7,30 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
 use duralite_iotrace::{Class, JournalBy, Marker, Summary, Trace, Tracer, Volume, draw, trace};
-use tempfile::TempDir;
+use duralite_testkit::{LoopDisk, skip};
 
 /// The tests run one at a time: each would see the writes that the others cause in the kernel.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A mounted ext4 that is removed when dropped.
-struct Disk {
-    dir: TempDir,
-    device: Option<String>,
-}
-
-fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
-    let output =
-        Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
-    match output.status.success() {
-        true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
-        false => Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim())),
-    }
-}
-
-impl Disk {
-    /// Makes a disk. Where that is impossible, returns `None` and prints why.
-    fn new() -> Option<Self> {
-        let why = match Self::make() {
-            Ok(disk) => return Some(disk),
-            Err(why) => why,
-        };
-        duralite_testkit::skip("cannot trace a loop device with ext4", &why);
-        None
-    }
-
-    fn make() -> Result<Self, String> {
-        if !rustix::process::geteuid().is_root() {
-            return Err("not root".to_owned());
-        }
-        let mut disk = Self { dir: tempfile::tempdir().map_err(|error| error.to_string())?, device: None };
-        let image = disk.dir.path().join("image").display().to_string();
-        let file = File::create(&image).map_err(|error| error.to_string())?;
-        file.set_len(64 << 20).map_err(|error| error.to_string())?;
-        fs::create_dir(disk.path()).map_err(|error| error.to_string())?;
-        // Initialises everything at once, so that no background initialisation disturbs the counts.
-        let eager = "lazy_itable_init=0,lazy_journal_init=0";
-        run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", eager, &image])?;
-        let device = run("losetup", &["--find", "--show", &image])?;
-        disk.device = Some(device.clone());
-        run("mount", &["-o", "noatime", &device, &disk.path().display().to_string()])?;
-        // Fails if the kernel has no tracepoints.
-        trace(&disk.path(), &[], || ()).map_err(|error| format!("{error:#}"))?;
-        Ok(disk)
-    }
-
-    fn path(&self) -> PathBuf {
-        self.dir.path().join("mount")
-    }
-
-    fn file(&self, name: &str, bytes: usize) -> PathBuf {
-        let path = self.path().join(name);
-        fs::write(&path, vec![0; bytes]).unwrap();
-        File::open(&path).unwrap().sync_all().unwrap();
-        path
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        if let Some(device) = &self.device {
-            let mount = self.path().display().to_string();
-            if run("umount", &[&mount]).is_err() {
-                let _ = run("umount", &["-l", &mount]);
-            }
-            let _ = run("losetup", &["--detach", device]);
+/// A disk that can be traced. Where that is impossible, returns `None` and prints why.
+fn disk() -> Option<LoopDisk> {
+    let disk = LoopDisk::new(64)?;
+    // Fails if the kernel has no tracepoints.
+    match trace(&disk.path(), &[], || ()) {
+        Ok(_) => Some(disk),
+        Err(error) => {
+            skip("cannot trace a loop device with ext4", &format!("{error:#}"));
+            None
         }
     }
+}
+
+/// A new file on the disk, of zeros.
+fn file(disk: &LoopDisk, name: &str, bytes: usize) -> PathBuf {
+    let path = disk.path().join(name);
+    fs::write(&path, vec![0; bytes]).unwrap();
+    File::open(&path).unwrap().sync_all().unwrap();
+    path
 }
 
 fn dd(file: &Path, arguments: &[&str]) {
@@ -108,8 +59,8 @@ fn check(trace: &Trace) -> Summary {
 #[test]
 fn overwrites_of_a_log_are_counted_exactly_and_wake_no_journal() {
     let _alone = ALONE.lock().unwrap();
-    let Some(disk) = Disk::new() else { return };
-    let log = disk.file("x.db-wal", 1 << 20);
+    let Some(disk) = disk() else { return };
+    let log = file(&disk, "x.db-wal", 1 << 20);
     let before = fs::metadata(&log).unwrap().modified().unwrap();
     let watch = [disk.path().join("x.db")];
     let (trace, ()) =
@@ -131,7 +82,7 @@ fn overwrites_of_a_log_are_counted_exactly_and_wake_no_journal() {
 #[test]
 fn appends_are_the_databases_and_the_journals() {
     let _alone = ALONE.lock().unwrap();
-    let Some(disk) = Disk::new() else { return };
+    let Some(disk) = disk() else { return };
     let database = disk.path().join("x.db");
     let (trace, ()) = trace(&disk.path(), std::slice::from_ref(&database), || {
         dd(&database, &["count=20", "conv=fdatasync"])
@@ -142,16 +93,17 @@ fn appends_are_the_databases_and_the_journals() {
     let journal = summary.of(Class::Journal);
     assert!(journal.bytes >= 3 * 4096 && summary.flushes > 0, "{summary:?}");
     assert_eq!((trace.journal_by, summary.of(Class::Log)), (JournalBy::Place, volume(0, 0)));
+    let pictures = tempfile::tempdir().unwrap();
     for marker in [Marker::Square, Marker::Circle] {
-        draw(&trace, "an append", marker, &disk.dir.path().join("append.svg")).unwrap();
+        draw(&trace, "an append", marker, &pictures.path().join("append.svg")).unwrap();
     }
 }
 
 #[test]
 fn what_is_not_written_out_is_not_written_out_by_looking() {
     let _alone = ALONE.lock().unwrap();
-    let Some(disk) = Disk::new() else { return };
-    let database = disk.file("x.db", 4096);
+    let Some(disk) = disk() else { return };
+    let database = file(&disk, "x.db", 4096);
     let (trace, ()) = trace(&disk.path(), std::slice::from_ref(&database), || {
         for seek in 1..9 {
             dd(&database, &["count=1", "conv=notrunc", &format!("seek={seek}")]);
@@ -165,8 +117,8 @@ fn what_is_not_written_out_is_not_written_out_by_looking() {
 #[test]
 fn logs_that_live_for_a_moment_and_blocks_that_pass_on_are_told() {
     let _alone = ALONE.lock().unwrap();
-    let Some(disk) = Disk::new() else { return };
-    let database = disk.file("x.db", 1 << 16);
+    let Some(disk) = disk() else { return };
+    let database = file(&disk, "x.db", 1 << 16);
     let journal = disk.path().join("x.db-journal");
     let rounds = 60;
     let (trace, ()) = trace(&disk.path(), std::slice::from_ref(&database), || {
@@ -185,10 +137,10 @@ fn logs_that_live_for_a_moment_and_blocks_that_pass_on_are_told() {
 #[test]
 fn a_command_keeps_its_status_and_its_raw_lines() {
     let _alone = ALONE.lock().unwrap();
-    let Some(disk) = Disk::new() else { return };
+    let Some(disk) = disk() else { return };
     let elsewhere = disk.path().join("logs");
     fs::create_dir(&elsewhere).unwrap();
-    let log = disk.file("logs/x.db-duralite", 1 << 16);
+    let log = file(&disk, "logs/x.db-duralite", 1 << 16);
     let script = format!(
         "dd if=/dev/zero of={} bs=4096 count=3 oflag=direct conv=notrunc 2>&-; exit 7",
         log.display()
@@ -208,7 +160,7 @@ fn a_command_keeps_its_status_and_its_raw_lines() {
 #[test]
 fn a_panic_leaves_no_instance_behind() {
     let _alone = ALONE.lock().unwrap();
-    let Some(disk) = Disk::new() else { return };
+    let Some(disk) = disk() else { return };
     let place = disk.path();
     let result = std::panic::catch_unwind(|| trace(&place, &[], || panic!("on purpose")));
     assert!(result.is_err());

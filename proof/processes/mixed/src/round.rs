@@ -112,7 +112,7 @@ impl Round<'_> {
                 command.env_remove(name);
             }
         }
-        command.args(&self.worker.arguments).args(orders.arguments()).args(self.plan.arguments());
+        command.args(&self.worker.arguments).arg(orders.argument()?).args(self.plan.arguments());
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(messages).spawn();
         let child = child.with_context(|| format!("cannot start {}", self.worker.program.display()))?;
         Ok(Member { child, side, number, stopped: None })

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use duralite_testkit::Engine;
+use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use crate::{Plan, Side};
@@ -13,7 +14,7 @@ const SHARED_MEMORY: &str = "/dev/shm";
 pub(crate) const DATABASES: [&str; 2] = ["main.db", "two.db"];
 
 /// The paths of all files of a round.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Paths {
     pub(crate) dir: PathBuf,
     pub(crate) log_dir: PathBuf,

@@ -1,9 +1,10 @@
 //! The errors that a process may get, and what it does about them.
 
 use rusqlite::ffi;
+use serde::{Deserialize, Serialize};
 
 /// The VFS through which a process opens the databases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Side {
     /// Duralite's VFS.
     Ours,
@@ -12,19 +13,13 @@ pub enum Side {
 }
 
 impl Side {
-    /// Its name in arguments and messages.
+    /// Its name in messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Ours => "ours",
             Self::Stock => "stock",
         }
-    }
-
-    /// The side with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        [Self::Ours, Self::Stock].into_iter().find(|side| side.name() == name)
     }
 }
 

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
 
 use crate::acks::Acks;
 use crate::life::Life;
@@ -25,23 +26,15 @@ pub struct Worker {
 }
 
 /// The task of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Task {
     Create,
     Work,
     Audit,
 }
 
-impl Task {
-    const ALL: [(Self, &str); 3] = [(Self::Create, "create"), (Self::Work, "work"), (Self::Audit, "audit")];
-
-    fn name(self) -> &'static str {
-        Self::ALL[self as usize].1
-    }
-}
-
-/// The orders for a process.
-#[derive(Debug, Clone)]
+/// The orders for a process, its first argument. The round's plan follows, as a user would give it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) task: Task,
     pub(crate) side: Side,
@@ -53,31 +46,15 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    pub(crate) fn arguments(&self) -> Vec<OsString> {
-        let mut arguments: Vec<OsString> = vec![
-            self.task.name().into(),
-            self.side.name().into(),
-            self.parent.to_string().into(),
-            self.number.to_string().into(),
-            self.start_ns.to_string().into(),
-        ];
-        arguments.extend([&self.paths.dir, &self.paths.log_dir].map(|path| path.clone().into_os_string()));
-        arguments
+    pub(crate) fn argument(&self) -> Result<String> {
+        serde_json::to_string(self).context("cannot say the orders")
     }
 
     fn parse(arguments: &[String]) -> Result<(Self, Plan)> {
-        let [task, side, parent, number, start_ns, dir, log_dir, plan @ ..] = arguments else {
-            bail!("a worker is started by the rig, with 7 arguments and a plan");
+        let [orders, plan @ ..] = arguments else {
+            bail!("a worker is started by the rig, with its orders and a plan");
         };
-        let known = Task::ALL.iter().find(|(_, name)| name == task);
-        let orders = Self {
-            task: known.with_context(|| format!("{task} is no task"))?.0,
-            side: Side::named(side).with_context(|| format!("{side} is no side"))?,
-            parent: parent.parse()?,
-            number: number.parse()?,
-            start_ns: start_ns.parse()?,
-            paths: Paths { dir: dir.into(), log_dir: log_dir.into() },
-        };
+        let orders = serde_json::from_str(orders).context("cannot read the orders")?;
         Ok((orders, Plan::parse(plan.iter().map(String::as_str))?))
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::Engine;
 
 /// Arguments of a rig, each `name=value`.
@@ -52,7 +54,7 @@ pub fn engine_named(name: &str, others: &[&str]) -> Result<Engine, String> {
 }
 
 /// When the writer of a test rig acknowledges a transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Acknowledge {
     /// After `COMMIT` has returned.
     AfterCommit,

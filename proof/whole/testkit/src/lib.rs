@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::missing_panics_doc)] // a failed helper is a failed test
 
 mod above;
+mod acks;
 mod actor;
 mod arguments;
 mod disguise;
@@ -26,6 +27,7 @@ mod undo_file;
 mod vec_engine;
 
 pub use above::{ABOVE, register_above};
+pub use acks::Acks;
 pub use actor::Actor;
 pub use arguments::{Acknowledge, Arguments, engine_named};
 pub use engine::Engine;

@@ -2,7 +2,7 @@
 //! stays short.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The most lines of the front page.
@@ -124,38 +124,158 @@ fn pages_link_to_pages_only() {
     assert!(outside.is_empty(), "{outside:#?}");
 }
 
-/// The text of all Rust and Python files that may have tests.
-fn sources() -> String {
-    let files = files_below(&["crates", "store", "proof", "python"], &["rs", "py"]);
-    files.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
+/// The Rust and Python files that may have tests, by path, with their text.
+fn sources() -> Vec<(String, String)> {
+    let root = root();
+    let files = files_below(&["crates", "store", "proof", "python", "fuzz/fuzz_targets"], &["rs", "py"]);
+    let read = |path: PathBuf| {
+        (path.strip_prefix(&root).unwrap().display().to_string(), std::fs::read_to_string(&path).unwrap())
+    };
+    files.into_iter().map(read).collect()
 }
 
-/// Whether a text has a name, not only as the beginning of a longer name.
-fn has_word(text: &str, word: &str) -> bool {
-    let is_name = |c: char| c.is_alphanumeric() || c == '_';
-    text.match_indices(word).any(|(at, _)| !text[at + word.len()..].starts_with(is_name))
+/// The name in a line that begins a function, or in one of a list that a macro makes tests of.
+fn function(line: &str) -> Option<&str> {
+    let after = |keyword| line.split_once(keyword).map(|(_, rest)| rest);
+    let listed = Some(line.trim_start()).filter(|line| line.starts_with("inv"));
+    let rest = after("fn ").or_else(|| after("def ")).or(listed)?;
+    rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()
 }
 
-/// The page on invariants must have no number twice, and the code and tests that it names must exist.
+/// The comment in a line. A line without one ends what the comment before it says.
+fn comment(line: &str) -> &str {
+    line.split_once("//").map_or(".", |(_, comment)| comment.trim_start_matches(['/', '!']))
+}
+
+/// The invariants that the comments of a source name by number, alone or in lists: "invariant 3", "invariants 4 to 6, 8
+/// and 9", "Invariants kept here: 1, 2".
+fn invariants_in_comments(source: &str) -> BTreeSet<u32> {
+    let words: Vec<&str> = source.lines().map(comment).flat_map(str::split_whitespace).collect();
+    let mut found = BTreeSet::new();
+    let mut rest = &words[..];
+    while let [word, after @ ..] = rest {
+        rest = after;
+        let word = word.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase();
+        if word != "invariant" && word != "invariants" {
+            continue;
+        }
+        if let ["kept", "here:", after @ ..] = rest {
+            rest = after;
+        }
+        let (mut last, mut first) = (0, None);
+        while let [word, after @ ..] = rest {
+            let digits = word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len());
+            let (number, end) = word.split_at(digits);
+            match (number.parse(), end) {
+                (Ok(number), _) => {
+                    found.extend(first.take().unwrap_or(number)..=number);
+                    last = number;
+                }
+                (Err(_), "to") => first = Some(last),
+                (Err(_), "and") => {}
+                (Err(_), _) => break,
+            }
+            rest = after;
+            if !["", ",", "to", "and"].contains(&end) {
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// An invariant of the page: its number, the words in backticks after "Kept by", and those after "Attacked by".
+struct Invariant<'a> {
+    number: u32,
+    kept_by: Vec<&'a str>,
+    attacked_by: Vec<&'a str>,
+}
+
+fn in_backticks(text: &str) -> Vec<&str> {
+    text.split('`').skip(1).step_by(2).collect()
+}
+
+/// The invariant that begins with its number.
+fn invariant(text: &str) -> Option<Invariant<'_>> {
+    let (number, text) = text.split_once(". ")?;
+    let (_, places) = text.split_once("- Kept by: ")?;
+    let (kept_by, rest) = places.split_once("- Attacked by: ")?;
+    let attacked_by = rest.split("\n\n").next()?;
+    Some(Invariant {
+        number: number.parse().ok()?,
+        kept_by: in_backticks(kept_by),
+        attacked_by: in_backticks(attacked_by),
+    })
+}
+
+fn invariants(page: &str) -> Vec<Invariant<'_>> {
+    page.split("\n**").skip(1).map(|text| invariant(text).unwrap_or_else(|| panic!("{text}"))).collect()
+}
+
+/// The page on invariants has no number twice, what it names exists, and the code and the tests say which invariant they
+/// keep or attack.
 #[test]
 fn the_page_on_invariants_is_true() {
     let page = std::fs::read_to_string(root().join("docs/invariants.md")).unwrap();
-    let sources = sources();
-    let is_wrong = |word: &&str| {
-        let is_path = ["crates/", "store/", "proof/", "python/"].iter().any(|room| word.starts_with(room));
-        let is_test =
-            word.starts_with("inv") && word.contains('_') && !word.contains(' ') && !word.contains("...");
-        is_path && !root().join(word).exists() || is_test && !has_word(&sources, word)
-    };
-    let wrong: Vec<&str> = page.split('`').skip(1).step_by(2).filter(is_wrong).collect();
-    assert!(wrong.is_empty(), "{wrong:#?}");
-    let numbers: Vec<&str> =
-        page.lines().filter_map(|line| line.strip_prefix("**")?.split_once(". ")).map(|(n, _)| n).collect();
+    let invariants = invariants(&page);
+    let numbers: BTreeSet<u32> = invariants.iter().map(|invariant| invariant.number).collect();
     assert!(numbers.len() > 40);
-    assert_eq!(numbers.iter().collect::<BTreeSet<_>>().len(), numbers.len(), "{numbers:?}");
-    for at in page.split("\n**").skip(1) {
-        assert!(at.contains("- Kept by: ") && at.contains("- Attacked by: "), "{at}");
+    assert_eq!(numbers.len(), invariants.len(), "a number stands there twice");
+
+    let sources = sources();
+    let functions: BTreeSet<&str> =
+        sources.iter().flat_map(|(_, text)| text.lines().filter_map(function)).collect();
+    let commented: BTreeMap<&str, BTreeSet<u32>> =
+        sources.iter().map(|(path, text)| (path.as_str(), invariants_in_comments(text))).collect();
+    let mut wrong = Vec::new();
+    for Invariant { number, kept_by, attacked_by } in &invariants {
+        let own = format!("inv{number:02}_");
+        let is_said = |path: &&str| commented.get(path).is_some_and(|numbers| numbers.contains(number));
+        if !kept_by.iter().any(is_said) {
+            wrong.push(format!("{number}: no file that keeps it says so in a comment"));
+        }
+        if !attacked_by.iter().any(|name| name.contains(&own)) {
+            wrong.push(format!("{number}: no test is named"));
+        }
     }
+    for word in in_backticks(&page) {
+        let is_path = ["crates/", "store/", "proof/", "python/"].iter().any(|room| word.starts_with(room));
+        let is_test = word.contains('_') && word.split('_').any(|part| invariant_of(part).is_some());
+        let is_one = !word.contains(' ') && !word.contains("...");
+        if is_one && (is_path && !root().join(word).exists() || is_test && !functions.contains(word)) {
+            wrong.push(format!("there is no {word}"));
+        }
+    }
+    for (path, named) in &commented {
+        wrong.extend(
+            named.difference(&numbers).map(|number| format!("{path}: there is no invariant {number}")),
+        );
+    }
+    for name in &functions {
+        let named = name.split('_').filter_map(invariant_of).filter(|number| !numbers.contains(number));
+        wrong.extend(named.map(|number| format!("{name}: there is no invariant {number}")));
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The number in a part of a test's name.
+fn invariant_of(part: &str) -> Option<u32> {
+    part.strip_prefix("inv")?.parse().ok()
+}
+
+#[test]
+fn invariants_are_read_from_comments_and_pages() {
+    let source = "//! Begins (invariant 3). 7 pages.\nlet a = 1; // invariants 4 to\n// 6, 8 and 9: all\n\
+                  let invariant = 5;\n/// Invariants kept here: 1,\n/// 2. Invariant 10, said alone";
+    assert_eq!(invariants_in_comments(source).into_iter().collect::<Vec<_>>(), [1, 2, 3, 4, 5, 6, 8, 9, 10]);
+    let page = "x\n**2. A.** Text `t`.\n\n- Kept by: `a` in `b`.\n- Attacked by: `c`.\n\n## `d`";
+    let found = invariants(page);
+    assert_eq!(
+        (found[0].number, &*found[0].kept_by, &*found[0].attacked_by),
+        (2, &["a", "b"][..], &["c"][..])
+    );
+    let lines = ["    fn a_b(c: u8) {", "def d():", "    inv01_e F g,", "let h = 1;"];
+    assert_eq!(lines.map(function), [Some("a_b"), Some("d"), Some("inv01_e"), None]);
 }
 
 /// The page on compatibility: the files that it names must exist, it must name every directory of golden

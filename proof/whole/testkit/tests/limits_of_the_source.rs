@@ -2,14 +2,13 @@
 //! documents that agree with the code.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
-mod limits;
-mod rooms;
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use duralite_wal::engines::ENGINES;
-use limits::{constants, dependencies, files, functions};
+
+use super::limits::{File, constants, dependencies, files, functions};
+use super::rooms::root;
 
 /// Beyond this nobody reads a file, or a function, as one. `make check` asks about far shorter ones whether they tell one story.
 const FILE_LINES: usize = 1200;
@@ -48,15 +47,22 @@ fn no_function_is_longer_than_a_screen() {
     assert_none("functions of more than 120 lines", &long);
 }
 
-/// Where a crate's tests are one program, a file that its root does not name is never compiled.
+/// Where a crate's tests are one program, a file that neither its root nor its manifest names is never compiled.
 #[test]
 fn every_file_of_tests_is_a_module_of_its_program() {
     let sources = files(&["crates", "store", "proof"], &["rs"]);
     let is_forgotten = |path: &str| {
-        let (dir, name) = path.rsplit_once('/')?;
-        let root = sources.iter().find(|file| file.path == format!("{dir}/all.rs"))?;
-        let module = format!("mod {};", name.strip_suffix(".rs")?);
-        Some(dir.ends_with("/tests") && name != "all.rs" && !root.text.lines().any(|line| line == module))
+        let (package, file) = path.split_once("/tests/")?;
+        let root = sources.iter().find(|file| file.path == format!("{package}/tests/all.rs"))?;
+        let module = file.strip_suffix("/mod.rs").or_else(|| file.strip_suffix(".rs"))?;
+        let manifest = std::fs::read_to_string(root().join(package).join("Cargo.toml")).ok()?;
+        let has = |text: &str, wanted: String| text.lines().any(|line| line == wanted);
+        // Files below a module's directory are the compiler's to find missing.
+        Some(
+            !module.contains('/')
+                && !has(&root.text, format!("mod {module};"))
+                && !has(&manifest, format!("name = \"{module}\"")),
+        )
     };
     let forgotten: Vec<String> = sources
         .iter()
@@ -97,7 +103,7 @@ fn format_documents_have_the_constants_of_the_code() {
 fn the_limits_find_what_breaks_them() {
     let long =
         format!("fn short() {{}}\nmod m {{\nimpl T {{\nfn long() {{\n{}}}\n}}\n}}", "f();\n".repeat(70));
-    let found = functions::of(&limits::File { path: "x.rs".into(), text: long });
+    let found = functions::of(&File { path: "x.rs".into(), text: long });
     let found: Vec<_> = found.iter().map(|found| (found.name.as_str(), found.lines)).collect();
     assert_eq!(found, [("short", 1), ("long", 72)]);
     let manifest = "[package]\nname = \"x\"\n[dependencies]\nused-one.workspace = true\nunused = \"1\"\n\

@@ -7,146 +7,17 @@
 //! as a use of the child.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
-mod rooms;
-
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
 use duralite_wal::engines::ENGINES;
+use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
+use syn::UseTree;
+
+use super::rooms;
 
 /// A module's path from the crate's root; empty for the root.
 type Module = Vec<String>;
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Token {
-    Name(String),
-    /// `::`
-    Path,
-    Other(char),
-}
-
-use Token::{Name, Other};
-
-/// The tokens of a source without comments, string literals and character literals.
-fn tokens(source: &str) -> Vec<Token> {
-    let text: Vec<char> = source.chars().collect();
-    let mut found = Vec::new();
-    let mut at = 0;
-    while at < text.len() {
-        let starts = |what: &str| text[at..].iter().copied().take(what.len()).eq(what.chars());
-        at = if starts("//") {
-            end_of(&text, at, "\n")
-        } else if starts("/*") {
-            end_of(&text, at + 2, "*/")
-        } else if text[at] == '"' {
-            end_of_text(&text, at)
-        } else if text[at] == '\'' {
-            end_of_character(&text, at)
-        } else if text[at].is_alphanumeric() || text[at] == '_' {
-            let len = text[at..].iter().take_while(|c| c.is_alphanumeric() || **c == '_').count();
-            let name: String = text[at..at + len].iter().collect();
-            match raw_text(&text, at + len).filter(|_| name.ends_with('r')) {
-                Some(end) => end,
-                None => {
-                    found.push(Name(name));
-                    at + len
-                }
-            }
-        } else if starts("::") {
-            found.push(Token::Path);
-            at + 2
-        } else {
-            if !text[at].is_whitespace() {
-                found.push(Other(text[at]));
-            }
-            at + 1
-        };
-    }
-    found
-}
-
-/// The position after the next `what`.
-fn end_of(text: &[char], at: usize, what: &str) -> usize {
-    let what: Vec<char> = what.chars().collect();
-    let found = text[at..].windows(what.len()).position(|window| window == what);
-    found.map_or(text.len(), |found| at + found + what.len())
-}
-
-fn end_of_text(text: &[char], quote: usize) -> usize {
-    let mut at = quote + 1;
-    while at < text.len() && text[at] != '"' {
-        at += if text[at] == '\\' { 2 } else { 1 };
-    }
-    at + 1
-}
-
-/// The end of a character literal. For a lifetime it is the position after the quote.
-fn end_of_character(text: &[char], quote: usize) -> usize {
-    match text.get(quote + 1) {
-        Some('\\') => end_of(text, quote + 3, "'"),
-        _ if text.get(quote + 2) == Some(&'\'') => quote + 3,
-        _ => quote + 1,
-    }
-}
-
-/// The end of a raw string literal whose `#` or quote is at `at`.
-fn raw_text(text: &[char], at: usize) -> Option<usize> {
-    let marks = text[at..].iter().take_while(|c| **c == '#').count();
-    (text.get(at + marks) == Some(&'"'))
-        .then(|| end_of(text, at + marks + 1, &format!("\"{}", "#".repeat(marks))))
-}
-
-/// The end of the group that the bracket at `at` opens.
-fn end_of_group(tokens: &[Token], at: usize) -> usize {
-    let mut depth = 0_usize;
-    for (i, token) in tokens.iter().enumerate().skip(at) {
-        match token {
-            Other('(' | '[' | '{') => depth += 1,
-            Other(')' | ']' | '}') => depth -= 1,
-            _ => {}
-        }
-        if depth == 0 {
-            return i + 1;
-        }
-    }
-    tokens.len()
-}
-
-fn is_name(token: Option<&Token>, name: &str) -> bool {
-    matches!(token, Some(Name(found)) if found == name)
-}
-
-/// Removes items that are only for tests.
-fn without_tests(tokens: &[Token]) -> Vec<Token> {
-    let mut kept = Vec::new();
-    let mut at = 0;
-    while at < tokens.len() {
-        if tokens[at] != Other('#') || tokens.get(at + 1) != Some(&Other('[')) {
-            kept.push(tokens[at].clone());
-            at += 1;
-            continue;
-        }
-        let end = end_of_group(tokens, at + 1);
-        let attribute = &tokens[at + 2..end];
-        let says = |name: &str| attribute.iter().any(|token| is_name(Some(token), name));
-        let for_tests = is_name(attribute.first(), "cfg") && says("test") && !says("not");
-        at = if for_tests { end_of_item(tokens, end) } else { end };
-    }
-    kept
-}
-
-/// The end of the item that begins at `at`, which may have more attributes.
-fn end_of_item(tokens: &[Token], mut at: usize) -> usize {
-    while let Some(token) = tokens.get(at) {
-        match token {
-            Other(';') => return at + 1,
-            Other('{') => return end_of_group(tokens, at),
-            Other('(' | '[') => at = end_of_group(tokens, at),
-            _ => at += 1,
-        }
-    }
-    at
-}
 
 /// A name that a `use` imports, and the path that it stands for.
 struct Import {
@@ -163,85 +34,154 @@ struct File {
     paths: Vec<Vec<String>>,
 }
 
-fn read(tokens: &[Token]) -> File {
-    let mut file = File::default();
-    let mut at = 0;
-    while at < tokens.len() {
-        if is_name(tokens.get(at), "mod")
-            && let (Some(Name(child)), Some(Other(';'))) = (tokens.get(at + 1), tokens.get(at + 2))
+impl File {
+    fn of(source: TokenStream) -> Self {
+        let mut file = Self::default();
+        file.read(source);
+        file
+    }
+
+    /// Reads tokens, and those in their groups: also those of macros, which may name other files as well.
+    fn read(&mut self, tokens: TokenStream) {
+        let tokens = without_attributes(tokens);
+        let mut at = 0;
+        while let Some(token) = tokens.get(at) {
+            at += match token {
+                TokenTree::Ident(word) if word == "mod" && has_no_body(&tokens[at..]) => {
+                    self.children.push(tokens[at + 1].to_string());
+                    3
+                }
+                TokenTree::Ident(word) if word == "use" => self.read_use(&tokens, at),
+                TokenTree::Ident(_) => self.read_path(&tokens[at..]),
+                TokenTree::Group(group) => {
+                    self.read(group.stream());
+                    1
+                }
+                // A path that begins with `::` belongs to another crate.
+                _ if is_separator(&tokens[at..]) => 3,
+                _ => 1,
+            };
+        }
+    }
+
+    /// Reads what begins with `use`: an item, or the lifetimes that an `impl Trait` captures. Returns how many tokens
+    /// it has.
+    fn read_use(&mut self, tokens: &[TokenTree], at: usize) -> usize {
+        let len = tokens[at..].iter().position(|token| is_mark(token, ';')).map_or(1, |end| end + 1);
+        let Ok(item) = syn::parse2::<syn::ItemUse>(tokens[at..at + len].iter().cloned().collect()) else {
+            return 1;
+        };
+        let is_public = at.checked_sub(1).is_some_and(|before| match &tokens[before] {
+            TokenTree::Ident(word) => word == "pub",
+            TokenTree::Group(group) => group.delimiter() == Delimiter::Parenthesis,
+            _ => false,
+        });
+        self.read_tree(&item.tree, &[], is_public);
+        len
+    }
+
+    /// Adds the names that one branch of a `use` imports.
+    fn read_tree(&mut self, tree: &UseTree, before: &[String], is_public: bool) {
+        let then = |name: &dyn ToString| [before, &[name.to_string()][..]].concat();
+        let (name, path) = match tree {
+            UseTree::Path(path) => return self.read_tree(&path.tree, &then(&path.ident), is_public),
+            UseTree::Group(group) => {
+                return group.items.iter().for_each(|branch| self.read_tree(branch, before, is_public));
+            }
+            // `module::{self}` is the module.
+            UseTree::Name(name) if name.ident == "self" => {
+                (before.last().cloned().unwrap_or_default(), before.to_vec())
+            }
+            UseTree::Rename(name) if name.ident == "self" => (name.rename.to_string(), before.to_vec()),
+            UseTree::Name(name) => (name.ident.to_string(), then(&name.ident)),
+            UseTree::Rename(name) => (name.rename.to_string(), then(&name.ident)),
+            UseTree::Glob(_) => ("*".to_owned(), then(&"*")),
+        };
+        self.imports.push(Import { name, path, is_public });
+    }
+
+    /// Reads the path that these tokens begin with. Returns how many tokens it has.
+    fn read_path(&mut self, tokens: &[TokenTree]) -> usize {
+        let mut path = vec![tokens[0].to_string()];
+        let mut len = 1;
+        while is_separator(&tokens[len..])
+            && let Some(TokenTree::Ident(next)) = tokens.get(len + 2)
         {
-            file.children.push(child.clone());
-            at += 3;
-        } else if is_name(tokens.get(at), "use") {
-            let end = at + tokens[at..].iter().position(|token| *token == Other(';')).unwrap_or(0);
-            let is_public = at > 0 && (is_name(tokens.get(at - 1), "pub") || tokens[at - 1] == Other(')'));
-            tree(&tokens[at + 1..end.max(at + 1)], &[], is_public, &mut file.imports);
-            at = end.max(at + 1);
-        } else if let Name(first) = &tokens[at] {
-            let mut path = vec![first.clone()];
-            while let (Some(Token::Path), Some(Name(next))) = (tokens.get(at + 1), tokens.get(at + 2)) {
-                path.push(next.clone());
-                at += 2;
-            }
-            at += 1;
-            if path.len() > 1 {
-                file.paths.push(path);
-            }
-        } else {
-            // A path that begins with `::` belongs to another crate.
-            at += if tokens[at] == Token::Path { 2 } else { 1 };
+            path.push(next.to_string());
+            len += 3;
         }
+        if path.len() > 1 {
+            self.paths.push(path);
+        }
+        len
     }
-    file
 }
 
-/// Adds the names that one branch of a `use` imports.
-fn tree(tokens: &[Token], before: &[String], is_public: bool, imports: &mut Vec<Import>) {
-    let mut path = before.to_vec();
+fn is_mark(token: &TokenTree, mark: char) -> bool {
+    matches!(token, TokenTree::Punct(found) if found.as_char() == mark)
+}
+
+/// Whether the tokens begin with `::`.
+fn is_separator(tokens: &[TokenTree]) -> bool {
+    matches!(tokens, [TokenTree::Punct(one), two, ..]
+        if one.as_char() == ':' && one.spacing() == Spacing::Joint && is_mark(two, ':'))
+}
+
+/// Whether this `mod` is a file of its own.
+fn has_no_body(tokens: &[TokenTree]) -> bool {
+    matches!(tokens, [_, TokenTree::Ident(_), end, ..] if is_mark(end, ';'))
+}
+
+/// Removes attributes, among which are the comments that document, and items that are only for tests.
+fn without_attributes(tokens: TokenStream) -> Vec<TokenTree> {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut kept = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
-        match &tokens[at] {
-            Other('{') => {
-                let inside = &tokens[at + 1..end_of_group(tokens, at) - 1];
-                branches(inside).into_iter().for_each(|branch| tree(branch, &path, is_public, imports));
-                return;
+        // An inner attribute has a `!` before its brackets.
+        let inner = usize::from(tokens.get(at + 1).is_some_and(|token| is_mark(token, '!')));
+        match tokens.get(at + 1 + inner) {
+            Some(TokenTree::Group(attribute))
+                if is_mark(&tokens[at], '#') && attribute.delimiter() == Delimiter::Bracket =>
+            {
+                at += 2 + inner;
+                if inner == 0 && is_for_tests(attribute.stream()) {
+                    at += len_of_item(&tokens[at..]);
+                }
             }
-            Name(name) if name == "as" => break,
-            Name(name) if name == "self" && !path.is_empty() => {}
-            Name(name) => path.push(name.clone()),
-            Other('*') => path.push("*".to_owned()),
-            _ => {}
+            _ => {
+                kept.push(tokens[at].clone());
+                at += 1;
+            }
         }
-        at += 1;
     }
-    let renamed = tokens.iter().position(|token| is_name(Some(token), "as"));
-    let name = match renamed.and_then(|at| tokens.get(at + 1)) {
-        Some(Name(name)) => name.clone(),
-        _ => path.last().cloned().unwrap_or_default(),
-    };
-    if !path.is_empty() {
-        imports.push(Import { name, path, is_public });
-    }
+    kept
 }
 
-/// The parts between commas, ignoring commas in nested braces.
-fn branches(tokens: &[Token]) -> Vec<&[Token]> {
-    let mut parts = Vec::new();
-    let (mut begin, mut at) = (0, 0);
-    while at < tokens.len() {
-        match tokens[at] {
-            Other('{') => at = end_of_group(tokens, at),
-            Other(',') => {
-                parts.push(&tokens[begin..at]);
-                at += 1;
-                begin = at;
+/// Whether an attribute is a `cfg` that asks for tests.
+fn is_for_tests(attribute: TokenStream) -> bool {
+    let mut words = Vec::new();
+    let mut left = vec![attribute];
+    while let Some(tokens) = left.pop() {
+        for token in tokens {
+            match token {
+                TokenTree::Ident(word) => words.push(word.to_string()),
+                TokenTree::Group(group) => left.push(group.stream()),
+                _ => {}
             }
-            _ => at += 1,
         }
     }
-    parts.push(&tokens[begin..]);
-    parts.retain(|part| !part.is_empty());
-    parts
+    let says = |wanted: &str| words.iter().any(|word| word == wanted);
+    words.first().is_some_and(|first| first == "cfg") && says("test") && !says("not")
+}
+
+/// How many tokens the item has that these tokens begin with, and its other attributes.
+fn len_of_item(tokens: &[TokenTree]) -> usize {
+    let ends = |token: &TokenTree| match token {
+        TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
+        _ => is_mark(token, ';'),
+    };
+    tokens.iter().position(ends).map_or(tokens.len(), |end| end + 1)
 }
 
 /// The modules of a crate, each a file.
@@ -255,7 +195,7 @@ impl Modules {
         let mut found = vec![(Module::new(), root.to_path_buf(), dir)];
         while let Some((module, path, dir)) = found.pop() {
             let source = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path:?}: {error}"));
-            let file = read(&without_tests(&tokens(&source)));
+            let file = File::of(source.parse().unwrap_or_else(|error| panic!("{path:?}: {error}")));
             for child in &file.children {
                 let of_child = [module.clone(), vec![child.clone()]].concat();
                 let below = dir.join(child);

@@ -1,14 +1,17 @@
 //! Measures what was promised in numbers: insertion into the log, one thread, a hot row, recovery, memory.
 
-use std::io::{BufRead, BufReader, Write as _};
-use std::path::Path;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use duralite_bench::report::{Table, number};
+use duralite_bench::workload::median;
 use duralite_medium::block::{Block, BlockOptions, Durability as Written, FileBlock};
 use duralite_store::{Durability, Options, Scheme, Store};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::plan::{Contender, Plan, in_turns, times};
 use super::schemes::{Dirs, SCHEMES};
@@ -16,7 +19,7 @@ use crate::kv::{Db, Outcome, Schema, Session, run};
 use crate::nv::{NvDb, Setup};
 use crate::row::{key, row};
 use crate::tpcb::TpcB;
-use crate::workload::{Thread, Workload, median};
+use crate::workload::{Thread, Workload};
 
 /// Changes one row in each transaction: either one row shared by all threads, or one of each thread.
 struct OneRow {
@@ -208,19 +211,24 @@ pub(crate) fn figure11(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// The environment variable with a child process's task and directory. It does not begin with `DURALITE`,
-/// because such variables are settings.
+/// The environment variable with a child process's task. It does not begin with `DURALITE`, because such variables are
+/// settings.
 pub(crate) const CHILD: &str = "STOREBENCH_CHILD";
 
+/// What a child process does.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Task {
+    /// See [`fill`].
+    Fill { dir: PathBuf, mib: u64 },
+    /// See [`memory_of`].
+    Memory { dir: PathBuf, cache_mib: u64 },
+}
+
 /// The child's main function: does its task, reports, and waits to be killed.
-pub(crate) fn child(task: &str) -> Result<()> {
-    let (what, rest) = task.split_once(' ').context("a task")?;
-    let (number_of, dir) = rest.split_once(' ').context("a task")?;
-    let number_of: u64 = number_of.parse()?;
-    let said = match what {
-        "fill" => fill(Path::new(dir), number_of)?,
-        "memory" => memory_of(Path::new(dir), number_of)?,
-        other => bail!("no task {other}"),
+pub(crate) fn child(task: &Task) -> Result<()> {
+    let said = match task {
+        Task::Fill { dir, mib } => serde_json::to_string(&fill(dir, *mib)?)?,
+        Task::Memory { dir, cache_mib } => serde_json::to_string(&memory_of(dir, *cache_mib)?)?,
     };
     println!("{said}");
     std::io::stdout().flush()?;
@@ -229,15 +237,19 @@ pub(crate) fn child(task: &str) -> Result<()> {
     }
 }
 
-fn run_child(task: &str) -> Result<String> {
+/// Runs a task in a process of its own. Returns what it reports.
+fn run_child<T: DeserializeOwned>(task: &Task) -> Result<T> {
     let mut command = Command::new(std::env::current_exe()?);
-    let mut child = command.env(CHILD, task).stdout(Stdio::piped()).spawn()?;
+    let mut child = command.env(CHILD, serde_json::to_string(task)?).stdout(Stdio::piped()).spawn()?;
     let mut said = String::new();
     let read = child.stdout.take().map(|out| BufReader::new(out).read_line(&mut said));
     child.kill()?;
     child.wait()?;
     read.transpose()?;
-    if said.is_empty() { bail!("a child process failed") } else { Ok(said.trim().to_owned()) }
+    if said.is_empty() {
+        bail!("a child process failed");
+    }
+    serde_json::from_str(&said).context("a child's answer")
 }
 
 const FILLED: TpcB = TpcB { branches: 100, accounts_of_a_branch: 1000 };
@@ -247,8 +259,8 @@ fn filled(mib: u64) -> Options {
     Options::default().log_bytes((mib * 5 / 2).max(64) << 20)
 }
 
-/// Writes this many MiB of log after a checkpoint.
-fn fill(dir: &Path, mib: u64) -> Result<String> {
+/// Writes this many MiB of log after a checkpoint. Returns the bytes.
+fn fill(dir: &Path, mib: u64) -> Result<u64> {
     let options = filled(mib).durability(Durability::Eventual);
     let db = NvDb::new(Store::open(dir, options)?, FILLED.schema())?;
     FILLED.load(&db)?;
@@ -258,10 +270,10 @@ fn fill(dir: &Path, mib: u64) -> Result<String> {
         crate::workload::run(&db, &FILLED, 4, std::time::Duration::from_millis(50))?;
     }
     std::thread::sleep(std::time::Duration::from_millis(100));
-    let said = (db.store.metrics().log_bytes - begin).to_string();
+    let bytes = db.store.metrics().log_bytes - begin;
     // Leave the store as it is, without closing it.
     std::mem::forget(db);
-    Ok(said)
+    Ok(bytes)
 }
 
 /// How long recovery takes.
@@ -272,7 +284,7 @@ pub(crate) fn recovery(plan: &Plan) -> Result<Table> {
     let sizes: &[u64] = if plan.is_full { &[64, 128, 256, 512, 1024] } else { &[64, 256, 1024] };
     for &mib in sizes {
         let dir = tempfile::tempdir_in(&plan.disk)?;
-        let bytes: f64 = run_child(&format!("fill {mib} {}", dir.path().display()))?.parse()?;
+        let bytes = run_child::<u64>(&Task::Fill { dir: dir.path().to_owned(), mib })? as f64;
         let begun = Instant::now();
         let store = Store::open(dir.path(), filled(mib))?;
         let seconds = begun.elapsed().as_secs_f64();
@@ -299,8 +311,9 @@ pub(crate) fn resident(field: &str) -> Result<f64> {
     Ok(kib.parse::<f64>()? * 1024.0)
 }
 
-/// Fills a database of ten times the cache's size, and then changes random rows.
-fn memory_of(dir: &Path, cache_mib: u64) -> Result<String> {
+/// Fills a database of ten times the cache's size, and then changes random rows. Returns the bytes of memory that this
+/// took, and of the pages.
+fn memory_of(dir: &Path, cache_mib: u64) -> Result<(f64, u64)> {
     let before = resident("VmRSS")?;
     let options = Options::default().cache_bytes(cache_mib << 20).log_bytes(64 << 20);
     let db = NvDb::new(Store::open(dir, options)?, &["rows"])?;
@@ -318,7 +331,7 @@ fn memory_of(dir: &Path, cache_mib: u64) -> Result<String> {
         run(&mut *session, true, &mut |tx| tx.put(0, &key(&[id]), &row(1000, &[1])))?;
     }
     let pages = db.store.metrics().pages * 8192;
-    Ok(format!("{} {pages}", resident("VmHWM")? - before))
+    Ok((resident("VmHWM")? - before, pages))
 }
 
 /// How much memory a store takes whose database is ten times as large as its cache.
@@ -329,14 +342,14 @@ pub(crate) fn memory(plan: &Plan) -> Result<Table> {
     let sizes: &[u64] = if plan.is_full { &[32, 64, 256] } else { &[32, 64] };
     for &cache in sizes {
         let dir = tempfile::tempdir_in(&plan.disk)?;
-        let said = run_child(&format!("memory {cache} {}", dir.path().display()))?;
-        let (most, pages) = said.split_once(' ').context("a child's answer")?;
-        let mib = |bytes: &str| Ok::<_, anyhow::Error>(bytes.parse::<f64>()? / f64::from(1 << 20));
+        let (most, pages): (f64, u64) =
+            run_child(&Task::Memory { dir: dir.path().to_owned(), cache_mib: cache })?;
+        let mib = |bytes: f64| bytes / f64::from(1 << 20);
         table.row([
             cache.to_string(),
-            number(mib(pages)?),
-            number(mib(most)?),
-            times(mib(most)?, cache as f64),
+            number(mib(pages as f64)),
+            number(mib(most)),
+            times(mib(most), cache as f64),
             "<= 1.2x".to_owned(),
         ]);
     }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use duralite_bench::report::{Table, number};
+use duralite_bench::workload::{median, percentile};
 use duralite_store::{Error, Options, Store, Table as Rows, Transaction};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::plan::{Plan, times};
 use super::schemes::Dirs;
-use crate::workload::median;
 
 /// The shortest turn. The scan must read all rows in this time.
 const SHORTEST: Duration = Duration::from_secs(2);
@@ -163,7 +163,7 @@ fn turn(busy: &Loaded, idle: &Loaded, scanned: Scanned, threads: u64, time: Dura
         let ((rows, version_bytes), (mut took, cpu_ns)) = (scanned?, took?);
         let seconds = begun.elapsed().as_secs_f64();
         took.sort_unstable();
-        let slow = took.get(took.len() / 100 * 99).copied().unwrap_or(0);
+        let slow = percentile(&took, 0.99).unwrap_or(0);
         Ok(Turn {
             commits_per_second: took.len() as f64 / seconds,
             cpu_us: cpu_ns as f64 / 1000.0 / took.len().max(1) as f64,
@@ -202,7 +202,7 @@ pub(crate) fn long_scan(plan: &Plan) -> Result<Table> {
         }
     }
     ensure!(busy.store.metrics().snapshot_bytes == 0, "old versions are left");
-    let middle = |turns: &[Turn], of: fn(&Turn) -> f64| median(&turns.iter().map(of).collect::<Vec<_>>());
+    let middle = |turns: &[Turn], of: fn(&Turn) -> f64| median(turns.iter().map(of).collect::<Vec<_>>());
     let beside_idle = middle(&turns[1], |turn| turn.commits_per_second);
     let cpu_beside_idle = middle(&turns[1], |turn| turn.cpu_us);
     for ((name, _), turns) in ARMS.iter().zip(&turns) {

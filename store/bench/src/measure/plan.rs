@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use duralite_bench::workload::median;
 
 use crate::kv::Db;
 use crate::nv::Setup;
@@ -11,7 +12,7 @@ use crate::size::Sizes;
 use crate::tatp::Tatp;
 use crate::tpcb::TpcB;
 use crate::tpcc::TpcC;
-use crate::workload::{Run, Workload, median, run};
+use crate::workload::{Run, Workload, run};
 
 /// Where to measure, for how long, and how often.
 #[derive(Clone, Debug)]

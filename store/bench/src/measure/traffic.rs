@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use duralite_bench::report::{Table, number};
+use duralite_bench::workload::median;
 use duralite_medium::{FileNvm, MapOptions, Nvm};
 use duralite_store::Scheme;
 
@@ -14,7 +15,7 @@ use super::schemes::Dirs;
 use crate::nv::Setup;
 use crate::tatp::Tatp;
 use crate::tpcb::TpcB;
-use crate::workload::{Workload, median, run};
+use crate::workload::{Workload, run};
 
 /// What the paper adds to each call of a file system in memory, in nanoseconds.
 const CALL_NS: u32 = 5000;

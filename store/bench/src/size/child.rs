@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use duralite_store::{Options, Store};
+use duralite_wal::metrics::Histogram;
 use rustix::fs::Advice;
 use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize};
 
 use super::SHARE_BYTES;
 use super::case::{Case, Kind};
@@ -26,8 +28,8 @@ pub(super) const STORE: &str = "duralite";
 pub(super) type Found = BTreeMap<String, f64>;
 
 /// The orders of a child.
-#[derive(Clone, Debug)]
-pub(super) struct Task {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Task {
     pub(super) store: String,
     pub(super) dir: PathBuf,
     pub(super) case: Case,
@@ -37,26 +39,12 @@ pub(super) struct Task {
 }
 
 impl Task {
-    fn text(&self) -> String {
-        let Self { store, dir, case, is_load, cache_bytes, seconds } = self;
-        format!("size {store} {} {is_load} {cache_bytes} {seconds} {}", case.name(), dir.display())
-    }
-
-    fn parse(text: &str) -> Result<Self> {
-        let mut words = text.splitn(7, ' ').skip(1);
-        let mut next = || words.next().context("a task");
-        let store = next()?.to_owned();
-        let case = Case::named(next()?)?;
-        let (is_load, cache_bytes, seconds) = (next()?.parse()?, next()?.parse()?, next()?.parse()?);
-        Ok(Self { store, case, is_load, cache_bytes, seconds, dir: PathBuf::from(next()?) })
-    }
-
     /// Runs the task in a process of its own, in a control group if possible.
     pub(super) fn run(&self, has_groups: bool) -> Result<Found> {
         forget(&self.dir)?;
         let group = has_groups.then(|| Group::new(self.cache_bytes + SHARE_BYTES)).transpose()?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.env(CHILD, self.text()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.env(CHILD, serde_json::to_string(self)?).stdin(Stdio::piped()).stdout(Stdio::piped());
         // An arena of malloc for each thread takes memory that the group does not have.
         command.env("MALLOC_ARENA_MAX", "2");
         let mut child = command.spawn()?;
@@ -77,10 +65,7 @@ impl Task {
         if !status.success() {
             bail!("its process ended with {status}");
         }
-        let pairs = said.split(' ').filter_map(|pair| pair.split_once('='));
-        let mut found: Found = pairs
-            .map(|(name, value)| Ok((name.to_owned(), value.parse()?)))
-            .collect::<Result<_, std::num::ParseFloatError>>()?;
+        let mut found: Found = serde_json::from_str(&said).context("a child's answer")?;
         if let Some(most) = group.as_ref().and_then(Group::most_bytes) {
             found.insert("group_bytes".to_owned(), most as f64);
         }
@@ -143,17 +128,21 @@ fn open(task: &Task, workload: &dyn Workload) -> Result<Box<dyn Db>> {
     crate::peers::open(&task.store, &task.dir, &task.dir, workload.schema(), memory)
 }
 
+/// A percentile of times.
+fn microseconds(times: &Histogram, part: f64) -> f64 {
+    times.percentile(part).unwrap_or(0) as f64 / 1000.0
+}
+
 /// The child's main function: waits until it is in its group, runs the task, and reports what it measured.
-pub(crate) fn child(text: &str) -> Result<()> {
+pub(crate) fn child(task: &Task) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     if line.is_empty() {
         bail!("nobody said that it may begin");
     }
-    let task = Task::parse(text)?;
     let workload = task.case.workload(task.cache_bytes)?;
-    let db = open(&task, &*workload)?;
+    let db = open(task, &*workload)?;
     let (before, begun) = (device_bytes()?, Instant::now());
     let mut found = Found::new();
     if task.is_load {
@@ -163,8 +152,8 @@ pub(crate) fn child(text: &str) -> Result<()> {
         let done = run(&*db, &*workload, threads, Duration::from_secs_f64(task.seconds))?;
         found.insert("commits".to_owned(), done.commits as f64);
         found.insert("per_second".to_owned(), done.commits as f64 / begun.elapsed().as_secs_f64());
-        found.insert("p99_us".to_owned(), done.latencies.percentile(0.99) / 1000.0);
-        found.insert("p999_us".to_owned(), done.latencies.percentile(0.999) / 1000.0);
+        found.insert("p99_us".to_owned(), microseconds(&done.latencies, 0.99));
+        found.insert("p999_us".to_owned(), microseconds(&done.latencies, 0.999));
         found.insert("scans".to_owned(), done.rolled_back as f64);
     }
     let read = device_bytes()?.0 - before.0;
@@ -178,7 +167,6 @@ pub(crate) fn child(text: &str) -> Result<()> {
     found.insert("written_bytes".to_owned(), device_bytes()?.1 - before.1);
     found.insert("space_bytes".to_owned(), space_bytes(&task.dir)? as f64);
     found.insert("resident_bytes".to_owned(), crate::measure::limits::resident("VmHWM")?);
-    let said: Vec<String> = found.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    println!("\n{}", said.join(" "));
+    println!("\n{}", serde_json::to_string(&found)?);
     Ok(())
 }

@@ -7,7 +7,7 @@ mod group;
 mod probe;
 mod table;
 
-pub(crate) use self::child::child;
+pub(crate) use self::child::{Task, child};
 pub(crate) use self::table::measure;
 
 /// Bytes that each process has in addition to the cache: for its program, its log, its threads, and data that

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use duralite_bench::report::{Table, number};
+use duralite_bench::workload::median;
 
 use super::case::{Case, Kind};
 use super::child::{Found, STORE, Task};
@@ -12,7 +13,6 @@ use super::probe::{Disk, probe};
 use super::{SHARE_BYTES, Sizes, group};
 use crate::measure::plan::{Plan, times};
 use crate::peers::{PEERS, title};
-use crate::workload::median;
 
 const COLUMNS: [&str; 16] = [
     "row",
@@ -48,8 +48,10 @@ impl Score {
         self.turns.iter().filter_map(|found| found.get(name).copied()).collect()
     }
 
+    /// The median, or 0 if nothing was measured.
     fn middle(&self, name: &str) -> f64 {
-        median(&self.values(name))
+        let values = self.values(name);
+        if values.is_empty() { 0.0 } else { median(values) }
     }
 
     fn sum(&self, name: &str) -> f64 {

@@ -2,7 +2,8 @@
 //! decoder.
 //!
 //! The decoder accepts any bytes and never panics (invariant 12). Its result is exactly that of the decision table in
-//! `docs/format/nvwal.md`, "valid if and only if".
+//! `docs/format/nvwal.md`, "valid if and only if", so that recovery yields a prefix of the commit order (invariant 7) and tells
+//! garbage from the end of the log (invariant 8).
 
 use duralite_format::nvwal::{
     BLOCK_HEADER_BYTES, Order, RECORD_HEADER_BYTES, RecordHeader, TX_HEADER_BYTES, TxHash, TxHeader,

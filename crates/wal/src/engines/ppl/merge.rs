@@ -1,7 +1,7 @@
 //! Merging: the engine applies a page's records to the page on flash, and frees the page's log (SQLite/PPL, section 3.2, log
 //! merger).
 //!
-//! A page is merged as far as SQLite has checkpointed it and no further, since readers of older snapshots read it through the
+//! A page is merged as far as SQLite has checkpointed it and no further (invariant 17), since readers of older snapshots read it through the
 //! file. The write of a page may be torn, and records that move bytes are meaningless over a mixture of old and new bytes. So
 //! the engine first makes the image durable in a *slot* of the log. The slot's image stands in for the page on flash until the
 //! page is durable too:

@@ -1,5 +1,5 @@
 //! Recovery (SQLite/PPL, section 3.4). It drops what a transaction without a commit has left. Afterwards all pages are home as
-//! of the last commit, and SQLite finds an empty log.
+//! of the last commit (invariant 7), and SQLite finds an empty log.
 //!
 //! Recovery reads the headers of all extents, and walks the records of those in use to find the ends of the chains. The cost is
 //! in proportion to the extents, not to the commits since the last recovery.

@@ -1,5 +1,5 @@
 //! What a process that recovers a log, or only looks at it, finds in the region: the paper's scan from head to tail (section
-//! 5.1.3).
+//! 5.1.3), which ends where the prefix of the commits ends (invariant 7).
 
 use duralite_format::scratchpad::{Kind, PageHeader, first_link_offset};
 

@@ -131,6 +131,7 @@ impl Body<'_> {
         offset_of(self.page()) + self.offset
     }
 
+    /// A committed transaction that cannot be read is an error, and not the end of the log (invariant 25).
     fn damaged(&self) -> LogError {
         self.region.corrupt(self.page(), "a transaction")
     }

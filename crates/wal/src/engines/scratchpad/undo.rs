@@ -293,6 +293,7 @@ impl UndoLog {
         self.nvm.store_u64(JOURNAL_STATE_OFFSET, state.word(self.region.id, chain));
     }
 
+    /// One store says whether the journal exists and how long it is (invariant 26).
     fn put_in_force(&self, state: UndoState, chain: UndoChain) {
         self.store_state(state, chain);
         self.flush_words();

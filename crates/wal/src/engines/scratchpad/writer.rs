@@ -183,6 +183,7 @@ impl Scratchpad {
         });
         self.choice.end(&work);
         self.store_follow(open.pages.first().map_or(0, |(page, _)| *page));
+        // This one store commits, now that everything of the transaction is durable (invariant 25).
         self.region.nvm.store_u64(last, committed_mark(self.region.id, generation, sequence));
         self.region.nvm.flush(last, 8);
         self.region.nvm.fence();

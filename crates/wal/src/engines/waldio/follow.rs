@@ -1,5 +1,5 @@
-//! Applies transactions to the index: those that other processes have sealed, or that recovery has found. `duralite verify` and
-//! fuzzing use the same decoder. The decoder accepts any bytes (invariant 12). It needs memory for a record, not for a whole
+//! Applies transactions to the index, in the order of their commits (invariant 7): those that other processes have sealed, or
+//! that recovery has found. `duralite verify` and fuzzing use the same decoder. The decoder accepts any bytes (invariant 12). It needs memory for a record, not for a whole
 //! transaction.
 
 use duralite_format::record::{RECORD_HEADER_BYTES, RecordHeader, largest_record};

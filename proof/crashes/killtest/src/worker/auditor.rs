@@ -1,15 +1,16 @@
 //! Compares the database with the acknowledgements. The auditor is a process of its own, so that it can hang
 //! or die without the process that asks it.
 //!
-//! It answers each line of input with one line: `ok` and the number of transactions, or an error.
+//! It answers each line of input, a [`Question`], with one line, an [`Answer`]; or it fails.
 
 use std::io::{BufRead as _, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use duralite_testkit::stock;
 use rusqlite::Connection;
+use serde::{Deserialize, Serialize};
 
 use super::orders::Orders;
 use super::session::{self, Kept};
@@ -23,7 +24,7 @@ use crate::{Phase, ledger};
 const NEWEST: i64 = 200;
 
 /// A question to the auditor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Question {
     /// Make the database, with this page size and `auto_vacuum`.
     Create(u32, u32),
@@ -38,28 +39,11 @@ pub(crate) enum Question {
     Settle(bool),
 }
 
-impl Question {
-    pub(crate) fn line(self) -> String {
-        match self {
-            Self::Create(page_bytes, auto_vacuum) => format!("create {page_bytes} {auto_vacuum}"),
-            Self::Light => "light".to_owned(),
-            Self::Visit => "visit".to_owned(),
-            Self::Full => "full".to_owned(),
-            Self::Settle(allow_segments) => format!("settle {allow_segments}"),
-        }
-    }
-
-    fn parse(line: &str) -> Result<Self> {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        Ok(match words[..] {
-            ["create", page_bytes, auto_vacuum] => Self::Create(page_bytes.parse()?, auto_vacuum.parse()?),
-            ["light"] => Self::Light,
-            ["visit"] => Self::Visit,
-            ["full"] => Self::Full,
-            ["settle", allow_segments] => Self::Settle(allow_segments.parse()?),
-            _ => bail!("unknown question: {line}"),
-        })
-    }
+/// The auditor's answer: nothing is lost.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    /// How many transactions there are.
+    total: i64,
 }
 
 struct Auditor<'a> {
@@ -76,12 +60,13 @@ pub(crate) fn serve(orders: &Orders, note: &Note) -> Result<()> {
     let mut auditor = Auditor { orders, acknowledged, conn: None, seen: 0 };
     note.phase(Phase::Ready)?;
     for line in std::io::stdin().lock().lines() {
-        let question = Question::parse(&line?)?;
+        let question: Question = serde_json::from_str(&line?).context("no question")?;
         note.phase(Phase::Reading)?;
-        let total = auditor.answer(question).with_context(|| question.line())?;
+        let total = auditor.answer(question).with_context(|| format!("{question:?}"))?;
         note.phase(Phase::Ready)?;
         let mut out = std::io::stdout().lock();
-        writeln!(out, "ok {total}")?;
+        serde_json::to_writer(&mut out, &Answer { total })?;
+        writeln!(out)?;
         out.flush()?;
     }
     auditor.close()

@@ -20,7 +20,7 @@ use crate::Role;
 use crate::acks::Acks;
 use crate::board::Note;
 
-pub(crate) use auditor::Question;
+pub(crate) use auditor::{Answer, Question};
 pub(crate) use orders::Orders;
 use session::Session;
 

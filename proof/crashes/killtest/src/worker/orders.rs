@@ -1,15 +1,15 @@
-//! The orders of a worker process, passed as its arguments.
+//! The orders of a worker process, passed as its argument.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
 
 use crate::{Acknowledge, Role};
 
 /// The orders of a worker process.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) role: Role,
     pub(crate) parent: u32,
@@ -30,53 +30,15 @@ pub(crate) struct Orders {
 }
 
 impl Orders {
-    /// The orders as arguments of a process.
-    pub(crate) fn arguments(&self) -> Vec<OsString> {
-        let early = self.acknowledge == Acknowledge::BeforeCommit;
-        let numbers = [u64::from(self.parent), self.slot, self.id, self.seed, u64::from(early)];
-        let mut arguments = vec![OsString::from(self.role.name())];
-        arguments.extend(numbers.iter().map(|number| number.to_string().into()));
-        arguments.push(self.busy.as_millis().to_string().into());
-        arguments.extend([&self.board, &self.acks, &self.log_dir].map(|path| path.clone().into_os_string()));
-        arguments.push(self.autocheckpoint.map_or(-1, i64::from).to_string().into());
-        arguments.push(OsString::from(&self.journal));
-        arguments.extend(self.uris.iter().map(OsString::from));
-        arguments
+    /// The orders as the argument of a process.
+    pub(crate) fn argument(&self) -> Result<String> {
+        serde_json::to_string(self).context("cannot say the orders")
     }
 
     pub(super) fn parse(arguments: &[String]) -> Result<Self> {
-        let [
-            role,
-            parent,
-            slot,
-            id,
-            seed,
-            early,
-            busy,
-            board,
-            acks,
-            log_dir,
-            autocheckpoint,
-            journal,
-            uris @ ..,
-        ] = arguments
-        else {
-            bail!("a worker is started by the crash test, with 13 arguments or more");
+        let [orders] = arguments else {
+            bail!("a worker is started by the crash test, with its orders");
         };
-        Ok(Self {
-            role: Role::named(role).with_context(|| format!("{role} is no role"))?,
-            parent: parent.parse()?,
-            slot: slot.parse()?,
-            id: id.parse()?,
-            seed: seed.parse()?,
-            acknowledge: if early == "1" { Acknowledge::BeforeCommit } else { Acknowledge::AfterCommit },
-            busy: Duration::from_millis(busy.parse()?),
-            board: board.into(),
-            acks: acks.into(),
-            log_dir: log_dir.into(),
-            autocheckpoint: u32::try_from(autocheckpoint.parse::<i64>()?).ok(),
-            journal: journal.clone(),
-            uris: uris.to_vec(),
-        })
+        serde_json::from_str(orders).context("cannot read the orders")
     }
 }

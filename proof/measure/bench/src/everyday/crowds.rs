@@ -30,7 +30,7 @@ struct Middle {
 
 impl Middle {
     fn of(crowds: &[Crowd]) -> Self {
-        let middle = |figure: fn(&Crowd) -> f64| median(crowds.iter().map(figure).collect());
+        let middle = |figure: fn(&Crowd) -> f64| median(crowds.iter().map(figure).collect::<Vec<_>>());
         Self {
             per_second: middle(Crowd::per_second),
             slowest_to_mean: middle(Crowd::slowest_to_mean),

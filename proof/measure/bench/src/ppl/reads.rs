@@ -91,7 +91,8 @@ pub fn table6(dir: &Path, effort: Effort) -> Result<Table> {
             run(&writer, &prepared.workload)?;
             let rounds: Vec<Reads> =
                 (0..effort.rounds).map(|_| read_once(&database, &prepared, config)).collect::<Result<_>>()?;
-            let middle = |figure: &dyn Fn(&Reads) -> f64| median(rounds.iter().map(figure).collect());
+            let middle =
+                |figure: &dyn Fn(&Reads) -> f64| median(rounds.iter().map(figure).collect::<Vec<_>>());
             let pages = format!("{:.0}", middle(&|reads| reads.pages));
             let ms = middle(&|reads| reads.ms);
             let mut cells =

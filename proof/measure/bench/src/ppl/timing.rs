@@ -10,7 +10,7 @@ use super::io::Bytes;
 use super::prepared::Prepared;
 use super::replay::{Database, run};
 use crate::report::number;
-use crate::workload::median;
+use crate::workload::{median, percentile};
 
 /// The most rounds to run: a workload already has thousands of transactions.
 pub const ROUNDS: usize = 3;
@@ -47,8 +47,7 @@ impl Timing {
     /// The latency in microseconds that `percent` per cent of the statements do not exceed.
     #[must_use]
     pub fn percentile(&self, percent: usize) -> f64 {
-        let at = (self.latencies.len() * percent / 100).min(self.latencies.len().saturating_sub(1));
-        self.latencies.get(at).copied().unwrap_or(f64::NAN)
+        percentile(&self.latencies, percent as f64 / 100.0).unwrap_or(f64::NAN)
     }
 }
 

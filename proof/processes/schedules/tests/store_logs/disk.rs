@@ -1,8 +1,6 @@
 //! Group commit on blocks: leaders, waiters, and the circular log.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use duralite_crashmodel::RecordingBlock;
 use duralite_schedules::rounds;
@@ -11,15 +9,6 @@ use super::{SEED, check, run};
 use crate::format::Lsn;
 use crate::log::disk::{DiskLog, Grouping};
 use crate::log::{Log, refuse};
-use crate::sync::SLEEPS_END;
-
-/// All threads share the setting of how sleeps end, so only one exploration may run at a time.
-fn alone(sleeps_end: bool) -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    SLEEPS_END.store(sleeps_end, Ordering::Relaxed);
-    guard
-}
 
 fn create(grouping: Grouping) -> (Arc<RecordingBlock>, Arc<dyn Log>) {
     let block = Arc::new(RecordingBlock::new(4096));
@@ -57,7 +46,6 @@ fn explore(grouping: Grouping, gives_up: bool) {
 
 #[test]
 fn inv33_no_wake_up_of_a_group_is_lost() {
-    let _one = alone(false);
     for grouping in [Grouping::Central, Grouping::Grouped, Grouping::Apart] {
         explore(grouping, false);
     }
@@ -65,7 +53,6 @@ fn inv33_no_wake_up_of_a_group_is_lost() {
 
 #[test]
 fn inv33_what_is_given_up_beside_commits_is_not_missed() {
-    let _one = alone(false);
     for grouping in [Grouping::Central, Grouping::Grouped, Grouping::Apart] {
         explore(grouping, true);
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use duralite_testkit::{Actor, Engine, Fixture, code, connect, integrity, one, run, stock};
 use rusqlite::{Connection, ffi};
 
-use crate::{content, fill, is_active, status_of};
+use super::{content, fill, is_active, status_of};
 
 const KEEP: &str = "on_close=keep";
 

@@ -2,7 +2,7 @@
 
 use duralite_testkit::{Fixture, integrity, one, run, stock};
 
-use crate::{content, fill, is_active};
+use super::{content, fill, is_active};
 
 #[test]
 fn vacuum() {

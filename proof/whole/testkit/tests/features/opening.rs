@@ -3,7 +3,7 @@
 use duralite_testkit::{Actor, Engine, Fixture, code, connect, one, run, stock};
 use rusqlite::{OpenFlags, ffi};
 
-use crate::{content, fill, is_active};
+use super::{content, fill, is_active};
 
 #[test]
 fn read_only_opens_of_a_live_database() {

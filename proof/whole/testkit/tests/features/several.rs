@@ -4,7 +4,7 @@ use duralite_testkit::{Fixture, integrity, one, run, stock};
 use rusqlite::Connection;
 use rusqlite::backup::Backup;
 
-use crate::{content, fill, is_active};
+use super::{content, fill, is_active};
 
 #[test]
 fn attached_databases_with_and_without_an_engine() {

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use duralite_testkit::{Engine, Fixture, TinyDirectory, code, connect, one, run};
 use rusqlite::{Connection, ffi};
 
-use crate::{content, fill, status_of};
+use super::{content, fill, status_of};
 
 const ROOMY: &str = "PRAGMA wal_autocheckpoint=0";
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use duralite_testkit::{Engine, Fixture, Overlay, connect, one, run, stock};
 
-use crate::{fill, status_of};
+use super::{fill, status_of};
 
 #[test]
 fn tells_what_is_in_force_and_what_was_done() {

@@ -6,7 +6,7 @@ use duralite_testkit::{
 use rusqlite::Connection;
 use rusqlite::types::Value;
 
-use crate::{fill, is_active, status_of};
+use super::{fill, is_active, status_of};
 
 /// The table in the format of the pragma, without values that change from moment to moment.
 fn lines_of(conn: &Connection, from: &str) -> String {

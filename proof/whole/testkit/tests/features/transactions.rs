@@ -3,7 +3,7 @@
 use duralite_testkit::{Fixture, Outcome, code, integrity, one, run, stock};
 use rusqlite::ffi;
 
-use crate::{content, fill, status_of};
+use super::{content, fill, status_of};
 
 #[test]
 fn savepoints() {

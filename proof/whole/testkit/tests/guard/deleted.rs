@@ -9,7 +9,7 @@ use duralite_wal::log::offline;
 use duralite_wal::placement::{describe, find_deleted};
 use rusqlite::{Connection, ffi};
 
-use crate::read_elsewhere;
+use super::read_elsewhere;
 
 /// Far longer than the time between two checks.
 const NOTICED_WITHIN: Duration = Duration::from_secs(30);

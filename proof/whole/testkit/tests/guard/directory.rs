@@ -5,7 +5,7 @@ use std::fs;
 use duralite_testkit::{Actor, Fixture, TinyDirectory, code, connect, integrity, one, run, stock};
 use rusqlite::ffi;
 
-use crate::{abandoned, read_elsewhere, refused};
+use super::{abandoned, read_elsewhere, refused};
 
 #[test]
 fn inv01_an_emptied_journal_does_not_stay_beside_a_guarded_database() {

@@ -5,7 +5,7 @@ use std::fs;
 use duralite_testkit::{Actor, Fixture, code, one, run};
 use rusqlite::ffi;
 
-use crate::{abandoned, read_elsewhere, refused};
+use super::{abandoned, read_elsewhere, refused};
 
 #[test]
 fn inv03_without_its_log_a_guarded_database_does_not_open() {

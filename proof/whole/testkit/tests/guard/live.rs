@@ -6,7 +6,7 @@ use duralite_testkit::{
 };
 use rusqlite::ffi;
 
-use crate::{abandoned, read_elsewhere};
+use super::{abandoned, read_elsewhere};
 
 #[test]
 fn inv01_stock_sqlite_is_refused_while_the_database_is_live() {

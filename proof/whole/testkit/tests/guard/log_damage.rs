@@ -6,7 +6,7 @@ use std::path::Path;
 use duralite_testkit::{Engine, Fixture, Rng, code, one};
 use rusqlite::ffi;
 
-use crate::{abandoned, read_elsewhere, refused};
+use super::{abandoned, read_elsewhere, refused};
 
 /// Damages the log of an abandoned database, and expects an error that changes nothing. After that the
 /// undamaged log must work as before.

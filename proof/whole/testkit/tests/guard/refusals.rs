@@ -3,7 +3,7 @@
 use duralite_testkit::{Actor, Engine, Fixture, code, connect, run};
 use rusqlite::ffi;
 
-use crate::{abandoned, read_elsewhere};
+use super::{abandoned, read_elsewhere};
 
 /// The reason why a URI is not opened, or not read.
 fn refusal(uri: &str) -> String {

@@ -37,9 +37,6 @@ fn elsewhere(dir: &str, manifest: &str) -> Vec<super::File> {
     outside.map(|path| super::File { path: path.to_owned(), text: read(path) }).collect()
 }
 
-/// These are dependencies only because of one of their features; `syn` uses them.
-const FOR_A_FEATURE: [&str; 1] = ["proc-macro2"];
-
 /// The unused dependencies of a manifest. The product's sources must name its dependencies; any source may
 /// name those of tests.
 pub fn unused_in(manifest: &str, product: &[&str], tests: &[&str]) -> Vec<String> {
@@ -58,7 +55,7 @@ pub fn unused_in(manifest: &str, product: &[&str], tests: &[&str]) -> Vec<String
             "dev-dependencies" => uses(product) || uses(tests),
             _ => true,
         };
-        if !used && !FOR_A_FEATURE.contains(&name) {
+        if !used {
             found.push(name.to_owned());
         }
     }

@@ -1,4 +1,5 @@
 //! Where the crates of the workspace are.
+#![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use std::path::{Path, PathBuf};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use duralite_testkit::{Actor, Engine, Fixture, Gate, integrity, one};
 use rusqlite::Connection;
 
-use crate::{insert, prepare};
+use super::{insert, prepare};
 
 const THREADS: usize = 16;
 const PROCESSES: usize = 5;

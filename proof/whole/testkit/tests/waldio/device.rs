@@ -4,7 +4,7 @@ use rusqlite::Connection;
 
 use duralite_testkit::{LoopDisk, connect, integrity, one, run};
 
-use crate::{insert, number, prepare};
+use super::{insert, number, prepare};
 
 const COMMITS: u64 = 100;
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use duralite_testkit::{Actor, Engine, Fixture, code, connect, integrity, one, run};
 use rusqlite::ffi;
 
-use crate::{insert, number, prepare, status_of};
+use super::{insert, number, prepare, status_of};
 
 fn within(limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let start = Instant::now();

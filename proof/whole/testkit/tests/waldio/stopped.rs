@@ -3,7 +3,7 @@
 use duralite_testkit::{Actor, Engine, Fixture, integrity, one};
 use rusqlite::Connection;
 
-use crate::{insert, number, prepare};
+use super::{insert, number, prepare};
 
 /// Whether the log could start over.
 fn restart(conn: &Connection) -> bool {

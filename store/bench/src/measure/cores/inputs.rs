@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
+use duralite_bench::workload::median;
 use duralite_store::Scheme;
 use duralite_store::format::BATCH_HEADER_BYTES;
 use rustix::time::ClockId;
@@ -13,7 +14,7 @@ use crate::model::schemes::{LogCosts, Model, Op, Script, is_file};
 use crate::model::stations::ns;
 use crate::nv::NvDb;
 use crate::trace::{Kind, Trace, Traced, keys, trace};
-use crate::workload::{Run, Workload, median, run};
+use crate::workload::{Run, Workload, run};
 
 /// Bytes of a page and of a block of a log file.
 const PAGE_BYTES: u64 = 8192;
@@ -86,7 +87,7 @@ pub(super) fn cost(db: &NvDb, workload: &dyn Workload, threads: u64, plan: &Plan
 /// longer.
 pub(super) fn middle(costs: &[Cost]) -> Cost {
     let all = |field: fn(&Cost) -> f64| costs.iter().map(field).collect::<Vec<_>>();
-    let of = |field: fn(&Cost) -> f64| median(&all(field));
+    let of = |field: fn(&Cost) -> f64| median(all(field));
     let least = |field: fn(&Cost) -> f64| all(field).into_iter().fold(f64::INFINITY, f64::min);
     Cost {
         per_second: of(|cost| cost.per_second),

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use anyhow::Result;
+use duralite_bench::workload::median;
 use duralite_store::Scheme;
 use duralite_store::format::{Object, ObjectKind, seal_object};
 use parking_lot::{Condvar, Mutex};
@@ -11,7 +12,6 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::nv::NvDb;
 use crate::row::{key, row};
-use crate::workload::median;
 
 /// Processor time that this process or this thread has used, in nanoseconds.
 pub(super) fn cpu_ns(clock: ClockId) -> f64 {
@@ -141,7 +141,7 @@ pub(super) fn parts() -> Parts {
         idle_wake: least(|| switches(200).1),
         alone: least(|| per_call(5000, add)),
         // The minimum would be from a moment at which the other thread did not run.
-        contended: median(&[(); ROUNDS].map(|()| contended(5000, add))),
+        contended: median([(); ROUNDS].map(|()| contended(5000, add))),
         transfer: least(|| transfer(500)),
         clock: least(|| per_call(5000, read_clock)),
     }

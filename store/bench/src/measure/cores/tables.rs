@@ -1,6 +1,7 @@
 //! The measured and modelled results, as tables.
 
 use duralite_bench::report::{Table, number};
+use duralite_bench::workload::median;
 use duralite_store::Scheme;
 
 use super::inputs::Added;
@@ -143,7 +144,7 @@ pub(super) fn checked(sheets: &[Sheet]) -> Table {
         within(0.15),
         errors.len(),
         within(0.20),
-        errors.get(errors.len() / 2).unwrap_or(&0.0) * 100.0,
+        median(&errors) * 100.0,
         errors.last().unwrap_or(&0.0) * 100.0,
         foreign.iter().sum::<f64>() / foreign.len().max(1) as f64,
         of_cpu.iter().filter(|error| **error <= 0.20).count(),

@@ -1,40 +1,22 @@
-//! Snapshots of the store under the schedule explorer. The test compiles the module that keeps old versions of rows itself,
-//! with other mutexes and atomics. Pages are a map under a lock, and each row is locked by a mutex.
+//! Snapshots of the store under the schedule explorer. Pages are a map under a lock, and each row is locked
+//! by a mutex.
 //!
 //! Transfers between two rows keep the sum of all rows. Each snapshot must show that sum, and the same rows when it reads
 //! again: whatever is rolled back, whenever snapshots open and close, and whichever thread purges versions meanwhile.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
-
-#[allow(dead_code, unused_imports)]
-#[path = "../../../../../store/src/locks/mod.rs"]
-mod locks;
-#[path = "../../../../../store/src/noting.rs"]
-mod noting;
-#[allow(dead_code)]
-#[path = "../../../../../store/src/range.rs"]
-mod range;
-#[allow(dead_code)]
-#[path = "../../../../../store/src/steps.rs"]
-mod steps;
-#[allow(dead_code)]
-#[path = "../store_locks/sync.rs"]
-mod sync;
-#[allow(dead_code)]
-#[path = "../../../../../store/src/versions/mod.rs"]
-mod versions;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use duralite_schedules::rounds;
-// The modules find the formats at the root of this program.
-use duralite_store::format::{self, Undo};
-use range::Edges;
-use steps::{Step, Undoable};
-use sync::{Mutex, MutexGuard};
-use versions::{End, Image, Seen, Versions};
-use {crossbeam_skiplist as _, rustc_hash as _, smallvec as _}; // used by the modules that this test compiles
+use duralite_store::format::Undo;
+
+use crate::noting;
+use crate::range::Edges;
+use crate::steps::{Step, Undoable};
+use crate::sync::{Mutex, MutexGuard};
+use crate::versions::{End, Image, Seen, Versions};
 
 const TABLE: u64 = 1;
 const ROWS: [u8; 3] = [1, 2, 3];

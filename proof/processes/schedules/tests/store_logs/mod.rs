@@ -1,24 +1,8 @@
-//! The logs of the store under the schedule explorer. The tests compile the modules themselves with other mutexes and
-//! atomics.
+//! The logs of the store under the schedule explorer.
 //!
 //! Every thread's commit is durable when it returns, whichever thread made it durable. Each number is given once. No
 //! thread reuses discarded log space too early.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
-
-#[path = "../../../../../store/src/counter.rs"]
-mod counter;
-#[allow(dead_code)]
-#[path = "../../../../../store/src/error.rs"]
-mod error;
-#[allow(dead_code, unused_imports)]
-#[path = "../../../../../store/src/log/mod.rs"]
-mod log;
-#[allow(dead_code)]
-#[path = "../../../../../store/src/poison.rs"]
-mod poison;
-#[allow(dead_code)]
-#[path = "../store_locks/sync.rs"]
-mod sync;
 
 mod disk;
 mod nv;
@@ -26,14 +10,10 @@ mod rings;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-// `error` derives its messages with this crate.
-use thiserror as _;
 
-// The modules find the formats at the root of this program.
-use duralite_store::format::{self, Lsn, Object, ObjectKind};
-use rustc_hash as _; // used by another test
+use duralite_store::format::{Lsn, Object, ObjectKind};
 
-use log::Log;
+use crate::log::Log;
 
 const SEED: u64 = 7;
 

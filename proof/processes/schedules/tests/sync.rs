@@ -1,6 +1,7 @@
-//! The synchronisation primitives of the store's locks and logs, under the schedule explorer. No time passes. A lost wake-up is a
+//! The synchronisation primitives of the store, under the schedule explorer. No time passes. A lost wake-up is a
 //! deadlock, unless sleeps may end by themselves.
 
+use std::cell::Cell;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -8,8 +9,18 @@ pub use shuttle::sync::MutexGuard;
 pub use shuttle::sync::atomic;
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Whether sleeps end by themselves, as they do outside the explorer.
-pub static SLEEPS_END: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+std::thread_local! {
+    /// Whether sleeps end by themselves, as they do outside the explorer. One thread of the system runs all threads of an
+    /// exploration.
+    static SLEEPS_END: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Explores while sleeps end by themselves.
+pub fn with_sleeps_that_end(explore: impl FnOnce()) {
+    SLEEPS_END.set(true);
+    explore();
+    SLEEPS_END.set(false);
+}
 
 #[derive(Debug, Default)]
 pub struct Mutex<T>(shuttle::sync::Mutex<T>);
@@ -34,7 +45,7 @@ impl Condvar {
     }
 
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>, _limit: Duration) -> MutexGuard<'a, T> {
-        if SLEEPS_END.load(std::sync::atomic::Ordering::Relaxed) {
+        if SLEEPS_END.get() {
             shuttle::thread::yield_now();
             return guard;
         }
@@ -58,7 +69,7 @@ pub struct Parker {
 
 impl Parker {
     pub fn sleep(&self, _limit: Duration) {
-        if SLEEPS_END.load(std::sync::atomic::Ordering::Relaxed) {
+        if SLEEPS_END.get() {
             shuttle::thread::yield_now();
             return;
         }

@@ -1,31 +1,17 @@
-//! The lock manager of the store under the schedule explorer. The test compiles the module itself with other
-//! mutexes.
+//! The lock manager of the store under the schedule explorer.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
-#[allow(dead_code, unused_imports)]
-#[path = "../../../../../store/src/locks/mod.rs"]
-mod locks;
-#[allow(dead_code)]
-mod sync;
-
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duralite_schedules::rounds;
-use locks::{Key, Locks, Mode, Refused, Target};
-use {rustc_hash as _, smallvec as _}; // used by the module that this test compiles
+
+use crate::locks::{Key, Locks, Mode, Refused, Target};
+use crate::sync::with_sleeps_that_end;
 
 const LIMIT: Duration = Duration::from_secs(1);
-
-/// All threads share the setting of how sleeps end, so only one exploration may run at a time.
-fn alone(sleeps_end: bool) -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    sync::SLEEPS_END.store(sleeps_end, Ordering::Relaxed);
-    guard
-}
 
 fn row(key: u8) -> Target {
     Target::Row(1, Key::from(&[key][..]))
@@ -77,7 +63,6 @@ impl Inside {
 
 #[test]
 fn inv36_no_wake_up_is_lost_and_nobody_is_beside_a_writer() {
-    let _one = alone(false);
     shuttle::check_random(
         || {
             let locks = Arc::new(Locks::new(false));
@@ -95,7 +80,6 @@ fn inv36_no_wake_up_is_lost_and_nobody_is_beside_a_writer() {
 
 #[test]
 fn inv36_a_range_and_a_row_in_it_are_never_held_at_once() {
-    let _one = alone(false);
     shuttle::check_random(
         || {
             let locks = Arc::new(Locks::new(false));
@@ -120,23 +104,25 @@ fn inv36_a_range_and_a_row_in_it_are_never_held_at_once() {
 
 #[test]
 fn a_circle_is_broken_by_one_that_gives_way() {
-    let _one = alone(true);
-    shuttle::check_random(
-        || {
-            let locks = Arc::new(Locks::new(false));
-            let wants = |first, second| vec![(row(first), Mode::Exclusive), (row(second), Mode::Exclusive)];
-            let done = run(&locks, vec![wants(1, 2), wants(2, 3), wants(3, 1)], |_, _| ());
-            let gave_way = done.iter().filter(|done| done.is_err()).count();
-            assert!(gave_way <= 1, "{done:?}");
-            assert!(locks.is_idle());
-        },
-        rounds(1000),
-    );
+    let explore = || {
+        shuttle::check_random(
+            || {
+                let locks = Arc::new(Locks::new(false));
+                let wants =
+                    |first, second| vec![(row(first), Mode::Exclusive), (row(second), Mode::Exclusive)];
+                let done = run(&locks, vec![wants(1, 2), wants(2, 3), wants(3, 1)], |_, _| ());
+                let gave_way = done.iter().filter(|done| done.is_err()).count();
+                assert!(gave_way <= 1, "{done:?}");
+                assert!(locks.is_idle());
+            },
+            rounds(1000),
+        );
+    };
+    with_sleeps_that_end(explore);
 }
 
 #[test]
 fn what_is_left_to_the_next_transaction_keeps_nobody_waiting() {
-    let _one = alone(false);
     shuttle::check_random(
         || {
             let locks = Arc::new(Locks::new(true));

@@ -109,7 +109,7 @@ fn what_sqlite_does_to_pages_comes_out_byte_for_byte() {
 /// A row changes one leaf. A transaction that changes more pages than these has split some.
 const PAGES_WITHOUT_SPLIT: usize = 2;
 
-/// `cargo test --release -p duralite-testkit --test page_change -- --ignored --nocapture figures`
+/// `cargo test --release -p duralite-testkit --test all -- --ignored --nocapture page_change::figures`
 #[test]
 #[ignore = "prints figures"]
 fn figures() {

@@ -1,0 +1,41 @@
+//! What Duralite's processes and the store's threads do in memory that they share, under explored schedules.
+
+mod groups;
+mod index_locks;
+mod pins;
+mod store_locks;
+mod store_logs;
+mod store_snapshots;
+mod weak_locks;
+
+// The modules of the store that are explored, compiled here with other mutexes and atomics: those of `sync`. They find each
+// other, `sync` and the formats by paths from the root.
+#[path = "../../../../store/src/counter.rs"]
+mod counter;
+#[allow(dead_code)]
+#[path = "../../../../store/src/error.rs"]
+mod error;
+#[allow(dead_code, unused_imports)]
+#[path = "../../../../store/src/locks/mod.rs"]
+mod locks;
+#[allow(dead_code, unused_imports)]
+#[path = "../../../../store/src/log/mod.rs"]
+mod log;
+#[path = "../../../../store/src/noting.rs"]
+mod noting;
+#[allow(dead_code)]
+#[path = "../../../../store/src/poison.rs"]
+mod poison;
+#[allow(dead_code)]
+#[path = "../../../../store/src/range.rs"]
+mod range;
+#[allow(dead_code)]
+#[path = "../../../../store/src/steps.rs"]
+mod steps;
+mod sync;
+#[allow(dead_code)]
+#[path = "../../../../store/src/versions/mod.rs"]
+mod versions;
+
+use duralite_store::format;
+use {crossbeam_skiplist as _, rustc_hash as _, smallvec as _, thiserror as _}; // used by those modules

@@ -1,0 +1,24 @@
+//! The tests of Duralite as a whole, and those of its source and its documents.
+
+mod beside;
+mod documents;
+mod features;
+mod follow;
+mod forks;
+mod guard;
+mod image;
+mod kill;
+mod limits;
+mod limits_of_the_source;
+mod mapped;
+mod oracle;
+mod page_change;
+mod processes;
+mod recovery;
+mod region;
+mod rollback;
+mod rooms;
+mod side;
+mod structure;
+mod vec;
+mod waldio;
