@@ -10,7 +10,6 @@ mod journal;
 mod journal_store;
 pub mod lock;
 mod mappable;
-mod patience;
 pub mod restart;
 pub mod save;
 pub mod strict;
