@@ -64,7 +64,7 @@ fn idle(engine: &str, state: String) -> Status {
 
 /// Notes in the account why no log serves a database, if none ever has.
 pub fn account_for(db: &Db) {
-    if account::is_on() && !db.is_helper && !db.was_served() {
+    if account::is_on() && !db.is_helper() && !db.was_served() {
         account::plain(&db.path, &why_idle(db, &in_force(db)).1);
     }
 }

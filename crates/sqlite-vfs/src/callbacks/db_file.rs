@@ -377,8 +377,7 @@ unsafe extern "C" fn shm_lock(file: *mut File, offset: c_int, n: c_int, flags: c
 unsafe extern "C" fn shm_barrier(file: *mut File) {
     with_db!(file, (), |db| {
         fence(Ordering::SeqCst);
-        db.renew_index();
-        if !db.is_active() {
+        if !db.renew_index() {
             forward!(db, shm_barrier, (),);
         }
     }, in_child: ());

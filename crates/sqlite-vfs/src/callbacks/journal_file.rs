@@ -92,7 +92,7 @@ impl Journal {
 
     fn read(&self, buf: &mut [u8], offset: u64) -> c_int {
         match self {
-            Self::Own(db) => db.answer(db.read_journal(buf, offset)),
+            Self::Own(db) => db.answer(db.journal.read(buf, offset)),
             Self::Child(child) => child.read(buf, offset),
         }
     }
@@ -111,7 +111,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
         // SAFETY: made by `put`; SQLite closes a file once.
         let journal = unsafe { Box::from_raw((*file.cast::<JournalFile>()).journal) };
         let code = match *journal {
-            Journal::Own(db) if db.is_own() => db.close_journal(),
+            Journal::Own(db) if db.is_own() => db.journal.close(),
             // The journal is the parent's: nothing of it is given back here.
             Journal::Own(db) => {
                 std::mem::forget(db);
@@ -152,18 +152,18 @@ unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, off
 unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
     with_journal!(file, ffi::IOERR_TRUNCATE, |journal| {
         let Ok(size) = u64::try_from(size) else { return ffi::IOERR_TRUNCATE };
-        journal.change(ffi::IOERR_TRUNCATE, |db| db.truncate_journal(size))
+        journal.change(ffi::IOERR_TRUNCATE, |db| db.journal.truncate(size))
     })
 }
 
 unsafe extern "C" fn sync(file: *mut File, _flags: c_int) -> c_int {
-    with_journal!(file, ffi::IOERR_FSYNC, |journal| journal.change(ffi::OK, Db::sync_journal))
+    with_journal!(file, ffi::IOERR_FSYNC, |journal| journal.change(ffi::OK, |db| db.journal.sync()))
 }
 
 unsafe extern "C" fn file_size(file: *mut File, out: *mut i64) -> c_int {
     with_journal!(file, ffi::IOERR_FSTAT, |journal| {
         let size = match journal {
-            Journal::Own(db) => match db.journal_size() {
+            Journal::Own(db) => match db.journal.size() {
                 Ok(size) => size,
                 Err(failure) => return db.sqlite.fail(&failure),
             },

@@ -195,7 +195,7 @@ unsafe fn open_journal(
                     format!("cannot open the rollback journal of {}", db.path.display()),
                 ));
             }
-            db.set_journal(Some(JournalStore::Base(base)));
+            db.journal.set(JournalStore::Base(base));
         }
     }
     // SAFETY: as promised by the caller.

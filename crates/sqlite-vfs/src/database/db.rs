@@ -1,32 +1,38 @@
-//! One open main database.
+//! One open main database: the states in which it has a log, and what it commits there.
+//!
+//! A connection has no log, or it has one attached in one of three states ([`State`]):
+//!
+//! | state | SQLite | begins with | ends with |
+//! | --- | --- | --- | --- |
+//! | WAL | has the WAL open | [`Db::attach`] | [`Db::wal_closed`] |
+//! | lingering | has closed the WAL under EXCLUSIVE, and is about to delete it | [`Db::wal_closed`], [`Db::attach`] | [`Db::detach`] |
+//! | journal | has its rollback journals in the log, or has looked for one | [`Db::attach`] | [`Db::leave_journal`], [`Db::end_outside`], [`Db::detach`] |
+//!
+//! Only [`Db::change_state`] changes the state. What every call of SQLite asks of it can be read without its
+//! lock. A user who may only read the log ([`Attachment::outside`]) has it for the WAL or for journals, and
+//! never lingering, since EXCLUSIVE is refused to such a user beside a log.
 
 use std::ffi::c_int;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use duralite_locks::file::{FileLock, Level};
-use duralite_medium::in_words;
-use duralite_medium::process::{ProcessId, off_standard_streams};
-use duralite_sqlite_ffi as ffi;
+use duralite_medium::process::ProcessId;
 use duralite_wal::engine::home::Home;
 use duralite_wal::log::Sealed;
 use duralite_wal::{DatabaseIdentity, ErrorKind, LogError, LogPlacement};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 
-use super::commit_clock::CommitClock;
-use super::first_region::FirstRegion;
-use super::index_locks::IndexLocks;
-use super::journal_store::JournalStore;
+use super::file::{Mappable, OpenedFile};
+use super::journal::{Journal, begins_journal};
 use super::super_journal;
 use super::waiting::Patience;
+use super::wal_index::Index;
 use crate::account;
 use crate::attachment::maintenance::{HoldOff, Maintenance};
 use crate::attachment::{Attachment, Use};
 use crate::errors::{During, Failure};
-use crate::settings::{Journal, Settings};
+use crate::settings::{self, Settings};
 use crate::sqlite::Sqlite;
 use crate::sqlite::base::{BaseFile, PagerName};
 use crate::sqlite::connection;
@@ -39,66 +45,77 @@ pub struct Db {
     /// SQLite's own strings, alive until the file is closed.
     pub names: Names,
     pub read_only: bool,
-    /// Whether nothing may end as plain SQLite.
-    pub strict: bool,
-    /// Whether a connection of the VFS's own opened the database.
-    pub(crate) is_helper: bool,
+    opened: Opened,
+    /// Which file the base has opened.
+    file: OpenedFile,
+    /// The lock of the database file (invariant 44).
+    pub lock: FileLock<BaseFile>,
+    mode: Mode,
+    pub(super) index: Index,
+    service: Service,
+    pub(crate) journal: Journal,
+    pub(super) commit: Commit,
+    pub(crate) patience: Patience,
+}
+
+/// By whom the database was opened, and how it is to be served.
+struct Opened {
     /// The process that opened it. In a child of it this connection fails, releases nothing and writes
     /// nothing (invariant 14).
     process: ProcessId,
-    /// Tells which file this is, wherever its path leads by now. The descriptor is opened for nothing else
-    /// (`O_PATH`), so closing it gives back none of the locks that SQLite holds of the file.
-    pub(super) file: Option<OwnedFd>,
-    /// Why that descriptor could not be opened.
-    no_file: Option<Errno>,
-    /// Whether this connection has had the file mapped.
-    pub(super) mapped: AtomicBool,
+    /// Whether a connection of the VFS's own opened the database.
+    is_helper: bool,
+    /// Whether nothing may end as plain SQLite.
+    is_strict: bool,
     settings: Mutex<Settings>,
     /// Where a new log goes. It is found out once.
     placement: OnceLock<Result<LogPlacement, String>>,
-    /// The lock of the database file (invariant 44).
-    pub lock: FileLock<BaseFile>,
+}
+
+/// What SQLite believes of the journal mode, and what this connection knows of the guard that stands for it.
+#[derive(Default)]
+struct Mode {
     /// Whether SQLite has deleted the WAL, and has done nothing since.
     leaving_wal: AtomicBool,
-    /// Whether SQLite has left WAL mode, and has not looked at the change counter since.
+    /// Whether SQLite has left WAL mode, and has not looked at the change counter since. In exclusive locking
+    /// mode SQLite looks at it before it does anything else.
     doubts_cache: AtomicBool,
-    /// What was prepared when SQLite took SHARED, for the moment at which it opens the WAL.
-    prepared: Mutex<Option<Prepared>>,
+    /// Whether the log of another engine may have the rollback journal: a guard that says so was seen.
+    saw_rollback_guard: AtomicBool,
     /// Set when it is not known whether the guard on disk is on.
     header_in_doubt: AtomicBool,
-    /// The transaction that this connection has sealed and that is not acknowledged yet.
-    sealed: Mutex<Option<Sealed>>,
-    pub(crate) commit_clock: CommitClock,
-    /// The locks of the wal-index that this connection holds.
-    pub(crate) index_locks: Mutex<Option<Arc<IndexLocks>>>,
-    /// The log whose wal-index SQLite has mapped.
-    pub(crate) index: Mutex<Option<Arc<Attachment>>>,
-    /// SQLite's substitute for that index's first region, for a user who may only read it.
-    pub(crate) first_region: Mutex<Option<FirstRegion>>,
-    /// How often the database had been changed when SQLite last took a read mark.
-    pub(crate) seen_changes: AtomicU32,
+}
+
+/// The log that serves a database, as this connection has it.
+#[derive(Default)]
+struct Service {
+    /// What was prepared when SQLite took SHARED, for the moment at which it opens the WAL.
+    prepared: Mutex<Option<Prepared>>,
     state: Mutex<State>,
+    /// [`State::at_a_glance`] of that state.
+    at_a_glance: AtomicU8,
     /// Present while EXCLUSIVE is held or asked for.
     hold_off: Mutex<Option<HoldOff>>,
-    /// Whether a log has served the database.
-    served: AtomicBool,
-    /// Set when EXCLUSIVE was refused while a log served it.
-    refused_exclusive: Mutex<Option<PathBuf>>,
-    /// Whether something stands before the database file, in the attached log.
-    has_home: AtomicBool,
-    /// Whether this user may only read that log.
-    outside: AtomicBool,
-    /// SQLite has deleted the WAL, and guard and log are to stay if it closes the database next.
-    kept: AtomicBool,
-    /// The rollback journal that SQLite has open, where it is not the base's.
-    pub(crate) journal: Mutex<Option<JournalStore>>,
-    /// Whether the journal that was open last never left memory.
-    pub(crate) closed_in_memory: AtomicBool,
-    /// Whether SQLite is making the database's first page, with a rollback journal of the base's.
-    pub(crate) makes_database: AtomicBool,
-    /// Whether the log of another engine may have the rollback journal: a guard that says so was seen.
-    pub(crate) saw_rollback_guard: AtomicBool,
-    pub(crate) patience: Patience,
+    past: Mutex<Past>,
+}
+
+/// What the close of a database has to know of the logs that have served it.
+#[derive(Default)]
+enum Past {
+    #[default]
+    Unserved,
+    Served,
+    /// Other connections kept this one from having the database to itself, as the last one to close has it.
+    /// The path is that of the shared memory of the log that they use.
+    Refused(PathBuf),
+}
+
+/// What a connection commits to a log.
+#[derive(Default)]
+pub(super) struct Commit {
+    pub(super) clock: CommitClock,
+    /// The transaction that this connection has sealed and that is not acknowledged yet.
+    sealed: Mutex<Option<Sealed>>,
     /// Whether a connection has the database attached whose super-journals this VFS does not see.
     has_main_elsewhere: AtomicBool,
 }
@@ -119,10 +136,9 @@ pub enum Prepared {
 }
 
 /// What an attached log is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Serving {
     /// The WAL, which is open.
-    #[default]
     Wal,
     /// The WAL, which is closed already. SQLite is about to delete it.
     Lingering,
@@ -130,21 +146,78 @@ pub enum Serving {
     Journal,
 }
 
-#[derive(Default)]
-struct State {
-    /// The log. For a WAL it is here while the WAL is open, and from its closing until SQLite deletes it; for
-    /// rollback journals, until the database is closed.
-    attached: Option<Use>,
-    serving: Serving,
+/// An attached log.
+struct Attached {
+    used: Use,
+    /// Whether something stands before the database file. That never changes.
+    has_home: bool,
 }
 
+/// The log that a connection has attached, and what for.
+#[derive(Default)]
+enum State {
+    #[default]
+    Without,
+    /// The WAL is open.
+    Wal(Attached),
+    /// The WAL is closed. Under EXCLUSIVE its deletion follows, and needs the log again.
+    Lingering {
+        log: Attached,
+        /// Whether SQLite has deleted the WAL, and guard and log are to stay if it closes the database next.
+        is_kept: bool,
+    },
+    /// Rollback journals, until the database is closed.
+    Journal(Attached),
+}
+
+/// [`State::at_a_glance`]: the WAL is open, and is a log's.
+const WAL_IS_OPEN: u8 = 1;
+/// Something stands before the database file.
+const HAS_HOME: u8 = 2;
+/// This user may only read the log.
+const IS_OUTSIDE: u8 = 4;
+/// Guard and log stay if SQLite closes the database next.
+const IS_KEPT: u8 = 8;
+
 impl State {
+    fn attached(&self) -> Option<&Attached> {
+        match self {
+            Self::Without => None,
+            Self::Wal(log) | Self::Lingering { log, .. } | Self::Journal(log) => Some(log),
+        }
+    }
+
+    fn attachment(&self) -> Option<&Arc<Attachment>> {
+        self.attached().map(|log| log.used.attachment())
+    }
+
+    fn serving(&self) -> Option<Serving> {
+        match self {
+            Self::Without => None,
+            Self::Wal(_) => Some(Serving::Wal),
+            Self::Lingering { .. } => Some(Serving::Lingering),
+            Self::Journal(_) => Some(Serving::Journal),
+        }
+    }
+
+    /// What callbacks ask each time, as bits.
+    fn at_a_glance(&self) -> u8 {
+        let Some(log) = self.attached() else { return 0 };
+        let of_log = if log.has_home { HAS_HOME } else { 0 }
+            | if log.used.outside().is_some() { IS_OUTSIDE } else { 0 };
+        match self {
+            Self::Wal(_) => of_log | WAL_IS_OPEN,
+            Self::Lingering { is_kept: true, .. } => of_log | IS_KEPT,
+            _ => of_log,
+        }
+    }
+
     /// Lets go of the log while the background thread has no hold of it. So the next connection that opens
     /// the database finds the log released.
     fn let_go(self) {
-        let Some(used) = self.attached else { return };
-        let _turn = used.maintenance().and_then(Maintenance::turn);
-        drop(used);
+        let Some(log) = self.attached() else { return };
+        let _turn = log.used.maintenance().and_then(Maintenance::turn);
+        drop(self);
     }
 }
 
@@ -161,46 +234,27 @@ impl Db {
         read_only: bool,
         settings: Settings,
     ) -> Self {
-        let named = named_file(base, &path);
-        let no_file = named.as_ref().err().copied();
         Self {
             sqlite,
             base,
+            file: OpenedFile::of(base, &path),
             path,
             names,
             read_only,
-            process: ProcessId::current(),
-            file: named.ok().flatten(),
-            no_file,
-            mapped: AtomicBool::new(false),
-            strict: settings.strict,
-            is_helper: connection::is_opening(),
-            settings: Mutex::new(settings),
-            placement: OnceLock::new(),
+            opened: Opened {
+                process: ProcessId::current(),
+                is_helper: connection::is_opening(),
+                is_strict: settings.strict,
+                settings: Mutex::new(settings),
+                placement: OnceLock::new(),
+            },
             lock: FileLock::new(base),
-            leaving_wal: AtomicBool::new(false),
-            doubts_cache: AtomicBool::new(false),
-            prepared: Mutex::default(),
-            header_in_doubt: AtomicBool::new(false),
-            sealed: Mutex::default(),
-            commit_clock: CommitClock::default(),
-            index_locks: Mutex::default(),
-            index: Mutex::default(),
-            first_region: Mutex::default(),
-            seen_changes: AtomicU32::new(0),
-            state: Mutex::default(),
-            hold_off: Mutex::default(),
-            served: AtomicBool::new(false),
-            refused_exclusive: Mutex::default(),
-            has_home: AtomicBool::new(false),
-            outside: AtomicBool::new(false),
-            kept: AtomicBool::new(false),
-            journal: Mutex::default(),
-            closed_in_memory: AtomicBool::new(false),
-            makes_database: AtomicBool::new(false),
-            saw_rollback_guard: AtomicBool::new(false),
+            mode: Mode::default(),
+            index: Index::default(),
+            service: Service::default(),
+            journal: Journal::default(),
+            commit: Commit::default(),
             patience: Patience::default(),
-            has_main_elsewhere: AtomicBool::new(false),
         }
     }
 
@@ -213,7 +267,7 @@ impl Db {
     /// Whether this process opened the database.
     #[inline]
     pub fn is_own(&self) -> bool {
-        self.process.is_current()
+        self.opened.process.is_current()
     }
 
     #[cold]
@@ -226,76 +280,107 @@ impl Db {
         self.sqlite.fail(&Failure::new(code, message))
     }
 
+    /// Whether a connection of the VFS's own opened the database.
+    pub fn is_helper(&self) -> bool {
+        self.opened.is_helper
+    }
+
+    /// Whether nothing may end as plain SQLite.
+    pub fn is_strict(&self) -> bool {
+        self.opened.is_strict
+    }
+
     pub fn settings(&self) -> MutexGuard<'_, Settings> {
-        locked(&self.settings)
+        locked(&self.opened.settings)
     }
 
     /// Where a new log of this database goes. A message says why it goes nowhere.
     pub fn placement(&self) -> Result<&LogPlacement, &str> {
-        let found = self.placement.get_or_init(|| self.settings().placement(&self.path));
+        let found = self.opened.placement.get_or_init(|| self.settings().placement(&self.path));
         found.as_ref().map_err(String::as_str)
     }
 
     /// The identity by which a log belongs to this file.
     pub fn identity(&self) -> Result<DatabaseIdentity, Failure> {
-        let Some(file) = &self.file else {
-            let path = self.path.display();
-            return Err(match self.no_file {
-                Some(errno) => Failure::cannot_open(format!(
-                    "cannot open {path}: {}; then open it again",
-                    in_words(&errno.into())
-                )),
-                None => Failure::new(
-                    ffi::BUSY,
-                    format!("{path} was replaced while it was being opened; open it again"),
-                ),
-            });
-        };
-        DatabaseIdentity::of_open(file, &self.path).map_err(|error| Failure::of(&error, During::Open))
+        self.file.identity(&self.path)
     }
 
     /// Whether the file has no name any more, and only open descriptors lead to it.
     pub fn has_no_name(&self) -> bool {
-        let links = self.file.as_ref().and_then(|file| rustix::fs::fstat(file).ok());
-        links.is_some_and(|stat| stat.st_nlink == 0)
+        self.file.has_no_name()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        locked(&self.state)
+    /// The database file for code that attaches a log, and may map the file.
+    pub fn mappable(&self) -> Mappable<'_> {
+        self.file.mappable(self.base, &self.path)
+    }
+
+    /// As [`OpenedFile::close_left_mapping`].
+    pub fn close_left_mapping(&self) {
+        self.file.close_left_mapping(&self.lock, self.was_served());
     }
 
     /// Whether an engine may serve this database.
     pub fn is_capable(&self) -> bool {
-        self.settings().journal != Journal::Off
+        self.settings().journal != settings::Journal::Off
+    }
+
+    /// Whether a transaction with a rollback journal may put the guard on.
+    pub fn may_raise_for_journal(&self) -> bool {
+        !self.read_only && self.may_keep_rollback_journals()
+    }
+
+    fn may_keep_rollback_journals(&self) -> bool {
+        self.is_capable() && self.placement().is_ok_and(|placement| placement.engine.rollback_journals)
+    }
+
+    /// Whether rollback journals are in the log, or the next one would be.
+    pub fn keeps_rollback_journals(&self) -> bool {
+        match self.attached() {
+            Some(attachment) => attachment.rollback_journal().is_some(),
+            None => self.may_raise_for_journal(),
+        }
+    }
+
+    /// Whether a guard may say that the rollback journal is in a log: the engine of this database keeps such
+    /// journals, or such a guard has been seen. Otherwise the VFS does not look.
+    pub fn looks_for_rollback_guard(&self) -> bool {
+        self.mode.saw_rollback_guard.load(Ordering::Relaxed) || self.may_keep_rollback_journals()
+    }
+
+    /// Notes that a guard was seen that says so.
+    pub fn set_saw_rollback_guard(&self) {
+        self.mode.saw_rollback_guard.store(true, Ordering::Relaxed);
     }
 
     /// Notes that SQLite has deleted the WAL, or that it has gone on since.
     pub fn set_leaving_wal(&self, leaving: bool) {
-        self.leaving_wal.store(leaving, Ordering::Relaxed);
+        self.mode.leaving_wal.store(leaving, Ordering::Relaxed);
         if leaving {
-            self.doubts_cache.store(true, Ordering::Relaxed);
+            self.mode.doubts_cache.store(true, Ordering::Relaxed);
         }
     }
 
     /// Whether SQLite has left WAL mode, so that its cache may be older than a commit. `true` only once.
     pub fn end_doubting_cache(&self) -> bool {
-        self.doubts_cache.load(Ordering::Relaxed) && self.doubts_cache.swap(false, Ordering::Relaxed)
+        self.mode.doubts_cache.load(Ordering::Relaxed)
+            && self.mode.doubts_cache.swap(false, Ordering::Relaxed)
     }
 
     /// Whether SQLite has deleted the WAL and has done nothing since. `true` only once.
     pub fn end_leaving_wal(&self) -> bool {
-        self.leaving_wal.swap(false, Ordering::Relaxed)
+        self.mode.leaving_wal.swap(false, Ordering::Relaxed)
     }
 
     /// Notes what serves the WAL when SQLite opens it next, under the lock that SQLite gets now.
     pub fn prepare(&self, prepared: Prepared) {
-        let previous = locked(&self.prepared).replace(prepared);
+        let previous = locked(&self.service.prepared).replace(prepared);
         drop(previous);
     }
 
     /// What was noted, if the lock under which it was concluded has lasted. Hands a log over.
     pub fn take_prepared(&self) -> Option<Prepared> {
-        let mut prepared = locked(&self.prepared);
+        let mut prepared = locked(&self.service.prepared);
         match &*prepared {
             Some(Prepared::Base) => Some(Prepared::Base),
             _ => prepared.take(),
@@ -304,14 +389,14 @@ impl Db {
 
     /// Whether a log was noted; `None` where nothing was.
     pub fn prepared_log(&self) -> Option<bool> {
-        locked(&self.prepared).as_ref().map(|prepared| matches!(prepared, Prepared::Log(_)))
+        locked(&self.service.prepared).as_ref().map(|prepared| matches!(prepared, Prepared::Log(_)))
     }
 
     /// Forgets what was noted, if it no longer holds. When SQLite gives SHARED back, nothing holds any more.
     /// When SQLite is about to write, the note that there is no log holds no more: SQLite itself may set WAL
     /// mode then.
     pub fn forget_prepared(&self, level: Level) {
-        let mut prepared = locked(&self.prepared);
+        let mut prepared = locked(&self.service.prepared);
         let lasts = match &*prepared {
             None => return,
             Some(Prepared::Log(_)) => level >= Level::Shared,
@@ -322,15 +407,31 @@ impl Db {
         if let Some(Prepared::Log(used)) = &forgotten {
             // A connection that closed the log meanwhile was not its last user. This one lifts the log when
             // it closes.
-            self.served.store(true, Ordering::Relaxed);
             self.set_refused_exclusive(used.log().segment_path().to_path_buf());
         }
         drop(forgotten);
     }
 
+    fn state(&self) -> MutexGuard<'_, State> {
+        locked(&self.service.state)
+    }
+
+    /// Changes the state. `change` must not lock anything of this connection, nor drop a log.
+    fn change_state<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state();
+        let changed = change(&mut state);
+        self.service.at_a_glance.store(state.at_a_glance(), Ordering::Relaxed);
+        changed
+    }
+
+    #[inline]
+    fn is_so_at_a_glance(&self, bit: u8) -> bool {
+        self.service.at_a_glance.load(Ordering::Relaxed) & bit != 0
+    }
+
     /// The log, whatever it serves.
     pub fn attached(&self) -> Option<Arc<Attachment>> {
-        self.state().attached.as_ref().map(|used| Arc::clone(used.attachment()))
+        self.state().attachment().map(Arc::clone)
     }
 
     /// The log, if the WAL is open.
@@ -339,51 +440,58 @@ impl Db {
     }
 
     /// Whether the WAL is open, and is a log's.
+    #[inline]
     pub fn is_active(&self) -> bool {
-        self.with_active(|_| ()).is_some()
+        self.is_so_at_a_glance(WAL_IS_OPEN)
     }
 
     /// Calls `look` with the log, if the WAL is open. `look` must not lock anything of this connection.
     pub fn with_active<T>(&self, look: impl FnOnce(&Arc<Attachment>) -> T) -> Option<T> {
-        let state = self.state();
-        let used = state.attached.as_ref().filter(|_| state.serving == Serving::Wal);
-        used.map(|used| look(used.attachment()))
+        match &*self.state() {
+            State::Wal(log) => Some(look(log.used.attachment())),
+            _ => None,
+        }
     }
 
     /// The log, if it serves this.
     pub fn attached_for(&self, serving: Serving) -> Option<Arc<Attachment>> {
         let state = self.state();
-        let used = state.attached.as_ref().filter(|_| state.serving == serving);
-        used.map(|used| Arc::clone(used.attachment()))
+        state.attachment().filter(|_| state.serving() == Some(serving)).map(Arc::clone)
     }
 
     /// The log, and what it serves.
     pub fn serving(&self) -> Option<(Arc<Attachment>, Serving)> {
         let state = self.state();
-        state.attached.as_ref().map(|used| (Arc::clone(used.attachment()), state.serving))
+        state.attachment().map(Arc::clone).zip(state.serving())
     }
 
     /// The log that serves SQLite now: its WAL, or its rollback journals.
     pub fn in_service(&self) -> Option<Arc<Attachment>> {
-        self.active().or_else(|| self.attached_for(Serving::Journal))
+        let serving = self.serving().filter(|(_, serving)| *serving != Serving::Lingering);
+        serving.map(|(attachment, _)| attachment)
     }
 
+    /// Begins to use a log.
     pub fn attach(&self, used: Use, serving: Serving) {
-        self.served.store(true, Ordering::Relaxed);
+        self.note_served();
         if account::is_on() {
             let log: Weak<Attachment> = Arc::downgrade(used.attachment());
             account::serves(&self.path, used.id(), log);
         }
-        self.outside.store(used.outside().is_some(), Ordering::Relaxed);
-        self.has_home.store(used.home().is_some(), Ordering::Relaxed);
-        let previous = std::mem::replace(&mut *self.state(), State { attached: Some(used), serving });
+        let log = Attached { has_home: used.home().is_some(), used };
+        let begun = match serving {
+            Serving::Wal => State::Wal(log),
+            Serving::Lingering => State::Lingering { log, is_kept: false },
+            Serving::Journal => State::Journal(log),
+        };
+        let previous = self.change_state(|state| std::mem::replace(state, begun));
         previous.let_go();
     }
 
     /// Whether something stands before the database file, in the attached log.
     #[inline]
     pub fn has_home(&self) -> bool {
-        self.has_home.load(Ordering::Relaxed)
+        self.is_so_at_a_glance(HAS_HOME)
     }
 
     /// What stands there.
@@ -394,48 +502,62 @@ impl Db {
     /// Notes that a connection has this database attached to a main database of another VFS, which opens the
     /// super-journals. Whether it does is not known, so every transaction is made durable when it is sealed.
     pub fn set_main_elsewhere(&self) {
-        self.has_main_elsewhere.store(true, Ordering::Relaxed);
+        self.commit.has_main_elsewhere.store(true, Ordering::Relaxed);
     }
 
-    /// Whether this user may only read the log.
+    /// Whether this user may only read the attached log.
+    #[inline]
     pub fn is_outside(&self) -> bool {
-        self.outside.load(Ordering::Relaxed)
+        self.is_so_at_a_glance(IS_OUTSIDE)
+    }
+
+    fn note_served(&self) {
+        let mut past = locked(&self.service.past);
+        if matches!(*past, Past::Unserved) {
+            *past = Past::Served;
+        }
     }
 
     /// Notes that other connections kept this one from having the database to itself, as the last one to
     /// close has it. `segment` is the shared memory of the log that they use.
     pub fn set_refused_exclusive(&self, segment: PathBuf) {
-        *locked(&self.refused_exclusive) = Some(segment);
+        *locked(&self.service.past) = Past::Refused(segment);
     }
 
     /// That shared memory, if there were such connections.
     pub fn refused_exclusive(&self) -> Option<PathBuf> {
-        locked(&self.refused_exclusive).clone()
+        match &*locked(&self.service.past) {
+            Past::Refused(segment) => Some(segment.clone()),
+            Past::Unserved | Past::Served => None,
+        }
     }
 
     /// Whether a log has ever served the database.
     pub fn was_served(&self) -> bool {
-        self.served.load(Ordering::Relaxed)
+        !matches!(*locked(&self.service.past), Past::Unserved)
     }
 
-    /// The WAL is closed. Under EXCLUSIVE its deletion follows, and needs the log again.
+    /// The WAL is closed.
     pub fn wal_closed(&self) {
-        if self.lock.believed() >= Level::Exclusive {
-            self.state().serving = Serving::Lingering;
-        } else {
+        if self.lock.believed() < Level::Exclusive {
             self.detach();
+            return;
         }
+        self.change_state(|state| {
+            *state = match std::mem::take(state) {
+                State::Wal(log) => State::Lingering { log, is_kept: false },
+                other => other,
+            }
+        });
     }
 
     /// Lets go of the log. SQLite neither checkpoints nor deletes the WAL of a database that has been
     /// deleted, so the log of a database without a name goes with its last user.
     pub fn detach(&self) {
-        let previous = std::mem::take(&mut *self.state());
-        self.has_home.store(false, Ordering::Relaxed);
-        self.kept.store(false, Ordering::Relaxed);
+        let previous = self.change_state(std::mem::take);
         // A ticket of this log is none of the next one's.
-        *locked(&self.sealed) = None;
-        let Some(used) = &previous.attached else { return };
+        *locked(&self.commit.sealed) = None;
+        let Some(Attached { used, .. }) = previous.attached() else { return };
         used.flush_group();
         let nameless = if self.has_no_name() { used.log().path_now().ok().flatten() } else { None };
         let id = used.id();
@@ -449,38 +571,42 @@ impl Db {
     pub fn hold_off_checkpoints(&self) {
         let hold_off = self.attached().and_then(|attachment| attachment.maintenance()?.hold_off());
         if hold_off.is_some() {
-            *locked(&self.hold_off) = hold_off;
+            *locked(&self.service.hold_off) = hold_off;
         }
     }
 
     /// Lets background checkpoints begin again, unless EXCLUSIVE is held.
     pub fn allow_checkpoints(&self) {
         if self.lock.believed() < Level::Exclusive {
-            let hold_off = locked(&self.hold_off).take();
+            let hold_off = locked(&self.service.hold_off).take();
             drop(hold_off);
         }
     }
 
+    fn is_serving(&self, serving: Serving) -> bool {
+        self.state().serving() == Some(serving)
+    }
+
     /// Lets go of a log that was kept for a deletion which did not come.
     pub fn detach_lingering(&self) {
-        if self.attached_for(Serving::Lingering).is_some() {
+        if self.is_serving(Serving::Lingering) {
             self.detach();
         }
     }
 
     /// Stops using a log for rollback journals, because SQLite is about to open its WAL.
     pub fn leave_journal(&self) {
-        if self.attached_for(Serving::Journal).is_some() {
-            let previous = std::mem::take(&mut *self.state());
-            self.has_home.store(false, Ordering::Relaxed);
-            previous.let_go();
-        }
+        let left = self.change_state(|state| match state {
+            State::Journal(_) => std::mem::take(state),
+            _ => State::Without,
+        });
+        left.let_go();
     }
 
     /// Lets go of a log in which a user who may only read it has only looked for a rollback journal: without
     /// SHARED nothing keeps the log from being put home.
     pub fn end_outside(&self) {
-        if self.is_outside() && self.attached_for(Serving::Journal).is_some() {
+        if self.is_outside() && self.is_serving(Serving::Journal) {
             self.detach();
         }
     }
@@ -488,28 +614,49 @@ impl Db {
     /// SQLite deletes the WAL of a log that may stay at the last close. Only SQLite's next call shows whether
     /// this is the last close. `false` where the log does not stay.
     pub fn keep_log(&self) -> bool {
-        let state = self.state();
-        let stays = state.serving == Serving::Lingering
-            && state.attached.as_ref().is_some_and(|used| used.log().stays_at_close());
-        self.kept.store(stays, Ordering::Relaxed);
-        stays
+        self.change_state(|state| match state {
+            State::Lingering { log, is_kept } => {
+                *is_kept = log.used.log().stays_at_close();
+                *is_kept
+            }
+            _ => false,
+        })
     }
 
     /// Whether guard and log stay if SQLite closes the database next.
     #[inline]
     pub fn is_kept(&self) -> bool {
-        self.kept.load(Ordering::Relaxed)
+        self.is_so_at_a_glance(IS_KEPT)
     }
 
     /// SQLite goes on. Returns whether the log was kept until now.
     pub fn end_keeping(&self) -> bool {
-        self.kept.swap(false, Ordering::Relaxed)
+        self.change_state(|state| match state {
+            State::Lingering { is_kept, .. } => std::mem::take(is_kept),
+            _ => false,
+        })
+    }
+
+    /// Writes to the rollback journal for SQLite. Durable after [`Journal::sync`].
+    pub fn write_journal(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
+        if begins_journal(data, offset) {
+            self.check_log()?;
+        }
+        self.journal.write(data, offset)
+    }
+
+    /// Refuses to begin a transaction whose rollback journal would be in a deleted log: after a crash nothing
+    /// could undo it.
+    fn check_log(&self) -> Result<(), Failure> {
+        let Some(attachment) = self.attached() else { return Ok(()) };
+        attachment.look_for_log(attachment.clock_ns(), || self.has_no_name());
+        attachment.check_found().map_err(|error| Failure::of(&error, During::Write))
     }
 
     /// Writes to the log for SQLite. A transaction that this completes is sealed, and may be durable only after
     /// [`Db::wait_durable`] (invariant 4).
     pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), LogError> {
-        if let Some(now_ns) = self.commit_clock.written(offset, || attachment.clock_ns()) {
+        if let Some(now_ns) = self.commit.clock.written(offset, || attachment.clock_ns()) {
             attachment.look_for_log(now_ns, || self.has_no_name());
         }
         let mut log = attachment.log_for_write(data.len())?;
@@ -527,7 +674,7 @@ impl Db {
                 drop(log);
                 attachment.room().seen(fill, is_short);
                 attachment.committed(frames, true);
-                *locked(&self.sealed) = None;
+                *locked(&self.commit.sealed) = None;
             }
             return Ok(());
         };
@@ -535,11 +682,11 @@ impl Db {
         attachment.room().seen(sealed.fill, sealed.is_short);
         attachment.committed(sealed.frames, sealed.ticket.is_none());
         if let Some(ticket) = sealed.ticket
-            && (super_journal::is_open() || self.has_main_elsewhere.load(Ordering::Relaxed))
+            && (super_journal::is_open() || self.commit.has_main_elsewhere.load(Ordering::Relaxed))
         {
             attachment.wait(ticket)?;
         }
-        *locked(&self.sealed) = Some(sealed);
+        *locked(&self.commit.sealed) = Some(sealed);
         Ok(())
     }
 
@@ -547,7 +694,7 @@ impl Db {
     /// WRITE lock on, and it returns an error from here to the committer. A transaction with a rollback journal
     /// is durable already.
     pub fn wait_durable(&self) -> Result<(), Failure> {
-        let sealed = locked(&self.sealed).take();
+        let sealed = locked(&self.commit.sealed).take();
         let Some((sealed, attachment)) = sealed.zip(self.attached()) else {
             let found =
                 self.attached_for(Serving::Journal).map_or(Ok(()), |log| log.check_not_copied_after_commit());
@@ -557,7 +704,7 @@ impl Db {
             attachment.wait(ticket).map_err(|error| Failure::of(&error, During::Sync))?;
         }
         attachment.check_found_after_commit().map_err(|error| Failure::of(&error, During::Sync))?;
-        attachment.acknowledge(sealed.commit, self.commit_clock.committed(), sealed.fill);
+        attachment.acknowledge(sealed.commit, self.commit.clock.committed(), sealed.fill);
         Ok(())
     }
 
@@ -570,22 +717,74 @@ impl Db {
 
     /// Notes that a change of the guard could not be made durable.
     pub fn set_header_in_doubt(&self) {
-        self.header_in_doubt.store(true, Ordering::Relaxed);
+        self.mode.header_in_doubt.store(true, Ordering::Relaxed);
     }
 
     pub fn header_is_in_doubt(&self) -> bool {
-        self.header_in_doubt.load(Ordering::Relaxed)
+        self.mode.header_in_doubt.load(Ordering::Relaxed)
     }
 }
 
-/// The file that the base has just opened by this path. `None` when the path leads to another file by now.
-pub fn named_file(base: BaseFile, path: &std::path::Path) -> Result<Option<OwnedFd>, Errno> {
-    let file = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
-        Ok(file) => {
-            off_standard_streams(file).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?
+/// A time of the segment's clock.
+///
+/// The latency of a commit is counted from here: from the first page that SQLite hands over at the commit.
+/// Before that SQLite has not begun to commit: the transaction's statements run, or the application does
+/// something else. Only a transaction that outgrows SQLite's cache hands pages over earlier, and is counted
+/// from the first of them.
+#[derive(Default)]
+pub struct CommitClock {
+    /// In nanoseconds; 0 while nothing has been written since the last commit.
+    began: AtomicU64,
+    /// The offset in the WAL of the last write that asked for the time.
+    offset: AtomicU64,
+}
+
+impl CommitClock {
+    /// Notes that SQLite writes at this offset of the WAL. Asks for the time only at the first write after a
+    /// commit, and at a write over what was written before. That was rolled back, and SQLite says nothing of
+    /// it in exclusive locking mode. Returns the time if it has asked: then a transaction begins to commit.
+    pub fn written(&self, offset: u64, clock_ns: impl FnOnce() -> u64) -> Option<u64> {
+        if self.began.load(Ordering::Relaxed) != 0 && offset > self.offset.load(Ordering::Relaxed) {
+            return None;
         }
-        Err(Errno::NOENT) => return Ok(None),
-        Err(errno) => return Err(errno),
-    };
-    Ok((!base.has_moved()).then_some(file))
+        let now_ns = clock_ns();
+        self.began.store(now_ns, Ordering::Relaxed);
+        self.offset.store(offset, Ordering::Relaxed);
+        Some(now_ns)
+    }
+
+    /// The writes are committed. Returns when they began.
+    pub fn committed(&self) -> u64 {
+        let began = self.began.load(Ordering::Relaxed);
+        self.forget();
+        began
+    }
+
+    /// Another transaction begins, and the writes so far are not committed.
+    pub fn forget(&self) {
+        self.began.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_is_counted_from_its_own_first_write() {
+        let clock = CommitClock::default();
+        for (offset, now) in [(32, 10), (4152, 11), (8272, 12)] {
+            clock.written(offset, || now);
+        }
+        assert_eq!(clock.committed(), 10);
+        clock.written(12_392, || 20);
+        clock.written(16_512, || 21);
+        // The transaction was rolled back. The next one begins at the same place, much later.
+        clock.written(12_392, || 90);
+        clock.written(16_512, || 91);
+        assert_eq!(clock.committed(), 90);
+        // The log has started over.
+        clock.written(32, || 95);
+        assert_eq!(clock.committed(), 95);
+    }
 }

@@ -7,7 +7,6 @@
 
 use std::ffi::c_int;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 
 use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES, JournalKind};
 use duralite_locks::file::Level;
@@ -20,7 +19,6 @@ use duralite_wal::{Log, LogError};
 use super::{Db, Serving};
 use crate::attachment::Attachment;
 use crate::errors::{During, Failure};
-use crate::sqlite::base::BaseFile;
 
 /// The bytes of page 1 by which a guard is recognised.
 const VERSIONS: std::ops::Range<u64> = guard::VERSIONS.start as u64..guard::VERSIONS.end as u64;
@@ -76,7 +74,7 @@ impl Db {
 
     fn note_guard(&self, found: DatabaseHeader) -> DatabaseHeader {
         if matches!(found, DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. }) {
-            self.saw_rollback_guard.store(true, Ordering::Relaxed);
+            self.set_saw_rollback_guard();
         }
         found
     }
@@ -146,7 +144,7 @@ impl Db {
         if kind == JournalKind::Wal || self.lock.believed() < Level::Shared || self.attached().is_some() {
             return Ok(());
         }
-        self.saw_rollback_guard.store(true, Ordering::Relaxed);
+        self.set_saw_rollback_guard();
         let message = format!(
             "{} got a log after this connection had opened it; begin the transaction again",
             self.path.display()
@@ -327,7 +325,9 @@ impl Db {
     /// kinds are left out. The VFS's own connections do sync: they checkpoint beside the writers, which would
     /// wait for the sync later.
     pub fn sync_for_sqlite(&self, flags: c_int) -> c_int {
-        if !self.is_helper && !self.has_home() && self.active().is_some_and(|log| self.is_synced_later(&log))
+        if !self.is_helper()
+            && !self.has_home()
+            && self.active().is_some_and(|log| self.is_synced_later(&log))
         {
             return ffi::OK;
         }
@@ -339,7 +339,7 @@ impl Db {
     /// so that is synced.
     fn is_synced_later(&self, log: &Attachment) -> bool {
         let begun_later =
-            log.locks().has_waiters() || self.lock.believed() >= Level::Exclusive && self.has_index();
+            log.locks().has_waiters() || self.lock.believed() >= Level::Exclusive && self.index.is_mapped();
         begun_later && log.log().guarantee() != Guarantee::ProcessCrash
     }
 
@@ -489,44 +489,6 @@ impl Drop for Written<'_> {
     fn drop(&mut self) {
         self.0.home_written();
     }
-}
-
-/// The file through SQLite's own descriptor. Opening and closing another descriptor would give SQLite's locks
-/// back.
-impl DatabaseFile for BaseFile {
-    fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
-        match (*self).read(buf, offset) {
-            ffi::OK => Ok(buf.len()),
-            ffi::IOERR_SHORT_READ => {
-                let left = DatabaseFile::size(self)?.saturating_sub(offset);
-                Ok(usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len())))
-            }
-            code => Err(LogError::BaseVfs { op: "read", code }),
-        }
-    }
-
-    fn write(&self, bytes: &[u8], offset: u64) -> Result<(), LogError> {
-        succeeded("write", (*self).write(bytes, offset))
-    }
-
-    fn sync(&self) -> Result<(), LogError> {
-        succeeded("sync", (*self).sync(ffi::SYNC_FULL))
-    }
-
-    fn size(&self) -> Result<u64, LogError> {
-        (*self).size().map_err(|code| LogError::BaseVfs { op: "size", code })
-    }
-
-    fn truncate(&self, bytes: u64) -> Result<(), LogError> {
-        if DatabaseFile::size(self)? <= bytes {
-            return Ok(());
-        }
-        succeeded("truncate", (*self).truncate(i64::try_from(bytes).unwrap_or(i64::MAX)))
-    }
-}
-
-fn succeeded(op: &'static str, code: c_int) -> Result<(), LogError> {
-    if code == ffi::OK { Ok(()) } else { Err(LogError::BaseVfs { op, code }) }
 }
 
 /// Reads as `xRead` does: bytes past the end are zeros, and the answer is then `IOERR_SHORT_READ`.

@@ -1,10 +1,8 @@
-//! The wal-index of a database whose WAL is in a log. Its memory and its locks are the log's.
-#![allow(unsafe_code)] // gives addresses to SQLite
+//! What SQLite does with the wal-index of a database whose WAL is in a log: `xShmMap`, `xShmLock`,
+//! `xShmBarrier`, `xShmUnmap`. Its memory and its locks are the log's.
 
 use std::ffi::{c_int, c_void};
-use std::ops::Range;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES};
 use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, SLOTS, WRITE, is_start_over};
@@ -15,10 +13,8 @@ use duralite_wal::engine::DurabilityWaiter;
 use duralite_wal::metrics::Counter;
 use duralite_wal::placement::Outside;
 
-use super::Db;
-use super::first_region::FirstRegion;
-use super::index_locks::IndexLocks;
-use super::{restart, super_journal, waiting};
+use super::wal_index::IndexLocks;
+use super::{Db, restart, super_journal, waiting};
 use crate::attachment::Attachment;
 use crate::errors::{During, Failure};
 
@@ -44,18 +40,9 @@ impl Db {
             && number == 0
             && let Ok(Some(shared)) = mapped
         {
-            *self.index.lock().unwrap_or_else(PoisonError::into_inner) = Some(attachment);
-            let mut copy = self.first_region();
-            if let Some(copy) = copy.as_ref().filter(|copy| copy.is_of(shared)) {
-                copy.renew();
-                return Some(Ok((code, copy.address())));
-            }
-            // SAFETY: mapped as long as the attachment lives, and the attachment is kept beside it.
-            let address = copy.insert(unsafe { FirstRegion::new(shared) }).address();
-            return Some(Ok((code, address)));
+            return Some(Ok((code, self.index.map_first(attachment, shared))));
         }
-        // A region that SQLite has mapped stays where it is until SQLite says that it is done.
-        *self.index.lock().unwrap_or_else(PoisonError::into_inner) = Some(attachment);
+        self.index.map(attachment);
         Some(match mapped {
             Ok(address) => {
                 Ok((code, address.map_or(std::ptr::null_mut(), |address| address.as_ptr().cast())))
@@ -74,30 +61,20 @@ impl Db {
     /// although SQLite had reported that it failed.
     pub fn make_room_in_index(&self, attachment: &Attachment, offset: u64) -> Result<(), Failure> {
         let region = region_of(offset, attachment.log().page_bytes());
-        let is_mapped = self.index.lock().unwrap_or_else(PoisonError::into_inner).is_some();
         // SQLite maps the first region before it writes, and maps none where it has the database to itself.
-        if region == 0 || !is_mapped {
+        if region == 0 || !self.index.is_mapped() {
             return Ok(());
         }
         attachment.index_region(region, true).map(drop).map_err(|error| self.cannot_map(&error))
     }
 
-    /// Whether SQLite has the wal-index mapped.
-    pub(super) fn has_index(&self) -> bool {
-        self.index.lock().unwrap_or_else(PoisonError::into_inner).is_some()
-    }
-
-    fn first_region(&self) -> MutexGuard<'_, Option<FirstRegion>> {
-        self.first_region.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// SQLite wants to see what others have stored.
-    pub fn renew_index(&self) {
-        if self.is_outside()
-            && let Some(copy) = &*self.first_region()
-        {
-            copy.renew();
+    /// SQLite wants to see what others have stored. Returns whether the index is a log's; else it is the
+    /// base's.
+    pub fn renew_index(&self) -> bool {
+        if self.is_outside() {
+            self.index.renew_first();
         }
+        self.is_active()
     }
 
     /// Whether a connection of another process is in a read transaction; `None` while no log is open.
@@ -109,18 +86,13 @@ impl Db {
     /// SQLite is done with the wal-index. Returns whether it was a log's.
     pub fn unmap_index(&self) -> bool {
         self.release_shared_memory();
-        drop(self.first_region().take());
-        self.index.lock().unwrap_or_else(PoisonError::into_inner).take().is_some()
-    }
-
-    fn held_locks(&self) -> MutexGuard<'_, Option<Arc<IndexLocks>>> {
-        self.index_locks.lock().unwrap_or_else(PoisonError::into_inner)
+        self.index.unmap()
     }
 
     /// The locks of the log, if the WAL is open. This writes nothing that other connections use too. A count
     /// of references that all share would move from processor to processor with each transaction that reads.
     fn index_locks(&self) -> Option<Arc<IndexLocks>> {
-        let mut held = self.held_locks();
+        let mut held = self.index.locks();
         self.with_active(|attachment| {
             if held.as_ref().is_none_or(|locks| !Arc::ptr_eq(&locks.attachment, attachment)) {
                 *held = Some(Arc::new(IndexLocks::of(attachment)));
@@ -133,70 +105,85 @@ impl Db {
     /// are then the base's.
     pub fn lock_shared_memory(&self, first: c_int, count: c_int, flags: c_int) -> Option<c_int> {
         let locks = self.index_locks()?;
-        let IndexLocks { attachment, holder } = &*locks;
-        let range = usize::try_from(first).ok().zip(usize::try_from(count).ok());
-        let (first, count) = range.filter(|(first, count)| first + count <= SLOTS && *count > 0)?;
-        let shared = flags & ffi::SHM_SHARED != 0;
+        let asked = Asked::of(first, count, flags & ffi::SHM_SHARED != 0)?;
         if flags & ffi::SHM_UNLOCK != 0 {
-            unlock(attachment, holder, first..first + count, shared);
+            asked.unlock(&locks);
             return Some(ffi::OK);
         }
         waiting::forget();
-        let outside = attachment.outside();
-        if outside.is_some() {
+        if self.is_to_wait(&locks, &asked) {
+            return Some(ffi::BUSY);
+        }
+        Some(match asked.lock(&locks.holder) {
+            Ok(()) => self.after_lock(&locks, &asked),
+            Err(error) => self.not_locked(&locks, &asked, error),
+        })
+    }
+
+    /// What is done before a lock is tried. Returns whether SQLite has to try again, without the lock.
+    fn is_to_wait(&self, locks: &IndexLocks, asked: &Asked) -> bool {
+        let IndexLocks { attachment, holder } = locks;
+        if attachment.outside().is_some() {
             // Nothing needs to be done before a lock of such a user.
-        } else if shared && first >= FIRST_READ && holder.begins() {
+            return false;
+        }
+        if asked.is_mark() && holder.begins() {
             // Everything is home now. SQLite chose this mark before that, and under it would go on appending
             // to the log.
-            if restart::keep(self, attachment) && first > FIRST_READ {
-                return Some(ffi::BUSY);
-            }
-        } else if (first, count) == (CHECKPOINT, 1) {
+            return restart::keep(self, attachment) && asked.first > FIRST_READ;
+        }
+        if (asked.first, asked.count) == (CHECKPOINT, 1) {
             // This lock alone is for a checkpoint. Together with others SQLite takes it to recover.
             attachment.bound().checkpoints();
-            if restart::yields(attachment) {
-                return Some(ffi::BUSY);
-            }
+            return restart::yields(attachment);
         }
-        let starts_over = !shared && is_start_over(first, count);
-        let locked = if shared { holder.lock_shared(first) } else { holder.lock_exclusive(first, count) };
-        Some(match locked {
-            Ok(()) if starts_over => {
-                let code = self.before_start_over(attachment);
-                if code != ffi::OK {
-                    holder.unlock_exclusive(first, count);
-                }
-                code
+        false
+    }
+
+    /// What is done before SQLite goes on with a lock that was just taken. Gives the lock back where the
+    /// answer is not `SQLITE_OK`.
+    fn after_lock(&self, locks: &IndexLocks, asked: &Asked) -> c_int {
+        let IndexLocks { attachment, holder } = locks;
+        let outside = attachment.outside();
+        let code = if asked.starts_over() {
+            self.before_start_over(attachment)
+        } else if asked.is_mark() {
+            if outside.is_some_and(Outside::is_live) {
+                return self.begin_outside(attachment, holder, asked.first);
             }
-            Ok(()) if first == WRITE && outside.is_some_and(|outside| will_be_whole(self, outside)) => {
-                holder.unlock_shared(first);
-                ffi::BUSY
-            }
-            Ok(())
-                if (first, count) == (WRITE, 1)
-                    && !shared
-                    && outside.is_none()
-                    && restart::is_ahead(attachment, holder) =>
-            {
-                holder.unlock_exclusive(first, count);
-                ffi::BUSY
-            }
-            Ok(()) if outside.is_some_and(Outside::is_live) && shared && first >= FIRST_READ => {
-                self.begin_outside(attachment, holder, first)
-            }
-            Ok(()) => self.after_lock(attachment, holder, first, shared),
-            Err(LockError::Busy) => {
+            self.index.set_seen_changes(attachment.changes());
+            self.after_mark(attachment)
+        } else if asked.first == WRITE
+            && let Some(outside) = outside
+        {
+            if self.will_be_whole(outside) { ffi::BUSY } else { ffi::OK }
+        } else if asked.is_write() {
+            self.after_write_lock(attachment, holder)
+        } else {
+            ffi::OK
+        };
+        if code != ffi::OK {
+            asked.give_back(holder);
+        }
+        code
+    }
+
+    /// Another connection has the lock, or it cannot be taken.
+    fn not_locked(&self, locks: &IndexLocks, asked: &Asked, error: LockError) -> c_int {
+        let IndexLocks { attachment, holder } = locks;
+        match error {
+            LockError::Busy => {
                 attachment.count(Counter::Refusals);
-                if first == WRITE && !shared && outside.is_none() {
+                if asked.is_write() && attachment.outside().is_none() {
                     waiting::refused(holder);
                 }
                 ffi::BUSY
             }
-            Err(LockError::Medium(error)) => {
+            LockError::Medium(error) => {
                 let message = format!("cannot lock the shared memory of {}: {error}", self.path.display());
                 self.sqlite.fail(&Failure::new(ffi::IOERR_SHMLOCK, message))
             }
-        })
+        }
     }
 
     /// Whether the log can start over. SQLite is about to say so in the wal-index, and from then on every
@@ -247,62 +234,110 @@ impl Db {
         Ok(())
     }
 
-    fn after_lock(&self, attachment: &Attachment, holder: &Arc<Holder>, slot: usize, shared: bool) -> c_int {
-        if shared && slot >= FIRST_READ {
-            self.seen_changes.store(attachment.changes(), Ordering::Relaxed);
-            return self.after_mark(attachment, slot);
+    /// A transaction may write now, unless it has to wait for the log to start over.
+    fn after_write_lock(&self, attachment: &Attachment, holder: &Arc<Holder>) -> c_int {
+        if restart::is_ahead(attachment, holder) {
+            return ffi::BUSY;
         }
-        if !shared && slot == WRITE {
-            super_journal::forget();
-            self.commit_clock.forget();
-            // SQLite is about to find its snapshot old, and to give the lock back. That is as if the lock had
-            // been refused.
-            if self.seen_changes.load(Ordering::Relaxed) != attachment.changes() {
-                waiting::refused(holder);
-            }
+        super_journal::forget();
+        self.commit.clock.forget();
+        // SQLite is about to find its snapshot old, and to give the lock back. That is as if the lock had
+        // been refused.
+        if self.index.seen_changes() != attachment.changes() {
+            waiting::refused(holder);
         }
         ffi::OK
     }
 
     /// With `read_durable`, a reader's snapshot, taken before this lock, becomes durable first.
-    fn after_mark(&self, attachment: &Attachment, slot: usize) -> c_int {
+    fn after_mark(&self, attachment: &Attachment) -> c_int {
         if !self.settings().read_durable {
             return ffi::OK;
         }
         match attachment.durability_waiter().map_or(Ok(()), DurabilityWaiter::wait_all) {
             Ok(()) => ffi::OK,
-            Err(error) => {
-                if let Some(locks) = &*self.held_locks() {
-                    locks.holder.unlock_shared(slot);
-                }
-                self.sqlite.fail(&Failure::of(&error, During::Sync))
-            }
+            Err(error) => self.sqlite.fail(&Failure::of(&error, During::Sync)),
         }
+    }
+
+    /// Whether the wal-index, which SQLite has just seen half written or empty, is whole by now or soon will
+    /// be. SQLite finds out, by taking WRITE, whether a writer is at work: that was a writer who is done by
+    /// now, or it will be one that has just opened the log anew.
+    fn will_be_whole(&self, outside: &Outside) -> bool {
+        self.index.first_is_whole() || outside.has_processes().unwrap_or(false)
     }
 
     /// Gives all locks of the wal-index back.
     pub fn release_shared_memory(&self) {
-        let locks = self.held_locks().take();
+        let locks = self.index.locks().take();
         if let Some(locks) = locks {
             locks.holder.release();
         }
     }
 }
 
-/// Gives locks of the wal-index back.
-fn unlock(attachment: &Attachment, holder: &Holder, slots: Range<usize>, shared: bool) {
-    if shared {
-        slots.for_each(|slot| holder.unlock_shared(slot));
-        return;
+/// Locks of the wal-index, as SQLite asks for them or gives them back.
+struct Asked {
+    first: usize,
+    count: usize,
+    shared: bool,
+}
+
+impl Asked {
+    /// `None` where the wal-index has no such locks.
+    fn of(first: c_int, count: c_int, shared: bool) -> Option<Self> {
+        let range = usize::try_from(first).ok().zip(usize::try_from(count).ok());
+        let (first, count) = range.filter(|(first, count)| first + count <= SLOTS && *count > 0)?;
+        Some(Self { first, count, shared })
     }
-    if slots.start == WRITE {
-        attachment.log().end_write();
+
+    /// Whether a reader takes its mark.
+    fn is_mark(&self) -> bool {
+        self.shared && self.first >= FIRST_READ
     }
-    if slots.start == CHECKPOINT {
-        // A checkpoint waits for WRITE by itself, and does not begin again.
-        waiting::forget();
+
+    fn is_write(&self) -> bool {
+        !self.shared && self.first == WRITE
     }
-    holder.unlock_exclusive(slots.start, slots.len());
+
+    /// Whether SQLite starts the log over with them.
+    fn starts_over(&self) -> bool {
+        !self.shared && is_start_over(self.first, self.count)
+    }
+
+    fn lock(&self, holder: &Holder) -> Result<(), LockError> {
+        if self.shared {
+            holder.lock_shared(self.first)
+        } else {
+            holder.lock_exclusive(self.first, self.count)
+        }
+    }
+
+    /// Gives back what [`Self::lock`] has taken.
+    fn give_back(&self, holder: &Holder) {
+        if self.shared {
+            holder.unlock_shared(self.first);
+        } else {
+            holder.unlock_exclusive(self.first, self.count);
+        }
+    }
+
+    /// Gives these locks back because SQLite is done with them.
+    fn unlock(&self, locks: &IndexLocks) {
+        let IndexLocks { attachment, holder } = locks;
+        if self.shared {
+            (self.first..self.first + self.count).for_each(|slot| holder.unlock_shared(slot));
+            return;
+        }
+        if self.first == WRITE {
+            attachment.log().end_write();
+        }
+        if self.first == CHECKPOINT {
+            // A checkpoint waits for WRITE by itself, and does not begin again.
+            waiting::forget();
+        }
+        holder.unlock_exclusive(self.first, self.count);
+    }
 }
 
 /// The region of the wal-index that holds the frame whose header is at this offset. A region has 4096 frames.
@@ -311,14 +346,6 @@ fn region_of(offset: u64, page_bytes: u32) -> u64 {
     let frame_bytes = FRAME_HEADER_BYTES as u64 + u64::from(page_bytes);
     let before = offset.saturating_sub(WAL_HEADER_BYTES as u64) / frame_bytes;
     (before + 34) / 4096
-}
-
-/// Whether the wal-index, which SQLite has just seen half written or empty, is whole by now or soon will be.
-/// SQLite finds out, by taking WRITE, whether a writer is at work: that was a writer who is done by now, or
-/// it will be one that has just opened the log anew.
-fn will_be_whole(db: &Db, outside: &Outside) -> bool {
-    let whole = db.first_region().as_ref().is_some_and(FirstRegion::is_whole);
-    whole || outside.has_processes().unwrap_or(false)
 }
 
 #[cfg(test)]

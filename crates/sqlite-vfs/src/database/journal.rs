@@ -1,4 +1,4 @@
-//! The rollback journal that SQLite has open, where a log keeps it.
+//! The rollback journal that SQLite has open, where this VFS keeps it or sees what SQLite does with it.
 //!
 //! SQLite makes a journal under RESERVED, while others still read, and changes the database under EXCLUSIVE.
 //! A guard goes on only under EXCLUSIVE (invariant 2). So where no guard is on yet, what SQLite writes before
@@ -6,15 +6,14 @@
 //! as much memory as the pages that SQLite keeps in its cache meanwhile.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duralite_sqlite_ffi as ffi;
 use duralite_wal::LogError;
+use duralite_wal::engine::home::DatabaseFile;
 use duralite_wal::engine::rollback::RollbackJournal;
 
-use super::Db;
-use super::journal_store::JournalStore;
 use crate::errors::{During, Failure};
 use crate::sqlite::base::BaseFile;
 
@@ -27,128 +26,142 @@ pub fn begins_journal(data: &[u8], offset: u64) -> bool {
     offset == 0 && data.len() >= HEADER_BYTES
 }
 
-impl Db {
-    fn open_journal(&self) -> MutexGuard<'_, Option<JournalStore>> {
-        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+/// The rollback journal of a connection.
+#[derive(Default)]
+pub struct Journal {
+    state: Mutex<State>,
+    /// Whether SQLite is making the database's first page, with a rollback journal of the base's.
+    makes_database: AtomicBool,
+}
+
+enum State {
+    Open(JournalStore),
+    /// No journal is open, or one that the base alone knows of.
+    Closed {
+        /// Whether the journal that was open last never left memory.
+        was_in_memory: bool,
+    },
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::Closed { was_in_memory: false }
+    }
+}
+
+impl Journal {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// SQLite opens a journal that is kept here, or closes it.
-    pub fn set_journal(&self, store: Option<JournalStore>) {
-        let mut open = self.open_journal();
-        self.closed_in_memory.store(matches!(*open, Some(JournalStore::Memory(_))), Ordering::Relaxed);
-        *open = store;
+    /// SQLite opens a journal that is kept here, or goes on with it in another place.
+    pub fn set(&self, store: JournalStore) {
+        *self.state() = State::Open(store);
+    }
+
+    /// The journal is not open here any more.
+    pub fn unset(&self) {
+        let mut state = self.state();
+        let was_in_memory = matches!(*state, State::Open(JournalStore::Memory(_)));
+        *state = State::Closed { was_in_memory };
     }
 
     /// Whether the journal that was open last was in memory. SQLite closes a journal before it deletes it,
-    /// and one in memory is gone then.
-    pub fn forget_closed_journal(&self) -> bool {
-        self.closed_in_memory.swap(false, Ordering::Relaxed)
+    /// and one in memory is gone then. `true` only once.
+    pub fn forget_closed(&self) -> bool {
+        match &mut *self.state() {
+            State::Closed { was_in_memory } => std::mem::take(was_in_memory),
+            State::Open(_) => false,
+        }
     }
 
     /// Whether a rollback journal is open that is kept here.
-    pub fn has_journal(&self) -> bool {
-        self.open_journal().is_some()
+    pub fn is_open(&self) -> bool {
+        matches!(*self.state(), State::Open(_))
     }
 
     /// Whether the open journal is a file of the base's.
-    pub fn has_base_journal(&self) -> bool {
-        matches!(*self.open_journal(), Some(JournalStore::Base(_)))
+    pub fn is_base(&self) -> bool {
+        matches!(*self.state(), State::Open(JournalStore::Base(_)))
     }
 
-    /// Closes that file, which holds nothing that counts. What SQLite writes next is kept in memory.
-    pub fn leave_base_journal(&self) {
-        let mut open = self.open_journal();
-        if let Some(JournalStore::Base(file)) = &*open {
+    /// Whether the open journal is still in memory.
+    pub fn is_in_memory(&self) -> bool {
+        matches!(*self.state(), State::Open(JournalStore::Memory(_)))
+    }
+
+    /// Closes the base's file, which holds nothing that counts. What SQLite writes next is kept in memory.
+    pub fn leave_base(&self) {
+        let mut state = self.state();
+        if let State::Open(JournalStore::Base(file)) = &*state {
             file.close();
-            *open = Some(JournalStore::Memory(Vec::new()));
+            *state = State::Open(JournalStore::Memory(Vec::new()));
         }
     }
 
     /// SQLite closes the journal.
-    pub fn close_journal(&self) -> c_int {
-        let file = match &*self.open_journal() {
-            Some(JournalStore::Base(file)) => Some(*file),
+    pub fn close(&self) -> c_int {
+        let file = match &*self.state() {
+            State::Open(JournalStore::Base(file)) => Some(*file),
             _ => None,
         };
-        self.set_journal(None);
+        self.unset();
         file.map_or(ffi::OK, BaseFile::close)
-    }
-
-    /// Whether the open journal is still in memory.
-    pub fn has_journal_in_memory(&self) -> bool {
-        matches!(*self.open_journal(), Some(JournalStore::Memory(_)))
     }
 
     /// Puts the journal from memory into the log, which has none yet. After an error it is still in memory,
     /// and the log has none.
-    pub fn pour_journal(&self, journal: Arc<dyn RollbackJournal>) -> Result<(), LogError> {
-        let mut open = self.open_journal();
-        let Some(JournalStore::Memory(bytes)) = &*open else { return Ok(()) };
+    pub fn pour(&self, journal: Arc<dyn RollbackJournal>) -> Result<(), LogError> {
+        let mut state = self.state();
+        let State::Open(JournalStore::Memory(bytes)) = &*state else { return Ok(()) };
         let poured = journal.delete().and_then(|()| journal.create()).and_then(|()| journal.write(bytes, 0));
         if let Err(error) = poured {
             // A journal that cannot be deleted is hot, and rolls back to the present state of the database.
             let _ = journal.delete();
             return Err(error);
         }
-        *open = Some(JournalStore::Log(journal));
+        *state = State::Open(JournalStore::Log(journal));
         Ok(())
     }
 
-    fn with_journal<T>(
+    fn with<T>(
         &self,
         during: During,
         work: impl FnOnce(&mut JournalStore) -> Result<T, LogError>,
     ) -> Result<T, Failure> {
-        let mut open = self.open_journal();
-        let store = open.as_mut().ok_or(LogError::Unexpected("a rollback journal that is not open"));
-        store.and_then(work).map_err(|error| Failure::of(&error, during))
+        let done = match &mut *self.state() {
+            State::Open(store) => work(store),
+            State::Closed { .. } => Err(LogError::Unexpected("a rollback journal that is not open")),
+        };
+        done.map_err(|error| Failure::of(&error, during))
     }
 
     /// Fills `buf` as `xRead` does.
-    pub fn read_journal(&self, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
-        let count = self.with_journal(During::Read, |store| store.read(buf, offset))?;
+    pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
+        let count = self.with(During::Read, |store| store.read(buf, offset))?;
         let Some(rest) = buf.get_mut(count..).filter(|rest| !rest.is_empty()) else { return Ok(ffi::OK) };
         rest.fill(0);
         Ok(ffi::IOERR_SHORT_READ)
     }
 
-    /// Writes to the journal. Durable after [`Db::sync_journal`].
-    pub fn write_journal(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
-        if begins_journal(data, offset) {
-            self.check_log()?;
-        }
-        self.with_journal(During::Write, |store| store.write(data, offset))
-    }
-
-    /// Refuses to begin a transaction whose rollback journal would be in a deleted log: after a crash nothing
-    /// could undo it.
-    fn check_log(&self) -> Result<(), Failure> {
-        let Some(attachment) = self.attached() else { return Ok(()) };
-        attachment.look_for_log(attachment.clock_ns(), || self.has_no_name());
-        attachment.check_found().map_err(|error| Failure::of(&error, During::Write))
+    /// Writes to the journal. Durable after [`Self::sync`].
+    pub fn write(&self, data: &[u8], offset: u64) -> Result<(), Failure> {
+        self.with(During::Write, |store| store.write(data, offset))
     }
 
     /// Truncates the journal. Durable on return.
-    pub fn truncate_journal(&self, size: u64) -> Result<(), Failure> {
-        self.with_journal(During::Truncate, |store| store.truncate(size))
+    pub fn truncate(&self, size: u64) -> Result<(), Failure> {
+        self.with(During::Truncate, |store| store.truncate(size))
     }
 
     /// Makes the journal durable.
-    pub fn sync_journal(&self) -> Result<(), Failure> {
-        self.with_journal(During::Sync, |store| store.sync())
+    pub fn sync(&self) -> Result<(), Failure> {
+        self.with(During::Sync, |store| store.sync())
     }
 
     /// The size of the journal in bytes.
-    pub fn journal_size(&self) -> Result<u64, Failure> {
-        self.with_journal(During::Size, |store| store.size())
-    }
-
-    /// Whether rollback journals are in the log, or the next one would be.
-    pub fn keeps_rollback_journals(&self) -> bool {
-        match self.attached() {
-            Some(attachment) => attachment.rollback_journal().is_some(),
-            None => self.may_raise_for_journal(),
-        }
+    pub fn size(&self) -> Result<u64, Failure> {
+        self.with(During::Size, |store| store.size())
     }
 
     /// Notes whether the transaction that begins makes the database. The base then keeps its journal, since
@@ -161,18 +174,81 @@ impl Db {
     pub fn makes_database(&self) -> bool {
         self.makes_database.load(Ordering::Relaxed)
     }
+}
 
-    /// Whether a guard may say that the rollback journal is in a log: the engine of this database keeps such
-    /// journals, or such a guard has been seen. Otherwise the VFS does not look.
-    pub fn looks_for_rollback_guard(&self) -> bool {
-        self.saw_rollback_guard.load(Ordering::Relaxed)
-            || self.is_capable() && self.placement().is_ok_and(|placement| placement.engine.rollback_journals)
+/// An open rollback journal.
+pub enum JournalStore {
+    /// In the base's file, open in SQLite's memory. The transaction that makes the database has its journal
+    /// there, since no page can carry a guard yet. In exclusive locking mode SQLite keeps the file open for
+    /// the next transaction.
+    Base(BaseFile),
+    /// In memory: SQLite does not have EXCLUSIVE yet, and the database has no guard.
+    Memory(Vec<u8>),
+    /// In the log.
+    Log(Arc<dyn RollbackJournal>),
+}
+
+impl JournalStore {
+    /// Fills `buf` from byte `offset` on. Returns how many bytes there were.
+    pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
+        match self {
+            Self::Memory(bytes) => {
+                let at = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+                let count = buf.len().min(bytes.len() - at);
+                buf[..count].copy_from_slice(&bytes[at..at + count]);
+                Ok(count)
+            }
+            Self::Log(journal) => journal.read(buf, offset),
+            Self::Base(file) => DatabaseFile::read(file, buf, offset),
+        }
     }
 
-    /// Whether a transaction with a rollback journal may put the guard on.
-    pub fn may_raise_for_journal(&self) -> bool {
-        !self.read_only
-            && self.is_capable()
-            && self.placement().is_ok_and(|placement| placement.engine.rollback_journals)
+    /// Writes all of `data` from byte `offset` on.
+    pub fn write(&mut self, data: &[u8], offset: u64) -> Result<(), LogError> {
+        let bytes = match self {
+            Self::Memory(bytes) => bytes,
+            Self::Log(journal) => return journal.write(data, offset),
+            Self::Base(file) => return DatabaseFile::write(file, data, offset),
+        };
+        let too_large = || LogError::Unexpected("a rollback journal that is larger than memory");
+        let at = usize::try_from(offset).map_err(|_| too_large())?;
+        let end = at.checked_add(data.len()).ok_or_else(too_large)?;
+        if bytes.len() < end {
+            bytes.try_reserve(end - bytes.len()).map_err(|_| too_large())?;
+            bytes.resize(end, 0);
+        }
+        bytes[at..end].copy_from_slice(data);
+        Ok(())
+    }
+
+    /// Truncates the journal to `size` bytes.
+    pub fn truncate(&mut self, size: u64) -> Result<(), LogError> {
+        match self {
+            Self::Memory(bytes) => {
+                bytes.truncate(usize::try_from(size).unwrap_or(usize::MAX));
+                Ok(())
+            }
+            Self::Log(journal) => journal.truncate(size),
+            Self::Base(file) => DatabaseFile::truncate(file, size),
+        }
+    }
+
+    /// Makes the journal durable, where anything depends on it.
+    pub fn sync(&self) -> Result<(), LogError> {
+        match self {
+            // Nothing in the database depends on it yet.
+            Self::Memory(_) => Ok(()),
+            Self::Log(journal) => journal.sync(),
+            Self::Base(file) => DatabaseFile::sync(file),
+        }
+    }
+
+    /// The size of the journal in bytes.
+    pub fn size(&self) -> Result<u64, LogError> {
+        match self {
+            Self::Memory(bytes) => Ok(bytes.len() as u64),
+            Self::Log(journal) => Ok(journal.size()?.unwrap_or(0)),
+            Self::Base(file) => DatabaseFile::size(file),
+        }
     }
 }

@@ -29,7 +29,8 @@ pub fn lock(db: &Db, level: Level) -> c_int {
 fn lock_exclusive(db: &Db) -> c_int {
     db.hold_off_checkpoints();
     // A connection that writes with a rollback journal has the database to itself, and shares the log.
-    let attachment = db.attached().filter(|_| db.attached_for(Serving::Journal).is_none());
+    let serving = db.serving().filter(|(_, serving)| *serving != Serving::Journal);
+    let attachment = serving.map(|(attachment, _)| attachment);
     let alone = attachment.as_ref().map_or(Ok(true), |attachment| attachment.take_alone(SegmentUse::Wal));
     let code = match &alone {
         Ok(true) => code_of(db.lock.lock_for_sqlite(Level::Exclusive)),

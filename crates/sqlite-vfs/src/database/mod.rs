@@ -1,22 +1,18 @@
 //! One open main database, and what SQLite does with it: its file, its locks and its wal-index.
 
-mod commit_clock;
 mod db;
-mod first_region;
+mod file;
 mod home;
 mod index;
-mod index_locks;
 mod journal;
-mod journal_store;
 pub mod lock;
-mod mappable;
 pub mod restart;
 pub mod save;
 pub mod strict;
 pub mod super_journal;
 pub mod waiting;
+mod wal_index;
 
-pub use db::{Db, Names, Prepared, Serving, named_file};
-pub use journal::begins_journal;
-pub use journal_store::JournalStore;
-pub use mappable::Mappable;
+pub use db::{Db, Names, Prepared, Serving};
+pub use file::OpenedFile;
+pub use journal::{JournalStore, begins_journal};

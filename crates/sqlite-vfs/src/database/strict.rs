@@ -42,7 +42,7 @@ pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
 
 /// Checks a database when it is opened.
 pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
-    if !db.strict {
+    if !db.is_strict() {
         return Ok(());
     }
     let header = db.header()?;
@@ -59,7 +59,7 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
 
 /// Refuses a WAL that SQLite's own file would serve.
 pub fn check_wal(db: &Db) -> Result<(), Failure> {
-    if !db.strict {
+    if !db.is_strict() {
         return Ok(());
     }
     let why = match db.placement() {
@@ -82,14 +82,19 @@ pub fn check_wal(db: &Db) -> Result<(), Failure> {
 /// Refuses a rollback journal, except one that `PRAGMA journal_mode=WAL` may need: that pragma takes
 /// EXCLUSIVE first.
 pub fn check_journal(db: &Db, journal: &Path) -> Result<(), Failure> {
-    let is_transaction = db.strict && db.lock.believed() == Level::Reserved && !db.keeps_rollback_journals();
+    let is_transaction =
+        db.is_strict() && db.lock.believed() == Level::Reserved && !db.keeps_rollback_journals();
     if is_transaction && journal == db.beside("-journal") { Err(not_wal(db)) } else { Ok(()) }
 }
 
 /// Refuses the first write of a transaction with a rollback journal, unless it sets WAL mode. To roll back
 /// afterwards SQLite writes what is there already, so that write is let pass.
 pub fn check_write(db: &Db, offset: u64, data: &[u8]) -> Result<(), Failure> {
-    if !db.strict || !db.lock.in_rollback_transaction() || db.has_journal() || db.makes_database() {
+    if !db.is_strict()
+        || !db.lock.in_rollback_transaction()
+        || db.journal.is_open()
+        || db.journal.makes_database()
+    {
         return Ok(());
     }
     let stays_wal = match data.get(VERSIONS).filter(|_| offset == 0) {
@@ -107,7 +112,7 @@ pub fn check_write(db: &Db, offset: u64, data: &[u8]) -> Result<(), Failure> {
 
 /// Refuses to leave WAL mode.
 pub fn check_pragma(db: &Db, name: &str, value: Option<&str>) -> Result<(), Failure> {
-    let mode = value.filter(|_| db.strict && name == "journal_mode").map(str::to_lowercase);
+    let mode = value.filter(|_| db.is_strict() && name == "journal_mode").map(str::to_lowercase);
     let is_plain = |mode: &str| {
         OTHER_MODES.contains(&mode) || ROLLBACK_MODES.contains(&mode) && !db.keeps_rollback_journals()
     };

@@ -12,7 +12,6 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_sqlite_ffi as ffi;
@@ -22,7 +21,7 @@ use duralite_wal::{DatabaseIdentity, Log};
 
 use super::places;
 use crate::attachment::{Attachment, Entering, Use};
-use crate::database::{Mappable, named_file};
+use crate::database::OpenedFile;
 use crate::errors::{During, Failure};
 use crate::registration::Registration;
 use crate::settings::Settings;
@@ -96,8 +95,8 @@ impl ChildJournal {
         let settings =
             registration.databases_now().iter().map(|db| db.settings().clone()).collect::<Vec<_>>();
         let settings = settings.into_iter().map(Settings::not_given);
-        let (named, mapped) = (named_file(file.base(), database).ok().flatten(), AtomicBool::new(false));
-        let database_file = Mappable::new(file.base(), named.as_ref(), database, &mapped);
+        let opened = OpenedFile::of(file.base(), database);
+        let database_file = opened.mappable(file.base(), database);
         let mut missing = None;
         for settings in settings.chain([Settings::default()]) {
             let placement = match places::find_with(&settings, database, &identity, id) {

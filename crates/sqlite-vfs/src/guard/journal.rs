@@ -76,8 +76,8 @@ pub fn renew(db: &Db) -> Result<(), Failure> {
     drop(attachment);
     db.leave_journal();
     let journal = journal_of(db)?;
-    if db.has_journal() {
-        db.set_journal(Some(journal.map_or_else(|| JournalStore::Memory(Vec::new()), JournalStore::Log)));
+    if db.journal.is_open() {
+        db.journal.set(journal.map_or_else(|| JournalStore::Memory(Vec::new()), JournalStore::Log));
     }
     Ok(())
 }
@@ -111,7 +111,7 @@ pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<Opened, Failure> {
                 journal.create().map_err(failed)?;
             }
         }
-        db.set_journal(Some(JournalStore::Log(journal)));
+        db.journal.set(JournalStore::Log(journal));
         return Ok(Opened::Here);
     }
     if !makes || !db.may_raise_for_journal() {
@@ -120,7 +120,7 @@ pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<Opened, Failure> {
     // The first transaction of a new database makes its first page, so there is no page for a guard yet.
     let (header, len) = db.raw_header()?;
     let found = guard::inspect(&header[..len]);
-    db.set_makes_database(found == DatabaseHeader::Empty);
+    db.journal.set_makes_database(found == DatabaseHeader::Empty);
     let page_bytes = match found {
         DatabaseHeader::Empty => return Ok(Opened::Wrapped),
         DatabaseHeader::Plain { page_bytes, .. } => page_bytes,
@@ -129,11 +129,11 @@ pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<Opened, Failure> {
     if !can_carry_guard(&header, page_bytes) {
         return Ok(Opened::Base);
     }
-    db.set_journal(Some(JournalStore::Memory(Vec::new())));
+    db.journal.set(JournalStore::Memory(Vec::new()));
     if db.lock.believed() >= Level::Exclusive
         && let Err(failure) = raise_for_journal(db)
     {
-        db.set_journal(None);
+        db.journal.unset();
         return Err(failure);
     }
     Ok(Opened::Here)
@@ -148,15 +148,15 @@ fn can_carry_guard(header: &[u8; HEADER_BYTES], page_bytes: u32) -> bool {
 /// journal open, and the lock. The journal of the transaction that has made the database is the base's, and
 /// the next one is in the log.
 pub fn begin(db: &Db) -> Result<(), Failure> {
-    if db.has_base_journal() {
+    if db.journal.is_base() {
         let (header, len) = db.raw_header()?;
         let DatabaseHeader::Plain { page_bytes, .. } = guard::inspect(&header[..len]) else { return Ok(()) };
         if !can_carry_guard(&header, page_bytes) {
             return Ok(());
         }
         // The file is closed and deleted before the guard goes on.
-        db.leave_base_journal();
-        db.set_makes_database(false);
+        db.journal.leave_base();
+        db.journal.set_makes_database(false);
     }
     if db.lock.believed() >= Level::Exclusive { raise_for_journal(db) } else { Ok(()) }
 }
@@ -180,7 +180,7 @@ fn check_no_commits(db: &Db) -> Result<(), Failure> {
 /// Puts the open journal into the log, and the guard on, synced. Called under EXCLUSIVE, before SQLite
 /// changes the database.
 pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
-    if !db.has_journal_in_memory() {
+    if !db.journal.is_in_memory() {
         return Ok(());
     }
     if db.attached().is_none() {
@@ -193,12 +193,12 @@ pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
     }
     let journal = db.attached().and_then(|attachment| attachment.rollback_journal());
     let journal = journal.ok_or_else(|| Failure::cannot_open("the engine keeps no rollback journals"))?;
-    db.pour_journal(journal).map_err(|error| Failure::of(&error, During::Write))
+    db.journal.pour(journal).map_err(|error| Failure::of(&error, During::Write))
 }
 
 /// Deletes the rollback journal; this deletion is SQLite's commit. `false` where the journal is the base's.
 pub fn delete(db: &Db) -> Result<bool, Failure> {
-    if db.forget_closed_journal() {
+    if db.journal.forget_closed() {
         // The base may have a journal from before there was a guard, which is worth nothing.
         let _ = db.sqlite.parent.delete(db.names.journal.as_ptr(), 0);
         return Ok(true);

@@ -1,18 +1,118 @@
-//! What SQLite sees of the wal-index for a user who may only read it.
+//! The wal-index as this connection has it: what of it SQLite has mapped, and which of its locks it holds.
 //!
-//! SQLite reads the header, then the readers' marks, and looks for a mark that is not behind the header's
-//! end. A user who may write makes such a mark where there is none. A user who may only read is told that
-//! there is no index. So this reader must not see the header from before a commit and the marks from after
-//! it. It gets the first region, which holds both, as a copy of one moment. The copy is renewed when SQLite
-//! asks for a barrier: between its two looks at the header, and between taking a mark and checking that
-//! nothing has changed.
+//! A user who may only read sees the first region as a copy. SQLite reads the header, then the readers'
+//! marks, and looks for a mark that is not behind the header's end. A user who may write makes such a mark
+//! where there is none. A user who may only read is told that there is no index. So this reader must not see
+//! the header from before a commit and the marks from after it. It gets the first region, which holds both,
+//! as a copy of one moment. The copy is renewed when SQLite asks for a barrier: between its two looks at the
+//! header, and between taking a mark and checking that nothing has changed.
 #![allow(unsafe_code)] // copies from memory that others change
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use duralite_locks::Holder;
 use duralite_medium::REGION_BYTES;
+
+use crate::attachment::Attachment;
+
+/// What a connection has of the wal-index of its log.
+#[derive(Default)]
+pub struct Index {
+    locks: Mutex<Option<Arc<IndexLocks>>>,
+    mapped: Mutex<Option<Mapped>>,
+    /// How often the database had been changed when SQLite last took a read mark.
+    seen_changes: AtomicU32,
+}
+
+/// The wal-index that SQLite has mapped. A region stays where it is until SQLite says that it is done.
+struct Mapped {
+    attachment: Arc<Attachment>,
+    /// SQLite's substitute for the first region, for a user who may only read the log.
+    first: Option<FirstRegion>,
+}
+
+/// A log whose wal-index a connection locks, and the locks that the connection holds.
+pub struct IndexLocks {
+    pub attachment: Arc<Attachment>,
+    pub holder: Arc<Holder>,
+}
+
+impl IndexLocks {
+    pub fn of(attachment: &Arc<Attachment>) -> Self {
+        Self { attachment: Arc::clone(attachment), holder: Arc::new(attachment.locks().holder()) }
+    }
+}
+
+impl Index {
+    fn mapped(&self) -> MutexGuard<'_, Option<Mapped>> {
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// SQLite maps a region of the wal-index of this log.
+    pub fn map(&self, attachment: Arc<Attachment>) {
+        mapping(&mut self.mapped(), attachment);
+    }
+
+    /// SQLite maps the first region of the wal-index of a log that this user may only read. `shared` is that
+    /// region. Returns where SQLite reads its copy, which is of this moment.
+    pub fn map_first(&self, attachment: Arc<Attachment>, shared: NonNull<u8>) -> *mut c_void {
+        let mut mapped = self.mapped();
+        let first = &mut mapping(&mut mapped, attachment).first;
+        if let Some(copy) = first.as_ref().filter(|copy| copy.is_of(shared)) {
+            copy.renew();
+            return copy.address();
+        }
+        // SAFETY: mapped as long as the attachment lives, and the attachment is kept beside it.
+        first.insert(unsafe { FirstRegion::new(shared) }).address()
+    }
+
+    /// Whether SQLite has the wal-index mapped.
+    pub fn is_mapped(&self) -> bool {
+        self.mapped().is_some()
+    }
+
+    /// Copies the first region anew, if SQLite has a copy.
+    pub fn renew_first(&self) {
+        if let Some(copy) = self.mapped().as_ref().and_then(|mapped| mapped.first.as_ref()) {
+            copy.renew();
+        }
+    }
+
+    /// Whether the header of the first region is whole, of which SQLite has a copy.
+    pub fn first_is_whole(&self) -> bool {
+        let mapped = self.mapped();
+        mapped.as_ref().and_then(|mapped| mapped.first.as_ref()).is_some_and(FirstRegion::is_whole)
+    }
+
+    /// SQLite is done with the wal-index. Returns whether it had any of it mapped.
+    pub fn unmap(&self) -> bool {
+        self.mapped().take().is_some()
+    }
+
+    /// The locks that this connection holds, or has held.
+    pub fn locks(&self) -> MutexGuard<'_, Option<Arc<IndexLocks>>> {
+        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// SQLite has taken a read mark, after this many changes of the database.
+    pub fn set_seen_changes(&self, changes: u32) {
+        self.seen_changes.store(changes, Ordering::Relaxed);
+    }
+
+    /// How often the database had been changed by then.
+    pub fn seen_changes(&self) -> u32 {
+        self.seen_changes.load(Ordering::Relaxed)
+    }
+}
+
+/// The mapping of the wal-index of this log. SQLite is done with an earlier log's before it maps this one's.
+fn mapping(mapped: &mut Option<Mapped>, attachment: Arc<Attachment>) -> &mut Mapped {
+    drop(mapped.take_if(|mapped| !Arc::ptr_eq(&mapped.attachment, &attachment)));
+    mapped.get_or_insert(Mapped { attachment, first: None })
+}
 
 /// Words in a region.
 const WORDS: usize = REGION_BYTES as usize / 8;
@@ -25,7 +125,7 @@ const HEAD: usize = 17;
 const TRIES: u32 = 1000;
 
 /// A copy of the first region.
-pub struct FirstRegion {
+struct FirstRegion {
     words: Box<[AtomicU64]>,
     /// The region itself. The owner of the copy keeps it mapped.
     shared: NonNull<u8>,
@@ -37,19 +137,19 @@ unsafe impl Send for FirstRegion {}
 impl FirstRegion {
     /// # Safety
     /// `shared` is a region that stays mapped as long as the result lives.
-    pub unsafe fn new(shared: NonNull<u8>) -> Self {
+    unsafe fn new(shared: NonNull<u8>) -> Self {
         let copy = Self { words: (0..WORDS).map(|_| AtomicU64::new(0)).collect(), shared };
         copy.renew();
         copy
     }
 
     /// Whether it is a copy of this region.
-    pub fn is_of(&self, shared: NonNull<u8>) -> bool {
+    fn is_of(&self, shared: NonNull<u8>) -> bool {
         self.shared == shared
     }
 
     /// Where SQLite reads it.
-    pub fn address(&self) -> *mut c_void {
+    fn address(&self) -> *mut c_void {
         self.words.as_ptr().cast_mut().cast()
     }
 
@@ -63,7 +163,7 @@ impl FirstRegion {
     }
 
     /// Copies the present content.
-    pub fn renew(&self) {
+    fn renew(&self) {
         let mut head = self.head();
         for _ in 0..TRIES {
             fence(Ordering::SeqCst);
@@ -85,7 +185,7 @@ impl FirstRegion {
 
     /// Whether the header is one that SQLite accepts: two copies that agree, each with ten numbers and their
     /// checksum.
-    pub fn is_whole(&self) -> bool {
+    fn is_whole(&self) -> bool {
         let head = self.head();
         let numbers: Vec<u32> = head[..HEADER]
             .iter()
