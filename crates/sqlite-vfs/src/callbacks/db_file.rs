@@ -12,7 +12,7 @@ use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 use super::ask;
 use super::file::{to_fill, to_write};
 use super::pragma;
-use crate::database::{Db, Serving, strict};
+use crate::database::{Db, strict};
 use crate::errors::Failure;
 use crate::guard::helper::Lifter;
 use crate::guard::{self, journal};
@@ -265,18 +265,33 @@ unsafe extern "C" fn check_reserved_lock(file: *mut File, held: *mut c_int) -> c
 
 unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) -> c_int {
     with_db!(file, ffi::IOERR, |db| {
-        if op == ffi::FCNTL_PRAGMA {
+        // SAFETY: SQLite passes what the call was given.
+        match unsafe { control(db, op, arg) } {
+            Some(code) => code,
+            None => forward!(db, file_control, ffi::NOTFOUND, op, arg),
+        }
+    })
+}
+
+/// Does what a file control asks of this VFS. `None` where the base is asked next.
+///
+/// # Safety
+/// `arg` is what belongs to the operation `op`.
+unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
+    match op {
+        ffi::FCNTL_COMMIT_PHASETWO => db.wait_durable().err().map(|failure| db.sqlite.fail(&failure)),
+        ffi::FCNTL_CKPT_DONE => {
+            db.checkpointed();
+            None
+        }
+        ffi::FCNTL_PRAGMA => {
             // SAFETY: SQLite passes the array that its documentation describes.
             let code = unsafe { pragma::answer(db, arg.cast::<*mut c_char>()) };
-            if code != ffi::NOTFOUND {
-                return code;
-            }
+            (code != ffi::NOTFOUND).then_some(code)
         }
         // SAFETY: SQLite passes what the call was given.
-        if op == ask::OPERATION && unsafe { ask::answer(db, arg) } {
-            return ffi::OK;
-        }
-        if op == ffi::FCNTL_PDB {
+        ask::OPERATION => unsafe { ask::answer(db, arg) }.then_some(ffi::OK),
+        ffi::FCNTL_PDB => {
             // SAFETY: SQLite passes where it keeps the connection that has just opened this file.
             let is_elsewhere = unsafe {
                 let connection = arg.cast::<*mut ffi::Connection>();
@@ -285,46 +300,35 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
             if is_elsewhere {
                 db.set_main_elsewhere();
             }
+            None
         }
-        if op == ffi::FCNTL_COMMIT_PHASETWO
-            && let Err(failure) = db.wait_durable()
-        {
-            return db.sqlite.fail(&failure);
-        }
-        if op == ffi::FCNTL_CKPT_DONE {
-            db.checkpointed();
-        }
-        if op == ffi::FCNTL_EXTERNAL_READER
-            && let Some(answer) = db.has_external_reader()
-        {
+        ffi::FCNTL_EXTERNAL_READER => db.has_external_reader().map(|answer| {
             // SAFETY: SQLite passes where it wants the answer.
             unsafe { *arg.cast::<c_int>() = c_int::from(answer) };
-            return ffi::OK;
-        }
-        if op == ffi::FCNTL_HAS_MOVED && db.serving().is_some_and(|(_, serving)| serving != Serving::Journal)
-        {
-            // SQLite asks before the checkpoint of the last close. A `-wal` goes by its database's path, and
-            // that of another database must not be touched. A log goes by the file itself, which would stay
-            // guarded.
+            ffi::OK
+        }),
+        // SQLite asks before the checkpoint of the last close. A `-wal` goes by its database's path, and that
+        // of another database must not be touched. A log goes by the file itself, which would stay guarded.
+        ffi::FCNTL_HAS_MOVED => db.has_log_for_wal().then(|| {
             // SAFETY: SQLite passes where it wants the answer.
             unsafe { *arg.cast::<c_int>() = 0 };
-            return ffi::OK;
-        }
-        if op == ffi::FCNTL_SIZE_HINT && db.has_home() {
-            // How far the file reaches is decided by the home.
+            ffi::OK
+        }),
+        // How far the file reaches is decided by the home.
+        ffi::FCNTL_SIZE_HINT => db.has_home().then(|| {
             // SAFETY: SQLite passes the size.
             let bytes = unsafe { arg.cast::<i64>().as_ref() };
             db.hint(bytes.and_then(|bytes| u64::try_from(*bytes).ok()).unwrap_or(0));
-            return ffi::OK;
-        }
-        if op == ffi::FCNTL_VFSNAME {
+            ffi::OK
+        }),
+        ffi::FCNTL_VFSNAME => {
             let name = format!("duralite/{}", db.sqlite.parent.name().to_string_lossy());
             // SAFETY: SQLite passes where it wants the text, which it frees itself.
             unsafe { *arg.cast::<*mut c_char>() = db.sqlite.text(&name) };
-            return ffi::OK;
+            Some(ffi::OK)
         }
-        forward!(db, file_control, ffi::NOTFOUND, op, arg)
-    })
+        _ => None,
+    }
 }
 
 unsafe extern "C" fn sector_size(file: *mut File) -> c_int {

@@ -73,6 +73,18 @@ impl Wal {
         result.unwrap_or_else(|error| self.db.sqlite.fail(&Failure::of(&error, during)))
     }
 
+    /// Takes what SQLite writes. With the header of a commit frame, the wal-index gets room for the frame
+    /// before the transaction can be sealed.
+    fn write(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
+        if offset == 0 {
+            return self.begin(data);
+        }
+        if is_commit_header(data) {
+            self.db.make_room_in_index(&self.attachment, offset)?;
+        }
+        Ok(self.take(offset, data))
+    }
+
     /// Takes the header with which the WAL begins.
     fn begin(&self, data: &[u8]) -> Result<c_int, Failure> {
         self.attachment.look_for_log_now(|| self.db.has_no_name());
@@ -153,15 +165,7 @@ unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, off
     with_wal!(file, ffi::IOERR_WRITE, |wal| {
         // SAFETY: SQLite's buffer of this length, which it does not change meanwhile.
         let Some((data, offset)) = (unsafe { to_write(data, len, offset) }) else { return ffi::IOERR_WRITE };
-        if offset == 0 {
-            return wal.begin(data).unwrap_or_else(|failure| wal.db.sqlite.fail(&failure));
-        }
-        if is_commit_header(data)
-            && let Err(failure) = wal.db.make_room_in_index(&wal.attachment, offset)
-        {
-            return wal.db.sqlite.fail(&failure);
-        }
-        wal.take(offset, data)
+        wal.db.answer(wal.write(offset, data))
     })
 }
 

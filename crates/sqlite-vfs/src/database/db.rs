@@ -583,6 +583,11 @@ impl Db {
         }
     }
 
+    /// Whether a log serves the WAL, which is open or about to be deleted.
+    pub fn has_log_for_wal(&self) -> bool {
+        matches!(*self.state(), State::Wal(_) | State::Lingering { .. })
+    }
+
     fn is_serving(&self, serving: Serving) -> bool {
         self.state().serving() == Some(serving)
     }
