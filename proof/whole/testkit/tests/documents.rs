@@ -5,12 +5,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use super::rooms::root;
+
 /// The most lines of the front page.
 const FRONT_PAGE: usize = 100;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
-}
 
 /// The files below these directories that have one of these extensions.
 fn files_below(directories: &[&str], extensions: &[&str]) -> Vec<PathBuf> {

@@ -3,11 +3,9 @@
 //! runs is not tested here.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
-mod rooms;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use rooms::root;
+use super::rooms::{self, root};
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))

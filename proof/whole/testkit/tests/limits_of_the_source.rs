@@ -8,7 +8,6 @@ use std::fmt::Write as _;
 use duralite_wal::engines::ENGINES;
 
 use super::limits::{File, constants, dependencies, files, functions};
-use super::rooms::root;
 
 /// Beyond this nobody reads a file, or a function, as one. `make check` asks about far shorter ones whether they tell one story.
 const FILE_LINES: usize = 1200;
@@ -53,14 +52,14 @@ fn every_file_of_tests_is_a_module_of_its_program() {
     let sources = files(&["crates", "store", "proof"], &["rs"]);
     let is_forgotten = |path: &str| {
         let (package, file) = path.split_once("/tests/")?;
-        let root = sources.iter().find(|file| file.path == format!("{package}/tests/all.rs"))?;
+        let program = sources.iter().find(|file| file.path == format!("{package}/tests/all.rs"))?;
         let module = file.strip_suffix("/mod.rs").or_else(|| file.strip_suffix(".rs"))?;
-        let manifest = std::fs::read_to_string(root().join(package).join("Cargo.toml")).ok()?;
+        let manifest = std::fs::read_to_string(crate::rooms::root().join(package).join("Cargo.toml")).ok()?;
         let has = |text: &str, wanted: String| text.lines().any(|line| line == wanted);
         // Files below a module's directory are the compiler's to find missing.
         Some(
             !module.contains('/')
-                && !has(&root.text, format!("mod {module};"))
+                && !has(&program.text, format!("mod {module};"))
                 && !has(&manifest, format!("name = \"{module}\"")),
         )
     };
