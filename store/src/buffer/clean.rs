@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::MutexGuard;
 
 use super::Pool;
-use super::frame::{Frame, Pinned};
+use super::frame::{Frame, Pinned, sort_by_changing};
 use crate::controls::Rule;
 use crate::error::Error;
 use crate::format::{DOUBLE_WRITE_PAGES, Lsn, lsn};
@@ -39,7 +39,7 @@ impl Pool {
                 return Ok(());
             }
             // In the order of the file.
-            old.sort_by_cached_key(|frame| frame.id.load(Ordering::Relaxed));
+            sort_by_changing(&mut old, |frame| frame.id.load(Ordering::Relaxed));
             let mut written = 0;
             for batch in old.chunks(DOUBLE_WRITE_PAGES) {
                 written += self.write_home(batch.iter().copied(), LATCH_PATIENCE)?;

@@ -290,3 +290,9 @@ impl Writing<'_> {
         lsn(&self.guard.bytes)
     }
 }
+
+/// Sorts by keys that other threads change meanwhile, such as the page of a frame. Each key is read once: an order that
+/// contradicts itself may end the thread by a panic.
+pub(super) fn sort_by_changing<T, K: Ord>(items: &mut [T], key: impl FnMut(&T) -> K) {
+    items.sort_by_cached_key(key);
+}

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Pool;
+use super::frame::sort_by_changing;
 use super::queues::Queues;
 use crate::controls::Rule;
 use crate::error::Error;
@@ -151,8 +152,7 @@ impl Pool {
             }
             chosen
         };
-        // The keys are read once: other threads change them, and an order that changes while it sorts may panic.
-        chosen.sort_by_cached_key(|at| {
+        sort_by_changing(&mut chosen, |at| {
             (self.frame(*at).is_dirty(), self.frame(*at).id.load(Ordering::Relaxed))
         });
         let mut ready = 0;

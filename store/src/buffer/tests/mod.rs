@@ -121,3 +121,16 @@ fn whoever_misses_a_page_waits_for_no_other_to_be_home_and_needs_one_read() {
     assert_eq!(pool.waits.load(Ordering::Relaxed) - waits, 0, "of {misses} misses waited");
     assert_eq!(pool.inner_left.load(Ordering::Relaxed) - inner, 0, "inner pages left");
 }
+
+#[test]
+fn an_order_that_changes_while_it_sorts_is_read_once() {
+    let mut items: Vec<u32> = (0..500).collect();
+    let (mut random, mut reads) = (fastrand::Rng::with_seed(8), 0);
+    super::frame::sort_by_changing(&mut items, |_| {
+        reads += 1;
+        random.u32(..7)
+    });
+    assert_eq!(reads, items.len());
+    items.sort_unstable();
+    assert!(items.into_iter().eq(0..500));
+}
