@@ -249,7 +249,7 @@ impl History {
         }
         self.possible.push(after.clone());
         match self.processes[which].write(&NoDatabase, 0, &bytes) {
-            Ok(()) => {}
+            Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::Full => {
                 self.possible.truncate(known);
                 return Ok(());
@@ -356,7 +356,9 @@ impl History {
     }
 
     fn write(&mut self, which: usize, writes: &[Write]) -> Result<(), LogError> {
-        writes.iter().try_for_each(|write| self.processes[which].write(&NoDatabase, write.at, &write.bytes))
+        writes.iter().try_for_each(|write| {
+            self.processes[which].write(&NoDatabase, write.at, &write.bytes).map(|_| ())
+        })
     }
 
     fn read(&mut self, which: usize, input: &mut Unstructured) -> Result<(), Stop> {
