@@ -80,7 +80,7 @@ fn inv15_a_transaction_is_handed_to_the_writer_that_sealed_it_alone() {
     model.commit(transaction);
     let [sealed] = &handed[..] else { panic!("{handed:?}") };
     assert_eq!(sealed.commit, (first.engine().version() >> 32) << 32 | model.frames());
-    assert_eq!(u64::from(sealed.frames), model.frames());
+    assert_eq!(u64::from(first.engine().committed()), model.frames());
 
     let before = second.engine().version();
     let (at, head) = &model.transaction(&mut rng, false).writes[0];

@@ -15,10 +15,9 @@ use duralite_wal::engine::DurabilityWaiter;
 use duralite_wal::metrics::Counter;
 use duralite_wal::placement::Outside;
 
-use super::Db;
 use super::first_region::FirstRegion;
 use super::index_locks::IndexLocks;
-use super::{restart, super_journal, waiting};
+use super::{Db, restart, super_journal, waiting};
 use crate::attachment::Attachment;
 use crate::errors::{During, Failure};
 

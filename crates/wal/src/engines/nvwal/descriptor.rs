@@ -5,8 +5,9 @@ use duralite_format::nvwal::MAGIC;
 use super::options::{NAME, NvwalOptions};
 use crate::engine::descriptor::{Descriptor, SharedBytes};
 use crate::engine::media::Medium;
-use crate::engine::settings::{BYTES, CACHE, DIFF, LOG_LIMIT, ON_CLOSE};
-use crate::engine::settings::{EngineOptions, EngineSetting, Values};
+use crate::engine::settings::{
+    BYTES, CACHE, DIFF, EngineOptions, EngineSetting, LOG_LIMIT, ON_CLOSE, Values,
+};
 use crate::engines::nvwal::{files, salvage};
 
 /// The engine for byte-addressable memory.

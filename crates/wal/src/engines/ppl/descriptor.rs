@@ -5,8 +5,7 @@ use duralite_format::ppl::{MAGIC, sector_size_is_valid};
 use super::options::{NAME, PplOptions};
 use crate::engine::descriptor::Descriptor;
 use crate::engine::media::Medium;
-use crate::engine::settings::{BYTES, CACHE, LOG_LIMIT, ON_CLOSE};
-use crate::engine::settings::{EngineOptions, EngineSetting, Values};
+use crate::engine::settings::{BYTES, CACHE, EngineOptions, EngineSetting, LOG_LIMIT, ON_CLOSE, Values};
 use crate::engines::ppl::{files, salvage, words};
 
 /// The engine for flash that should wear less.

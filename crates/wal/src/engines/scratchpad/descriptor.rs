@@ -5,8 +5,7 @@ use duralite_format::scratchpad::MAGIC;
 use super::options::{NAME, ScratchpadOptions};
 use crate::engine::descriptor::{Descriptor, SharedBytes};
 use crate::engine::media::Medium;
-use crate::engine::settings::{BYTES, CACHE, DIFF, LOG_LIMIT, SWITCH};
-use crate::engine::settings::{EngineOptions, EngineSetting, on_off};
+use crate::engine::settings::{BYTES, CACHE, DIFF, EngineOptions, EngineSetting, LOG_LIMIT, SWITCH, on_off};
 use crate::engines::scratchpad::{files, salvage};
 
 /// The engine for a small memory in which a store is durable without a flush, beside persistent memory.

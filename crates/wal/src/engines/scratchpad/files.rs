@@ -21,11 +21,10 @@ use crate::engine::media::MediaOptions;
 use crate::engine::{Engine, wall_clock};
 use crate::shared::delta_chains::DeltaChains;
 use crate::shared::generations::InForce;
-use crate::shared::identity;
-use crate::shared::log_file;
 use crate::shared::log_memory::hooked;
 use crate::shared::mapped_home::MappedHome;
 use crate::shared::past_cache::Choice;
+use crate::shared::{identity, log_file};
 
 /// Writes an empty log into a new file. Makes the log's region if there is none.
 pub(super) fn format(new: &NewLog<'_>) -> Result<(), LogError> {

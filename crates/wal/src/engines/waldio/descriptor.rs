@@ -8,8 +8,7 @@ use duralite_medium::block::{Access, Durability};
 use super::options::{NAME, WaldioOptions};
 use crate::engine::descriptor::{Descriptor, SharedBytes};
 use crate::engine::media::Medium;
-use crate::engine::settings::{CACHE, LOG_LIMIT, ON_CLOSE};
-use crate::engine::settings::{EngineOptions, EngineSetting, Values, name_of};
+use crate::engine::settings::{CACHE, EngineOptions, EngineSetting, LOG_LIMIT, ON_CLOSE, Values, name_of};
 use crate::engines::waldio::{SHARED_BYTES, STATE_BYTES, files, salvage};
 
 /// The engine for disks.

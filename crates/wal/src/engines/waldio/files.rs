@@ -12,8 +12,7 @@ use super::recovery::NEW;
 use super::{Waldio, WaldioOptions};
 use crate::engine::Engine;
 use crate::engine::descriptor::{Attaching, AttachingOutside, LogHead, NewLog, OpenFile};
-use crate::shared::group;
-use crate::shared::log_file;
+use crate::shared::{group, log_file};
 use crate::{LogError, hooks};
 
 /// Writes an empty log into a new file.

@@ -17,8 +17,7 @@ use crate::engine::home::DatabaseFile;
 use crate::engine::prelude::*;
 use crate::engine::salvage::{Damage, Images, Later, LaterTransaction, Salvaged, damage_of};
 use crate::engine::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
-use crate::engines::waldio::recovery::Prefetch;
-use crate::engines::waldio::recovery::{Found, Scan};
+use crate::engines::waldio::recovery::{Found, Prefetch, Scan};
 use crate::engines::waldio::{Waldio, WaldioOptions, files};
 
 /// A log that can be read up to its damage.
