@@ -1,15 +1,18 @@
-//! Which committed frames may be written again: only those of a transaction whose process died before it acknowledged
-//! the commit (invariant 15).
+//! Which write tells that a transaction is sealed, and which committed frames may be written again: only those of a
+//! transaction whose process died before it acknowledged the commit (invariant 15).
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
+#![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
 use crate::common;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use common::{Model, Rng, contents, fresh_medium, open};
 use duralite_wal::engine::home::NoDatabase;
 use duralite_wal::engine::prelude::*;
+use duralite_wal::engines::nvwal::Nvwal;
+use duralite_wal::log::stream::WalStream;
 use duralite_wal::{LogError, NvwalOptions};
 
 #[test]
@@ -61,29 +64,34 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
     assert_eq!(contents(&mut stream), model.committed);
 }
 
-/// A write that only finds another process's transaction seals nothing. If its connection took that transaction for its
-/// own, it would acknowledge one that SQLite has not published.
 #[test]
-fn inv15_a_transaction_is_handed_to_the_writer_that_sealed_it_alone() {
-    let options = NvwalOptions::default();
-    let medium = Arc::new(fresh_medium(&options, 4096));
-    let mut first = open(medium.clone(), &options).expect("open");
-    let mut second = open(medium, &options).expect("open again");
-    let (mut rng, mut model) = (Rng(16), Model::new(4096, 6));
-    let (at, header) = model.restart();
-    assert!(first.write(&NoDatabase, at, &header).expect("header").is_none());
-    let transaction = model.transaction(&mut rng, false);
-    let mut handed = Vec::new();
-    for (at, bytes) in &transaction.writes {
-        handed.extend(first.write(&NoDatabase, *at, bytes).expect("write"));
+fn the_write_that_seals_a_transaction_tells_of_it_and_no_other_does() {
+    for spill in [false, true] {
+        let options = NvwalOptions::default();
+        let nvm = Arc::new(fresh_medium(&options, 4096));
+        let mut stream = open(nvm.clone(), &options).expect("open");
+        let other = Nvwal::open(nvm, Path::new("model"), options.clone()).expect("join");
+        let mut other = WalStream::new(other);
+        let mut rng = Rng(16);
+        let mut model = Model::new(4096, 6);
+        let (at, header) = model.restart();
+        assert!(stream.write(&NoDatabase, at, &header).expect("header").is_none());
+        let first = model.transaction(&mut rng, spill);
+        let (last, before) = first.writes.split_last().expect("writes");
+        for (at, bytes) in before {
+            assert!(stream.write(&NoDatabase, *at, bytes).expect("write").is_none());
+        }
+        let sealed = stream.write(&NoDatabase, last.0, &last.1).expect("the last write").expect("sealed");
+        model.commit(first);
+        let commit = (stream.engine().version() >> 32) << 32 | model.frames();
+        assert_eq!((sealed.commit, sealed.ticket), (commit, None));
+        assert_eq!(u64::from(stream.engine().committed()), model.frames());
+        assert_eq!(sealed.fill, stream.engine().fill());
+        // Another process learns of the transaction when it writes, and has sealed nothing.
+        let known = other.engine().version();
+        let second = model.transaction(&mut rng, false);
+        let (at, bytes) = &second.writes[0];
+        assert!(other.write(&NoDatabase, *at, bytes).expect("a header").is_none());
+        assert_ne!(other.engine().version(), known);
     }
-    model.commit(transaction);
-    let [sealed] = &handed[..] else { panic!("{handed:?}") };
-    assert_eq!(sealed.commit, (first.engine().version() >> 32) << 32 | model.frames());
-    assert_eq!(u64::from(first.engine().committed()), model.frames());
-
-    let before = second.engine().version();
-    let (at, head) = &model.transaction(&mut rng, false).writes[0];
-    assert!(second.write(&NoDatabase, *at, head).expect("a frame's header").is_none());
-    assert_ne!(second.engine().version(), before, "the write has found the transaction");
 }

@@ -6,7 +6,7 @@
 
 use crate::common;
 
-use common::directory;
+use common::{directory, wait};
 use duralite_format::LogId;
 use duralite_format::sqlite_wal::{Checksum, FrameHeader, WalHeader, make_wal_header};
 use duralite_wal::engine::home::NoDatabase;
@@ -58,16 +58,16 @@ impl Rig {
         let page = [fill; PAGE];
         let sum = before.map_or([0, 0], |sum| self.header.extend(sum, frame, size, &page));
         self.rewrite(log, frame, size, sum);
-        log.write(&NoDatabase, self.at(frame) + 24, &page).expect("page");
-        wait(log);
+        let sealed = log.write(&NoDatabase, self.at(frame) + 24, &page).expect("page");
+        wait(sealed, log.durability_waiter()).expect("durable");
         sum
     }
 
     /// Writes the frame header of frame `frame`, which is of the page with the same number.
     fn rewrite(&self, log: &mut Log, frame: u32, size: u32, sum: Checksum) {
-        log.write(&NoDatabase, self.at(frame), &self.header.frame_header(frame, size, sum))
-            .expect("frame header");
-        wait(log);
+        let header = self.header.frame_header(frame, size, sum);
+        let sealed = log.write(&NoDatabase, self.at(frame), &header).expect("frame header");
+        wait(sealed, log.durability_waiter()).expect("durable");
     }
 
     /// Reads as SQLite's recovery does. Returns the first byte of each page that SQLite would accept.
@@ -101,12 +101,6 @@ impl Rig {
         drop(log);
         let mut log = self.attach(id).expect("attach again");
         assert_eq!(self.recover(&mut log), [expected, &[99]].concat());
-    }
-}
-
-fn wait(log: &mut Log) {
-    if let Some(waiter) = log.durability_waiter() {
-        waiter.wait_all().expect("durable");
     }
 }
 

@@ -6,7 +6,7 @@ use crate::common;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use common::{Model, Rng, for_seeds};
+use common::{Model, Rng, for_seeds, wait, write_all};
 use duralite_format::waldio::Layout;
 use duralite_wal::engine::home::NoDatabase;
 use duralite_wal::engines::{nvwal, waldio};
@@ -99,12 +99,8 @@ impl Writer {
     fn seal(&mut self) -> common::Transaction {
         let spill = self.rng.chance(3);
         let transaction = self.model.transaction(&mut self.rng, spill);
-        transaction.writes.iter().for_each(|(at, data)| {
-            self.log.write(&NoDatabase, *at, data).expect("write");
-        });
-        if let Some(waiter) = self.log.durability_waiter() {
-            waiter.wait_all().expect("durable");
-        }
+        let written = write_all(&transaction.writes, |at, data| self.log.write(&NoDatabase, at, data));
+        wait(written.expect("write"), self.log.durability_waiter()).expect("durable");
         transaction
     }
 

@@ -8,7 +8,7 @@ use crate::common;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{Model, Rng};
+use common::{Model, Rng, wait, write_all};
 use duralite_crashmodel::{RecordingBlock, RecordingNvm};
 use duralite_format::LogId;
 use duralite_format::nvwal::{self, ACTIVE_OFFSET, NO_BLOCK, active_word};
@@ -43,13 +43,9 @@ fn start_over<E: Engine>(stream: &mut WalStream<E>, model: &mut Model) {
 
 fn commit<E: Engine>(stream: &mut WalStream<E>, model: &mut Model, rng: &mut Rng) {
     let transaction = model.transaction(rng, rng.clone().chance(3));
-    transaction.writes.iter().for_each(|(at, data)| {
-        stream.write(&NoDatabase, *at, data).expect("write");
-    });
+    let written = write_all(&transaction.writes, |at, data| stream.write(&NoDatabase, at, data));
     model.commit(transaction);
-    if let Some(waiter) = stream.engine().durability_waiter() {
-        waiter.wait_all().expect("durable");
-    }
+    wait(written.expect("write"), stream.engine().durability_waiter()).expect("durable");
 }
 
 fn blocks_at(generation: u64, layout: Layout) -> Arc<RecordingBlock> {

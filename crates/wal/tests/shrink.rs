@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{Model, Rng, directory, for_seeds};
+use common::{Model, Rng, directory, for_seeds, wait, write_all};
 use duralite_crashmodel::{Crashes as _, RecordingBlock, RecordingNvm};
 use duralite_format::waldio::{Layout, Slot, Superblock};
 use duralite_medium::block::{Access, Block, BlockOptions, FileBlock};
@@ -36,19 +36,16 @@ fn contents<E: Engine>(stream: &mut WalStream<E>) -> Vec<u8> {
     bytes
 }
 
-fn wait<E: Engine>(stream: &mut WalStream<E>) {
-    if let Some(waiter) = stream.engine().durability_waiter() {
-        waiter.wait_all().expect("durable");
-    }
+/// Makes these writes, and waits until what they sealed is durable.
+fn write<E: Engine>(stream: &mut WalStream<E>, writes: &[(u64, Vec<u8>)]) {
+    let sealed = write_all(writes, |at, data| stream.write(&NoDatabase, at, data)).expect("write");
+    wait(sealed, stream.engine().durability_waiter()).expect("durable");
 }
 
 fn commit<E: Engine>(stream: &mut WalStream<E>, model: &mut Model, rng: &mut Rng) {
     let transaction = model.transaction(rng, false);
-    transaction.writes.iter().for_each(|(at, data)| {
-        stream.write(&NoDatabase, *at, data).expect("write");
-    });
+    write(stream, &transaction.writes);
     model.commit(transaction);
-    wait(stream);
 }
 
 fn restart<E: Engine>(stream: &mut WalStream<E>, model: &mut Model) {
@@ -59,11 +56,7 @@ fn restart<E: Engine>(stream: &mut WalStream<E>, model: &mut Model) {
 /// Commits large transactions until the log has this many bytes.
 fn fill<E: Engine>(stream: &mut WalStream<E>, model: &mut Model, rng: &mut Rng, bytes: usize) {
     while model.committed.len() < bytes {
-        let writes = model.append_all_pages(rng);
-        writes.iter().for_each(|(at, data)| {
-            stream.write(&NoDatabase, *at, data).expect("write");
-        });
-        wait(stream);
+        write(stream, &model.append_all_pages(rng));
     }
 }
 
@@ -156,12 +149,8 @@ fn journal_size_limit_is_what_the_file_keeps_when_the_log_starts_over() {
             log.write(&NoDatabase, offset, &data).expect("restart");
             while model.committed.len() < 12 << 20 {
                 let writes = model.append_all_pages(&mut rng);
-                writes.iter().for_each(|(at, data)| {
-                    log.write(&NoDatabase, *at, data).expect("write");
-                });
-                if let Some(waiter) = log.durability_waiter() {
-                    waiter.wait_all().expect("durable");
-                }
+                let written = write_all(&writes, |at, data| log.write(&NoDatabase, at, data));
+                wait(written.expect("write"), log.durability_waiter()).expect("durable");
             }
             log.limit_size(limit);
             let (offset, data) = model.restart();

@@ -8,7 +8,7 @@ use crate::common;
 use std::path::Path;
 use std::sync::Arc;
 
-use common::{Model, Rng, for_seeds};
+use common::{Model, Rng, for_seeds, write_all};
 use duralite_crashmodel::{BlockOp, Crashes as _, RecordingBlock};
 use duralite_format::waldio::{DATA_OFFSET, Layout, Superblock};
 use duralite_medium::block::{Block, Durability};
@@ -17,6 +17,7 @@ use duralite_wal::engine::checksums::find_checksum_mismatch;
 use duralite_wal::engine::home::NoDatabase;
 use duralite_wal::engine::prelude::*;
 use duralite_wal::engines::waldio::{SHARED_BYTES, Waldio};
+use duralite_wal::log::Sealed;
 use duralite_wal::log::stream::WalStream;
 use duralite_wal::{ErrorKind, LogError, WaldioOptions};
 
@@ -71,8 +72,11 @@ fn contents(stream: &mut WalStream<Waldio>) -> Result<Vec<u8>, LogError> {
     Ok(bytes)
 }
 
-fn wait(stream: &mut WalStream<Waldio>) -> Result<(), LogError> {
-    stream.engine().durability_waiter().expect("a waiter").wait_all()
+fn wait(stream: &WalStream<Waldio>, sealed: Option<Sealed>) -> Result<(), LogError> {
+    match sealed.and_then(|sealed| sealed.ticket) {
+        Some(ticket) => stream.engine().durability_waiter().expect("a waiter").wait(ticket),
+        None => Ok(()),
+    }
 }
 
 /// The state of a history so far.
@@ -148,12 +152,11 @@ impl History {
                 after.commit(transaction);
                 let transaction_writes = after.take_writes();
                 self.possible.push(after.clone());
-                for (offset, data) in &transaction_writes {
-                    stream.write(&NoDatabase, *offset, data).expect("write");
-                }
+                let written = write_all(&transaction_writes, |at, data| stream.write(&NoDatabase, at, data));
+                let sealed = written.expect("write");
                 self.model = after;
                 if rng.chance(2) {
-                    wait(stream).expect("wait");
+                    wait(stream, sealed).expect("wait");
                     if self.world.options.durability != Durability::Normal {
                         self.settle();
                     }
@@ -265,8 +268,10 @@ fn inv07_large_transactions_are_committed_whole_or_not_at_all() {
                 let mut after = now.model.clone();
                 let writes = after.append_all_pages(&mut rng);
                 now.possible.push(after.clone());
+                let mut sealed = None;
                 for (offset, data) in &writes {
-                    now.processes[0].write(&NoDatabase, *offset, data).expect("write");
+                    let written = now.processes[0].write(&NoDatabase, *offset, data);
+                    sealed = written.expect("write").or(sealed);
                     if rng.chance(8) && data.len() > 24 {
                         let mut back = vec![0; data.len()];
                         now.processes[0].read(&NoDatabase, *offset, &mut back).expect("read");
@@ -275,7 +280,7 @@ fn inv07_large_transactions_are_committed_whole_or_not_at_all() {
                 }
                 now.model = after;
                 if rng.chance(2) {
-                    wait(&mut now.processes[0]).expect("wait");
+                    wait(&now.processes[0], sealed).expect("wait");
                     now.settle();
                 }
                 if let Some(image) = now.block.image() {
@@ -311,12 +316,8 @@ fn run_until_failure(stream: &mut WalStream<Waldio>, rng: &mut Rng) -> (Vec<Vec<
         let transaction = after.transaction(rng, false);
         after.commit(transaction);
         possible.push(after.committed.clone());
-        for (offset, data) in after.take_writes() {
-            if let Err(error) = stream.write(&NoDatabase, offset, &data) {
-                return (possible, Some(error));
-            }
-        }
-        if let Err(error) = wait(stream) {
+        let written = write_all(&after.take_writes(), |at, data| stream.write(&NoDatabase, at, data));
+        if let Err(error) = written.and_then(|sealed| wait(stream, sealed)) {
             return (possible, Some(error));
         }
         model = after;
@@ -388,10 +389,8 @@ fn inv09_what_a_failed_flush_left_in_the_cache_is_written_again_before_anything_
     let mut after = model.clone();
     let transaction = after.transaction(&mut rng, false);
     after.commit(transaction);
-    after.take_writes().iter().for_each(|(offset, data)| {
-        stream.write(&NoDatabase, *offset, data).expect("write");
-    });
-    wait(&mut stream).expect_err("the flush fails");
+    let written = write_all(&after.take_writes(), |at, data| stream.write(&NoDatabase, at, data));
+    wait(&stream, written.expect("write")).expect_err("the flush fails");
     drop(stream);
     // The same device and cache, and a new process: it sees the commit, so it has to make the commit durable.
     let world = World::new(block.clone(), world.superblock.clone(), world.options.clone());
@@ -400,10 +399,8 @@ fn inv09_what_a_failed_flush_left_in_the_cache_is_written_again_before_anything_
     let mut next = after.clone();
     let transaction = next.transaction(&mut rng, false);
     next.commit(transaction);
-    next.take_writes().iter().for_each(|(offset, data)| {
-        stream.write(&NoDatabase, *offset, data).expect("write");
-    });
-    wait(&mut stream).expect("acknowledged");
+    let written = write_all(&next.take_writes(), |at, data| stream.write(&NoDatabase, at, data));
+    wait(&stream, written.expect("write")).expect("acknowledged");
     let left = Arc::new(RecordingBlock::from_bytes(block.crash(|_, _| 0), BLOCK));
     let world = World::new(left, world.superblock.clone(), world.options.clone());
     assert!(contents(&mut world.process(true).expect("recovery")).expect("contents") == next.committed);
@@ -428,13 +425,9 @@ fn inv10_no_space_and_the_limit_fail_one_transaction_and_lose_nothing() {
             let mut after = model.clone();
             let transaction = after.transaction(&mut rng, true);
             after.commit(transaction);
-            let wrote = after
-                .take_writes()
-                .iter()
-                .try_for_each(|(offset, data)| stream.write(&NoDatabase, *offset, data).map(|_| ()));
-            match wrote {
-                Ok(()) => {
-                    wait(&mut stream).expect("wait");
+            match write_all(&after.take_writes(), |at, data| stream.write(&NoDatabase, at, data)) {
+                Ok(sealed) => {
+                    wait(&stream, sealed).expect("wait");
                     model = after;
                 }
                 Err(error) => break error,
@@ -513,10 +506,8 @@ fn inv07_what_a_dead_process_wrote_behind_the_tail_is_never_taken_for_a_successo
     let (offset, data) = model.restart();
     stream.write(&NoDatabase, offset, &data).expect("write");
     let commit = |stream: &mut WalStream<Waldio>, writes: &[(u64, Vec<u8>)]| {
-        writes.iter().for_each(|(offset, data)| {
-            stream.write(&NoDatabase, *offset, data).expect("write");
-        });
-        wait(stream).expect("commit");
+        let written = write_all(writes, |at, data| stream.write(&NoDatabase, at, data));
+        wait(stream, written.expect("write")).expect("commit");
     };
     let first = model.transaction(&mut rng, false);
     commit(&mut stream, &first.writes);
@@ -585,10 +576,8 @@ fn a_missing_flush_is_noticed() {
             let mut after = model.clone();
             let transaction = after.transaction(&mut Rng(omitted + 1), false);
             after.commit(transaction);
-            after.take_writes().iter().for_each(|(offset, data)| {
-                stream.write(&NoDatabase, *offset, data).expect("write");
-            });
-            wait(&mut stream).expect("acknowledged");
+            let written = write_all(&after.take_writes(), |at, data| stream.write(&NoDatabase, at, data));
+            wait(&stream, written.expect("write")).expect("acknowledged");
             model = after;
         }
         let left = Arc::new(RecordingBlock::from_bytes(block.crash(|_, _| 0), BLOCK));

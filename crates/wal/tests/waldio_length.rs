@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{Model, Rng};
+use common::{Model, Rng, write_all};
 use duralite_crashmodel::RecordingBlock;
 use duralite_format::waldio::{Layout, Superblock};
 use duralite_medium::block::{Block, BlockCounters, Durability};
@@ -131,10 +131,9 @@ fn contents(stream: &mut WalStream<Waldio>) -> Vec<u8> {
 fn commit(stream: &mut WalStream<Waldio>, model: &mut Model, rng: &mut Rng) {
     let transaction = model.transaction(rng, false);
     model.commit(transaction);
-    model.take_writes().iter().for_each(|(offset, data)| {
-        stream.write(&NoDatabase, *offset, data).expect("write");
-    });
-    stream.engine().durability_waiter().expect("a waiter").wait_all().expect("durable");
+    let written = write_all(&model.take_writes(), |at, data| stream.write(&NoDatabase, at, data));
+    let ticket = written.expect("write").and_then(|sealed| sealed.ticket).expect("a ticket");
+    stream.engine().durability_waiter().expect("a waiter").wait(ticket).expect("durable");
 }
 
 /// Two processes. The second one attaches the log after the file was made longer.

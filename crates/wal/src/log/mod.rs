@@ -313,7 +313,8 @@ impl Log {
         Ok(outside.is_live())
     }
 
-    /// Processes a write by SQLite. If the write completes a commit frame, it seals the transaction, and returns it. Before a write at offset 0 the caller has synced the database file (invariant 6).
+    /// Processes a write by SQLite. If the write completes a commit frame, it seals the transaction, and returns it. Before a write at
+    /// offset 0 the caller has synced the database file (invariant 6).
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached` and `Busy` fail this write only; anything else poisons the log.

@@ -25,6 +25,7 @@ const CHECKSUM: (usize, usize) = (16, 8);
 
 /// A sealed transaction: every process can see it. It is handed up once, and kept until it is acknowledged.
 #[derive(Debug)]
+#[must_use]
 pub struct Sealed {
     /// Its name: the low half of the generation, and its commit frame.
     pub commit: u64,
@@ -182,8 +183,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
         Ok(done)
     }
 
-    /// Processes a write by SQLite. A write that completes a commit frame seals the transaction, and returns it. A write at offset 0 starts the log over: the caller has synced the database file before
-    /// (invariant 6).
+    /// Processes a write by SQLite. A write that completes a commit frame seals the transaction, and returns it. A write at offset 0
+    /// starts the log over: the caller has synced the database file before (invariant 6).
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: the write did not happen; others as the engine's.

@@ -13,10 +13,12 @@ use duralite_format::nvwal::Superblock;
 use duralite_format::sqlite_wal::{Checksum, WalHeader, make_wal_header};
 use duralite_format::{LogHead, LogId, waldio};
 use duralite_medium::Nvm;
+use duralite_wal::engine::DurabilityWaiter;
 use duralite_wal::engine::checksums::find_checksum_mismatch;
 use duralite_wal::engine::home::NoDatabase;
 use duralite_wal::engine::media::MediaSet;
 use duralite_wal::engines::nvwal::Nvwal;
+use duralite_wal::log::Sealed;
 use duralite_wal::log::stream::WalStream;
 use duralite_wal::{Descriptor, LogError, LogPlacement, NvwalOptions};
 
@@ -120,6 +122,22 @@ pub fn contents(stream: &mut WalStream<Nvwal>) -> Vec<u8> {
     let count = stream.read(&NoDatabase, 0, &mut bytes).expect("read");
     assert_eq!(count, bytes.len());
     bytes
+}
+
+/// Makes these writes, one after another. Returns the transaction that they sealed last.
+pub fn write_all(
+    writes: &[(u64, Vec<u8>)],
+    mut write: impl FnMut(u64, &[u8]) -> Result<Option<Sealed>, LogError>,
+) -> Result<Option<Sealed>, LogError> {
+    writes.iter().try_fold(None, |sealed, (at, data)| Ok(write(*at, data)?.or(sealed)))
+}
+
+/// Waits until a sealed transaction is durable, where there is anything to wait for.
+pub fn wait(sealed: Option<Sealed>, waiter: Option<Arc<dyn DurabilityWaiter>>) -> Result<(), LogError> {
+    match (sealed.and_then(|sealed| sealed.ticket), waiter) {
+        (Some(ticket), Some(waiter)) => waiter.wait(ticket),
+        _ => Ok(()),
+    }
 }
 
 /// The write-ahead log as plain bytes, and how SQLite writes it.
