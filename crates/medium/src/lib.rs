@@ -33,8 +33,7 @@ pub use counters::Counters;
 pub use domain::{PersistenceDomain, persistence_domain};
 pub use error::{MediumError, in_words};
 pub use latency::Latency;
-pub use mapped::FileNvm;
-pub use mapped::{has_dax, is_dax};
+pub use mapped::{FileNvm, has_dax, is_dax};
 pub use options::MapOptions;
 pub use persistency::{ParsePersistencyError, Persistency};
 pub use segment::{

@@ -9,8 +9,9 @@ use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
-use std::sync::atomic::fence as memory_fence;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering, fence as memory_fence,
+};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{FallocateFlags, Mode, OFlags, SeekFrom};

@@ -11,9 +11,8 @@ use std::sync::Arc;
 
 use common::{Model, Rng, contents, for_seeds, fresh_medium};
 use duralite_crashmodel::RecordingNvm;
-use duralite_format::GENERATION_LIMIT;
-use duralite_format::LogId;
 use duralite_format::nvwal::{NO_BLOCK, SUPERBLOCK_BYTES, Slot, active_word, read_active_word, slot_offset};
+use duralite_format::{GENERATION_LIMIT, LogId};
 use duralite_medium::Nvm;
 use duralite_wal::engine::checksums::find_checksum_mismatch;
 use duralite_wal::engine::home::NoDatabase;

@@ -10,13 +10,9 @@ use std::path::{Path, PathBuf};
 use duralite_format::LogId;
 use duralite_wal::engine::home::NoDatabase;
 use duralite_wal::engine::media::MediaSet;
-use duralite_wal::engines::nvwal;
-use duralite_wal::engines::ppl;
-use duralite_wal::engines::scratchpad;
-use duralite_wal::engines::waldio;
-use duralite_wal::placement;
+use duralite_wal::engines::{nvwal, ppl, scratchpad, waldio};
 use duralite_wal::{
-    DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, Log, LogError, LogPlacement, engines,
+    DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, Log, LogError, LogPlacement, engines, placement,
 };
 
 const ID: LogId = LogId([9; 16]);

@@ -5,10 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use duralite_cli::output::{print_json, print_text};
-use duralite_wal::LogError;
 use duralite_wal::engine::home::DatabaseAt;
 use duralite_wal::engine::salvage;
-use duralite_wal::placement;
+use duralite_wal::{LogError, placement};
 use serde_json::json;
 
 use super::check::check;

@@ -15,8 +15,7 @@ use clap::Args;
 use duralite_format::LogId;
 use duralite_wal::engine::home::DatabaseAt;
 use duralite_wal::engine::salvage::{self, Contents, Salvaged, Written};
-use duralite_wal::placement;
-use duralite_wal::{ErrorKind, LogError};
+use duralite_wal::{ErrorKind, LogError, placement};
 
 use crate::target::Target;
 use apart::Apart;

@@ -9,9 +9,8 @@ use std::sync::atomic::{Ordering, fence};
 use duralite_locks::file::Level;
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
-use super::ask;
 use super::file::{to_fill, to_write};
-use super::pragma;
+use super::{ask, pragma};
 use crate::database::{Db, strict};
 use crate::errors::Failure;
 use crate::guard::helper::Lifter;

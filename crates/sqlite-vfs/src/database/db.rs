@@ -33,9 +33,8 @@ use crate::attachment::maintenance::{HoldOff, Maintenance};
 use crate::attachment::{Attachment, Use};
 use crate::errors::{During, Failure};
 use crate::settings::{self, Settings};
-use crate::sqlite::Sqlite;
 use crate::sqlite::base::{BaseFile, PagerName};
-use crate::sqlite::connection;
+use crate::sqlite::{Sqlite, connection};
 
 /// An open main database: the base VFS's file, and what stands above it.
 pub struct Db {
@@ -671,27 +670,24 @@ impl Db {
                 attachment.room().refused();
             }
         });
-        let Some(sealed) = written? else {
-            if log.version() != before {
-                // The log has started over, or other processes have committed. That is no commit of this
-                // connection, and a transaction whose commit SQLite has given up is never waited for.
-                let (frames, (fill, is_short)) = (log.frames(), log.fill());
-                drop(log);
-                attachment.room().seen(fill, is_short);
-                attachment.committed(frames, true);
-                *locked(&self.commit.sealed) = None;
-            }
+        let sealed = written?;
+        // Also where nothing was sealed the log may have changed: it has started over, or the write has found
+        // other processes' commits.
+        if sealed.is_none() && log.version() == before {
             return Ok(());
-        };
+        }
+        let (frames, (fill, is_short)) = (log.frames(), log.fill());
         drop(log);
-        attachment.room().seen(sealed.fill, sealed.is_short);
-        attachment.committed(sealed.frames, sealed.ticket.is_none());
-        if let Some(ticket) = sealed.ticket
+        let ticket = sealed.as_ref().and_then(|sealed| sealed.ticket);
+        attachment.room().seen(fill, is_short);
+        attachment.committed(frames, ticket.is_none());
+        if let Some(ticket) = ticket
             && (super_journal::is_open() || self.commit.has_main_elsewhere.load(Ordering::Relaxed))
         {
             attachment.wait(ticket)?;
         }
-        *locked(&self.commit.sealed) = Some(sealed);
+        // A transaction that was sealed before, and whose commit SQLite has given up, is not waited for any more.
+        *locked(&self.commit.sealed) = sealed;
         Ok(())
     }
 

@@ -1,8 +1,7 @@
 //! The settings of one open database, and the table of all settings: those of connections, of every engine, and
 //! of the media that engines need. A new setting of a connection is a field of [`Settings`] and a row.
 
-use duralite_wal::engine::settings::SWITCH;
-use duralite_wal::engine::settings::{EngineSetting, Given, Setting, Values, on_off};
+use duralite_wal::engine::settings::{EngineSetting, Given, SWITCH, Setting, Values, on_off};
 use duralite_wal::{Descriptor, EngineOptions, engines};
 
 /// The setting that also counts where no database is opened through this VFS.

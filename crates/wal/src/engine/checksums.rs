@@ -17,10 +17,10 @@ pub(crate) fn known(frame: &Frame) -> Option<Checksum> {
     frame.checksum.filter(|sum| *sum != UNKNOWN)
 }
 
-/// Recomputes SQLite's checksums over all committed frames and compares them with those stored at the commit frames. Returns the first
-/// commit frame whose checksum SQLite cannot have computed: some page is then not what it was at the commit. A checksum may continue
-/// the true checksum of the frame before, or the one that was stored there. After a commit frame whose checksum is unknown, any
-/// checksum is accepted.
+/// Recomputes SQLite's checksums over all committed frames and compares them with those stored at the commit
+/// frames. Returns the first commit frame whose checksum SQLite cannot have computed: some page is then not what it
+/// was at the commit. A checksum may continue the true checksum of the frame before, or the one that was stored
+/// there. After a commit frame whose checksum is unknown, any checksum is accepted.
 ///
 /// # Errors
 /// As [`crate::engine::LogReader::read_page`].

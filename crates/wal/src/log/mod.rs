@@ -6,6 +6,7 @@ mod recover;
 pub mod stream;
 
 pub use recover::recover;
+pub use stream::Sealed;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,8 +22,6 @@ use crate::engine::rollback::RollbackJournal;
 use crate::engine::settings::{ON_CLOSE, OnClose};
 use crate::engine::{Clock, DurabilityWaiter, Engine, Fill};
 use crate::log::stream::{WalStream, newest_commit};
-
-pub use crate::log::stream::Sealed;
 use crate::metrics::Recorder;
 use crate::placement::{self, OpenLog, Outside, Pause};
 use crate::shared::log_file::making;

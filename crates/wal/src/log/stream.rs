@@ -29,15 +29,11 @@ const CHECKSUM: (usize, usize) = (16, 8);
 pub struct Sealed {
     /// Its name: the low half of the generation, and its commit frame.
     pub commit: u64,
-    /// Number of committed frames with it.
-    pub frames: u32,
     /// What to wait with until it is durable. `None`: nothing to wait for. The transaction is durable already, or Group
     /// Synch or [`crate::SyncMode::Async`] acknowledges it before it is durable.
     pub ticket: Option<Ticket>,
     /// How full the log is with it.
     pub fill: Fill,
-    /// Whether the log should start over soon.
-    pub is_short: bool,
 }
 
 /// The name of the newest commit in an engine, as of its last refresh.
@@ -397,13 +393,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         self.open.headers.clear();
         self.open = OpenTransaction { headers: std::mem::take(&mut self.open.headers), ..Default::default() };
         let engine = &*self.engine;
-        Ok(Some(Sealed {
-            commit: newest_commit(engine),
-            frames: engine.committed(),
-            ticket,
-            fill: engine.fill(),
-            is_short: engine.is_short(),
-        }))
+        Ok(Some(Sealed { commit: newest_commit(engine), ticket, fill: engine.fill() }))
     }
 
     fn reset_transaction(&mut self) -> Result<(), LogError> {

@@ -16,8 +16,7 @@ use duralite_medium::process::OwnFile;
 
 use super::names::{self, Kind};
 use crate::engine::descriptor::{HEAD_BYTES, OpenFile};
-use crate::placement::find::Head;
-use crate::placement::find::open_log;
+use crate::placement::find::{Head, open_log};
 use crate::shared::log_file;
 use crate::shared::log_file::making::{self, is_in_place};
 use crate::{DatabaseIdentity, LogError, engines};

@@ -23,13 +23,6 @@ use crate::engine::home::DatabaseFile;
 use crate::engine::salvage::{Later, Salvaged};
 use crate::engine::walk::{WalkSummary, WalkedTransaction};
 pub use crate::hooks::{FileStep, Hook, Hooked, hook, nvm as hooked_nvm};
-use crate::placement::find::Head;
-use crate::placement::find::open_log;
-pub use crate::placement::outside::{Looked, Reading, look, look_through};
-pub use crate::placement::segment::{
-    ACKNOWLEDGED, DELETED_LOG_COPIED, DELETION_SEEN, GUARD_CONFIRMED, GUARD_KIND, HOME_FAILURES, HOME_SYNCED,
-    HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET, LOG_DELETED, READABLE, RESTART_UNTIL,
-};
 use crate::shared::log_file::making;
 use crate::{DatabaseIdentity, LogError};
 pub(crate) use attach::{attach, remove_unused};
@@ -37,11 +30,16 @@ pub(crate) use create::{collect_leftovers, create};
 pub(crate) use deleted::is_deleted;
 pub use deleted::{DeletedLog, find_deleted};
 pub use find::{Claim, FoundLog, claim, made_for};
+use find::{Head, open_log};
 pub(crate) use leftovers::where_now;
 pub use names::is_log_name;
 pub(crate) use names::segment as segment_path;
-pub use outside::Outside;
+pub use outside::{Looked, Outside, Reading, look, look_through};
 pub(crate) use place::OpenLog;
+pub use segment::{
+    ACKNOWLEDGED, DELETED_LOG_COPIED, DELETION_SEEN, GUARD_CONFIRMED, GUARD_KIND, HOME_FAILURES, HOME_SYNCED,
+    HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET, LOG_DELETED, READABLE, RESTART_UNTIL,
+};
 pub(crate) use waiting::pause;
 pub use waiting::{Pause, pause_for};
 pub use watch::{Glance, Watch};

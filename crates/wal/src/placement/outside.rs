@@ -17,23 +17,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use duralite_format::{FormatError, LogId};
-use duralite_medium::Segment as _;
 use duralite_medium::process::OwnFile;
-use duralite_medium::{FileSegment, MediumError};
+use duralite_medium::{FileSegment, MediumError, Segment as _};
 
 use crate::engine::Engine;
 use crate::engine::checksums::find_checksum_mismatch;
 use crate::engine::descriptor::{AttachingOutside, Descriptor, LogPlacement, OpenFile};
 use crate::engine::home::DatabaseFile;
 use crate::engine::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
-use crate::placement::find::open_log;
-use crate::placement::find::{Head, check_owner};
-use crate::placement::names;
-use crate::placement::segment;
+use crate::placement::find::{Head, check_owner, open_log};
 use crate::placement::segment::{
     BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, READABLE, is_complete, metrics_of, open_segment_read_only,
 };
 use crate::placement::waiting::{self, Lock, Pause};
+use crate::placement::{names, segment};
 use crate::shared::log_file::making::is_in_place;
 use crate::{DatabaseIdentity, EngineOptions, LogError};
 

@@ -13,9 +13,9 @@ use duralite_medium::{FileSegment, MediumError, Segment as _};
 
 use super::{About, describe, names};
 use crate::metrics::{ProcessMetrics, read_all};
-use crate::placement::segment::open_segment_read_only;
 use crate::placement::segment::{
     HOME_FAILURES, HOME_WRITES, INCARNATION, MAGIC, beginning_of, layout_of, metrics_of,
+    open_segment_read_only,
 };
 use crate::shared::log_file::making::is_in_place;
 use crate::{DatabaseIdentity, LogError};

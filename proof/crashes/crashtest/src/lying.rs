@@ -14,10 +14,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use duralite_format::guard::{self, DatabaseHeader};
-use duralite_wal::LogError;
 use duralite_wal::engine::home::DatabaseAt;
 use duralite_wal::engine::salvage::{self, Contents as Written};
-use duralite_wal::placement;
+use duralite_wal::{LogError, placement};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::event::{Event, FileId, Recording, is_log};

@@ -1,5 +1,5 @@
 //! Explores crashes through real SQLite, for as long as every test run can afford, and runs controls that
-//! must fail. With `DURALITE_LONG=1`, as in `make test-long`, it explores four times as many states, and
+//! must fail. With `CRASHTEST_LONG=1`, as in `make test-long`, it explores four times as many states, and
 //! `make proof` does the same at length.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
@@ -50,7 +50,7 @@ fn assert_replays(violation: &Violation) {
 
 /// That many in a long run, and a quarter of them in a short one.
 fn share_of(states: u64) -> u64 {
-    if std::env::var_os("DURALITE_LONG").is_some() { states } else { states / 4 }
+    if std::env::var_os("CRASHTEST_LONG").is_some() { states } else { states / 4 }
 }
 
 fn memory(engine: Engine, states: u64) -> Plan {

@@ -5,10 +5,7 @@ use std::path::Path;
 use std::sync::Once;
 
 use duralite_wal::engine::media::Medium;
-use duralite_wal::engines::nvwal;
-use duralite_wal::engines::ppl;
-use duralite_wal::engines::scratchpad;
-use duralite_wal::engines::waldio;
+use duralite_wal::engines::{nvwal, ppl, scratchpad, waldio};
 use duralite_wal::{Descriptor, engines};
 
 use crate::{side_engine, vec_engine};

@@ -9,8 +9,7 @@ use duralite_format::guard::{self, DatabaseHeader, HEADER_BYTES};
 use duralite_testkit::{Actor, Engine, Fixture, connect, integrity, one, run, stock};
 use duralite_wal::engine::media::MediaSet;
 use duralite_wal::log::offline;
-use duralite_wal::placement;
-use duralite_wal::{LogError, LogPlacement};
+use duralite_wal::{LogError, LogPlacement, placement};
 
 const NAME: &str = "s.db";
 

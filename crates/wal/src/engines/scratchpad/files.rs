@@ -24,11 +24,10 @@ use crate::engine::media::{MediaOptions, Medium};
 use crate::engine::{Engine, wall_clock};
 use crate::shared::delta_chains::DeltaChains;
 use crate::shared::generations::{InForce, SealTime};
-use crate::shared::identity;
-use crate::shared::log_file;
 use crate::shared::log_memory::{first_bytes, hooked};
 use crate::shared::mapped_home::MappedHome;
 use crate::shared::past_cache::Choice;
+use crate::shared::{identity, log_file};
 
 /// The engine for a small memory in which a store is durable without a flush, beside persistent memory.
 pub static DESCRIPTOR: Descriptor = Descriptor {

@@ -16,8 +16,7 @@ use crate::engine::descriptor::{
     Attaching, AttachingOutside, Descriptor, LogHead, NewLog, OpenFile, SharedBytes,
 };
 use crate::engine::media::Medium;
-use crate::shared::group;
-use crate::shared::log_file;
+use crate::shared::{group, log_file};
 use crate::{LogError, hooks};
 
 /// The engine for disks.

@@ -9,10 +9,10 @@ use duralite_medium::{MediumError, PROCESS_SLOTS};
 use crate::LogError;
 use crate::engine::{DurabilityWaiter, Led, Ticket};
 use crate::shared::group::{
-    ALONE, DIRECT_END, DURABLE, ENDS, EPOCH, FLUSHED, FRONTIER, GENERATION, GROUP_NUMBERS, INTENT, LEADER,
-    LENGTH, Mark, RING_BYTES, RING_SHARE, SLEEPERS, SLEEPING, TAIL, process_of, writing,
+    ALONE, AREA_BYTES, DIRECT_END, DURABLE, ENDS, EPOCH, FLUSHED, FRONTIER, GENERATION, GROUP_NUMBERS,
+    Geometry, Group, INTENT, LEADER, LENGTH, Mark, RING_BYTES, RING_SHARE, SLEEPERS, SLEEPING, TAIL,
+    process_of, writing,
 };
-use crate::shared::group::{AREA_BYTES, Geometry, Group};
 
 // Appending, under SQLite's WRITE lock.
 

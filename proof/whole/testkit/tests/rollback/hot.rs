@@ -1,10 +1,9 @@
 //! Processes die at every step of a transaction, and other processes recover.
 
 use duralite_testkit::{Actor, Engine, Fixture, connect, dump, integrity, one, run, stock};
-use duralite_wal::LogPlacement;
 use duralite_wal::engine::media::MediaSet;
 use duralite_wal::log::offline;
-use duralite_wal::placement;
+use duralite_wal::{LogPlacement, placement};
 use rusqlite::Connection;
 
 use super::{NAME, each, make, open};
