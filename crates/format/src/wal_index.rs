@@ -1,5 +1,9 @@
-//! The state of a log in SQLite's wal-index, in the byte order of the machine. The version is 3007000, which all SQLite
-//! versions since 3.7 write.
+//! SQLite's wal-index, in the byte order of the machine (sqlite.org/walformat.html). The version is 3007000, which all
+//! SQLite versions since 3.7 write.
+//!
+//! A wal-index consists of regions of 32 KiB. A region has the page numbers of up to 4096 frames, and a hash table that
+//! leads from a page to its frames. In the first region a header of 136 bytes takes the place of 34 page numbers: SQLite's
+//! header twice, how much a checkpoint has written to the database, and the readers' marks.
 
 /// Bytes at the beginning of the wal-index that [`WalIndex::decode`] needs.
 pub const WAL_INDEX_BYTES: usize = 136;
@@ -41,9 +45,187 @@ impl WalIndex {
     }
 }
 
+/// Words of SQLite's header, which the first region has twice.
+pub const HEADER_WORDS: usize = 12;
+/// The word of the first region that says how many frames a checkpoint has written to the database.
+pub const BACKFILLED_WORD: usize = BACKFILLED / 4;
+/// The word of the first region that holds the first of [`MARKS`] readers' marks.
+pub const FIRST_MARK_WORD: usize = BACKFILLED_WORD + 1;
+/// The number of readers' marks.
+pub const MARKS: usize = 5;
+/// The word of the first region that says how far a checkpoint has tried to come.
+pub const ATTEMPTED_WORD: usize = 32;
+/// A mark that no reader uses.
+pub const MARK_NOT_USED: u32 = u32::MAX;
+/// Slots of a region's hash table. A slot is 0, or a frame of the region, counted from 1.
+pub const HASH_SLOTS: usize = 8192;
+/// Where a region's hash table begins, in bytes.
+pub const HASH_OFFSET: usize = 16_384;
+/// Frames whose page numbers the first region holds.
+const FRAMES_OF_FIRST: u32 = 4062;
+/// Frames whose page numbers any other region holds.
+const FRAMES_OF_OTHERS: u32 = 4096;
+/// Words of the first region before its page numbers.
+const WORDS_BEFORE_PAGES: usize = WAL_INDEX_BYTES / 4;
+
+/// Where the wal-index has a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The region.
+    pub region: u32,
+    /// The last frame before the region's first.
+    pub before: u32,
+    /// The word of the region that holds the page number of its first frame.
+    pub first_word: usize,
+}
+
+impl Place {
+    /// The place of a frame, whose number is at least 1.
+    #[must_use]
+    pub fn of(frame: u32) -> Self {
+        let region = frame.saturating_add(FRAMES_OF_OTHERS - FRAMES_OF_FIRST - 1) / FRAMES_OF_OTHERS;
+        Self::of_region(region)
+    }
+
+    /// The place of the first frame of a region.
+    #[must_use]
+    pub fn of_region(region: u32) -> Self {
+        match region.checked_sub(1) {
+            None => Self { region, before: 0, first_word: WORDS_BEFORE_PAGES },
+            Some(others) => {
+                Self { region, before: FRAMES_OF_FIRST + others * FRAMES_OF_OTHERS, first_word: 0 }
+            }
+        }
+    }
+}
+
+/// The slot at which the search for a page begins.
+#[must_use]
+pub fn first_slot(page: u32) -> usize {
+    page.wrapping_mul(383) as usize & (HASH_SLOTS - 1)
+}
+
+/// SQLite's header of a wal-index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct IndexHeader([u32; HEADER_WORDS]);
+
+impl IndexHeader {
+    /// The header in these words. `None` unless it is one that a connection has written whole.
+    #[must_use]
+    pub fn of(words: [u32; HEADER_WORDS]) -> Option<Self> {
+        let header = Self(words);
+        let is_whole = words[0] == VERSION && header.flags()[0] != 0 && header.checksum() == words[10..];
+        is_whole.then_some(header)
+    }
+
+    /// The words.
+    #[must_use]
+    pub fn words(&self) -> &[u32; HEADER_WORDS] {
+        &self.0
+    }
+
+    /// Committed frames in the log.
+    #[must_use]
+    pub fn frames(&self) -> u32 {
+        self.0[4]
+    }
+
+    /// Size of the database in pages; 0 while the log has had no commit.
+    #[must_use]
+    pub fn db_pages(&self) -> u32 {
+        self.0[5]
+    }
+
+    /// The salt, which changes when the log starts over.
+    #[must_use]
+    pub fn salt(&self) -> [u32; 2] {
+        [self.0[8], self.0[9]]
+    }
+
+    /// The same header after a commit: `frames` and `db_pages` are those after it. The checksum of the last frame is said
+    /// to be unknown (zeros): nobody has computed it.
+    #[must_use]
+    pub fn after_commit(&self, page_bytes: u32, frames: u32, db_pages: u32) -> Self {
+        let mut words = self.0;
+        words[2] = words[2].wrapping_add(1);
+        // Little-endian checksums begin a WAL on every machine (`make_wal_header`).
+        let [size_low, size_high] = (((page_bytes & 0xff00) | (page_bytes >> 16)) as u16).to_ne_bytes();
+        let flags = self.flags();
+        words[3] = u32::from_ne_bytes([1, flags[1], size_low, size_high]);
+        (words[4], words[5], words[6], words[7]) = (frames, db_pages, 0, 0);
+        Self(words).summed()
+    }
+
+    /// The same header for a log that has started over, as SQLite begins it: without frames, with another salt.
+    #[must_use]
+    pub fn started_over(&self, random: u32) -> Self {
+        let mut words = self.0;
+        words[4] = 0;
+        // The salt is stored as the WAL's header has it, in big-endian order.
+        words[8] = u32::from_be(words[8]).wrapping_add(1).to_be();
+        words[9] = random;
+        Self(words).summed()
+    }
+
+    /// A header for a wal-index that one connection alone sees: no frames, this salt and this change counter, and the
+    /// sizes of this header.
+    #[must_use]
+    pub fn private(&self, change: u32, salt: [u32; 2]) -> Self {
+        let mut words = self.0;
+        (words[2], words[4], words[6], words[7]) = (change, 0, 0, 0);
+        [words[8], words[9]] = salt;
+        Self(words).summed()
+    }
+
+    fn flags(&self) -> [u8; 4] {
+        self.0[3].to_ne_bytes()
+    }
+
+    fn checksum(&self) -> [u32; 2] {
+        self.0[..10].chunks_exact(2).fold([0; 2], |[a, b], pair| {
+            let a = a.wrapping_add(pair[0]).wrapping_add(b);
+            [a, b.wrapping_add(pair[1]).wrapping_add(a)]
+        })
+    }
+
+    fn summed(mut self) -> Self {
+        [self.0[10], self.0[11]] = self.checksum();
+        self
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn frames_lie_where_sqlite_puts_them() {
+        let place = |frame| Place::of(frame);
+        assert_eq!([1, 4062].map(place), [Place { region: 0, before: 0, first_word: 34 }; 2]);
+        assert_eq!([4063, 8158].map(place), [Place { region: 1, before: 4062, first_word: 0 }; 2]);
+        assert_eq!(place(8159), Place { region: 2, before: 8158, first_word: 0 });
+        assert_eq!([1, 2, 8192].map(first_slot), [383, 766, 0]);
+    }
+
+    #[test]
+    fn a_header_counts_if_its_checksum_is_right() {
+        let mut words = [0; HEADER_WORDS];
+        words[0] = VERSION;
+        words[3] = u32::from_ne_bytes([1, 0, 0, 16]);
+        (words[4], words[5]) = (7, 9);
+        assert_eq!(IndexHeader::of(words), None);
+        let header = IndexHeader(words).summed();
+        assert_eq!(IndexHeader::of(*header.words()), Some(header));
+        let after = header.after_commit(65_536, 8, 10);
+        assert_eq!((after.frames(), after.db_pages(), after.0[2]), (8, 10, 1));
+        assert_eq!(after.flags()[2..], 1_u16.to_ne_bytes());
+        let over = after.started_over(5);
+        assert_eq!((over.frames(), over.db_pages()), (0, 10));
+        assert_eq!(over.salt(), [1_u32.to_be(), 5]);
+        for header in [after, over, over.private(3, [1, 2])] {
+            assert_eq!(IndexHeader::of(*header.words()), Some(header));
+        }
+    }
 
     fn made() -> [u8; WAL_INDEX_BYTES] {
         let mut bytes = [0; WAL_INDEX_BYTES];

@@ -60,7 +60,9 @@ pub struct ApiRoutines {
     _54: Unused<3>,
     pub finalize: Option<unsafe extern "C" fn(*mut Statement) -> c_int>,
     pub free: Option<unsafe extern "C" fn(*mut c_void)>,
-    _59: Unused<8>,
+    _59: Unused<1>,
+    pub get_autocommit: Option<unsafe extern "C" fn(*mut Connection) -> c_int>,
+    _61: Unused<6>,
     pub libversion_number: Option<unsafe extern "C" fn() -> c_int>,
     _68: Unused<1>,
     pub mprintf: Option<unsafe extern "C" fn(*const c_char, ...) -> *mut c_char>,
@@ -119,3 +121,10 @@ pub struct ApiRoutines {
     pub filename_journal: Option<unsafe extern "C" fn(*const c_char) -> *const c_char>,
     pub filename_wal: Option<unsafe extern "C" fn(*const c_char) -> *const c_char>,
 }
+
+/// `sqlite3_db_name`, which SQLite has since 3.39.
+pub type DbName = unsafe extern "C" fn(*mut Connection, c_int) -> *const c_char;
+/// The first SQLite that has it, as `SQLITE_VERSION_NUMBER`.
+pub const DB_NAME_SINCE: c_int = 3_039_000;
+/// Where it is in `sqlite3_api_routines`, in words.
+pub const DB_NAME_WORD: usize = 264;

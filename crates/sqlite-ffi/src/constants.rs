@@ -14,6 +14,7 @@ constants! {
     OK = 0;
     ERROR = 1;
     BUSY = 5;
+    BUSY_SNAPSHOT = BUSY | (2 << 8);
     NOMEM = 7;
     READONLY = 8;
     READONLY_CANTINIT = READONLY | (5 << 8);
@@ -24,6 +25,7 @@ constants! {
     CANTOPEN = 14;
     CONSTRAINT = 19;
     MISUSE = 21;
+    PROTOCOL = 15;
     NOTADB = 26;
     NOTICE = 27;
     WARNING = 28;
@@ -69,6 +71,8 @@ constants! {
     IOCAP_POWERSAFE_OVERWRITE = 0x0000_1000;
     FCNTL_LOCKSTATE = 1;
     FCNTL_SIZE_HINT = 5;
+    FCNTL_OVERWRITE = 11;
+    FCNTL_BUSYHANDLER = 15;
     FCNTL_HAS_MOVED = 20;
     FCNTL_CKPT_DONE = 37;
     FCNTL_EXTERNAL_READER = 40;

@@ -13,7 +13,10 @@ mod types;
 mod vfs;
 mod vtab;
 
-pub use api::{ApiRoutines, BusyHandler, CreateFunction, CreateModule, Destructor, EntryPoint, SqlFinal};
+pub use api::{
+    ApiRoutines, BusyHandler, CreateFunction, CreateModule, DB_NAME_SINCE, DB_NAME_WORD, DbName, Destructor,
+    EntryPoint, SqlFinal,
+};
 pub use constants::*;
 pub use types::{Connection, Context, SqlFunction, Statement, Value};
 pub use vfs::{File, IoMethods, SyscallFn, Vfs};

@@ -18,7 +18,12 @@ pub fn number(value: &str) -> Option<i64> {
 /// The settings in force: those of the log in use, else this connection's.
 pub fn in_force(db: &Db) -> Settings {
     match db.in_service() {
-        Some(attachment) => attachment.in_force().clone(),
+        Some(attachment) => {
+            let mut settings = attachment.in_force().clone();
+            // Whether a connection is concurrent is its own matter.
+            settings.concurrent = db.settings().concurrent;
+            settings
+        }
         None => db.settings().clone(),
     }
 }

@@ -19,7 +19,7 @@ mod usage;
 
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
@@ -102,6 +102,8 @@ pub struct Attachment {
     recorder: Option<Arc<Recorder>>,
     /// The locks of the wal-index.
     locks: Arc<Table>,
+    /// The thread of this process that holds WRITE; 0 if none is known.
+    writer: AtomicU64,
     usage: Usage,
     bound: Bound,
     room: Room,
@@ -163,6 +165,7 @@ impl Attachment {
             segment: Arc::clone(log.segment()),
             recorder: log.recorder(),
             locks: Table::join(log.segment().clone(), LOCKS_OFFSET),
+            writer: AtomicU64::default(),
             usage: Usage::new(id, Arc::clone(log.segment())),
             bound: Bound::default(),
             room,
@@ -277,6 +280,16 @@ impl Attachment {
         &self.locks
     }
 
+    /// Notes that this thread has WRITE, or gives it back.
+    pub fn set_writer(&self, has_write: bool) {
+        self.writer.store(if has_write { this_thread() } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// Whether this very thread has WRITE, through another connection.
+    pub fn writer_is_here(&self) -> bool {
+        self.writer.load(Ordering::Relaxed) == this_thread()
+    }
+
     /// Notes that the file was truncated under the home that has it mapped. Everything committed then has to
     /// be written anew, into a mapping of the present file, once the log has been attached again.
     pub fn home_cut(&self, why: &str) {
@@ -330,6 +343,15 @@ impl Attachment {
     pub fn id(&self) -> LogId {
         self.key.log
     }
+}
+
+/// A number of this thread, above 0.
+fn this_thread() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    thread_local! {
+        static OWN: u64 = NEXT.fetch_add(1, Ordering::Relaxed);
+    }
+    OWN.try_with(|own| *own).unwrap_or(u64::MAX)
 }
 
 /// The counts of this process's use of the log.

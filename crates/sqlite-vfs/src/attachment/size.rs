@@ -28,6 +28,8 @@ pub struct Bound {
     checkpointed: AtomicU32,
     /// The number of frames at which to try again, after a try in vain.
     postponed: AtomicU32,
+    /// How many frames the log had when a concurrent connection last checkpointed it.
+    tried: AtomicU32,
     /// How many tries in a row were in vain because a reader stayed.
     failures: AtomicU32,
 }
@@ -39,7 +41,16 @@ impl Bound {
             self.checkpointed.store(0, Ordering::Relaxed);
             self.postponed.store(0, Ordering::Relaxed);
             self.failures.store(0, Ordering::Relaxed);
+            self.tried.store(0, Ordering::Relaxed);
         }
+    }
+
+    /// Whether a commit of a concurrent connection, whose SQLite does not see the log's length, has to
+    /// checkpoint a log that may have this many frames. After a try the next one comes a quarter of them later.
+    pub fn is_due(&self, frames: u32) -> bool {
+        let (now, tried) = (self.frames.load(Ordering::Relaxed), self.tried.load(Ordering::Relaxed));
+        let next = if tried == 0 { frames } else { tried.saturating_add(frames / 4).max(frames) };
+        now >= next && self.tried.compare_exchange(tried, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
     /// Notes how many frames the wal-index has, as all processes see it: another process may have started the

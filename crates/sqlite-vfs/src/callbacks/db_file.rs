@@ -175,6 +175,14 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
 
 unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset: i64) -> c_int {
     with_open_db!(file, ffi::IOERR_READ, |db| {
+        if let Some(concurrent) = db.concurrent() {
+            // SAFETY: SQLite's buffer of this length.
+            let read = unsafe { to_fill(buf, len, offset) }
+                .and_then(|(buf, offset)| concurrent.read(db, buf, offset));
+            if let Some(read) = read {
+                return answer(db, read);
+            }
+        }
         let code = if db.has_home() {
             // SAFETY: SQLite's buffer of this length.
             answer(db, unsafe { read_home(db, buf, len, offset) })
@@ -226,6 +234,11 @@ unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
 
 unsafe extern "C" fn file_size(file: *mut File, size: *mut i64) -> c_int {
     with_open_db!(file, ffi::IOERR_FSTAT, |db| {
+        if let Some(bytes) = db.concurrent().and_then(|concurrent| concurrent.size()) {
+            // SAFETY: SQLite passes where it wants the size.
+            unsafe { *size = i64::try_from(bytes).unwrap_or(i64::MAX) };
+            return ffi::OK;
+        }
         if !db.has_home() {
             return forward!(db, file_size, ffi::IOERR_FSTAT, size);
         }
@@ -290,7 +303,18 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
         }
         // SAFETY: SQLite passes what the call was given.
         ask::OPERATION => unsafe { ask::answer(db, arg) }.then_some(ffi::OK),
+        ffi::FCNTL_BUSYHANDLER => {
+            // SAFETY: SQLite passes its pair of function and argument, which last as long as the file is open.
+            unsafe { db.host.set_busy_handler(arg.cast()) };
+            None
+        }
+        ffi::FCNTL_OVERWRITE => db.concurrent().and_then(|concurrent| {
+            let code = answer(db, concurrent.overwrites(db));
+            (code != ffi::OK).then_some(code)
+        }),
         ffi::FCNTL_PDB => {
+            // SAFETY: SQLite passes a place of its own, which lasts as long as the file is open.
+            unsafe { db.host.set_connection(arg.cast()) };
             // SAFETY: SQLite passes where it keeps the connection that has just opened this file.
             let is_elsewhere = unsafe {
                 let connection = arg.cast::<*mut ffi::Connection>();
@@ -398,9 +422,11 @@ unsafe extern "C" fn shm_unmap(file: *mut File, delete: c_int) -> c_int {
 unsafe extern "C" fn fetch(file: *mut File, offset: i64, len: c_int, out: *mut *mut c_void) -> c_int {
     with_db!(file, ffi::IOERR_MMAP, |db| {
         let guard_end = i64::try_from(duralite_format::guard::HEADER_BYTES).unwrap_or(i64::MAX);
-        if offset < guard_end && db.is_capable() || db.is_outside() || db.has_home() {
+        let is_concurrent = db.concurrent().is_some();
+        if offset < guard_end && db.is_capable() || db.is_outside() || db.has_home() || is_concurrent {
             // The page with the guard is not mapped: SQLite reads it instead. A user who may only read the
-            // log looks after each read whether it still counts. What a home holds is not in the file.
+            // log looks after each read whether it still counts. What a home holds is not in the file. A
+            // concurrent connection reads its own snapshot.
             // SAFETY: SQLite passes where it wants the address.
             unsafe { *out = ptr::null_mut() };
             return ffi::OK;

@@ -6,12 +6,14 @@ use std::ffi::{CStr, c_char, c_int};
 use duralite_sqlite_ffi as ffi;
 
 use crate::database::{Db, strict};
-use crate::settings;
+use crate::settings::{self, CONCURRENT};
 use crate::status::{self, Status, in_force};
 
 const PRAGMA: &str = "duralite";
 /// The name of a pragma of SQLite's own.
 const SIZE_LIMIT: &str = "journal_size_limit";
+/// Another one.
+const AUTOCHECKPOINT: &str = "wal_autocheckpoint";
 
 /// Answers `SQLITE_FCNTL_PRAGMA`. `NOTFOUND` when the pragma is not Duralite's.
 ///
@@ -30,6 +32,13 @@ pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
     }
     if name == SIZE_LIMIT {
         limit_size(db, value.as_deref());
+        return ffi::NOTFOUND;
+    }
+    if name == AUTOCHECKPOINT {
+        let frames = value.as_deref().and_then(|value| value.trim().parse::<i64>().ok());
+        if let Some(frames) = frames {
+            db.settings().autocheckpoint = u32::try_from(frames.max(0)).unwrap_or(u32::MAX);
+        }
         return ffi::NOTFOUND;
     }
     let setting = match name.strip_prefix(PRAGMA) {
@@ -73,6 +82,13 @@ fn change(db: &Db, setting: &str, value: &str) -> Result<String, String> {
         return Err(format!(
             "{setting} is fixed once the database is open; set it when you open the database"
         ));
+    }
+    if setting == CONCURRENT {
+        if db.is_active() {
+            return Err(format!("{setting} is fixed once a connection has read from the database"));
+        }
+        db.settings().set(setting, value)?;
+        return read(db, setting);
     }
     db.settings().set(setting, value)?;
     if let Some(attachment) = db.in_service() {

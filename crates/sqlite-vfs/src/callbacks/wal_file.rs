@@ -73,7 +73,15 @@ impl Wal {
         result.unwrap_or_else(|error| self.db.sqlite.fail(&Failure::of(&error, during)))
     }
 
-    /// Takes what SQLite writes. With the header of a commit frame, the wal-index gets room for the frame
+    /// Takes what SQLite writes. A concurrent connection hands it on with its commit.
+    fn write_for_sqlite(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
+        match self.db.concurrent() {
+            None => self.write(offset, data),
+            Some(own) => own.write_wal(&self.db, offset, data, &mut |offset, data| self.write(offset, data)),
+        }
+    }
+
+    /// Writes to the log. With the header of a commit frame, the wal-index gets room for the frame
     /// before the transaction can be sealed.
     fn write(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
         if offset == 0 {
@@ -156,6 +164,9 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
     with_wal!(file, ffi::IOERR_READ, |wal| {
         // SAFETY: SQLite's buffer of this length.
         let Some((buf, offset)) = (unsafe { to_fill(buf, len, offset) }) else { return ffi::IOERR_READ };
+        if let Some(concurrent) = wal.db.concurrent() {
+            return concurrent.read_wal(buf, offset);
+        }
         let read = wal.attachment.log().read(&wal.db.base, offset, buf);
         wal.answer(During::Read, read.map(|n| if n < buf.len() { ffi::IOERR_SHORT_READ } else { ffi::OK }))
     })
@@ -165,13 +176,16 @@ unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, off
     with_wal!(file, ffi::IOERR_WRITE, |wal| {
         // SAFETY: SQLite's buffer of this length, which it does not change meanwhile.
         let Some((data, offset)) = (unsafe { to_write(data, len, offset) }) else { return ffi::IOERR_WRITE };
-        wal.db.answer(wal.write(offset, data))
+        wal.db.answer(wal.write_for_sqlite(offset, data))
     })
 }
 
 unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
     with_wal!(file, ffi::IOERR_TRUNCATE, |wal| {
         let Ok(size) = u64::try_from(size) else { return ffi::IOERR_TRUNCATE };
+        if let Some(concurrent) = wal.db.concurrent() {
+            return wal.db.answer(concurrent.truncate_wal(&wal.db));
+        }
         if let Err(code) = wal.before_reuse() {
             return code;
         }
@@ -183,6 +197,10 @@ unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
 unsafe extern "C" fn sync(file: *mut File, _flags: c_int) -> c_int {
     with_wal!(file, ffi::IOERR_FSYNC, |wal| {
         // The commit frame has sealed the transaction already, and `Db::wait_durable` waits until it is durable.
+        if wal.db.concurrent().is_some() {
+            // The transaction is published too: SQLite must not roll it back any more.
+            return ffi::OK;
+        }
         let in_order = wal.attachment.log().check();
         wal.answer(During::Sync, in_order.map(|()| ffi::OK))
     })
@@ -190,7 +208,10 @@ unsafe extern "C" fn sync(file: *mut File, _flags: c_int) -> c_int {
 
 unsafe extern "C" fn file_size(file: *mut File, out: *mut i64) -> c_int {
     with_wal!(file, ffi::IOERR_FSTAT, |wal| {
-        let size = wal.attachment.log().size();
+        let size = match wal.db.concurrent() {
+            Some(concurrent) => Ok(concurrent.wal_bytes() as u64),
+            None => wal.attachment.log().size(),
+        };
         wal.answer(
             During::Size,
             size.map(|size| match i64::try_from(size) {

@@ -23,6 +23,7 @@ use duralite_wal::engine::home::Home;
 use duralite_wal::log::Sealed;
 use duralite_wal::{DatabaseIdentity, ErrorKind, LogError, LogPlacement};
 
+use super::concurrent::{Concurrent, Host};
 use super::file::{Mappable, OpenedFile};
 use super::journal::{Journal, begins_journal};
 use super::super_journal;
@@ -55,6 +56,8 @@ pub struct Db {
     pub(crate) journal: Journal,
     pub(super) commit: Commit,
     pub(crate) patience: Patience,
+    /// The SQLite connection.
+    pub(crate) host: Host,
 }
 
 /// By whom the database was opened, and how it is to be served.
@@ -254,6 +257,7 @@ impl Db {
             journal: Journal::default(),
             commit: Commit::default(),
             patience: Patience::default(),
+            host: Host::default(),
         }
     }
 
@@ -312,6 +316,12 @@ impl Db {
     /// The database file for code that attaches a log, and may map the file.
     pub fn mappable(&self) -> Mappable<'_> {
         self.file.mappable(self.base, &self.path)
+    }
+
+    /// This connection, if it is concurrent.
+    #[inline]
+    pub fn concurrent(&self) -> Option<Arc<Concurrent>> {
+        self.index.concurrent()
     }
 
     /// As [`OpenedFile::close_left_mapping`].

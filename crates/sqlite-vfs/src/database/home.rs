@@ -173,6 +173,15 @@ impl Db {
         }
     }
 
+    /// As [`Self::read`], with what SQLite wrote where the guard is.
+    pub fn read_unmasked(&self, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
+        let code = self.read(buf, offset)?;
+        if offset < guard::MASKED_END && matches!(code, ffi::OK | ffi::IOERR_SHORT_READ) {
+            self.unmask(offset, buf)?;
+        }
+        Ok(code)
+    }
+
     /// Writes as `xWrite` does, with the guard as it is in `data`.
     fn put(&self, data: &[u8], offset: u64) -> Result<c_int, Failure> {
         match self.homed() {
@@ -417,6 +426,25 @@ impl Db {
             attachment.home_settled(failures);
         }
         Ok(())
+    }
+
+    /// Writes everything committed in the log to the database file, and cuts the file to the size of the
+    /// database, as the last checkpoint does. The caller has EXCLUSIVE.
+    pub(super) fn put_home_alone(&self, attachment: &Attachment) -> Result<(), Failure> {
+        let pages = attachment.log().db_pages().map_err(|error| Failure::of(&error, During::Read))?;
+        if pages == 0 {
+            return Ok(());
+        }
+        attachment.before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
+        self.write_all_home(attachment, &mut attachment.log())?;
+        let page_bytes = attachment.log().page_bytes();
+        let bytes = i64::from(pages).saturating_mul(i64::from(page_bytes));
+        let cut = if self.size()? > u64::try_from(bytes).unwrap_or(u64::MAX) { self.cut(bytes)? } else { ffi::OK };
+        attachment.home_written();
+        match cut {
+            ffi::OK => Ok(()),
+            code => Err(Failure::new(code, format!("cannot truncate {}", self.path.display()))),
+        }
     }
 
     /// Writes everything committed in a deleted log to the database file, and syncs the file, in exclusive

@@ -25,6 +25,11 @@ impl Db {
     pub fn map_index(&self, region: c_int, extend: bool) -> Option<Result<(c_int, *mut c_void), Failure>> {
         let attachment = self.active()?;
         let number = u64::try_from(region).ok()?;
+        match self.map_own(&attachment, number, extend) {
+            Ok(Some(address)) => return Some(Ok((ffi::OK, address))),
+            Ok(None) => {}
+            Err(failure) => return Some(Err(failure)),
+        }
         let mut code = ffi::OK;
         if attachment.outside().is_some() {
             code = ffi::READONLY;
@@ -49,6 +54,22 @@ impl Db {
             }
             Err(error) => Err(self.cannot_map(&error)),
         })
+    }
+
+    /// The address of a region of a wal-index that this connection has alone; `None` where it shares that of all.
+    fn map_own(
+        &self,
+        attachment: &Arc<Attachment>,
+        number: u64,
+        extend: bool,
+    ) -> Result<Option<*mut c_void>, Failure> {
+        let mut concurrent = self.index.concurrent();
+        if concurrent.is_none() && number == 0 && !self.index.is_mapped() {
+            concurrent = self.begin_concurrency(attachment)?;
+            self.index.set_concurrent(concurrent.clone());
+        }
+        let Some((concurrent, number)) = concurrent.zip(usize::try_from(number).ok()) else { return Ok(None) };
+        Ok(Some(concurrent.map(number, extend).unwrap_or(std::ptr::null_mut())))
     }
 
     fn cannot_map(&self, error: &MediumError) -> Failure {
@@ -85,13 +106,18 @@ impl Db {
 
     /// SQLite is done with the wal-index. Returns whether it was a log's.
     pub fn unmap_index(&self) -> bool {
+        let own = self.index.concurrent();
+        if let Some(concurrent) = &own {
+            concurrent.release();
+            self.index.set_concurrent(None);
+        }
         self.release_shared_memory();
-        self.index.unmap()
+        self.index.unmap() || own.is_some()
     }
 
     /// The locks of the log, if the WAL is open. This writes nothing that other connections use too. A count
     /// of references that all share would move from processor to processor with each transaction that reads.
-    fn index_locks(&self) -> Option<Arc<IndexLocks>> {
+    pub(in crate::database) fn index_locks(&self) -> Option<Arc<IndexLocks>> {
         let mut held = self.index.locks();
         self.with_active(|attachment| {
             if held.as_ref().is_none_or(|locks| !Arc::ptr_eq(&locks.attachment, attachment)) {
@@ -106,6 +132,14 @@ impl Db {
     pub fn lock_shared_memory(&self, first: c_int, count: c_int, flags: c_int) -> Option<c_int> {
         let locks = self.index_locks()?;
         let asked = Asked::of(first, count, flags & ffi::SHM_SHARED != 0)?;
+        if let Some(concurrent) = self.index.concurrent() {
+            let Asked { first, count, shared } = asked;
+            if flags & ffi::SHM_UNLOCK != 0 {
+                concurrent.unlock(self, first, count, shared);
+                return Some(ffi::OK);
+            }
+            return Some(self.answer(concurrent.lock(self, first, count, shared)));
+        }
         if flags & ffi::SHM_UNLOCK != 0 {
             asked.unlock(&locks);
             return Some(ffi::OK);
@@ -188,7 +222,7 @@ impl Db {
 
     /// Whether the log can start over. SQLite is about to say so in the wal-index, and from then on every
     /// connection reads the database file. So the file is settled before (invariant 6).
-    fn before_start_over(&self, attachment: &Attachment) -> c_int {
+    pub(in crate::database) fn before_start_over(&self, attachment: &Attachment) -> c_int {
         if !attachment.may_start_over() {
             return ffi::BUSY;
         }
@@ -239,8 +273,8 @@ impl Db {
         if restart::is_ahead(attachment, holder) {
             return ffi::BUSY;
         }
-        super_journal::forget();
-        self.commit.clock.forget();
+        attachment.set_writer(true);
+        self.begins_to_write();
         // SQLite is about to find its snapshot old, and to give the lock back. That is as if the lock had
         // been refused.
         if self.index.seen_changes() != attachment.changes() {
@@ -249,8 +283,14 @@ impl Db {
         ffi::OK
     }
 
+    /// A transaction has got WRITE.
+    pub(in crate::database) fn begins_to_write(&self) {
+        super_journal::forget();
+        self.commit.clock.forget();
+    }
+
     /// With `read_durable`, a reader's snapshot, taken before this lock, becomes durable first.
-    fn after_mark(&self, attachment: &Attachment) -> c_int {
+    pub(in crate::database) fn after_mark(&self, attachment: &Attachment) -> c_int {
         if !self.settings().read_durable {
             return ffi::OK;
         }
@@ -331,6 +371,7 @@ impl Asked {
         }
         if self.first == WRITE {
             attachment.log().end_write();
+            attachment.set_writer(false);
         }
         if self.first == CHECKPOINT {
             // A checkpoint waits for WRITE by itself, and does not begin again.

@@ -1,5 +1,6 @@
 //! One open main database, and what SQLite does with it: its file, its locks and its wal-index.
 
+mod concurrent;
 mod db;
 mod file;
 mod home;

@@ -20,12 +20,18 @@ use duralite_medium::process::ProcessId;
 
 use crate::sqlite::connection::BusyWait;
 
-/// A connection, and the process that it belongs to. A child of that process does not have the lock's memory.
-type Refused = Option<(ProcessId, Weak<Holder>)>;
+/// A connection that was refused WRITE.
+struct Refused {
+    /// The process that it belongs to. A child of that process does not have the lock's memory.
+    process: ProcessId,
+    holder: Weak<Holder>,
+    /// Whether the connection tries again although it is in a read transaction.
+    in_transaction: bool,
+}
 
 thread_local! {
     /// The connection to which this thread was last refused the WRITE lock.
-    static REFUSED: RefCell<Refused> = const { RefCell::new(None) };
+    static REFUSED: RefCell<Option<Refused>> = const { RefCell::new(None) };
 }
 
 /// What a thread does that had WRITE and was told that it is busy, so that the log starts over first.
@@ -58,7 +64,17 @@ pub fn for_room_until() -> Option<Duration> {
 
 /// Notes that this thread was refused the WRITE lock.
 pub fn refused(holder: &Arc<Holder>) {
-    let refused = (ProcessId::current(), Arc::downgrade(holder));
+    note_refused(holder, false);
+}
+
+/// Notes that this thread was refused the WRITE lock, and that this VFS itself will try again, in the
+/// transaction that has begun.
+pub fn refused_in_transaction(holder: &Arc<Holder>) {
+    note_refused(holder, true);
+}
+
+fn note_refused(holder: &Arc<Holder>, in_transaction: bool) {
+    let refused = Refused { process: ProcessId::current(), holder: Arc::downgrade(holder), in_transaction };
     let _ = REFUSED.try_with(|before| before.replace(Some(refused)));
 }
 
@@ -74,10 +90,11 @@ pub fn sleep(limit: Duration) -> bool {
         let _ = ROOM.try_with(|room| room.set(Room::Awaited(limit)));
         return true;
     }
-    let refused = REFUSED.try_with(RefCell::take).ok().flatten().filter(|(process, _)| process.is_current());
-    match refused.and_then(|(_, holder)| holder.upgrade()) {
+    let refused = REFUSED.try_with(RefCell::take).ok().flatten().filter(|refused| refused.process.is_current());
+    let Some(Refused { holder, in_transaction, .. }) = refused else { return false };
+    match holder.upgrade() {
         // Within a transaction SQLite does not try again. An error is left to the next try.
-        Some(holder) if !holder.is_reading() => holder.wait_for_write(limit).is_ok(),
+        Some(holder) if in_transaction || !holder.is_reading() => holder.wait_for_write(limit).is_ok(),
         _ => false,
     }
 }

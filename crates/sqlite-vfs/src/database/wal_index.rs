@@ -10,12 +10,13 @@
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duralite_locks::Holder;
 use duralite_medium::REGION_BYTES;
 
+use super::concurrent::Concurrent;
 use crate::attachment::Attachment;
 
 /// What a connection has of the wal-index of its log.
@@ -23,6 +24,9 @@ use crate::attachment::Attachment;
 pub struct Index {
     locks: Mutex<Option<Arc<IndexLocks>>>,
     mapped: Mutex<Option<Mapped>>,
+    /// A connection whose wal-index is its own, instead of `mapped`.
+    concurrent: Mutex<Option<Arc<Concurrent>>>,
+    is_concurrent: AtomicBool,
     /// How often the database had been changed when SQLite last took a read mark.
     seen_changes: AtomicU32,
 }
@@ -85,6 +89,21 @@ impl Index {
     pub fn first_is_whole(&self) -> bool {
         let mapped = self.mapped();
         mapped.as_ref().and_then(|mapped| mapped.first.as_ref()).is_some_and(FirstRegion::is_whole)
+    }
+
+    /// The connection, if its wal-index is its own.
+    #[inline]
+    pub fn concurrent(&self) -> Option<Arc<Concurrent>> {
+        if !self.is_concurrent.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.concurrent.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// SQLite maps a wal-index of this connection's own, or has unmapped it.
+    pub fn set_concurrent(&self, concurrent: Option<Arc<Concurrent>>) {
+        self.is_concurrent.store(concurrent.is_some(), Ordering::Relaxed);
+        *self.concurrent.lock().unwrap_or_else(PoisonError::into_inner) = concurrent;
     }
 
     /// SQLite is done with the wal-index. Returns whether it had any of it mapped.

@@ -58,7 +58,22 @@ pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
     if before == Level::None && level == Level::Shared {
         return begin(db);
     }
+    let concurrent = db.concurrent().filter(|_| level >= Level::Exclusive);
+    if concurrent.as_ref().is_some_and(|concurrent| concurrent.is_reading()) {
+        let message = format!(
+            "locking_mode=EXCLUSIVE cannot begin on a connection to {} with concurrent=on; use concurrent=off",
+            db.path.display()
+        );
+        return Err(Failure::new(ffi::BUSY, message));
+    }
     let code = lock::lock(db, level);
+    if code == ffi::OK
+        && let Some(concurrent) = concurrent
+        && let Err(failure) = concurrent.put_home(db)
+    {
+        lock::refuse_exclusive(db, before);
+        return Err(failure);
+    }
     if code == ffi::OK
         && level >= Level::Exclusive
         && let Err(failure) = journal::raise_for_journal(db)

@@ -14,7 +14,7 @@ use duralite_wal::{Descriptor, LogPlacement, engines};
 pub use duralite_wal::engine::settings::is_off;
 pub use names::{refuse_unknown, unknown, variable_of};
 use table::STRICT;
-pub use table::{Journal, Settings, find, rows};
+pub use table::{CONCURRENT, Concurrency, Journal, Settings, find, rows};
 
 /// Pairs of an environment variable and its value. They are set once, so a reader never waits: the process
 /// may be forked at any moment.
@@ -224,6 +224,7 @@ mod tests {
             ("group_synch", "-1", "frames"),
             ("on_close", "leave", "drain or keep"),
             ("read_durable", "maybe", "on or off"),
+            ("concurrent", "yes", "off, upgrade or on"),
             ("log_dir", "/does/not/exist", "not a directory"),
         ] {
             let message = uri(&[(name, value)]).unwrap_err();
@@ -282,6 +283,7 @@ mod tests {
             ("overflow_bytes", "4096"),
             ("read_durable", "on"),
             ("background_checkpoint", "250"),
+            ("concurrent", "upgrade"),
             ("strict", "on"),
         ] {
             settings.set(name, value).unwrap();

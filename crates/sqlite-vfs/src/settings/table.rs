@@ -6,6 +6,8 @@ use duralite_wal::{Descriptor, EngineOptions, engines};
 
 /// The setting that also counts where no database is opened through this VFS.
 pub const STRICT: &str = "strict";
+/// The setting that each connection has for itself, until it first reads.
+pub const CONCURRENT: &str = "concurrent";
 
 /// The settings of one open database.
 #[derive(Debug, Clone)]
@@ -19,6 +21,10 @@ pub struct Settings {
     pub background_checkpoint: u32,
     /// Whether an open that would end as plain SQLite is refused.
     pub strict: bool,
+    /// How write transactions of several connections go together.
+    pub concurrent: Concurrency,
+    /// At how many frames a commit checkpoints: SQLite's own `PRAGMA wal_autocheckpoint`; 0 for never.
+    pub autocheckpoint: u32,
     /// What the log's file keeps when the log starts over: SQLite's own `PRAGMA journal_size_limit`.
     pub size_limit: Option<u64>,
     /// The names of the settings that were given, as opposed to defaults.
@@ -33,6 +39,8 @@ impl Default for Settings {
             read_durable: false,
             background_checkpoint: 0,
             strict: false,
+            concurrent: Concurrency::Off,
+            autocheckpoint: AUTOCHECKPOINT,
             size_limit: None,
             explicit: Vec::new(),
         }
@@ -49,6 +57,20 @@ pub enum Journal {
     /// The base VFS.
     Off,
 }
+
+/// How write transactions of several connections go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Concurrency {
+    /// As SQLite has it.
+    Off,
+    /// One writes at a time, but a transaction that has read may go on to write when its turn comes.
+    Upgrade,
+    /// Transactions run beside each other, and are validated when they commit.
+    On,
+}
+
+/// SQLite's default for `PRAGMA wal_autocheckpoint`.
+const AUTOCHECKPOINT: u32 = 1000;
 
 /// One setting. Its environment variable is the name in capitals after `DURALITE_`.
 #[derive(Clone, Copy)]
@@ -116,7 +138,7 @@ impl Row {
 pub fn rows() -> Vec<Row> {
     let mut rows = vec![Row::Connection(&JOURNAL)];
     rows.extend(engines::settings().into_iter().map(Row::Engine));
-    rows.extend([&READ_DURABLE, &BACKGROUND_CHECKPOINT, &STRICT_ROW].map(Row::Connection));
+    rows.extend([&READ_DURABLE, &BACKGROUND_CHECKPOINT, &CONCURRENT_ROW, &STRICT_ROW].map(Row::Connection));
     rows
 }
 
@@ -155,6 +177,14 @@ static BACKGROUND_CHECKPOINT: ConnectionSetting = ConnectionSetting::new(
 )
 .shown();
 
+static CONCURRENT_ROW: ConnectionSetting = ConnectionSetting::new(
+    CONCURRENT,
+    Values::Fixed("off, upgrade or on"),
+    |all, given| concurrency(given).map(|value| all.concurrent = value),
+    |all| concurrency_name(all.concurrent).to_owned(),
+)
+.changeable();
+
 static STRICT_ROW: ConnectionSetting = ConnectionSetting::new(
     STRICT,
     SWITCH,
@@ -164,6 +194,8 @@ static STRICT_ROW: ConnectionSetting = ConnectionSetting::new(
 
 const AUTO: &str = "auto";
 const OFF: &str = "off";
+const UPGRADE: &str = "upgrade";
+const ON: &str = "on";
 
 /// The values that `journal` takes, in words.
 fn journals() -> String {
@@ -184,6 +216,23 @@ fn journal_name(journal: Journal) -> &'static str {
         Journal::Auto => AUTO,
         Journal::Engine(engine) => engine.name,
         Journal::Off => OFF,
+    }
+}
+
+fn concurrency(given: &Given<'_>) -> Result<Concurrency, String> {
+    match given.value {
+        OFF => Ok(Concurrency::Off),
+        UPGRADE => Ok(Concurrency::Upgrade),
+        ON => Ok(Concurrency::On),
+        _ => Err(given.invalid()),
+    }
+}
+
+fn concurrency_name(concurrency: Concurrency) -> &'static str {
+    match concurrency {
+        Concurrency::Off => OFF,
+        Concurrency::Upgrade => UPGRADE,
+        Concurrency::On => ON,
     }
 }
 

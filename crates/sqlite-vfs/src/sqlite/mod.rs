@@ -50,11 +50,14 @@ pub struct Api {
     pub column_text: unsafe extern "C" fn(*mut Statement, c_int) -> *const c_uchar,
     pub context_db_handle: unsafe extern "C" fn(*mut Context) -> *mut Connection,
     pub create_function_v2: CreateFunction,
+    /// `None` in a SQLite before 3.39.
+    pub db_name: Option<ffi::DbName>,
     pub db_filename: unsafe extern "C" fn(*mut Connection, *const c_char) -> *const c_char,
     pub errmsg: unsafe extern "C" fn(*mut Connection) -> *const c_char,
     pub file_control: unsafe extern "C" fn(*mut Connection, *const c_char, c_int, *mut c_void) -> c_int,
     pub finalize: unsafe extern "C" fn(*mut Statement) -> c_int,
     pub free: unsafe extern "C" fn(*mut c_void),
+    pub get_autocommit: unsafe extern "C" fn(*mut Connection) -> c_int,
     pub mprintf: unsafe extern "C" fn(*const c_char, ...) -> *mut c_char,
     pub result_error: unsafe extern "C" fn(*mut Context, *const c_char, c_int),
     pub result_int64: unsafe extern "C" fn(*mut Context, i64),
@@ -117,13 +120,15 @@ impl Api {
                 "duralite needs SQLite 3.31 or newer; this one says {version}"
             )));
         }
+        // SAFETY: the table of a SQLite of this version.
+        let db_name = unsafe { db_name(routines, version) };
         // SAFETY: a SQLite of this version has the whole table; it never changes.
         let routines = unsafe { &*routines };
         macro_rules! copy {
             ($($name:ident),*) => {
                 Self { $($name: routines.$name.ok_or_else(|| {
                     RegisterError::new(concat!("duralite: this SQLite lacks sqlite3_", stringify!($name)))
-                })?,)* tables: TableApi::copy(routines) }
+                })?,)* db_name, tables: TableApi::copy(routines) }
             };
         }
         Ok(copy!(
@@ -139,6 +144,7 @@ impl Api {
             file_control,
             finalize,
             free,
+            get_autocommit,
             mprintf,
             result_error,
             result_int64,
@@ -157,6 +163,18 @@ impl Api {
             threadsafe
         ))
     }
+}
+
+/// The entry for `sqlite3_db_name`; `None` where this SQLite is older than it.
+///
+/// # Safety
+/// `routines` is the table that a SQLite of this version passes to extensions.
+unsafe fn db_name(routines: *const ApiRoutines, version: c_int) -> Option<ffi::DbName> {
+    if version < ffi::DB_NAME_SINCE {
+        return None;
+    }
+    // SAFETY: a SQLite of this version has the entry, and a null function pointer is `None`.
+    unsafe { routines.cast::<Option<ffi::DbName>>().add(ffi::DB_NAME_WORD).read() }
 }
 
 impl Api {

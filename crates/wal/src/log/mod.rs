@@ -292,6 +292,37 @@ impl Log {
         read
     }
 
+    /// Reads the page in a committed frame, for a connection that holds the frame by a read mark.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`.
+    pub fn read_frame(
+        &mut self,
+        file: &dyn DatabaseFile,
+        frame: u32,
+        page: &mut [u8],
+    ) -> Result<(), LogError> {
+        self.guarded(|stream| {
+            let engine = stream.engine_mut();
+            engine.refresh()?;
+            engine.read_page(file, frame, page)
+        })
+    }
+
+    /// The database page and the size of the database (0 but for a commit frame) of each of these committed frames, for the holder of the
+    /// WRITE lock.
+    ///
+    /// # Errors
+    /// `Corrupt`, `Poisoned`; `Unexpected` for a frame that does not exist.
+    pub fn frames_in(&mut self, frames: std::ops::RangeInclusive<u32>) -> Result<Vec<(u32, u32)>, LogError> {
+        self.guarded(|stream| {
+            let engine = stream.engine_mut();
+            engine.refresh()?;
+            let frame = |number| engine.frame(number).ok_or(LogError::Unexpected("a frame number"));
+            frames.map(|number| frame(number).map(|frame| (frame.page_number, frame.db_pages))).collect()
+        })
+    }
+
     /// Processes a write by SQLite. If the write completes a commit frame, it seals the transaction, and returns it. Before a write at
     /// offset 0 the caller has synced the database file (invariant 6).
     ///

@@ -1,0 +1,93 @@
+//! What a concurrent connection asks of the SQLite connection that it belongs to.
+#![allow(unsafe_code)] // SQLite's connection and its busy handler
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use duralite_sqlite_ffi::{BusyHandler, Connection};
+
+use crate::sqlite::Sqlite;
+
+/// The SQLite connection that uses a database, as SQLite has told the VFS. All methods are called from within
+/// SQLite's calls, which hold the connection's mutex.
+#[derive(Default)]
+pub struct Host {
+    /// Where SQLite keeps the connection. The place is SQLite's own memory of the open database; with a shared
+    /// cache its content is the connection that works just now.
+    connection: AtomicPtr<*mut Connection>,
+    /// SQLite's function that calls the connection's busy handler, and its argument.
+    busy: Mutex<Option<Busy>>,
+}
+
+#[derive(Clone, Copy)]
+struct Busy {
+    function: BusyInvoker,
+    argument: *mut c_void,
+}
+
+// SAFETY: the argument belongs to SQLite's open database. It is used under the connection's mutex only.
+unsafe impl Send for Busy {}
+
+type BusyInvoker = unsafe extern "C" fn(*mut c_void) -> c_int;
+const _: () = assert!(size_of::<BusyInvoker>() == size_of::<BusyHandler>());
+
+impl Host {
+    /// Notes where SQLite keeps the connection (`SQLITE_FCNTL_PDB`).
+    ///
+    /// # Safety
+    /// The place stays SQLite's until the database file is closed.
+    pub unsafe fn set_connection(&self, place: *mut *mut Connection) {
+        self.connection.store(place, Ordering::Relaxed);
+    }
+
+    /// Notes how to call the busy handler (`SQLITE_FCNTL_BUSYHANDLER`).
+    ///
+    /// # Safety
+    /// `pair` is null, or the function and its argument, which stay valid until the database file is closed.
+    pub unsafe fn set_busy_handler(&self, pair: *const *mut c_void) {
+        if pair.is_null() {
+            return;
+        }
+        // SAFETY: as promised; a null function is `None`.
+        let busy = unsafe {
+            let function = pair.cast::<Option<BusyInvoker>>().read();
+            function.map(|function| Busy { function, argument: *pair.add(1) })
+        };
+        *self.busy.lock().unwrap_or_else(PoisonError::into_inner) = busy;
+    }
+
+    fn connection(&self) -> *mut Connection {
+        let place = self.connection.load(Ordering::Relaxed);
+        // SAFETY: as promised to `set_connection`.
+        if place.is_null() { ptr::null_mut() } else { unsafe { *place } }
+    }
+
+    /// Whether the application has begun a transaction, with `BEGIN` or `SAVEPOINT`. While that statement
+    /// itself runs, which takes WRITE at once for `BEGIN IMMEDIATE`, the answer is no. `None` where SQLite has
+    /// not told which connection it is.
+    pub fn is_in_transaction(&self, sqlite: &Sqlite) -> Option<bool> {
+        let connection = self.connection();
+        // SAFETY: the connection is working, on this thread.
+        (!connection.is_null()).then(|| unsafe { (sqlite.api.get_autocommit)(connection) == 0 })
+    }
+
+    /// Whether the connection is known to have no database beside its main one and the one for temporary
+    /// tables.
+    pub fn has_one_database(&self, sqlite: &Sqlite) -> bool {
+        const FIRST_ATTACHED: c_int = 2;
+        let connection = self.connection();
+        let Some(db_name) = sqlite.api.db_name.filter(|_| !connection.is_null()) else { return false };
+        // SAFETY: the connection is working, on this thread.
+        unsafe { db_name(connection, FIRST_ATTACHED).is_null() }
+    }
+
+    /// Calls the busy handler, which may sleep. Returns whether to try again.
+    pub fn is_patient(&self) -> bool {
+        let busy = *self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: as promised to `set_busy_handler`; SQLite's call holds the connection's mutex.
+        busy.is_some_and(|busy| unsafe { (busy.function)(busy.argument) } != 0)
+    }
+}

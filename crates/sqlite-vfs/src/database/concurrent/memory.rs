@@ -1,0 +1,102 @@
+//! The memory of a wal-index: the one that all connections share, and the one that one connection has alone.
+#![allow(unsafe_code)] // memory that SQLite, or other processes, change
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
+
+use duralite_format::wal_index::{HASH_OFFSET, HASH_SLOTS, HEADER_WORDS, IndexHeader};
+use duralite_medium::{MediumError, REGION_BYTES};
+
+use crate::attachment::Attachment;
+
+/// Words of a region.
+const WORDS: usize = REGION_BYTES as usize / 4;
+
+/// One region, which stays where it is as long as `'a`.
+#[derive(Clone, Copy)]
+pub struct Region<'a>(&'a [AtomicU32; WORDS]);
+
+impl Region<'_> {
+    pub fn load(self, word: usize) -> u32 {
+        self.0.get(word).map_or(0, |word| word.load(Ordering::SeqCst))
+    }
+
+    pub fn store(self, word: usize, value: u32) {
+        if let Some(word) = self.0.get(word) {
+            word.store(value, Ordering::SeqCst);
+        }
+    }
+
+    fn slots(&self) -> &[AtomicU16; HASH_SLOTS] {
+        const { assert!(HASH_OFFSET + 2 * HASH_SLOTS == 4 * WORDS) };
+        // SAFETY: the hash table is the second half of the region, which lives as long as `self`.
+        unsafe { &*self.0.as_ptr().byte_add(HASH_OFFSET).cast() }
+    }
+
+    pub fn slot(self, slot: usize) -> u16 {
+        self.slots().get(slot).map_or(0, |slot| slot.load(Ordering::Acquire))
+    }
+
+    pub fn set_slot(self, slot: usize, value: u16) {
+        if let Some(slot) = self.slots().get(slot) {
+            slot.store(value, Ordering::Release);
+        }
+    }
+
+    /// One of the two copies of the header, 0 or 1.
+    fn copy(self, copy: usize) -> [u32; HEADER_WORDS] {
+        std::array::from_fn(|word| self.load(copy * HEADER_WORDS + word))
+    }
+
+    /// The header; `None` while a connection writes it, or if one died while it wrote it.
+    pub fn header(self) -> Option<IndexHeader> {
+        let first = self.copy(0);
+        fence(Ordering::SeqCst);
+        IndexHeader::of(first).filter(|_| self.copy(1) == first)
+    }
+
+    /// Writes both copies of the header, in the order in which SQLite does it: a reader that finds the first
+    /// copy new finds the second one new too.
+    pub fn set_header(self, header: &IndexHeader) {
+        for copy in [1, 0] {
+            for (at, word) in header.words().iter().enumerate() {
+                self.store(copy * HEADER_WORDS + at, *word);
+            }
+            fence(Ordering::SeqCst);
+        }
+    }
+}
+
+/// A region of the wal-index of this log. `None` where it does not exist and `extend` does not ask for it.
+pub fn shared(
+    attachment: &Attachment,
+    number: u32,
+    extend: bool,
+) -> Result<Option<Region<'_>>, MediumError> {
+    let region = attachment.index_region(u64::from(number), extend)?;
+    // SAFETY: mapped as long as the attachment lives, and aligned to its size. Every access from here is
+    // atomic; SQLite's own accesses are those of its protocol.
+    Ok(region.map(|region: NonNull<u8>| Region(unsafe { region.cast().as_ref() })))
+}
+
+/// The regions of a wal-index that one connection has alone. A region stays where it is until the value is
+/// dropped.
+#[derive(Default)]
+pub struct Private(Vec<Arc<[AtomicU32; WORDS]>>);
+
+impl Private {
+    /// The address of a region, for SQLite. `None` where it does not exist and `extend` does not ask for it.
+    pub fn address(&mut self, number: usize, extend: bool) -> Option<*mut c_void> {
+        while extend && self.0.len() <= number {
+            self.0.push(Arc::new([const { AtomicU32::new(0) }; WORDS]));
+        }
+        self.0.get(number).map(|region| region.as_ptr().cast_mut().cast())
+    }
+
+    /// The first region. Exists once its address was asked for.
+    pub fn first(&self) -> Option<Region<'_>> {
+        self.0.first().map(|region| Region(region))
+    }
+}

@@ -1,0 +1,52 @@
+//! Concurrent write transactions under an unmodified SQLite (`concurrent=on` and `concurrent=upgrade`).
+//!
+//! **The trick.** Such a connection has a wal-index of its own ([`memory::Private`]), which always says that
+//! the WAL is in the database as a whole. So SQLite takes the first read mark and reads every page from the
+//! database file, by `xRead`, where this VFS answers from the connection's snapshot: the newest frame of the
+//! page in the real log up to the snapshot, else the file. And SQLite starts its WAL over with each
+//! transaction, so the frames that it writes are a transaction's own, and land in a buffer. With the page of
+//! the commit frame the VFS commits: under the real WRITE lock it validates, writes the last image of each page
+//! to the real log as one transaction, and publishes that in the real wal-index.
+//!
+//! **What is promised.** Transactions are serializable, in the order in which they are published. These rules
+//! make it so; each has a number in `docs/invariants.md`.
+//!
+//! - *The read set* (invariant 58). Its pages are those that SQLite has read through this VFS, and those that
+//!   the connection has committed, since SQLite's cache was last dropped. SQLite reads a page in its cache
+//!   without asking, so a page leaves the set only when the whole cache is dropped.
+//! - *Validation* (invariant 59). A transaction commits only if no frame that others have committed since its
+//!   snapshot holds a page of the read set or one that the transaction writes. Page 1 is in every read set. It
+//!   may differ in the change counter and in the version that goes with the counter, which no statement reads.
+//!   A commit that has made the database smaller counts as a conflict with everything: pages that it cut off
+//!   have no frames.
+//! - *Moving on* (invariant 60). A transaction that has only read, and that gets WRITE, may move its snapshot
+//!   to the newest commit under the same conditions, and only if the database has the same size: SQLite keeps
+//!   the size, and page 1.
+//! - *The cache* (invariant 61). If others have committed since SQLite's cache was filled, SQLite is made to
+//!   drop it when the next transaction begins, as with stock SQLite.
+//! - *One database* (invariant 62). Only a transaction of a connection with a single database is validated at
+//!   its commit. With another one attached, every write takes the real WRITE lock at once: a conflict in one
+//!   file, after another one is published, would leave half a transaction.
+//!
+//! | module | holds |
+//! | --- | --- |
+//! | [`memory`] | the memory of wal-indexes, shared and private |
+//! | [`shared_index`] | the wal-index of all connections |
+//! | [`snapshot`] | a moment of the database, and how a connection holds it |
+//! | [`page_set`] | a set of pages |
+//! | [`host`] | the SQLite connection |
+//! | [`private`] | SQLite's calls: locks, reads, writes |
+//! | [`validate`] | whether others have overtaken a transaction |
+//! | [`publish`] | the commit itself |
+
+mod host;
+mod memory;
+mod page_set;
+mod private;
+mod publish;
+mod shared_index;
+mod snapshot;
+mod validate;
+
+pub use host::Host;
+pub use private::Concurrent;

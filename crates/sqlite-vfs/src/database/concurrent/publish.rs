@@ -1,0 +1,207 @@
+//! The commit of a concurrent connection: from the buffer into the real log and the real wal-index.
+
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+
+use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES, make_wal_header};
+use duralite_format::wal_index::IndexHeader;
+use duralite_locks::{FIRST_READ, SLOTS};
+use duralite_sqlite_ffi as ffi;
+
+use super::private::{Concurrent, Write};
+use super::snapshot::read_page;
+use super::validate::count_change;
+use crate::database::Db;
+use crate::errors::Failure;
+
+/// Writes bytes of the WAL at an offset, as SQLite would, and returns the code for it.
+pub type WriteWal<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<c_int, Failure>;
+
+/// The images of pages, in the order of their numbers.
+type Images = BTreeMap<u32, Vec<u8>>;
+
+impl Concurrent {
+    /// `xWrite` of the WAL. The page of a commit frame commits the transaction: through `write`, to the real
+    /// log. When this returns `SQLITE_OK` for it, every connection sees the transaction, and it is as durable
+    /// as a sealed transaction is.
+    ///
+    /// # Errors
+    /// `BUSY_SNAPSHOT` where the transaction was overtaken: SQLite rolls it back. `BUSY` where WRITE was not to
+    /// be had: the transaction stays open, and `COMMIT` can be tried again. Both, like all other errors, leave
+    /// the database as it was.
+    pub fn write_wal(
+        &self,
+        db: &Db,
+        offset: u64,
+        data: &[u8],
+        write: WriteWal<'_>,
+    ) -> Result<c_int, Failure> {
+        let Ok(start) = usize::try_from(offset) else { return Ok(ffi::IOERR_WRITE) };
+        let end = start + data.len();
+        let mut state = self.state();
+        if state.wal.len() < end {
+            state.wal.resize(end, 0);
+        }
+        state.wal[start..end].copy_from_slice(data);
+        // SQLite rewrites checksums in headers once the commit frame is written; those concern nobody.
+        let Some(frame) = self.completed(start, end) else { return Ok(ffi::OK) };
+        let pages = size_after(&state.wal, self.offset_of(frame));
+        if frame <= state.committed || pages == 0 {
+            return Ok(ffi::OK);
+        }
+        let (first, how) = (state.committed + 1, state.write);
+        let images = self.images(&state.wal, first, frame);
+        drop(state);
+        match how {
+            Write::Not => return Ok(ffi::IOERR_WRITE),
+            Write::Locked => self.commit(db, images, pages, write)?,
+            Write::Validated => {
+                match self.lock_real_write(db, true)? {
+                    ffi::OK => {}
+                    code => return Ok(code),
+                }
+                let done = self.validate_and_commit(db, images, pages, write);
+                self.unlock_real_write();
+                done?;
+            }
+        }
+        self.state().committed = frame;
+        Ok(ffi::OK)
+    }
+
+    /// The frame whose last byte this write brings.
+    fn completed(&self, start: usize, end: usize) -> Option<u32> {
+        let frame_bytes = FRAME_HEADER_BYTES + self.page_bytes;
+        let behind = end.checked_sub(WAL_HEADER_BYTES)?;
+        let is_end = behind > 0 && behind.is_multiple_of(frame_bytes) && start < end;
+        is_end.then(|| u32::try_from(behind / frame_bytes).ok()).flatten()
+    }
+
+    /// The last image of each page in these frames.
+    fn images(&self, wal: &[u8], first: u32, last: u32) -> Images {
+        let frame = |number| {
+            let header = self.offset_of(number);
+            let page = wal.get(header + FRAME_HEADER_BYTES..header + FRAME_HEADER_BYTES + self.page_bytes)?;
+            Some((number_at(wal, header), page.to_vec()))
+        };
+        (first..=last).filter_map(frame).collect()
+    }
+
+    fn validate_and_commit(
+        &self,
+        db: &Db,
+        images: Images,
+        pages: u32,
+        write: WriteWal<'_>,
+    ) -> Result<(), Failure> {
+        let newest = self.settled_header(db)?;
+        let Some(snapshot) = self.state().snapshot else { return Ok(()) };
+        if newest != snapshot.header {
+            let written: Vec<u32> = images.keys().copied().collect();
+            self.validate(db, &snapshot, &newest, &written)?;
+            self.state().cache = None;
+        }
+        self.commit(db, images, pages, write)
+    }
+
+    /// Commits on top of the newest commit. The caller holds WRITE, and has found that nothing is in the way.
+    fn commit(&self, db: &Db, mut images: Images, pages: u32, write: WriteWal<'_>) -> Result<(), Failure> {
+        let index = self.index();
+        let newest = self.settled_header(db)?;
+        let Some(snapshot) = self.state().snapshot else {
+            return Err(Failure::new(ffi::IOERR_WRITE, "a commit without a snapshot"));
+        };
+        if let Some(first) = images.get_mut(&1) {
+            let mut before = vec![0; self.page_bytes];
+            read_page(db, index, &snapshot.at(&newest), 1, &mut before)?;
+            count_change(first, &before);
+        }
+        let mut base = if snapshot.is_in_file() { self.start_over(db, newest)? } else { newest };
+        if base.frames() == 0 && base.salt() == [0; 2] {
+            // The log has never had a commit.
+            base = base.started_over(random());
+        }
+        let before = base.frames();
+        let last = before + u32::try_from(images.len()).unwrap_or(u32::MAX);
+        index.make_room(last)?;
+        if before == 0 {
+            self.write_header(&base, write)?;
+        }
+        let mut frame = before;
+        for (page, image) in &images {
+            frame += 1;
+            let size = if frame == last { pages } else { 0 };
+            let mut header = [0; FRAME_HEADER_BYTES];
+            header[..4].copy_from_slice(&page.to_be_bytes());
+            header[4..8].copy_from_slice(&size.to_be_bytes());
+            let offset = self.offset_of(frame) as u64;
+            done(write(offset, &header)?)?;
+            done(write(offset + FRAME_HEADER_BYTES as u64, image)?)?;
+        }
+        // The transaction is sealed. Nothing from here on fails: all regions are mapped.
+        for (frame, page) in (before + 1..).zip(images.keys()) {
+            index.append(frame, *page, before)?;
+        }
+        let after = base.after_commit(u32::try_from(self.page_bytes).unwrap_or(0), last, pages);
+        index.publish(&after)?;
+        let mut state = self.state();
+        images.keys().for_each(|page| state.read.insert(*page));
+        if newest == snapshot.header {
+            // Nobody has committed in between, so the snapshot with this commit is the newest state.
+            state.snapshot = Some(snapshot.moved_to(&after));
+            state.cache = state.cache.filter(|cache| *cache == snapshot.header).map(|_| after);
+        }
+        state.after = Some(after);
+        Ok(())
+    }
+
+    /// Starts the log over if all of it is in the database and nobody reads it, as SQLite does before it writes.
+    /// Returns the header after that.
+    fn start_over(&self, db: &Db, newest: IndexHeader) -> Result<IndexHeader, Failure> {
+        let index = self.index();
+        if newest.frames() == 0 || index.backfilled()? != newest.frames() {
+            return Ok(newest);
+        }
+        let (first, count) = (FIRST_READ + 1, SLOTS - FIRST_READ - 1);
+        if self.holder.lock_exclusive(first, count).is_err() {
+            return Ok(newest);
+        }
+        let header = newest.started_over(random());
+        let started = match db.before_start_over(&self.attachment) {
+            ffi::OK => index.start_over(&header).map(|()| header),
+            _ => Ok(newest),
+        };
+        self.holder.unlock_exclusive(first, count);
+        started
+    }
+
+    fn write_header(&self, base: &IndexHeader, write: WriteWal<'_>) -> Result<(), Failure> {
+        let [sequence, random] = base.salt();
+        let salt = [u32::from_be(sequence), u32::from_be(random)];
+        let page_bytes = u32::try_from(self.page_bytes).unwrap_or(0);
+        done(write(0, &make_wal_header(page_bytes, salt[0], salt))?)
+    }
+}
+
+/// A number for a salt, which tells one generation of a log from others.
+pub(super) fn random() -> u32 {
+    use std::hash::{BuildHasher, RandomState};
+    (RandomState::new().hash_one(0_u8) >> 32) as u32
+}
+
+fn done(code: c_int) -> Result<(), Failure> {
+    match code {
+        ffi::OK => Ok(()),
+        // The text was told where the code was made.
+        code => Err(Failure::new(code, "the transaction could not be written to the log")),
+    }
+}
+
+fn number_at(wal: &[u8], at: usize) -> u32 {
+    wal.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes)
+}
+
+/// The size of the database after the frame whose header is here, if it commits; else 0.
+fn size_after(wal: &[u8], header: usize) -> u32 {
+    number_at(wal, header + 4)
+}

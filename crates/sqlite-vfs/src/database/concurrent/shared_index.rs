@@ -1,0 +1,178 @@
+//! The wal-index that all connections share, as this VFS itself reads and writes it: by SQLite's protocol
+//! (sqlite.org/walformat.html), so that connections that SQLite serves directly take part.
+
+use std::sync::atomic::{Ordering, fence};
+
+use duralite_format::wal_index::{
+    ATTEMPTED_WORD, BACKFILLED_WORD, FIRST_MARK_WORD, HASH_SLOTS, IndexHeader, MARK_NOT_USED, MARKS, Place,
+    first_slot,
+};
+use duralite_sqlite_ffi as ffi;
+
+use super::memory::{Region, shared};
+use crate::attachment::Attachment;
+use crate::errors::Failure;
+
+/// The wal-index of a log.
+#[derive(Clone, Copy)]
+pub struct SharedIndex<'a>(pub &'a Attachment);
+
+impl<'a> SharedIndex<'a> {
+    fn region(self, number: u32) -> Result<Region<'a>, Failure> {
+        let region = shared(self.0, number, false).map_err(|error| failed(&error.to_string()))?;
+        region.ok_or_else(|| failed("a region is missing"))
+    }
+
+    fn first(self) -> Result<Region<'a>, Failure> {
+        self.region(0)
+    }
+
+    /// Makes room for frames up to this one. Nothing that is done for them fails afterwards.
+    pub fn make_room(self, last: u32) -> Result<(), Failure> {
+        for region in 0..=Place::of(last).region {
+            match shared(self.0, region, true) {
+                Ok(Some(_)) => {}
+                Ok(None) => return Err(failed("a region cannot be made")),
+                Err(duralite_medium::MediumError::NoSpace) => {
+                    return Err(Failure::new(ffi::FULL, "there is no room for the wal-index"));
+                }
+                Err(error) => return Err(failed(&error.to_string())),
+            }
+        }
+        Ok(())
+    }
+
+    /// The header; `None` while a connection writes it, if one died while it wrote it, or before the first
+    /// connection has made the wal-index.
+    pub fn header(self) -> Result<Option<IndexHeader>, Failure> {
+        let region = shared(self.0, 0, true).map_err(|error| failed(&error.to_string()))?;
+        Ok(region.and_then(Region::header))
+    }
+
+    /// Whether the header is still this one.
+    pub fn is_still(self, header: &IndexHeader) -> Result<bool, Failure> {
+        fence(Ordering::SeqCst);
+        Ok(self.header()?.as_ref() == Some(header))
+    }
+
+    /// How many frames a checkpoint has written to the database.
+    pub fn backfilled(self) -> Result<u32, Failure> {
+        Ok(self.first()?.load(BACKFILLED_WORD))
+    }
+
+    pub fn mark(self, mark: usize) -> Result<u32, Failure> {
+        Ok(self.first()?.load(FIRST_MARK_WORD + mark))
+    }
+
+    /// Sets a mark. The caller has it exclusively.
+    pub fn set_mark(self, mark: usize, frame: u32) -> Result<(), Failure> {
+        self.first()?.store(FIRST_MARK_WORD + mark, frame);
+        Ok(())
+    }
+
+    /// The newest frame with this page from `from` to `last`.
+    pub fn find(self, page: u32, from: u32, last: u32) -> Result<Option<u32>, Failure> {
+        if last == 0 || from > last {
+            return Ok(None);
+        }
+        for number in (Place::of(from).region..=Place::of(last).region).rev() {
+            let place = Place::of_region(number);
+            let region = self.region(number)?;
+            let mut found = None;
+            let mut slot = first_slot(page);
+            for tries in 0.. {
+                let entry = u32::from(region.slot(slot));
+                if entry == 0 {
+                    break;
+                }
+                if tries == HASH_SLOTS {
+                    return Err(Failure::new(ffi::CORRUPT, "the wal-index is full"));
+                }
+                let frame = place.before + entry;
+                let is_its = region.load(place.first_word + entry as usize - 1) == page;
+                if is_its && (from..=last).contains(&frame) {
+                    found = Some(frame);
+                }
+                slot = (slot + 1) % HASH_SLOTS;
+            }
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Adds a frame behind the `committed` ones and those added since. [`Self::make_room`] has made its region.
+    pub fn append(self, frame: u32, page: u32, committed: u32) -> Result<(), Failure> {
+        let place = Place::of(frame);
+        let region = self.region(place.region)?;
+        let entry = frame - place.before;
+        let word = place.first_word + entry as usize - 1;
+        if entry == 1 {
+            clear(region, place.first_word);
+        } else if region.load(word) != 0 {
+            // A writer has died, or was rolled back, after it had added this frame.
+            self.forget_after(committed)?;
+        }
+        let mut slot = first_slot(page);
+        let mut tries = entry;
+        while region.slot(slot) != 0 {
+            if tries == 0 {
+                return Err(Failure::new(ffi::CORRUPT, "the wal-index is full"));
+            }
+            tries -= 1;
+            slot = (slot + 1) % HASH_SLOTS;
+        }
+        region.store(word, page);
+        region.set_slot(slot, u16::try_from(entry).unwrap_or(u16::MAX));
+        Ok(())
+    }
+
+    /// Removes what was added behind the last committed frame, from the region of that frame.
+    fn forget_after(self, committed: u32) -> Result<(), Failure> {
+        if committed == 0 {
+            return Ok(());
+        }
+        let place = Place::of(committed);
+        let region = self.region(place.region)?;
+        let limit = committed - place.before;
+        for slot in 0..HASH_SLOTS {
+            if u32::from(region.slot(slot)) > limit {
+                region.set_slot(slot, 0);
+            }
+        }
+        let pages = if place.region == 0 { 4062 } else { 4096 };
+        for entry in limit..pages {
+            region.store(place.first_word + entry as usize, 0);
+        }
+        Ok(())
+    }
+
+    /// Shows every connection the commits that this header speaks of.
+    pub fn publish(self, header: &IndexHeader) -> Result<(), Failure> {
+        self.first()?.set_header(header);
+        Ok(())
+    }
+
+    /// Starts the log over. The caller has WRITE and all marks but the first, and everything in the log is in
+    /// the database.
+    pub fn start_over(self, header: &IndexHeader) -> Result<(), Failure> {
+        self.publish(header)?;
+        let first = self.first()?;
+        first.store(BACKFILLED_WORD, 0);
+        first.store(ATTEMPTED_WORD, 0);
+        first.store(FIRST_MARK_WORD + 1, 0);
+        (2..MARKS).for_each(|mark| first.store(FIRST_MARK_WORD + mark, MARK_NOT_USED));
+        Ok(())
+    }
+}
+
+/// Empties a region of the frames that it had before the log started over.
+fn clear(region: Region<'_>, first_word: usize) {
+    (first_word..duralite_format::wal_index::HASH_OFFSET / 4).for_each(|word| region.store(word, 0));
+    (0..HASH_SLOTS).for_each(|slot| region.set_slot(slot, 0));
+}
+
+fn failed(what: &str) -> Failure {
+    Failure::new(ffi::IOERR_SHMMAP, format!("cannot use the wal-index: {what}"))
+}

@@ -1,0 +1,196 @@
+//! A moment of the database that a connection reads, and the read mark by which it holds that moment.
+
+use std::time::Duration;
+
+use duralite_format::wal_index::{IndexHeader, MARKS};
+use duralite_locks::{FIRST_READ, Holder, LockError};
+use duralite_sqlite_ffi as ffi;
+
+use super::shared_index::SharedIndex;
+use crate::database::Db;
+use crate::errors::{During, Failure};
+use crate::sqlite::VFS_NAME;
+use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
+
+/// A snapshot that a connection holds.
+#[derive(Debug, Clone, Copy)]
+pub struct Snapshot {
+    /// The state of the log.
+    pub header: IndexHeader,
+    /// The read mark that the connection has shared.
+    mark: usize,
+    /// The first frame that may be newer than the database file.
+    first: u32,
+}
+
+/// Tries in vain before SQLite, too, gives up.
+const TRIES: u32 = 100;
+/// Tries in vain before the connection sleeps between them.
+const AT_ONCE: u32 = 5;
+
+impl Snapshot {
+    /// Begins to read at the newest commit, as SQLite's `walTryBeginRead` does. The connection holds nothing.
+    pub fn take(db: &Db, index: SharedIndex<'_>, holder: &Holder) -> Result<Self, Failure> {
+        for tries in 0..TRIES {
+            if tries > AT_ONCE {
+                std::thread::sleep(Duration::from_micros(u64::from(tries - AT_ONCE).pow(2) * 39));
+            }
+            let Some(header) = index.header()? else {
+                recover(db, tries)?;
+                continue;
+            };
+            if let Some(snapshot) = Self::of(db, index, holder, &header)? {
+                return Ok(snapshot);
+            }
+        }
+        Err(Failure::new(ffi::PROTOCOL, "cannot begin to read: the wal-index changes all the time"))
+    }
+
+    /// One try. `None` where the connection has to begin again.
+    fn of(
+        db: &Db,
+        index: SharedIndex<'_>,
+        holder: &Holder,
+        header: &IndexHeader,
+    ) -> Result<Option<Self>, Failure> {
+        let frames = header.frames();
+        if index.backfilled()? == frames && lock(db, holder, 0)? {
+            // Everything is in the database file, and nobody writes there while this mark is held.
+            if index.is_still(header)? {
+                return Ok(Some(Self { header: *header, mark: 0, first: frames.saturating_add(1) }));
+            }
+            holder.unlock_shared(FIRST_READ);
+            return Ok(None);
+        }
+        let Some((mark, frame)) = choose_mark(db, index, holder, frames)? else { return Ok(None) };
+        if !lock(db, holder, mark)? {
+            return Ok(None);
+        }
+        let first = index.backfilled()?.saturating_add(1);
+        if index.is_still(header)? && index.mark(mark)? == frame {
+            return Ok(Some(Self { header: *header, mark, first }));
+        }
+        holder.unlock_shared(FIRST_READ + mark);
+        Ok(None)
+    }
+
+    /// The frame with this page; `None` where the page is in the database file.
+    pub fn find(&self, index: SharedIndex<'_>, page: u32) -> Result<Option<u32>, Failure> {
+        index.find(page, self.first, self.header.frames())
+    }
+
+    /// Gives the mark back.
+    pub fn release(self, holder: &Holder) {
+        holder.unlock_shared(FIRST_READ + self.mark);
+    }
+
+    /// Whether the log may start over under this snapshot: the connection reads the database file alone.
+    pub fn is_in_file(&self) -> bool {
+        self.mark == 0
+    }
+
+    /// The frames that were committed after this snapshot and up to `newest`. `None` where that cannot be
+    /// told any more.
+    ///
+    /// While the connection holds a mark of the log, the log does not start over. Under the first mark it may,
+    /// but only once: nothing of the new generation gets into the database file, so that one stays.
+    pub fn frames_until(&self, newest: &IndexHeader) -> Option<std::ops::RangeInclusive<u32>> {
+        if newest.salt() == self.header.salt() {
+            return Some(self.header.frames().saturating_add(1)..=newest.frames());
+        }
+        self.is_in_file().then(|| 1..=newest.frames())
+    }
+
+    /// The same hold at a newer moment. The caller holds WRITE, and the mark stays: it holds back checkpoints
+    /// further than it has to, and keeps the log from starting over all the same.
+    pub fn moved_to(&self, newest: &IndexHeader) -> Self {
+        let first = if newest.salt() == self.header.salt() { self.first } else { 1 };
+        Self { header: *newest, first, ..*self }
+    }
+
+    /// The newest moment, to be read under WRITE by a connection with this snapshot.
+    pub fn at(&self, newest: &IndexHeader) -> Self {
+        self.moved_to(newest)
+    }
+}
+
+/// Chooses the mark for a log with this many frames, as SQLite does: the highest one that is not behind them,
+/// or one that is free, set to them. Returns the mark and its frame.
+fn choose_mark(
+    db: &Db,
+    index: SharedIndex<'_>,
+    holder: &Holder,
+    frames: u32,
+) -> Result<Option<(usize, u32)>, Failure> {
+    let mut best: Option<(usize, u32)> = None;
+    for mark in 1..MARKS {
+        let frame = index.mark(mark)?;
+        if frame <= frames && best.is_none_or(|(_, best)| best <= frame) {
+            best = Some((mark, frame));
+        }
+    }
+    if best.is_some_and(|(_, frame)| frame == frames) {
+        return Ok(best);
+    }
+    for mark in 1..MARKS {
+        match holder.lock_exclusive(FIRST_READ + mark, 1) {
+            Ok(()) => {
+                let set = index.set_mark(mark, frames);
+                holder.unlock_exclusive(FIRST_READ + mark, 1);
+                return set.map(|()| Some((mark, frames)));
+            }
+            Err(LockError::Busy) => {}
+            Err(error) => return Err(cannot_lock(db, &error)),
+        }
+    }
+    Ok(best)
+}
+
+fn lock(db: &Db, holder: &Holder, mark: usize) -> Result<bool, Failure> {
+    match holder.lock_shared(FIRST_READ + mark) {
+        Ok(()) => Ok(true),
+        Err(LockError::Busy) => Ok(false),
+        Err(error) => Err(cannot_lock(db, &error)),
+    }
+}
+
+pub fn cannot_lock(db: &Db, error: &LockError) -> Failure {
+    let message = format!("cannot lock the shared memory of {}: {error}", db.path.display());
+    Failure::new(ffi::IOERR_SHMLOCK, message)
+}
+
+/// Has the wal-index made anew: no connection has made it yet, or one has died while it wrote the header.
+/// SQLite knows how, so a connection of the VFS's own that SQLite serves directly begins to read.
+pub fn recover(db: &Db, tries: u32) -> Result<(), Failure> {
+    // A header that is just being written is whole in a moment.
+    if tries % 4 == 1 {
+        return Ok(());
+    }
+    let uri = uri_of(&db.path, &db.settings().parameters())?;
+    let (wait, purpose) = (BusyWait::polling(Duration::from_millis(20)), "cannot recover the wal-index");
+    let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, wait, purpose)?;
+    match own.run(c"SELECT count(*) FROM sqlite_master") {
+        Err(failure) if failure.code & 0xff == ffi::BUSY => Ok(()),
+        other => other.map(|_| ()),
+    }
+}
+
+/// Reads a page as of a snapshot.
+pub fn read_page(
+    db: &Db,
+    index: SharedIndex<'_>,
+    snapshot: &Snapshot,
+    page: u32,
+    buf: &mut [u8],
+) -> Result<(), Failure> {
+    if let Some(frame) = snapshot.find(index, page)? {
+        let read = index.0.log().read_frame(&db.base, frame, buf);
+        return read.map_err(|error| Failure::of(&error, During::Read));
+    }
+    let offset = u64::from(page.saturating_sub(1)) * buf.len() as u64;
+    match db.read_unmasked(buf, offset)? {
+        // SQLite, too, takes what is behind the end of the file for zeros.
+        ffi::OK | ffi::IOERR_SHORT_READ => Ok(()),
+        code => Err(Failure::new(code, format!("cannot read page {page} of {}", db.path.display()))),
+    }
+}

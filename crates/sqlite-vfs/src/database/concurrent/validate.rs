@@ -1,0 +1,158 @@
+//! Whether what others have committed since a snapshot overtakes a transaction.
+
+use std::ops::Range;
+
+use duralite_format::wal_index::IndexHeader;
+use duralite_sqlite_ffi as ffi;
+
+use super::private::Concurrent;
+use super::snapshot::{Snapshot, read_page};
+use crate::database::Db;
+use crate::errors::{During, Failure};
+
+/// The parts of page 1 that may differ: the change counter, and the version of SQLite with the counter that it
+/// is valid for (sqlite.org/fileformat2.html, section 1.3). No statement reads them.
+const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
+/// The size of the database in page 1, in pages.
+const SIZE: Range<usize> = 28..32;
+
+/// What stands between a transaction and its commit.
+enum Conflict {
+    /// Another transaction has written this page, which this one has read or written.
+    Page(u32),
+    /// The database has become smaller.
+    Shrunk,
+    /// The log has gone on so far that it cannot be told what was written.
+    Unknown,
+}
+
+impl Concurrent {
+    /// Moves the snapshot to the newest commit, if nothing that SQLite knows of the database has changed
+    /// (invariant 60). The caller holds WRITE.
+    ///
+    /// # Errors
+    /// `BUSY_SNAPSHOT` where something has changed.
+    pub(super) fn move_to_newest(&self, db: &Db) -> Result<(), Failure> {
+        let newest = self.settled_header(db)?;
+        let Some(snapshot) = self.state().snapshot else { return Ok(()) };
+        if newest == snapshot.header {
+            return Ok(());
+        }
+        self.validate(db, &snapshot, &newest, &[])?;
+        let mut state = self.state();
+        state.snapshot = Some(snapshot.moved_to(&newest));
+        state.cache = None;
+        Ok(())
+    }
+
+    /// Checks that the commits from the snapshot to `newest` have touched no page of the read set and none of
+    /// `written`, which is sorted (invariant 59). The caller holds WRITE.
+    ///
+    /// # Errors
+    /// `BUSY_SNAPSHOT` where they have.
+    pub(super) fn validate(
+        &self,
+        db: &Db,
+        snapshot: &Snapshot,
+        newest: &IndexHeader,
+        written: &[u32],
+    ) -> Result<(), Failure> {
+        match self.conflict(db, snapshot, newest, written)? {
+            None => Ok(()),
+            Some(conflict) => Err(overtaken(db, &conflict)),
+        }
+    }
+
+    fn conflict(
+        &self,
+        db: &Db,
+        snapshot: &Snapshot,
+        newest: &IndexHeader,
+        written: &[u32],
+    ) -> Result<Option<Conflict>, Failure> {
+        let Some(frames) = snapshot.frames_until(newest) else { return Ok(Some(Conflict::Unknown)) };
+        let others = self.attachment.log().frames_in(frames);
+        let others = others.map_err(|error| Failure::of(&error, During::Read))?;
+        let state = self.state();
+        let is_touched =
+            |page: u32| page != 1 && (state.read.contains(page) || written.binary_search(&page).is_ok());
+        if let Some((page, _)) = others.iter().find(|(page, _)| is_touched(*page)) {
+            return Ok(Some(Conflict::Page(*page)));
+        }
+        drop(state);
+        let mut before = vec![0; self.page_bytes];
+        read_page(db, self.index(), snapshot, 1, &mut before)?;
+        if others.iter().any(|(page, _)| *page == 1) {
+            let mut after = vec![0; self.page_bytes];
+            read_page(db, self.index(), &snapshot.moved_to(newest), 1, &mut after)?;
+            if !is_same_but_for_counters(&before, &after) {
+                return Ok(Some(Conflict::Page(1)));
+            }
+        }
+        let size = size_in(&before);
+        let is_smaller = |pages: u32| pages != 0 && pages < size;
+        Ok(others.iter().any(|(_, pages)| is_smaller(*pages)).then_some(Conflict::Shrunk))
+    }
+}
+
+/// The size of the database, in pages, that page 1 tells.
+fn size_in(first: &[u8]) -> u32 {
+    first.get(SIZE).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes)
+}
+
+fn is_same_but_for_counters(before: &[u8], after: &[u8]) -> bool {
+    let [counter, version] = COUNTERS;
+    [0..counter.start, counter.end..version.start, version.end..before.len()]
+        .into_iter()
+        .all(|range| before.get(range.clone()) == after.get(range))
+}
+
+/// Counts a page 1 that is committed on top of `newest` as one more change than that.
+pub(super) fn count_change(page: &mut [u8], newest: &[u8]) {
+    let [counter, version] = COUNTERS;
+    let Some(before) = newest.get(counter.clone()).and_then(|bytes| bytes.try_into().ok()) else { return };
+    let change = u32::from_be_bytes(before).wrapping_add(1).to_be_bytes();
+    for range in [counter, version.start..version.start + 4] {
+        if let Some(bytes) = page.get_mut(range) {
+            bytes.copy_from_slice(&change);
+        }
+    }
+}
+
+#[cold]
+fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
+    let why = match conflict {
+        Conflict::Page(page) => format!("another transaction has changed page {page}, which this one uses"),
+        Conflict::Shrunk => "another transaction has made the database smaller".to_owned(),
+        Conflict::Unknown => "others have committed too much meanwhile".to_owned(),
+    };
+    let message = format!(
+        "a transaction of {} was overtaken and is rolled back: {why}; run it again",
+        db.path.display()
+    );
+    Failure::new(ffi::BUSY_SNAPSHOT, message).because_of("a transaction was overtaken")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_counters_of_page_1_may_differ() {
+        let before: Vec<u8> = (0..=255).cycle().take(512).collect();
+        for at in 0..512 {
+            let mut after = before.clone();
+            after[at] ^= 1;
+            let may_differ = (24..28).contains(&at) || (92..100).contains(&at);
+            assert_eq!(is_same_but_for_counters(&before, &after), may_differ, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_change_is_counted_on_top_of_the_newest() {
+        let (mut page, mut newest) = (vec![7; 512], vec![0; 512]);
+        newest[27] = 9;
+        count_change(&mut page, &newest);
+        assert_eq!((&page[24..28], &page[92..100]), (&[0, 0, 0, 10][..], &[0, 0, 0, 10, 7, 7, 7, 7][..]));
+    }
+}
