@@ -439,7 +439,8 @@ impl Db {
         self.write_all_home(attachment, &mut attachment.log())?;
         let page_bytes = attachment.log().page_bytes();
         let bytes = i64::from(pages).saturating_mul(i64::from(page_bytes));
-        let cut = if self.size()? > u64::try_from(bytes).unwrap_or(u64::MAX) { self.cut(bytes)? } else { ffi::OK };
+        let cut =
+            if self.size()? > u64::try_from(bytes).unwrap_or(u64::MAX) { self.cut(bytes)? } else { ffi::OK };
         attachment.home_written();
         match cut {
             ffi::OK => Ok(()),

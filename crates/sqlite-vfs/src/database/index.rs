@@ -68,7 +68,9 @@ impl Db {
             concurrent = self.begin_concurrency(attachment)?;
             self.index.set_concurrent(concurrent.clone());
         }
-        let Some((concurrent, number)) = concurrent.zip(usize::try_from(number).ok()) else { return Ok(None) };
+        let Some((concurrent, number)) = concurrent.zip(usize::try_from(number).ok()) else {
+            return Ok(None);
+        };
         Ok(Some(concurrent.map(number, extend).unwrap_or(std::ptr::null_mut())))
     }
 
@@ -138,6 +140,7 @@ impl Db {
                 concurrent.unlock(self, first, count, shared);
                 return Some(ffi::OK);
             }
+            waiting::forget();
             return Some(self.answer(concurrent.lock(self, first, count, shared)));
         }
         if flags & ffi::SHM_UNLOCK != 0 {

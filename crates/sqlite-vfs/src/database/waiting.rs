@@ -90,7 +90,8 @@ pub fn sleep(limit: Duration) -> bool {
         let _ = ROOM.try_with(|room| room.set(Room::Awaited(limit)));
         return true;
     }
-    let refused = REFUSED.try_with(RefCell::take).ok().flatten().filter(|refused| refused.process.is_current());
+    let refused =
+        REFUSED.try_with(RefCell::take).ok().flatten().filter(|refused| refused.process.is_current());
     let Some(Refused { holder, in_transaction, .. }) = refused else { return false };
     match holder.upgrade() {
         // Within a transaction SQLite does not try again. An error is left to the next try.

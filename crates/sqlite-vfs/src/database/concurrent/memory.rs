@@ -70,11 +70,7 @@ impl Region<'_> {
 }
 
 /// A region of the wal-index of this log. `None` where it does not exist and `extend` does not ask for it.
-pub fn shared(
-    attachment: &Attachment,
-    number: u32,
-    extend: bool,
-) -> Result<Option<Region<'_>>, MediumError> {
+pub fn shared(attachment: &Attachment, number: u32, extend: bool) -> Result<Option<Region<'_>>, MediumError> {
     let region = attachment.index_region(u64::from(number), extend)?;
     // SAFETY: mapped as long as the attachment lives, and aligned to its size. Every access from here is
     // atomic; SQLite's own accesses are those of its protocol.

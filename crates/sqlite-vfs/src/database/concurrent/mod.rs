@@ -27,6 +27,8 @@
 //! - *One database* (invariant 62). Only a transaction of a connection with a single database is validated at
 //!   its commit. With another one attached, every write takes the real WRITE lock at once: a conflict in one
 //!   file, after another one is published, would leave half a transaction.
+//! - *Interior pages* (invariant 63). A change of an interior page of a table that a transaction has only read
+//!   is no conflict if it leads from the same rowids to the children that the transaction has used.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -36,10 +38,12 @@
 //! | [`page_set`] | a set of pages |
 //! | [`host`] | the SQLite connection |
 //! | [`private`] | SQLite's calls: locks, reads, writes |
+//! | [`interior`] | changes of interior pages that do not matter |
 //! | [`validate`] | whether others have overtaken a transaction |
 //! | [`publish`] | the commit itself |
 
 mod host;
+mod interior;
 mod memory;
 mod page_set;
 mod private;

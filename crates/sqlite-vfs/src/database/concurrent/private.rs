@@ -60,6 +60,44 @@ pub(super) struct State {
     pub(super) after: Option<IndexHeader>,
     /// Counts headers shown to SQLite.
     changes: u32,
+    pub(super) luck: Luck,
+}
+
+/// Whether to try transactions that are validated when they commit. Where others use the same pages, as at the
+/// right edge of a table to which all append, a transaction had better take WRITE when it begins to write: it
+/// then cannot be overtaken. After each conflict twice as many transactions do so before the next one is tried
+/// without.
+#[derive(Default)]
+pub(super) struct Luck {
+    /// How many transactions are to take WRITE.
+    left: u8,
+    /// How many will after the next conflict, less one.
+    next: u8,
+}
+
+/// The most transactions that take WRITE after a conflict.
+const LONGEST_DETOUR: u8 = 32;
+
+impl Luck {
+    /// Whether a transaction had better take WRITE.
+    fn is_out(&self) -> bool {
+        self.left > 0
+    }
+
+    /// A transaction was overtaken.
+    pub fn lost(&mut self) {
+        self.left = self.next + 1;
+        self.next = (2 * self.next + 1).min(LONGEST_DETOUR - 1);
+    }
+
+    /// A transaction has committed, after it was validated or under WRITE.
+    pub fn won(&mut self, was_validated: bool) {
+        if was_validated {
+            self.next /= 2;
+        } else {
+            self.left = self.left.saturating_sub(1);
+        }
+    }
 }
 
 /// What a connection may write, and how it comes to that right.
@@ -210,6 +248,7 @@ impl Concurrent {
         if in_transaction
             && self.mode == Concurrency::On
             && state.after.is_none()
+            && !state.luck.is_out()
             && db.host.has_one_database(db.sqlite)
         {
             state.write = Write::Validated;
@@ -227,10 +266,9 @@ impl Concurrent {
             }
             Err(failure) => {
                 self.unlock_real_write();
-                if !in_transaction {
-                    // SQLite begins the statement anew, once the busy handler has agreed.
-                    waiting::refused(&self.holder);
-                }
+                // If nothing was read in the transaction, SQLite begins it anew once the busy handler agrees,
+                // which waits for WRITE.
+                waiting::refused(&self.holder);
                 Err(failure)
             }
         }
@@ -239,7 +277,6 @@ impl Concurrent {
     /// Takes the real WRITE lock. A connection in a transaction waits for it here, as long as its busy handler
     /// agrees: SQLite does not ask that handler for a transaction that has read.
     pub(super) fn lock_real_write(&self, db: &Db, waits: bool) -> Result<c_int, Failure> {
-        waiting::forget();
         loop {
             match self.holder.lock_exclusive(WRITE, 1) {
                 Ok(()) => {
@@ -270,7 +307,6 @@ impl Concurrent {
             }
         }
     }
-
 
     pub(super) fn unlock_real_write(&self) {
         self.attachment.log().end_write();
@@ -494,4 +530,3 @@ impl Db {
         Ok(Some(Arc::new(new)))
     }
 }
-

@@ -54,7 +54,10 @@ impl Concurrent {
         drop(state);
         match how {
             Write::Not => return Ok(ffi::IOERR_WRITE),
-            Write::Locked => self.commit(db, images, pages, write)?,
+            Write::Locked => {
+                self.commit(db, images, pages, write)?;
+                self.state().luck.won(false);
+            }
             Write::Validated => {
                 match self.lock_real_write(db, true)? {
                     ffi::OK => {}
@@ -62,6 +65,11 @@ impl Concurrent {
                 }
                 let done = self.validate_and_commit(db, images, pages, write);
                 self.unlock_real_write();
+                match &done {
+                    Ok(()) => self.state().luck.won(true),
+                    Err(failure) if failure.code == ffi::BUSY_SNAPSHOT => self.state().luck.lost(),
+                    Err(_) => {}
+                }
                 done?;
             }
         }
@@ -98,7 +106,7 @@ impl Concurrent {
         let Some(snapshot) = self.state().snapshot else { return Ok(()) };
         if newest != snapshot.header {
             let written: Vec<u32> = images.keys().copied().collect();
-            self.validate(db, &snapshot, &newest, &written)?;
+            self.validate(db, &snapshot, &newest, Some(&written))?;
             self.state().cache = None;
         }
         self.commit(db, images, pages, write)

@@ -1,10 +1,12 @@
 //! Whether what others have committed since a snapshot overtakes a transaction.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use duralite_format::wal_index::IndexHeader;
 use duralite_sqlite_ffi as ffi;
 
+use super::interior;
 use super::private::Concurrent;
 use super::snapshot::{Snapshot, read_page};
 use crate::database::Db;
@@ -38,7 +40,7 @@ impl Concurrent {
         if newest == snapshot.header {
             return Ok(());
         }
-        self.validate(db, &snapshot, &newest, &[])?;
+        self.validate(db, &snapshot, &newest, None)?;
         let mut state = self.state();
         state.snapshot = Some(snapshot.moved_to(&newest));
         state.cache = None;
@@ -46,7 +48,8 @@ impl Concurrent {
     }
 
     /// Checks that the commits from the snapshot to `newest` have touched no page of the read set and none of
-    /// `written`, which is sorted (invariant 59). The caller holds WRITE.
+    /// `written`, which is sorted (invariant 59). Where the transaction is about to end, with the pages that it
+    /// has written, some changes of interior pages do not count (invariant 63). The caller holds WRITE.
     ///
     /// # Errors
     /// `BUSY_SNAPSHOT` where they have.
@@ -55,7 +58,7 @@ impl Concurrent {
         db: &Db,
         snapshot: &Snapshot,
         newest: &IndexHeader,
-        written: &[u32],
+        written: Option<&[u32]>,
     ) -> Result<(), Failure> {
         match self.conflict(db, snapshot, newest, written)? {
             None => Ok(()),
@@ -68,18 +71,17 @@ impl Concurrent {
         db: &Db,
         snapshot: &Snapshot,
         newest: &IndexHeader,
-        written: &[u32],
+        written: Option<&[u32]>,
     ) -> Result<Option<Conflict>, Failure> {
         let Some(frames) = snapshot.frames_until(newest) else { return Ok(Some(Conflict::Unknown)) };
         let others = self.attachment.log().frames_in(frames);
         let others = others.map_err(|error| Failure::of(&error, During::Read))?;
-        let state = self.state();
-        let is_touched =
-            |page: u32| page != 1 && (state.read.contains(page) || written.binary_search(&page).is_ok());
-        if let Some((page, _)) = others.iter().find(|(page, _)| is_touched(*page)) {
-            return Ok(Some(Conflict::Page(*page)));
+        let pages: BTreeSet<u32> = others.iter().map(|(page, _)| *page).filter(|page| *page != 1).collect();
+        for page in pages {
+            if self.is_touched(db, snapshot, newest, written, page)? {
+                return Ok(Some(Conflict::Page(page)));
+            }
         }
-        drop(state);
         let mut before = vec![0; self.page_bytes];
         read_page(db, self.index(), snapshot, 1, &mut before)?;
         if others.iter().any(|(page, _)| *page == 1) {
@@ -92,6 +94,32 @@ impl Concurrent {
         let size = size_in(&before);
         let is_smaller = |pages: u32| pages != 0 && pages < size;
         Ok(others.iter().any(|(_, pages)| is_smaller(*pages)).then_some(Conflict::Shrunk))
+    }
+}
+
+impl Concurrent {
+    /// Whether the transaction depends on this page, which others have written.
+    fn is_touched(
+        &self,
+        db: &Db,
+        snapshot: &Snapshot,
+        newest: &IndexHeader,
+        written: Option<&[u32]>,
+        page: u32,
+    ) -> Result<bool, Failure> {
+        if written.is_some_and(|written| written.binary_search(&page).is_ok()) {
+            return Ok(true);
+        }
+        if !self.state().read.contains(page) {
+            return Ok(false);
+        }
+        // SQLite goes on with what it has cached of such a page unless the transaction ends here.
+        let Some(written) = written else { return Ok(true) };
+        let (mut before, mut after) = (vec![0; self.page_bytes], vec![0; self.page_bytes]);
+        read_page(db, self.index(), snapshot, page, &mut before)?;
+        read_page(db, self.index(), &snapshot.moved_to(newest), page, &mut after)?;
+        let state = self.state();
+        Ok(!interior::is_same_for(&before, &after, interior::uses(&state.read, written)))
     }
 }
 

@@ -1,0 +1,141 @@
+//! Changes of an interior page of a table's b-tree that a transaction need not mind (invariant 63).
+//!
+//! Such a page has rowids and children, and nothing else: all that a transaction learns from it is under which
+//! child a rowid is to be found. If each child that the transaction has read or written still hangs between the
+//! same two rowids, it would have learned the same from the page as it is now. The children themselves, and
+//! the pages above, are looked at like all others. (An index's interior pages hold entries, and are data.)
+
+use super::page_set::PageSet;
+
+/// The type of an interior page of a table (sqlite.org/fileformat2.html, section 1.6).
+const INTERIOR_OF_TABLE: u8 = 5;
+const HEADER_BYTES: usize = 12;
+
+/// A child, and the rowids between which everything under it lies; `None` at the ends of the page.
+struct Child {
+    page: u32,
+    from: Option<u64>,
+    to: Option<u64>,
+}
+
+/// Whether both are images of an interior page of a table, and each child in `used` hangs between the same
+/// rowids in both.
+pub fn is_same_for(before: &[u8], after: &[u8], used: impl Fn(u32) -> bool) -> bool {
+    let (Some(before), Some(after)) = (children(before), children(after)) else { return false };
+    let mut later = after.iter();
+    before.iter().filter(|child| used(child.page)).all(|child| {
+        // Children that stay keep their order.
+        let found = later.find(|found| found.page == child.page);
+        found.is_some_and(|found| (found.from, found.to) == (child.from, child.to))
+    })
+}
+
+/// The children of an interior page of a table, from the left; `None` for any other page.
+fn children(page: &[u8]) -> Option<Vec<Child>> {
+    if *page.first()? != INTERIOR_OF_TABLE {
+        return None;
+    }
+    let cells = usize::from(u16::from_be_bytes(page.get(3..5)?.try_into().ok()?));
+    let mut children = Vec::with_capacity(cells + 1);
+    let mut from = None;
+    for cell in 0..cells {
+        let pointer = HEADER_BYTES + 2 * cell;
+        let at = usize::from(u16::from_be_bytes(page.get(pointer..pointer + 2)?.try_into().ok()?));
+        let to = Some(varint(page.get(at + 4..)?)?);
+        children.push(Child { page: number(page, at)?, from, to });
+        from = to;
+    }
+    children.push(Child { page: number(page, 8)?, from, to: None });
+    Some(children)
+}
+
+fn number(page: &[u8], at: usize) -> Option<u32> {
+    page.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes)
+}
+
+/// SQLite's number of variable length at the beginning of these bytes.
+fn varint(bytes: &[u8]) -> Option<u64> {
+    let mut value = 0;
+    for (at, byte) in bytes.iter().take(9).enumerate() {
+        if at == 8 {
+            return Some(value << 8 | u64::from(*byte));
+        }
+        value = value << 7 | u64::from(byte & 0x7f);
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// A set as [`is_same_for`] wants it.
+pub fn uses<'a>(read: &'a PageSet, written: &'a [u32]) -> impl Fn(u32) -> bool + 'a {
+    |page| read.contains(page) || written.binary_search(&page).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An interior page of a table with these children, and the rowids between them.
+    fn page(children: &[u32], rowids: &[u64]) -> Vec<u8> {
+        let mut page = vec![0; 512];
+        page[0] = INTERIOR_OF_TABLE;
+        page[3..5].copy_from_slice(&(rowids.len() as u16).to_be_bytes());
+        page[8..12].copy_from_slice(&children[rowids.len()].to_be_bytes());
+        let mut at = 512;
+        for (cell, (child, rowid)) in children.iter().zip(rowids).enumerate() {
+            let low = [(rowid >> 7) as u8 | 0x80, (rowid & 0x7f) as u8];
+            at -= 6;
+            page[at..at + 4].copy_from_slice(&child.to_be_bytes());
+            page[at + 4..at + 6].copy_from_slice(&low);
+            page[12 + 2 * cell..14 + 2 * cell].copy_from_slice(&(at as u16).to_be_bytes());
+        }
+        page
+    }
+
+    #[test]
+    fn a_split_elsewhere_is_no_matter() {
+        let before = page(&[3, 4, 5], &[100, 200]);
+        let split = page(&[3, 9, 4, 5], &[50, 100, 200]);
+        for (used, same) in [(&[4, 5][..], true), (&[3], false), (&[], true), (&[5], true)] {
+            assert_eq!(is_same_for(&before, &split, |page| used.contains(&page)), same, "{used:?}");
+        }
+    }
+
+    #[test]
+    fn a_child_that_is_gone_moved_or_of_other_bounds_matters() {
+        let before = page(&[3, 4, 5], &[100, 200]);
+        for after in [
+            page(&[3, 5], &[100]),
+            page(&[4, 3, 5], &[100, 200]),
+            page(&[3, 4, 5], &[100, 201]),
+            page(&[3, 4, 5], &[99, 200]),
+            page(&[3, 5, 4], &[100, 200]),
+        ] {
+            assert!(!is_same_for(&before, &after, |page| page == 4));
+        }
+        let leaf = {
+            let mut leaf = before.clone();
+            leaf[0] = 13;
+            leaf
+        };
+        assert!(!is_same_for(&before, &leaf, |_| false));
+        let index = {
+            let mut index = before.clone();
+            index[0] = 2;
+            index
+        };
+        assert!(!is_same_for(&index, &index, |_| false));
+    }
+
+    #[test]
+    fn a_damaged_page_matters() {
+        let mut damaged = page(&[3, 4], &[100]);
+        damaged[12..14].copy_from_slice(&[2, 0]);
+        assert!(!is_same_for(&damaged, &damaged, |_| false));
+        assert_eq!(varint(&[0xff; 9]), Some(u64::MAX));
+        assert_eq!(varint(&[0x81, 0]), Some(128));
+        assert_eq!(varint(&[0x80; 3]), None);
+    }
+}
