@@ -9,9 +9,11 @@
 //! | [`shared`] | what all users of the log tell each other: the guard, syncs of the database, the wal-index |
 //! | [`size`] | when the log is too large or short of room, and whose turn it is to start it over |
 //! | [`usage`] | which connections use the log |
+//! | [`leases`] | free pages that concurrent connections have for themselves |
 //! | [`maintenance`] | what the background thread is asked to do |
 
 mod commit;
+pub mod leases;
 pub mod maintenance;
 mod shared;
 pub mod size;
@@ -38,6 +40,7 @@ use duralite_wal::{DatabaseIdentity, Log, LogError};
 use crate::account::{self, Accounted, Summary};
 use crate::errors::{During, Failure};
 use crate::settings::Settings;
+use leases::Leases;
 use maintenance::Maintenance;
 use size::{Bound, RestartTurn, Room};
 pub use usage::Entering;
@@ -102,6 +105,8 @@ pub struct Attachment {
     recorder: Option<Arc<Recorder>>,
     /// The locks of the wal-index.
     locks: Arc<Table>,
+    /// Free pages of the database that concurrent connections of this process have leased.
+    leases: Leases,
     /// The thread of this process that holds WRITE; 0 if none is known.
     writer: AtomicU64,
     usage: Usage,
@@ -165,6 +170,7 @@ impl Attachment {
             segment: Arc::clone(log.segment()),
             recorder: log.recorder(),
             locks: Table::join(log.segment().clone(), LOCKS_OFFSET),
+            leases: Leases::default(),
             writer: AtomicU64::default(),
             usage: Usage::new(id, Arc::clone(log.segment())),
             bound: Bound::default(),
@@ -278,6 +284,11 @@ impl Attachment {
     /// The locks of the wal-index.
     pub fn locks(&self) -> &Arc<Table> {
         &self.locks
+    }
+
+    /// Free pages of the database that concurrent connections of this process have leased.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
     }
 
     /// Notes that this thread has WRITE, or gives it back.

@@ -29,6 +29,8 @@
 //!   file, after another one is published, would leave half a transaction.
 //! - *Interior pages* (invariant 63). A change of an interior page of a table that a transaction has only read
 //!   is no conflict if it leads from the same rowids to the children that the transaction has used.
+//! - *Leases* (invariant 64). Each connection that allocates is shown the free list in an order of its own. What
+//!   it has taken and given back is taken off and added to the real list when it commits.
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -39,11 +41,17 @@
 //! | [`host`] | the SQLite connection |
 //! | [`private`] | SQLite's calls: locks, reads, writes |
 //! | [`interior`] | changes of interior pages that do not matter |
+//! | [`free_list`] | the list of free pages |
+//! | [`lease`] | free pages that one connection has for itself |
+//! | [`allocation`] | allocations of a transaction and of others, brought together |
 //! | [`validate`] | whether others have overtaken a transaction |
 //! | [`publish`] | the commit itself |
 
+mod allocation;
+mod free_list;
 mod host;
 mod interior;
+mod lease;
 mod memory;
 mod page_set;
 mod private;

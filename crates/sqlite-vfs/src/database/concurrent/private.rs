@@ -13,6 +13,7 @@ use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, WRITE};
 use duralite_sqlite_ffi as ffi;
 use duralite_wal::metrics::Counter;
 
+use super::lease::Lease;
 use super::memory::Private;
 use super::page_set::PageSet;
 use super::publish::random;
@@ -61,6 +62,7 @@ pub(super) struct State {
     /// Counts headers shown to SQLite.
     changes: u32,
     pub(super) luck: Luck,
+    pub(super) lease: Lease,
 }
 
 /// Whether to try transactions that are validated when they commit. Where others use the same pages, as at the
@@ -221,7 +223,14 @@ impl Concurrent {
             return Ok(code);
         }
         let mut state = self.state();
-        if state.cache != Some(snapshot.header) {
+        let is_cached = state.cache == Some(snapshot.header) && !state.lease.is_to_be_renewed();
+        if !is_cached {
+            drop(state);
+            if let Err(failure) = self.renew_lease(db, &snapshot) {
+                snapshot.release(&self.holder);
+                return Err(failure);
+            }
+            state = self.state();
             state.show(&snapshot.header);
             state.read.clear();
             state.cache = Some(snapshot.header);
@@ -351,6 +360,7 @@ impl Concurrent {
         }
         state.end(&self.holder);
         state.cache = None;
+        state.lease.drop_pages(self.attachment.leases());
     }
 
     /// Whether the connection holds a snapshot.
@@ -369,12 +379,18 @@ impl Concurrent {
         let mut state = self.state();
         let snapshot = state.snapshot?;
         let page = u32::try_from(offset / page_bytes + 1).ok()?;
+        let within = usize::try_from(offset % page_bytes).ok()?;
+        if let Some(shown) = state.lease.page(page) {
+            let part = shown.get(within..)?;
+            let count = part.len().min(buf.len());
+            buf[..count].copy_from_slice(&part[..count]);
+            return (count == buf.len()).then_some(Ok(ffi::OK));
+        }
         state.read.insert(page);
         drop(state);
         if buf.len() as u64 == page_bytes && offset.is_multiple_of(page_bytes) {
             return Some(read_page(db, self.index(), &snapshot, page, buf).map(|()| ffi::OK));
         }
-        let within = usize::try_from(offset % page_bytes).ok()?;
         let mut whole = vec![0; self.page_bytes];
         let read = read_page(db, self.index(), &snapshot, page, &mut whole);
         Some(read.map(|()| {

@@ -8,6 +8,7 @@ use duralite_format::wal_index::IndexHeader;
 use duralite_locks::{FIRST_READ, SLOTS};
 use duralite_sqlite_ffi as ffi;
 
+use super::allocation::{Allocation, Settled};
 use super::private::{Concurrent, Write};
 use super::snapshot::read_page;
 use super::validate::count_change;
@@ -18,7 +19,7 @@ use crate::errors::Failure;
 pub type WriteWal<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<c_int, Failure>;
 
 /// The images of pages, in the order of their numbers.
-type Images = BTreeMap<u32, Vec<u8>>;
+pub(super) type Images = BTreeMap<u32, Vec<u8>>;
 
 impl Concurrent {
     /// `xWrite` of the WAL. The page of a commit frame commits the transaction: through `write`, to the real
@@ -119,6 +120,8 @@ impl Concurrent {
         let Some(snapshot) = self.state().snapshot else {
             return Err(Failure::new(ffi::IOERR_WRITE, "a commit without a snapshot"));
         };
+        let Allocation { pages, is_larger, lease } =
+            self.allocate(db, &snapshot, &snapshot.at(&newest), &mut images, pages)?;
         if let Some(first) = images.get_mut(&1) {
             let mut before = vec![0; self.page_bytes];
             read_page(db, index, &snapshot.at(&newest), 1, &mut before)?;
@@ -157,7 +160,11 @@ impl Concurrent {
         if newest == snapshot.header {
             // Nobody has committed in between, so the snapshot with this commit is the newest state.
             state.snapshot = Some(snapshot.moved_to(&after));
-            state.cache = state.cache.filter(|cache| *cache == snapshot.header).map(|_| after);
+            let is_cached = state.cache == Some(snapshot.header) && !is_larger;
+            state.cache = is_cached.then_some(after);
+        }
+        if let Some(Settled { taken, given, view }) = lease {
+            state.lease.committed(self.attachment.leases(), &taken, &given, view);
         }
         state.after = Some(after);
         Ok(())

@@ -6,6 +6,7 @@ use std::ops::Range;
 use duralite_format::wal_index::IndexHeader;
 use duralite_sqlite_ffi as ffi;
 
+use super::free_list::{ALLOCATION, size_in};
 use super::interior;
 use super::private::Concurrent;
 use super::snapshot::{Snapshot, read_page};
@@ -15,11 +16,9 @@ use crate::errors::{During, Failure};
 /// The parts of page 1 that may differ: the change counter, and the version of SQLite with the counter that it
 /// is valid for (sqlite.org/fileformat2.html, section 1.3). No statement reads them.
 const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
-/// The size of the database in page 1, in pages.
-const SIZE: Range<usize> = 28..32;
 
 /// What stands between a transaction and its commit.
-enum Conflict {
+pub(super) enum Conflict {
     /// Another transaction has written this page, which this one has read or written.
     Page(u32),
     /// The database has become smaller.
@@ -87,7 +86,9 @@ impl Concurrent {
         if others.iter().any(|(page, _)| *page == 1) {
             let mut after = vec![0; self.page_bytes];
             read_page(db, self.index(), &snapshot.moved_to(newest), 1, &mut after)?;
-            if !is_same_but_for_counters(&before, &after) {
+            // What a transaction that ends has allocated is brought together with what others have.
+            let ignored = if written.is_some() { ALLOCATION } else { 0..0 };
+            if !is_same_but_for_counters(&before, &after, ignored) {
                 return Ok(Some(Conflict::Page(1)));
             }
         }
@@ -110,6 +111,9 @@ impl Concurrent {
         if written.is_some_and(|written| written.binary_search(&page).is_ok()) {
             return Ok(true);
         }
+        if written.is_none() && self.state().lease.is_of(page) {
+            return Ok(true);
+        }
         if !self.state().read.contains(page) {
             return Ok(false);
         }
@@ -123,16 +127,11 @@ impl Concurrent {
     }
 }
 
-/// The size of the database, in pages, that page 1 tells.
-fn size_in(first: &[u8]) -> u32 {
-    first.get(SIZE).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes)
-}
-
-fn is_same_but_for_counters(before: &[u8], after: &[u8]) -> bool {
+fn is_same_but_for_counters(before: &[u8], after: &[u8], ignored: Range<usize>) -> bool {
     let [counter, version] = COUNTERS;
-    [0..counter.start, counter.end..version.start, version.end..before.len()]
-        .into_iter()
-        .all(|range| before.get(range.clone()) == after.get(range))
+    let differs = |at: &usize| before.get(*at) != after.get(*at);
+    let counts = |at: &usize| ![&counter, &version, &ignored].iter().any(|range| range.contains(at));
+    before.len() == after.len() && !(0..before.len()).filter(counts).any(|at| differs(&at))
 }
 
 /// Counts a page 1 that is committed on top of `newest` as one more change than that.
@@ -148,7 +147,7 @@ pub(super) fn count_change(page: &mut [u8], newest: &[u8]) {
 }
 
 #[cold]
-fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
+pub(super) fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
     let why = match conflict {
         Conflict::Page(page) => format!("another transaction has changed page {page}, which this one uses"),
         Conflict::Shrunk => "another transaction has made the database smaller".to_owned(),
@@ -172,7 +171,9 @@ mod tests {
             let mut after = before.clone();
             after[at] ^= 1;
             let may_differ = (24..28).contains(&at) || (92..100).contains(&at);
-            assert_eq!(is_same_but_for_counters(&before, &after), may_differ, "byte {at}");
+            assert_eq!(is_same_but_for_counters(&before, &after, 0..0), may_differ, "byte {at}");
+            let may_differ = may_differ || (28..40).contains(&at);
+            assert_eq!(is_same_but_for_counters(&before, &after, ALLOCATION), may_differ, "byte {at}");
         }
     }
 

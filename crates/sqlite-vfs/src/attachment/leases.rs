@@ -1,0 +1,15 @@
+//! Free pages of a database that concurrent connections of this process have leased.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
+
+/// Leased pages. They are on the database's free list all the same: other processes know nothing of a lease.
+#[derive(Default)]
+pub struct Leases(Mutex<BTreeSet<u32>>);
+
+impl Leases {
+    /// Calls `change` with the pages.
+    pub fn with<T>(&self, change: impl FnOnce(&mut BTreeSet<u32>) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}

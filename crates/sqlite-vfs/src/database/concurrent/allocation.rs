@@ -1,0 +1,256 @@
+//! What a transaction has done to the free list and to the size of the database, brought together with what
+//! others have done to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use duralite_sqlite_ffi as ffi;
+
+use super::free_list::{
+    ALLOCATION, FreeList, free_pages, has_pointer_maps, head, leaves, next, set_size, size_in,
+};
+use super::lease::View;
+use super::private::Concurrent;
+use super::publish::Images;
+use super::snapshot::Snapshot;
+use super::validate::{Conflict, overtaken};
+use crate::database::Db;
+use crate::errors::Failure;
+
+/// What the commit of a transaction does to the database.
+pub(super) struct Allocation {
+    /// The size of the database in pages after it.
+    pub pages: u32,
+    /// Whether the size is another one than SQLite knows on this connection.
+    pub is_larger: bool,
+    /// What becomes of the connection's lease, if it has one.
+    pub lease: Option<Settled>,
+}
+
+/// What a transaction has done to leased pages.
+pub(super) struct Settled {
+    pub taken: BTreeSet<u32>,
+    pub given: BTreeSet<u32>,
+    pub view: View,
+}
+
+/// Part of a free list, from its beginning.
+struct Part {
+    pages: BTreeSet<u32>,
+    trunks: BTreeMap<u32, Vec<u8>>,
+    /// The trunk behind it; 0 at the end.
+    rest: u32,
+}
+
+impl Concurrent {
+    /// Turns the images that SQLite has written into those to be committed on top of `newest`: the free list
+    /// is the real one, less what the transaction has taken, with what it has given back. `pages` is the size
+    /// of the database that SQLite has written.
+    ///
+    /// # Errors
+    /// `BUSY_SNAPSHOT` where others have allocated too, and it cannot be brought together.
+    pub(super) fn allocate(
+        &self,
+        db: &Db,
+        snapshot: &Snapshot,
+        newest: &Snapshot,
+        images: &mut Images,
+        pages: u32,
+    ) -> Result<Allocation, Failure> {
+        let current = self.page_at(db, newest, 1)?;
+        let shown = self.state().lease.view.as_ref().map(|view| view.first.clone());
+        let allocation = match shown {
+            Some(shown) => self.allocate_from_lease(db, snapshot, newest, images, pages, &shown, &current)?,
+            None => self.allocate_from_list(db, snapshot, images, pages, &current)?,
+        };
+        self.add_pages(db, newest, images, allocation)
+    }
+
+    /// A transaction that was shown the real list. Either it has allocated, or others have, but not both.
+    fn allocate_from_list(
+        &self,
+        db: &Db,
+        snapshot: &Snapshot,
+        images: &mut Images,
+        pages: u32,
+        current: &[u8],
+    ) -> Result<Allocation, Failure> {
+        let before = self.page_at(db, snapshot, 1)?;
+        let is_changed = before.get(ALLOCATION) != current.get(ALLOCATION);
+        let written = images.get_mut(&1);
+        let allocates = written.as_ref().is_some_and(|first| first.get(ALLOCATION) != before.get(ALLOCATION));
+        if !allocates {
+            if let Some(first) = written {
+                copy_allocation(first, current);
+            }
+            let pages = if is_changed { size_in(current) } else { pages };
+            return Ok(Allocation { pages, is_larger: is_changed, lease: None });
+        }
+        self.state().lease.want();
+        if is_changed {
+            return Err(overtaken(db, &Conflict::Page(1)));
+        }
+        Ok(Allocation { pages, is_larger: false, lease: None })
+    }
+
+    /// A transaction that was shown the list in the order of its lease, with `shown` as page 1.
+    #[allow(clippy::too_many_arguments, reason = "the list before, as shown, as written and as it is now")]
+    fn allocate_from_lease(
+        &self,
+        db: &Db,
+        snapshot: &Snapshot,
+        newest: &Snapshot,
+        images: &mut Images,
+        pages: u32,
+        shown: &[u8],
+        current: &[u8],
+    ) -> Result<Allocation, Failure> {
+        let written = images.get(&1).cloned().unwrap_or_else(|| shown.to_vec());
+        let after = self.part(db, head(&written), |page| images.get(&page).cloned(), None)?;
+        let before = self.part(db, head(shown), |_| None, Some((snapshot, after.rest)))?;
+        if pages < size_in(shown) {
+            return self.shrink(db, snapshot, newest, images, pages, written, after);
+        }
+        let taken: BTreeSet<u32> = before.pages.difference(&after.pages).copied().collect();
+        let given: BTreeSet<u32> = after.pages.difference(&before.pages).copied().collect();
+        // The trunks that SQLite knows are none of the real ones.
+        after.trunks.keys().for_each(|page| _ = images.remove(page));
+        let grows = pages > size_in(shown);
+        let settled = |view| Some(Settled { taken: taken.clone(), given: given.clone(), view });
+        let view = View { first: written.clone(), trunks: after.trunks };
+        if taken.is_empty() && given.is_empty() && !grows {
+            if let Some(first) = images.get_mut(&1) {
+                copy_allocation(first, current);
+            }
+            let is_larger = size_in(current) != size_in(shown);
+            return Ok(Allocation { pages: size_in(current), is_larger, lease: settled(view) });
+        }
+        if grows {
+            self.state().lease.want_more();
+            if size_in(current) != size_in(shown) {
+                return Err(overtaken(db, &Conflict::Page(1)));
+            }
+        }
+        let read = |page| self.page_at(db, newest, page);
+        let mut list = FreeList::new(current.to_vec(), &read);
+        for page in &taken {
+            if !list.take(*page)? {
+                return Err(overtaken(db, &Conflict::Page(*page)));
+            }
+        }
+        for page in &given {
+            list.give(*page)?;
+        }
+        let (first, trunks) = list.into_changed();
+        let mut merged = written;
+        copy_allocation(&mut merged, &first);
+        let size = if grows { pages } else { size_in(current) };
+        set_size(&mut merged, size);
+        images.extend(trunks);
+        images.insert(1, merged);
+        Ok(Allocation { pages: size, is_larger: size != pages, lease: settled(view) })
+    }
+
+    /// A transaction that has made the database smaller. It commits what SQLite has written, on top of what
+    /// SQLite has seen: nothing can be brought together with it.
+    #[allow(clippy::too_many_arguments, reason = "as `allocate_from_lease`")]
+    fn shrink(
+        &self,
+        db: &Db,
+        snapshot: &Snapshot,
+        newest: &Snapshot,
+        images: &mut Images,
+        pages: u32,
+        written: Vec<u8>,
+        after: Part,
+    ) -> Result<Allocation, Failure> {
+        if snapshot.header != newest.header {
+            return Err(overtaken(db, &Conflict::Shrunk));
+        }
+        let view = View { first: written.clone(), trunks: after.trunks.clone() };
+        for (page, image) in after.trunks {
+            images.entry(page).or_insert(image);
+        }
+        images.insert(1, written);
+        images.retain(|page, _| *page <= pages);
+        let lease = Some(Settled { taken: BTreeSet::new(), given: BTreeSet::new(), view });
+        Ok(Allocation { pages, is_larger: true, lease })
+    }
+
+    /// The part of the list that begins at `at` and consists of trunks that this connection alone knows: those
+    /// in `written`, and those of the view. With `until`, it goes on, in the snapshot's list, to that trunk.
+    fn part(
+        &self,
+        db: &Db,
+        mut at: u32,
+        written: impl Fn(u32) -> Option<Vec<u8>>,
+        until: Option<(&Snapshot, u32)>,
+    ) -> Result<Part, Failure> {
+        let mut part = Part { pages: BTreeSet::new(), trunks: BTreeMap::new(), rest: 0 };
+        loop {
+            if at == 0 || until.is_some_and(|(_, end)| end == at) {
+                break;
+            }
+            let known = written(at).or_else(|| {
+                let state = self.state();
+                state.lease.view.as_ref().and_then(|view| view.trunks.get(&at).cloned())
+            });
+            let image = match (known, until) {
+                (Some(image), _) => image,
+                (None, Some((snapshot, _))) => self.page_at(db, snapshot, at)?,
+                (None, None) => break,
+            };
+            let damaged = || Failure::new(ffi::CORRUPT, format!("page {at} is not a trunk of the free list"));
+            if !part.pages.insert(at) {
+                return Err(damaged());
+            }
+            part.pages.extend(leaves(&image).ok_or_else(damaged)?);
+            let after = next(&image);
+            part.trunks.insert(at, image);
+            at = after;
+        }
+        part.rest = at;
+        Ok(part)
+    }
+
+    /// Makes the database larger if this transaction allocates and too few pages are free for leases.
+    fn add_pages(
+        &self,
+        db: &Db,
+        newest: &Snapshot,
+        images: &mut Images,
+        allocation: Allocation,
+    ) -> Result<Allocation, Failure> {
+        let Some(first) = images.get(&1).cloned() else { return Ok(allocation) };
+        let count = self.state().lease.pages_to_add(free_pages(&first));
+        if count == 0 || has_pointer_maps(&first) || size_in(&first) != allocation.pages {
+            return Ok(allocation);
+        }
+        let lock_page = 0x4000_0000 / u32::try_from(self.page_bytes).unwrap_or(u32::MAX) + 1;
+        let new: Vec<u32> =
+            (allocation.pages + 1..u32::MAX).filter(|page| *page != lock_page).take(count).collect();
+        let Some(last) = new.last().copied() else { return Ok(allocation) };
+        let trunks = {
+            let read =
+                |page: u32| images.get(&page).cloned().map_or_else(|| self.page_at(db, newest, page), Ok);
+            let mut list = FreeList::new(first, &read);
+            for page in &new {
+                list.give(*page)?;
+            }
+            list.into_changed()
+        };
+        let (mut first, trunks) = trunks;
+        set_size(&mut first, last);
+        // Each page has a frame: a checkpoint takes a database that outgrows its frames for a damaged one.
+        images.extend(new.iter().map(|page| (*page, vec![0; self.page_bytes])));
+        images.extend(trunks);
+        images.insert(1, first);
+        Ok(Allocation { pages: last, is_larger: true, ..allocation })
+    }
+}
+
+/// Copies what page 1 says of the free list and of the size of the database.
+fn copy_allocation(first: &mut [u8], from: &[u8]) {
+    if let Some((to, from)) = first.get_mut(ALLOCATION).zip(from.get(ALLOCATION)) {
+        to.copy_from_slice(from);
+    }
+}
