@@ -112,8 +112,13 @@ impl Concurrent {
         }
         let taken: BTreeSet<u32> = before.pages.difference(&after.pages).copied().collect();
         let given: BTreeSet<u32> = after.pages.difference(&before.pages).copied().collect();
-        // The trunks that SQLite knows are none of the real ones.
-        after.trunks.keys().for_each(|page| _ = images.remove(page));
+        // What SQLite has written to a page that was free and is free again must not be committed: the page may
+        // be a trunk of the real list. A trunk of the list that SQLite was shown is none of the real one. If it
+        // has just become free, its content goes all the same (`secure_delete`).
+        before.pages.intersection(&after.pages).for_each(|page| _ = images.remove(page));
+        for page in after.trunks.keys().filter(|page| given.contains(page)) {
+            images.insert(*page, vec![0; self.page_bytes]);
+        }
         let grows = pages > size_in(shown);
         let settled = |view| Some(Settled { taken: taken.clone(), given: given.clone(), view });
         let view = View { first: written.clone(), trunks: after.trunks };

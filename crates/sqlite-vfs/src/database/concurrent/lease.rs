@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::free_list::{self, head, leaves, most_leaves, next, set_head, trunk};
+use super::free_list::{self, head, leaves, next, set_head, trunk};
 use super::private::Concurrent;
 use super::snapshot::{Snapshot, read_page};
 use crate::attachment::leases::Leases;
@@ -46,6 +46,8 @@ pub(super) struct View {
 const AT_FIRST: usize = 32;
 /// How many it leases at most.
 const AT_MOST: usize = 512;
+/// A list with this many times the pages that a connection wants is long enough, whatever others have leased.
+const MOST_FREE: usize = 16;
 /// How many trunks of the real list are looked through for pages to lease.
 const TRUNKS: usize = 16;
 
@@ -70,7 +72,8 @@ impl Lease {
     /// By how many pages a transaction that allocates should make the database larger that has this many free
     /// ones.
     pub fn pages_to_add(&self, free: u32) -> usize {
-        let is_enough = free as usize >= self.wanted && !self.is_short;
+        let free = free as usize;
+        let is_enough = free >= self.wanted && !self.is_short || free >= MOST_FREE * self.wanted;
         if is_enough { 0 } else { 2 * self.wanted }
     }
 
@@ -121,7 +124,7 @@ impl Concurrent {
         if state.lease.wanted == 0 {
             return Ok(());
         }
-        let wanted = state.lease.wanted;
+        let wanted = state.lease.wanted.min(self.page_bytes / 8);
         let own = std::mem::take(&mut state.lease.pages);
         drop(state);
         let chosen = self.choose(db, snapshot, wanted, &own);
@@ -134,7 +137,7 @@ impl Concurrent {
         };
         leases.with(|leased| own.difference(&pages).for_each(|page| _ = leased.remove(page)));
         let mut state = self.state();
-        state.lease.is_short = pages.len() < wanted / 2;
+        state.lease.is_short = pages.len() < wanted / 4;
         state.lease.pages = pages;
         state.lease.view = view;
         Ok(())
@@ -155,7 +158,6 @@ impl Concurrent {
         if free_list::has_pointer_maps(&first) {
             return Ok(nothing);
         }
-        let wanted = wanted.min(most_leaves(&first));
         let leases = self.attachment.leases();
         let (mut chosen, mut trunks, mut at) = (Vec::new(), BTreeMap::new(), head(&first));
         for _ in 0..TRUNKS {
@@ -173,9 +175,8 @@ impl Concurrent {
                 }
                 stay
             });
-            if stay.len() < found.len() {
-                trunks.insert(at, trunk(image.len(), next(&image), &stay));
-            }
+            // Also trunks that keep all their leaves: the view is the list's beginning without a gap.
+            trunks.insert(at, trunk(image.len(), next(&image), &stay));
             at = next(&image);
         }
         let Some((lead, rest)) = chosen.split_first() else { return Ok(nothing) };
