@@ -110,6 +110,18 @@ class Run(Concurrent):
         self.assertEqual(duralite.run(conn, self.overtaken(1)), 2)
         self.assertEqual(self.total(), 3)
 
+    @unittest.skipIf(sys.version_info < (3, 12), "autocommit is new in 3.12")
+    def test_a_connection_that_begins_by_itself_goes_on_after_a_conflict(self):
+        conn = self.open(autocommit=False)
+        conn.execute(ADD)
+        self.rival.execute(ADD)
+        with self.assertRaisesRegex(sqlite3.OperationalError, "database is locked"):
+            conn.commit()
+        conn.rollback()
+        conn.execute(ADD)
+        conn.commit()
+        self.assertEqual(self.total(), 2)
+
     def test_another_error_rolls_back_and_is_raised_at_once(self):
         for error in (ValueError, KeyboardInterrupt, sqlite3.IntegrityError, sqlite3.OperationalError):
             seen = []

@@ -225,8 +225,17 @@ class Connection(sqlite3.Connection):
     execute = _telling(sqlite3.Connection.execute)
     executemany = _telling(sqlite3.Connection.executemany)
     executescript = _telling(sqlite3.Connection.executescript)
-    commit = _telling(sqlite3.Connection.commit)
     __exit__ = _telling(sqlite3.Connection.__exit__)
+
+    @_telling
+    def commit(self):
+        try:
+            super().commit()
+        except sqlite3.Error:
+            # SQLite has rolled back by itself. With autocommit=False sqlite3 goes on as if a transaction were open.
+            if getattr(self, "autocommit", None) is False and not self.in_transaction:
+                super().execute("BEGIN")
+            raise
 
 
 def last_error():
