@@ -40,6 +40,32 @@ static inline int duralite_enable(void) {
   return code;
 }
 
+/* How often duralite_run() lets a transaction lose to others before it takes the write lock when it begins. */
+#define DURALITE_CONFLICTS 5
+
+/* Runs work(db, argument) as a transaction, and commits it. If the transaction loses to another
+** connection (SQLITE_BUSY, SQLITE_BUSY_SNAPSHOT), it is rolled back and `work` runs again after a
+** short random pause. After five conflicts it begins with BEGIN IMMEDIATE and cannot lose any more.
+** Every other code rolls back and is returned, also one of COMMIT that leaves open whether the
+** transaction is committed. `work` returns SQLITE_OK to commit. It may run several times, so it
+** should change nothing but the database; it neither commits nor rolls back. */
+static inline int duralite_run(sqlite3 *db, int (*work)(sqlite3 *db, void *argument), void *argument) {
+  int conflicts;
+  for (conflicts = 0;; conflicts++) {
+    int last = conflicts == DURALITE_CONFLICTS;
+    unsigned char chance;
+    int code = sqlite3_exec(db, last ? "BEGIN IMMEDIATE" : "BEGIN", 0, 0, 0);
+    if (code != SQLITE_OK) return code;
+    code = work(db, argument);
+    if (code == SQLITE_OK) code = sqlite3_exec(db, "COMMIT", 0, 0, 0);
+    if (code == SQLITE_OK) return code;
+    if (!sqlite3_get_autocommit(db)) sqlite3_exec(db, "ROLLBACK", 0, 0, 0);
+    if (last || (code & 0xff) != SQLITE_BUSY) return code;
+    sqlite3_randomness(1, &chance);
+    sqlite3_sleep((chance << (conflicts + 1)) / 256); /* at most 2 ms, 4 ms, 8 ms... */
+  }
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -35,3 +35,22 @@ export function libraryVersion(database: Opens): string;
 
 /** The path of libduralite.so. DURALITE_LIBRARY in the environment names another one. */
 export function loadablePath(): string;
+
+/**
+ * Runs `work` as a transaction of a connection, commits it, and returns what `work` returns.
+ *
+ * If the transaction loses to another connection (`SQLITE_BUSY`, `SQLITE_BUSY_SNAPSHOT`), it is rolled back and `work` runs
+ * again after a short random pause. After five conflicts it begins with `BEGIN IMMEDIATE` and cannot lose any more. Every
+ * other error rolls back and is thrown, also one of `COMMIT` that leaves open whether the transaction is committed.
+ *
+ * `work` may run several times, so it should change nothing but the database; it neither commits nor rolls back. With the
+ * module `sqlite3` it may be asynchronous, `run` returns a promise, and nothing else may use the connection meanwhile.
+ */
+export function run<Connection extends { parallelize: Function }, Result>(
+  database: Connection,
+  work: (database: Connection) => Result,
+): Promise<Awaited<Result>>;
+export function run<Connection extends { exec(sql: string): unknown }, Result>(
+  database: Connection,
+  work: (database: Connection) => Result,
+): Result;

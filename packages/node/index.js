@@ -2,6 +2,8 @@
 
 const fs = require('node:fs');
 const path = require('node:path');
+const { setTimeout } = require('node:timers/promises');
+const { promisify } = require('node:util');
 
 const LIBRARY = path.join(__dirname, `linux-${process.arch}`, 'libduralite.so');
 /** Where a class of ours keeps the one it is made of. */
@@ -183,6 +185,68 @@ async function ofSqlite3(sqlite3) {
   };
 }
 
+/** How often a transaction may lose to others before it takes the write lock when it begins. */
+const CONFLICTS = 5;
+/** The longest pause before the second attempt, in milliseconds. Each one after it may be twice as long. */
+const PAUSE = 2;
+
+/** The attempts at one transaction: the statement that begins it, and how long to wait before. The last one cannot lose. */
+const ATTEMPTS = Array.from({ length: CONFLICTS + 1 }, (_, number) => ({
+  begin: number === CONFLICTS ? 'BEGIN IMMEDIATE' : 'BEGIN',
+  pause: () => (number === 0 ? 0 : Math.random() * PAUSE * 2 ** (number - 1)),
+  mayRunAgain: (error) => number < CONFLICTS && isBusy(error),
+}));
+
+/** SQLITE_BUSY and its extended codes: `code` of better-sqlite3 and sqlite3, `errcode` of node:sqlite. */
+function isBusy(error) {
+  return /^SQLITE_BUSY(_|$)/.test(error?.code) || (error?.errcode & 0xff) === 5;
+}
+
+function run(database, work) {
+  return 'parallelize' in database ? runLater(database, work) : runNow(database, work);
+}
+
+/** better-sqlite3 and node:sqlite, which block their thread while they wait. */
+function runNow(database, work) {
+  for (const { begin, pause, mayRunAgain } of ATTEMPTS) {
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, pause());
+    database.exec(begin);
+    try {
+      const result = work(database);
+      if (typeof result?.then === 'function') throw new TypeError('work returns a promise, and would outlive its transaction');
+      database.exec('COMMIT');
+      return result;
+    } catch (error) {
+      rollBack(database);
+      if (!mayRunAgain(error)) throw error;
+    }
+  }
+}
+
+/** SQLite has rolled back by itself where COMMIT says BUSY_SNAPSHOT; then there is nothing left to roll back. */
+function rollBack(database) {
+  try {
+    database.exec('ROLLBACK');
+  } catch {}
+}
+
+/** sqlite3, which works on another thread. */
+async function runLater(database, work) {
+  const exec = promisify(database.exec.bind(database));
+  for (const { begin, pause, mayRunAgain } of ATTEMPTS) {
+    await setTimeout(pause());
+    await exec(begin);
+    try {
+      const result = await work(database);
+      await exec('COMMIT');
+      return result;
+    } catch (error) {
+      await exec('ROLLBACK').catch(() => {}); // as above
+      if (!mayRunAgain(error)) throw error;
+    }
+  }
+}
+
 function enable(Database) {
   if (!ENABLED.has(Database)) ENABLED.set(Database, enableAnew(Database));
   return ENABLED.get(Database);
@@ -199,4 +263,4 @@ function enableAnew(Database) {
   return ofBetterSqlite3(Database);
 }
 
-module.exports = { enable, lastError, libraryVersion, loadablePath };
+module.exports = { enable, lastError, libraryVersion, loadablePath, run };

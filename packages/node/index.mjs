@@ -1,3 +1,3 @@
 import duralite from './index.js';
 
-export const { enable, lastError, libraryVersion, loadablePath } = duralite;
+export const { enable, lastError, libraryVersion, loadablePath, run } = duralite;

@@ -13,13 +13,18 @@ import apsw
 import sqlalchemy
 from packaged.test_alone import run
 from sqlalchemy import pool, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
 
 import duralite
 import duralite.aio
 import duralite.apsw
+import duralite.sqlalchemy
 
 ACTIVE = "state\tactive"
+READ = "SELECT a FROM t"
+ADD = "UPDATE t SET a = a + 1"
+ATTEMPTS = 6
 
 
 class Case(unittest.TestCase):
@@ -28,6 +33,115 @@ class Case(unittest.TestCase):
         self.addCleanup(directory.cleanup)
         self.directory = Path(directory.name)
         self.path = self.directory / "app.db"
+
+
+class Overtaken(Case):
+    """Each driver's `run`, while another connection of the same driver overtakes it."""
+
+    def setUp(self):
+        super().setUp()
+        conn = duralite.connect(self.path)
+        conn.executescript("CREATE TABLE t (a); INSERT INTO t VALUES (0)")
+        conn.close()
+
+    def total(self):
+        conn = duralite.connect(self.path)
+        try:
+            return conn.execute(READ).fetchone()[0]
+        finally:
+            conn.close()
+
+    def overtake(self, execute, rival, times):
+        """Reads, lets the rival write in the first attempts, and writes. The attempts are counted in `self.seen`."""
+        execute(READ)
+        self.seen += 1
+        if self.seen <= times:
+            rival(ADD)
+        execute(ADD)
+        return self.seen
+
+    def each(self, run):
+        """`run` gets the number of attempts that are overtaken."""
+        for times in (0, 2, ATTEMPTS - 1):
+            with self.subTest(times):
+                self.seen, before = 0, self.total()
+                self.assertEqual(run(times), times + 1)
+                self.assertEqual(self.total(), before + times + 1)
+
+    def test_apsw(self):
+        def run(times):
+            conn, rival = (duralite.apsw.connect(self.path, concurrent="on") for _ in range(2))
+            try:
+                return duralite.apsw.run(conn, lambda _: self.overtake(
+                    lambda sql: conn.execute(sql).fetchall(), rival.execute, times))
+            finally:
+                conn.close()
+                rival.close()
+
+        self.each(run)
+
+    def test_aiosqlite(self):
+        async def use(times):
+            async def work(conn):
+                await conn.execute_fetchall(READ)
+                self.overtake(lambda _: None, rival.execute, times)
+                await conn.execute(ADD)
+                return self.seen
+
+            async with duralite.aio.connect(self.path, concurrent="on") as conn:
+                return await duralite.aio.run(conn, work)
+
+        rival = duralite.connect(self.path, concurrent="on", isolation_level=None)
+        self.addCleanup(rival.close)
+        self.each(lambda times: asyncio.run(use(times)))
+
+    def test_sqlalchemy(self):
+        ways = [{}, {"isolation_level": None}]
+        if sys.version_info >= (3, 12):
+            ways.append({"autocommit": False})
+        for way in ways:
+            url = f"sqlite+duralite:///{self.path}?concurrent=on"
+            engine = sqlalchemy.create_engine(url, connect_args=way, poolclass=pool.NullPool)
+            rival = duralite.connect(self.path, concurrent="on", isolation_level=None)
+            for source in (engine, sessionmaker(engine)):
+                with self.subTest(way=way, source=source):
+                    self.each(lambda times: duralite.sqlalchemy.run(source, lambda conn: self.overtake(
+                        lambda sql: conn.execute(text(sql)), rival.execute, times)))
+            rival.close()
+            engine.dispose()
+
+    def test_sqlalchemy_async(self):
+        rival = duralite.connect(self.path, concurrent="on", isolation_level=None)
+        self.addCleanup(rival.close)
+
+        async def use(kind, times):
+            async def work(conn):
+                return await conn.run_sync(
+                    lambda sync: self.overtake(lambda sql: sync.execute(text(sql)), rival.execute, times)
+                )
+
+            engine = create_async_engine(f"sqlite+aioduralite:///{self.path}?concurrent=on")
+            try:
+                return await duralite.sqlalchemy.run_async(kind(engine), work)
+            finally:
+                await engine.dispose()
+
+        for kind in (lambda engine: engine, async_sessionmaker):
+            self.each(lambda times: asyncio.run(use(kind, times)))
+
+    def test_sqlalchemy_raises_other_errors_at_once(self):
+        engine = sqlalchemy.create_engine(f"sqlite+duralite:///{self.path}?concurrent=on")
+        self.addCleanup(engine.dispose)
+        seen = []
+
+        def work(conn):
+            seen.append(conn)
+            conn.execute(text(ADD))
+            conn.execute(text("SELECT none FROM nowhere"))
+
+        with self.assertRaises(sqlalchemy.exc.OperationalError):
+            duralite.sqlalchemy.run(engine, work)
+        self.assertEqual((len(seen), self.total()), (1, 0))
 
 
 class Apsw(Case):
@@ -201,6 +315,39 @@ class Django(Case):
                   ask("PRAGMA duralite_durability"), ask("PRAGMA busy_timeout"))
         """
         self.assertTrue(self.django("shell", "-c", textwrap.dedent(program)).strip().endswith("1 True normal 9000"))
+
+    def test_transactions_that_are_overtaken_run_again(self):
+        self.django("makemigrations", "shop")
+        self.django("migrate")
+        program = """
+            import duralite
+            from django.db import connection, transaction
+            from duralite.django import run
+            from shop.models import Item
+            Item.objects.create(name="a")
+            rival = duralite.connect("app.db", concurrent="on", isolation_level=None)
+            def overtaken(times):
+                seen, called = [], []
+                def work():
+                    seen.append(True)
+                    item = Item.objects.get()
+                    if len(seen) <= times:
+                        rival.execute("UPDATE shop_item SET name = name || 'r'")
+                    transaction.on_commit(lambda: called.append(True))
+                    Item.objects.update(name=item.name + "d")
+                    return len(seen)
+                return (run(work), len(called))
+            connection.close()
+            connection.settings_dict["OPTIONS"]["concurrent"] = "on"
+            print(*overtaken(0), *overtaken(2), *overtaken(5), Item.objects.get().name)
+            try:
+                with transaction.atomic():
+                    run(lambda: None)
+            except RuntimeError as error:
+                print("durable" in str(error))
+        """
+        printed = self.django("shell", "-c", textwrap.dedent(program)).split()[-8:]
+        self.assertEqual(printed, ["1", "1", "3", "1", "6", "1", "adrrdrrrrrd", "True"])
 
     def test_test_databases_in_memory_in_files_and_in_parallel(self):
         self.django("makemigrations", "shop")

@@ -1,4 +1,4 @@
-"""Every Python recipe of docs/hosts.md that uses the wheel, run from the text itself."""
+"""Every Python recipe of docs/hosts.md and docs/many-writers.md that uses the wheel, run from the text itself."""
 
 import os
 import re
@@ -7,18 +7,26 @@ from pathlib import Path
 
 from packaged.test_alone import run
 
-PAGE = Path(os.environ["HOSTS_PAGE"]).read_text(encoding="utf-8")
-(SECTION,) = re.findall(r"^## Python\n(.*?)^## ", PAGE, re.MULTILINE | re.DOTALL)
-RECIPES = re.findall(r"^\*\*(.+?)\*\*.*?^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)
+
+
+def recipes(page):
+    """The names of the drivers and the programs below the heading "Python" of a page."""
+    text = Path(os.environ["PAGES"], page).read_text(encoding="utf-8")
+    (section,) = re.findall(r"^##+ Python\n(.*?)^##+ ", text, re.MULTILINE | re.DOTALL)
+    return re.findall(r"^\*\*(.+?)\*\*.*?^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+
+
+RECIPES = {page: recipes(page) for page in ("hosts.md", "many-writers.md")}
 
 
 class Recipes(unittest.TestCase):
     def test_there_is_one_for_each_driver(self):
-        names = " ".join(name for name, _ in RECIPES)
+        names = " ".join(name for name, _ in RECIPES["hosts.md"])
         for driver in ("sqlite3", "apsw", "aiosqlite", "SQLAlchemy", "Django"):
             self.assertIn(driver, names)
 
     def test_each_runs_and_goes_into_the_log(self):
-        for name, text in RECIPES:
-            with self.subTest(name):
-                self.assertEqual(run(text)[-1:], ["True"])
+        for page, found in RECIPES.items():
+            for name, text in found:
+                with self.subTest(page=page, name=name):
+                    self.assertEqual(run(text)[-1:], ["True"])

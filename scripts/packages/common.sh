@@ -3,7 +3,10 @@ built=$PWD/target/release
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 page=$PWD/docs/hosts.md
 
-recipe() { # recipe HEADING [NUMBER]: the first fenced code below "### HEADING" of docs/hosts.md, or the one of that number
+page_of_retries=$PWD/docs/many-writers.md
+
+# The page is docs/hosts.md; `page=$page_of_retries recipe ...` takes it from that one.
+recipe() { # recipe HEADING [NUMBER]: the first fenced code below "### HEADING" of the page, or the one of that number
     awk -v heading="### $1" -v wanted="${2:-1}" '
         $0 == heading { below = 1; next }
         below && !inside && /^#/ { exit }
@@ -28,6 +31,16 @@ served() { # served OUTPUT: the program's output is the status of a log that ser
             return 1
         }
     done
+}
+
+counts_one() { # counts_one COMMAND...: the program, a recipe of docs/many-writers.md, prints 1
+    local output
+    rm -f app.db*
+    output=$("$@")
+    [ "$output" = 1 ] || {
+        printf 'not 1, but:\n%s\n' "$output" >&2
+        return 1
+    }
 }
 
 # `make packages` says which build id all libraries have, the wheel's among them; a script by itself takes what is built.

@@ -2,6 +2,7 @@
 
 mod entry;
 mod linked;
+mod run;
 mod uri;
 
 pub use duralite_sqlite_vfs::{RegisterError as Error, last_error, last_refusal, version};
@@ -11,4 +12,5 @@ pub use entry::{
     sqlite3_duralitedefault_init, sqlite3_extension_init,
 };
 pub use linked::{register, register_default};
+pub use run::{Attempts, run};
 pub use uri::uri;

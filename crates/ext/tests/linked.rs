@@ -1,7 +1,9 @@
 //! A program that is linked to the crate and to a SQLite, and loads nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
-use rusqlite::{Connection, Result};
+use rusqlite::{Connection, Result, TransactionBehavior};
+
+const ADD: &str = "UPDATE t SET x = x + 1";
 
 fn status(conn: &Connection) -> Result<String> {
     conn.query_row("PRAGMA duralite", [], |row| row.get(0))
@@ -46,4 +48,41 @@ fn what_is_refused_has_a_reason() {
     assert!(duralite::last_error().unwrap().contains("strict=on refuses to write"));
     let lax = Connection::open(duralite::uri(&path, &[("strict", "off")])).unwrap();
     lax.execute_batch("CREATE TABLE t(x)").unwrap();
+}
+
+#[test]
+fn a_transaction_that_is_overtaken_runs_again() {
+    duralite::register().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let open =
+        || Connection::open(duralite::uri(dir.path().join("app.db"), &[("concurrent", "on")])).unwrap();
+    let rival = open();
+    rival
+        .execute_batch(
+            "PRAGMA journal_mode=WAL; PRAGMA busy_timeout=0; CREATE TABLE t(x); INSERT INTO t VALUES(0)",
+        )
+        .unwrap();
+    let mut conn = open();
+    let read = |conn: &Connection| conn.query_row("SELECT x FROM t", [], |row| row.get::<_, i64>(0));
+    let code = |error: &rusqlite::Error| error.sqlite_error().map(|error| error.extended_code);
+    for times in [0, 2, 5] {
+        let before = read(&rival).unwrap();
+        let mut count = 0;
+        duralite::run(code, |attempts| {
+            let takes_lock = attempts.takes_lock();
+            let behavior =
+                if takes_lock { TransactionBehavior::Immediate } else { TransactionBehavior::Deferred };
+            let transaction = conn.transaction_with_behavior(behavior)?;
+            read(&transaction)?;
+            count += 1;
+            if count <= times {
+                rival.execute(ADD, []).unwrap();
+            }
+            assert!(!takes_lock || rival.execute(ADD, []).is_err(), "others are kept out");
+            transaction.execute(ADD, [])?;
+            transaction.commit()
+        })
+        .unwrap();
+        assert_eq!((count, read(&rival).unwrap()), (times + 1, before + times + 1));
+    }
 }

@@ -10,6 +10,13 @@ module Duralite
   # How long a connection waits for another one's lock, in milliseconds, as long as it is not told otherwise.
   BUSY_TIMEOUT = 5000
 
+  # How often a transaction may lose to others before it takes the write lock when it begins.
+  CONFLICTS = 5
+
+  # The longest pause before the second attempt, in seconds. Each one after it may be twice as long.
+  PAUSE = 0.002
+  private_constant :CONFLICTS, :PAUSE
+
   # A refusal's number, and its text for C.
   Library = Struct.new(:refusal, :reason)
   private_constant :Library
@@ -34,6 +41,23 @@ module Duralite
       ensure
         database.close
       end
+    end
+
+    # Runs the block as a transaction, commits it, and returns what the block returns.
+    #
+    #   Duralite.run(db) { db.execute("UPDATE t SET x = x + 1") }
+    #
+    # If the transaction loses to another connection (SQLITE_BUSY, SQLITE_BUSY_SNAPSHOT), it is rolled back and the block
+    # runs again after a short random pause. After five conflicts it begins with BEGIN IMMEDIATE and cannot lose any more.
+    # Every other exception rolls back and is raised, also one of COMMIT that leaves open whether the transaction is
+    # committed. The block should change nothing but the database; it neither commits nor rolls back.
+    def run(database, &block)
+      CONFLICTS.times do |conflicts|
+        return attempt(database, :deferred, &block)
+      rescue SQLite3::BusyException
+        sleep(rand * PAUSE * 2**conflicts)
+      end
+      attempt(database, :immediate, &block)
     end
 
     # Makes the VFS "duralite" known to the SQLite of this process, through a connection if one is given. The connection
@@ -63,6 +87,19 @@ module Duralite
     end
 
     private
+
+    def attempt(database, mode)
+      database.transaction(mode)
+      done = false
+      begin
+        result = yield database
+        database.commit
+        done = true
+        result
+      ensure
+        database.rollback if !done && database.transaction_active?
+      end
+    end
 
     def functions
       handle = Fiddle.dlopen(loadable_path)

@@ -2,7 +2,8 @@
 
 `connect` opens a database through the VFS named ``duralite``; `register` makes that VFS known
 to the SQLite library of this process; `load` does so through one connection, in Pythons that
-have ``enable_load_extension``; `enable` makes it the default. Registration lasts until the process ends.
+have ``enable_load_extension``; `enable` makes it the default. Registration lasts until the process ends. `run` runs a
+transaction, and runs it again if another connection has overtaken it.
 """
 
 import ctypes
@@ -14,6 +15,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from duralite import _default
+from duralite._retry import explicit_transactions, run
 
 __all__ = [
     "Connection",
@@ -26,6 +28,7 @@ __all__ = [
     "load",
     "loadable_path",
     "register",
+    "run",
 ]
 
 #: Of this package; `library_version` is that of the library it found.
@@ -173,15 +176,11 @@ def _takes_a_log(path, settings):
 
 def _set_wal(conn):
     """Sets WAL mode, which cannot be done in a transaction; closes the connection if it cannot be had."""
-    begins_by_itself = getattr(conn, "autocommit", None) is False
     try:
-        if begins_by_itself:
-            conn.autocommit = True
-        (mode,) = conn.execute("PRAGMA journal_mode=WAL").fetchone()
+        with explicit_transactions(conn):
+            (mode,) = conn.execute("PRAGMA journal_mode=WAL").fetchone()
         if mode != "wal":
             raise sqlite3.OperationalError(f"the database stays in journal mode {mode}")
-        if begins_by_itself:
-            conn.autocommit = False
     except BaseException:
         conn.close()
         raise
@@ -226,8 +225,17 @@ class Connection(sqlite3.Connection):
     execute = _telling(sqlite3.Connection.execute)
     executemany = _telling(sqlite3.Connection.executemany)
     executescript = _telling(sqlite3.Connection.executescript)
-    commit = _telling(sqlite3.Connection.commit)
     __exit__ = _telling(sqlite3.Connection.__exit__)
+
+    @_telling
+    def commit(self):
+        try:
+            super().commit()
+        except sqlite3.Error:
+            # SQLite has rolled back by itself. With autocommit=False sqlite3 goes on as if a transaction were open.
+            if getattr(self, "autocommit", None) is False and not self.in_transaction:
+                super().execute("BEGIN")
+            raise
 
 
 def last_error():

@@ -5,6 +5,9 @@ import threading
 import apsw
 
 import duralite
+from duralite import run
+
+__all__ = ["connect", "register", "run"]
 
 _registering = threading.Lock()
 

@@ -2,14 +2,21 @@
 
 ``sqlite+duralite:///app.db?durability=fua&timeout=30``: what `duralite.connect` hands to sqlite3 is so here, all else is
 a setting. ``wal=off`` leaves the journal mode alone. A refusal is sqlalchemy.exc.OperationalError with the reason.
+`run` and `run_async` run a transaction, and run it again if another connection has overtaken it.
 """
 
+import asyncio
 import sqlite3
+import time
 
+from sqlalchemy import text
 from sqlalchemy.dialects.sqlite.aiosqlite import SQLiteDialect_aiosqlite
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 import duralite
+from duralite._retry import attempts
 
 OFF = ("off", "false", "no", "0")
 
@@ -60,3 +67,40 @@ def _create(*arguments, **options):
     connection = aio.connect(*arguments, **options)
     getattr(connection, "_thread", connection).daemon = True
     return connection
+
+
+def run(source, work):
+    """As `duralite.run`: runs `work` as a transaction, again if it was overtaken, and returns what it returns.
+
+    `source` is an engine or a sessionmaker; `work` is called with the connection or the session that its ``begin`` gives.
+    """
+    for attempt in attempts():
+        time.sleep(attempt.pause)
+        try:
+            with source.begin() as conn:
+                _begin(conn, attempt.begin)
+                return work(conn)
+        except OperationalError as error:
+            if not attempt.may_run_again(error.orig):
+                raise
+
+
+async def run_async(source, work):
+    """As `run`, for an async engine or an async_sessionmaker; `work` is a coroutine function."""
+    for attempt in attempts():
+        await asyncio.sleep(attempt.pause)
+        try:
+            async with source.begin() as conn:
+                await conn.run_sync(_begin, attempt.begin)
+                return await work(conn)
+        except OperationalError as error:
+            if not attempt.may_run_again(error.orig):
+                raise
+
+
+def _begin(conn, statement):
+    """Begins now, where sqlite3 would wait for the first write. In place of an empty transaction, if one is open already."""
+    core = conn.connection() if isinstance(conn, Session) else conn
+    if core.connection.driver_connection.in_transaction:
+        core.execute(text("ROLLBACK"))
+    core.execute(text(statement))

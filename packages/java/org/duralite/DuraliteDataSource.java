@@ -3,6 +3,8 @@ package org.duralite;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.PrintWriter;
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.sql.Connection;
@@ -11,6 +13,7 @@ import java.sql.PreparedStatement;
 import java.sql.SQLException;
 import java.sql.SQLFeatureNotSupportedException;
 import java.sql.Statement;
+import java.util.Map;
 import java.util.logging.Logger;
 import javax.sql.DataSource;
 import org.sqlite.SQLiteConfig;
@@ -26,6 +29,11 @@ public final class DuraliteDataSource implements DataSource {
 
     /** Takes "jdbc:sqlite:PATH"; the path of a file, without parameters. Nothing is opened yet. */
     public DuraliteDataSource(String url) {
+        this(url, Map.of());
+    }
+
+    /** As the other one, with settings of Duralite for each connection, as in {@code Map.of("concurrent", "on")}. */
+    public DuraliteDataSource(String url, Map<String, String> settings) {
         if (!url.startsWith(SCHEME) || url.length() == SCHEME.length()) {
             throw new IllegalArgumentException("not " + SCHEME + "PATH: " + url);
         }
@@ -34,7 +42,14 @@ public final class DuraliteDataSource implements DataSource {
             throw new IllegalArgumentException("the path of a file is needed, not " + path);
         }
         String escaped = path.replace("%", "%25").replace("#", "%23");
-        this.url = SCHEME + "file:" + escaped + "?vfs=duralite&strict=on";
+        var uri = new StringBuilder(SCHEME).append("file:").append(escaped).append("?vfs=duralite");
+        if (!settings.containsKey("strict")) uri.append("&strict=on");
+        settings.forEach((name, value) -> uri.append('&').append(encode(name)).append('=').append(encode(value)));
+        this.url = uri.toString();
+    }
+
+    private static String encode(String text) {
+        return URLEncoder.encode(text, StandardCharsets.UTF_8).replace("+", "%20");
     }
 
     /** Opens a connection; fails with the reason if Duralite does not serve it. */

@@ -4,6 +4,8 @@ What `duralite.connect` hands to sqlite3, and Django's ``transaction_mode`` and 
 for Django; all else is a setting. ``"wal": False`` leaves the journal mode alone.
 """
 
+import contextlib
+
 from django.db.backends.sqlite3 import base
 
 import duralite
@@ -23,6 +25,22 @@ class DatabaseWrapper(base.DatabaseWrapper):
     """Django's SQLite backend with connections through Duralite."""
 
     creation_class = DatabaseCreation
+    _takes_lock = False
+
+    @contextlib.contextmanager
+    def beginning(self, takes_lock):
+        """Whether transactions that begin meanwhile take the write lock at once, whatever ``transaction_mode`` says."""
+        self._takes_lock = takes_lock
+        try:
+            yield
+        finally:
+            self._takes_lock = False
+
+    def _start_transaction_under_autocommit(self):
+        if self._takes_lock:
+            self.cursor().execute("BEGIN IMMEDIATE")
+        else:
+            super()._start_transaction_under_autocommit()
 
     def get_connection_params(self):
         """As for sqlite3, with the settings in the URI; databases in memory, as tests have them, stay as they are."""
