@@ -177,6 +177,14 @@ impl IndexHeader {
         Self(words).summed()
     }
 
+    /// As [`Self::private`], with the frames of this header.
+    #[must_use]
+    pub fn private_with_frames(&self, change: u32, salt: [u32; 2]) -> Self {
+        let mut private = self.private(change, salt);
+        private.0[4] = self.0[4];
+        private.summed()
+    }
+
     fn flags(&self) -> [u8; 4] {
         self.0[3].to_ne_bytes()
     }

@@ -9,7 +9,7 @@ use super::free_list::{
     ALLOCATION, FreeList, free_pages, has_pointer_maps, head, leaves, next, set_size, size_in,
 };
 use super::lease::View;
-use super::private::Concurrent;
+use super::private::{Concurrent, Write};
 use super::publish::Images;
 use super::snapshot::Snapshot;
 use super::validate::{Conflict, overtaken};
@@ -85,7 +85,11 @@ impl Concurrent {
             let pages = if is_changed { size_in(current) } else { pages };
             return Ok(Allocation { pages, is_larger: is_changed, lease: None });
         }
-        self.state().lease.want();
+        let mut state = self.state();
+        if state.write == Write::Validated {
+            state.lease.want();
+        }
+        drop(state);
         if is_changed {
             return Err(overtaken(db, &Conflict::Page(1)));
         }
@@ -226,7 +230,11 @@ impl Concurrent {
         allocation: Allocation,
     ) -> Result<Allocation, Failure> {
         let Some(first) = images.get(&1).cloned() else { return Ok(allocation) };
-        let count = self.state().lease.pages_to_add(free_pages(&first));
+        let state = self.state();
+        // A transaction that holds WRITE leaves the database as large as stock SQLite would.
+        let adds = state.write == Write::Validated;
+        let count = if adds { state.lease.pages_to_add(free_pages(&first)) } else { 0 };
+        drop(state);
         if count == 0 || has_pointer_maps(&first) || size_in(&first) != allocation.pages {
             return Ok(allocation);
         }

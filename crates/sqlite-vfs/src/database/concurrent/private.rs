@@ -35,6 +35,8 @@ pub struct Concurrent {
     state: Mutex<State>,
     /// Whether SQLite is in a checkpoint.
     checkpoints: AtomicBool,
+    /// Whether the checkpoint has left frames in the log that SQLite must not try to write home itself.
+    is_partial: AtomicBool,
 }
 
 /// Where the connection is between two transactions or in one.
@@ -130,6 +132,7 @@ impl Concurrent {
             page_bytes,
             state: Mutex::default(),
             checkpoints: AtomicBool::new(false),
+            is_partial: AtomicBool::new(false),
         };
         let header = new.settled_header(db)?;
         let mut state = new.state();
@@ -173,17 +176,18 @@ impl Concurrent {
         }
         let code = match (first, count) {
             (WRITE, 1) if self.checkpoints.load(Ordering::Relaxed) => {
-                self.checkpoint(db, c"PRAGMA wal_checkpoint(FULL)")?
+                self.checkpoint_for_sqlite(db, c"PRAGMA wal_checkpoint(FULL)")?
             }
             (WRITE, _) => self.lock_write(db)?,
             (CHECKPOINT, 1) => {
-                let code = self.checkpoint(db, c"PRAGMA wal_checkpoint(PASSIVE)")?;
+                let code = self.checkpoint_for_sqlite(db, c"PRAGMA wal_checkpoint(PASSIVE)")?;
                 self.checkpoints.store(code == ffi::OK, Ordering::Relaxed);
                 code
             }
             (FIRST_READ.., 2..) if self.checkpoints.load(Ordering::Relaxed) => {
-                self.checkpoint(db, c"PRAGMA wal_checkpoint(RESTART)")?
+                self.checkpoint_for_sqlite(db, c"PRAGMA wal_checkpoint(RESTART)")?
             }
+            (FIRST_READ.., 1) if self.is_partial.load(Ordering::Relaxed) => ffi::BUSY,
             _ => ffi::OK,
         };
         if code == ffi::OK {
@@ -332,6 +336,7 @@ impl Concurrent {
             state.exclusive &= !mask(first, count);
             if first == CHECKPOINT {
                 self.checkpoints.store(false, Ordering::Relaxed);
+                self.is_partial.store(false, Ordering::Relaxed);
             }
             if first == WRITE {
                 if std::mem::take(&mut state.write) == Write::Locked {
@@ -464,7 +469,39 @@ impl Concurrent {
         let wait = waiting::in_queue(std::time::Duration::ZERO, std::time::Duration::ZERO);
         let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, wait, "cannot checkpoint")?;
         let busy = own.run(how)?;
-        Ok(if busy == Some(0) { ffi::OK } else { ffi::BUSY })
+        if busy != Some(0) {
+            return Ok(ffi::BUSY);
+        }
+        Ok(ffi::OK)
+    }
+
+    /// A checkpoint that SQLite has begun on its own log.
+    fn checkpoint_for_sqlite(&self, db: &Db, how: &std::ffi::CStr) -> Result<c_int, Failure> {
+        let code = self.checkpoint(db, how)?;
+        if code == ffi::OK {
+            self.show_checkpoint(db)?;
+        }
+        Ok(code)
+    }
+
+    /// Shows SQLite, for its answer to who asked for the checkpoint, how many frames the log has and how many
+    /// of them are home now.
+    fn show_checkpoint(&self, db: &Db) -> Result<(), Failure> {
+        let header = self.settled_header(db)?;
+        let backfilled = self.index().backfilled()?.min(header.frames());
+        let mut state = self.state();
+        if state.snapshot.is_some() {
+            return Ok(());
+        }
+        state.show(&header);
+        state.cache = None;
+        if let Some(first) = state.index.first() {
+            first.set_header(&header.private_with_frames(state.changes, [random(), random()]));
+            first.store(BACKFILLED_WORD, backfilled);
+            first.store(FIRST_MARK_WORD + 1, backfilled);
+        }
+        self.is_partial.store(backfilled < header.frames(), Ordering::Relaxed);
+        Ok(())
     }
 
     /// Checkpoints if the log has got as long as SQLite lets it get: SQLite, which sees a short log of its own,
@@ -539,6 +576,10 @@ impl Db {
     ) -> Result<Option<Arc<Concurrent>>, Failure> {
         let mode = self.settings().concurrent;
         if mode == Concurrency::Off || self.is_helper() || self.read_only || attachment.outside().is_some() {
+            return Ok(None);
+        }
+        if self.reserves_bytes()? {
+            // A VFS above may fill the ends of pages, and has to see each checkpoint.
             return Ok(None);
         }
         let Some(locks) = self.index_locks() else { return Ok(None) };
