@@ -5,6 +5,8 @@
 //! leads from a page to its frames. In the first region a header of 136 bytes takes the place of 34 page numbers: SQLite's
 //! header twice, how much a checkpoint has written to the database, and the readers' marks.
 
+use crate::sqlite_wal::{Checksum, WalHeader};
+
 /// Bytes at the beginning of the wal-index that [`WalIndex::decode`] needs.
 pub const WAL_INDEX_BYTES: usize = 136;
 
@@ -118,6 +120,23 @@ impl IndexHeader {
         is_whole.then_some(header)
     }
 
+    /// The header of a wal-index that is made anew from a log: its WAL header, unless nothing was ever committed, the
+    /// checksum and the number of its frames, and the size of the database in pages.
+    #[must_use]
+    pub fn new(wal: Option<&WalHeader>, checksum: Checksum, frames: u32, db_pages: u32) -> Self {
+        let mut words = [0; HEADER_WORDS];
+        words[0] = VERSION;
+        let page_bytes = wal.map_or(0, |wal| wal.page_bytes);
+        words[3] = flags_of(wal.is_some_and(|wal| wal.big_endian), page_bytes);
+        (words[4], words[5]) = (frames, db_pages);
+        [words[6], words[7]] = checksum;
+        if let Some(wal) = wal {
+            let salt = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| wal.bytes[at + byte]));
+            (words[8], words[9]) = (salt(16), salt(20));
+        }
+        Self(words).summed()
+    }
+
     /// The words.
     #[must_use]
     pub fn words(&self) -> &[u32; HEADER_WORDS] {
@@ -148,10 +167,7 @@ impl IndexHeader {
     pub fn after_commit(&self, page_bytes: u32, frames: u32, db_pages: u32) -> Self {
         let mut words = self.0;
         words[2] = words[2].wrapping_add(1);
-        // Little-endian checksums begin a WAL on every machine (`make_wal_header`).
-        let [size_low, size_high] = (((page_bytes & 0xff00) | (page_bytes >> 16)) as u16).to_ne_bytes();
-        let flags = self.flags();
-        words[3] = u32::from_ne_bytes([1, flags[1], size_low, size_high]);
+        words[3] = flags_of(self.flags()[1] != 0, page_bytes);
         (words[4], words[5], words[6], words[7]) = (frames, db_pages, 0, 0);
         Self(words).summed()
     }
@@ -200,6 +216,12 @@ impl IndexHeader {
         [self.0[10], self.0[11]] = self.checksum();
         self
     }
+}
+
+/// The word with the flag that the header is whole, the byte order of checksums, and the size of a page.
+fn flags_of(big_endian: bool, page_bytes: u32) -> u32 {
+    let [low, high] = (((page_bytes & 0xff00) | (page_bytes >> 16)) as u16).to_ne_bytes();
+    u32::from_ne_bytes([1, u8::from(big_endian), low, high])
 }
 
 #[cfg(test)]

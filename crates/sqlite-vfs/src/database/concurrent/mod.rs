@@ -36,6 +36,7 @@
 //! | --- | --- |
 //! | [`memory`] | the memory of wal-indexes, shared and private |
 //! | [`shared_index`] | the wal-index of all connections |
+//! | [`recovery`] | the wal-index made anew from the log |
 //! | [`snapshot`] | a moment of the database, and how a connection holds it |
 //! | [`page_set`] | a set of pages |
 //! | [`host`] | the SQLite connection |
@@ -56,6 +57,7 @@ mod memory;
 mod page_set;
 mod private;
 mod publish;
+mod recovery;
 mod shared_index;
 mod snapshot;
 mod validate;

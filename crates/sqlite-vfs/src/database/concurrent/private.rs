@@ -18,7 +18,7 @@ use super::memory::Private;
 use super::page_set::PageSet;
 use super::publish::random;
 use super::shared_index::SharedIndex;
-use super::snapshot::{Snapshot, cannot_lock, read_page, recover};
+use super::snapshot::{Snapshot, cannot_lock, read_page};
 use crate::attachment::Attachment;
 use crate::database::{Db, restart, waiting};
 use crate::errors::Failure;
@@ -134,26 +134,12 @@ impl Concurrent {
             checkpoints: AtomicBool::new(false),
             is_partial: AtomicBool::new(false),
         };
-        let header = new.settled_header(db)?;
+        let header = new.settled_header(db, false)?;
         let mut state = new.state();
         state.index.address(0, true);
         state.show(&header);
         drop(state);
         Ok(new)
-    }
-
-    /// The header of the real wal-index, made anew if no connection has made it or if one died at it.
-    pub(super) fn settled_header(&self, db: &Db) -> Result<IndexHeader, Failure> {
-        for tries in 0..50 {
-            if let Some(header) = self.index().header()? {
-                return Ok(header);
-            }
-            if tries > 1 {
-                std::thread::sleep(std::time::Duration::from_millis(1));
-            }
-            recover(db, tries)?;
-        }
-        Err(Failure::new(ffi::BUSY, format!("the wal-index of {} is being recovered", db.path.display())))
     }
 
     pub(super) fn index(&self) -> SharedIndex<'_> {
@@ -220,7 +206,7 @@ impl Concurrent {
         if self.holder.begins() {
             restart::keep(db, &self.attachment);
         }
-        let snapshot = Snapshot::take(db, self.index(), &self.holder)?;
+        let snapshot = Snapshot::take(db, self.index(), &self.holder, || self.settled_header(db, false))?;
         let code = db.after_mark(&self.attachment);
         if code != ffi::OK {
             snapshot.release(&self.holder);
@@ -487,7 +473,7 @@ impl Concurrent {
     /// Shows SQLite, for its answer to who asked for the checkpoint, how many frames the log has and how many
     /// of them are home now.
     fn show_checkpoint(&self, db: &Db) -> Result<(), Failure> {
-        let header = self.settled_header(db)?;
+        let header = self.settled_header(db, false)?;
         let backfilled = self.index().backfilled()?.min(header.frames());
         let mut state = self.state();
         if state.snapshot.is_some() {

@@ -10,7 +10,7 @@ use duralite_sqlite_ffi as ffi;
 
 use super::allocation::{Allocation, Settled};
 use super::private::{Concurrent, Write};
-use super::snapshot::read_page;
+use super::snapshot::{choose_mark, read_page};
 use super::validate::count_change;
 use crate::database::Db;
 use crate::errors::Failure;
@@ -103,7 +103,7 @@ impl Concurrent {
         pages: u32,
         write: WriteWal<'_>,
     ) -> Result<(), Failure> {
-        let newest = self.settled_header(db)?;
+        let newest = self.settled_header(db, true)?;
         let Some(snapshot) = self.state().snapshot else { return Ok(()) };
         if newest != snapshot.header {
             let written: Vec<u32> = images.keys().copied().collect();
@@ -116,7 +116,7 @@ impl Concurrent {
     /// Commits on top of the newest commit. The caller holds WRITE, and has found that nothing is in the way.
     fn commit(&self, db: &Db, mut images: Images, pages: u32, write: WriteWal<'_>) -> Result<(), Failure> {
         let index = self.index();
-        let newest = self.settled_header(db)?;
+        let newest = self.settled_header(db, true)?;
         let Some(snapshot) = self.state().snapshot else {
             return Err(Failure::new(ffi::IOERR_WRITE, "a commit without a snapshot"));
         };
@@ -136,6 +136,8 @@ impl Concurrent {
         let last = before + u32::try_from(images.len()).unwrap_or(u32::MAX);
         index.make_room(last)?;
         if before == 0 {
+            // SQLite has a mark for the log, too, before it writes to it: users who may only read need one.
+            choose_mark(db, index, &self.holder, 0)?;
             self.write_header(&base, write)?;
         }
         let mut frame = before;

@@ -154,6 +154,16 @@ impl<'a> SharedIndex<'a> {
         Ok(())
     }
 
+    /// Says that nothing of the log's frames has been written to the database, before a header is published that
+    /// is made anew. The caller has all locks for recovery.
+    pub fn begin(self, frames: u32) -> Result<(), Failure> {
+        let first = self.first()?;
+        first.store(BACKFILLED_WORD, 0);
+        first.store(ATTEMPTED_WORD, frames);
+        first.store(FIRST_MARK_WORD, 0);
+        Ok(())
+    }
+
     /// Starts the log over. The caller has WRITE and all marks but the first, and everything in the log is in
     /// the database.
     pub fn start_over(self, header: &IndexHeader) -> Result<(), Failure> {

@@ -9,8 +9,6 @@ use duralite_sqlite_ffi as ffi;
 use super::shared_index::SharedIndex;
 use crate::database::Db;
 use crate::errors::{During, Failure};
-use crate::sqlite::VFS_NAME;
-use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 
 /// A snapshot that a connection holds.
 #[derive(Debug, Clone, Copy)]
@@ -30,15 +28,18 @@ const AT_ONCE: u32 = 5;
 
 impl Snapshot {
     /// Begins to read at the newest commit, as SQLite's `walTryBeginRead` does. The connection holds nothing.
-    pub fn take(db: &Db, index: SharedIndex<'_>, holder: &Holder) -> Result<Self, Failure> {
+    /// `header` reads the newest header.
+    pub fn take(
+        db: &Db,
+        index: SharedIndex<'_>,
+        holder: &Holder,
+        header: impl Fn() -> Result<IndexHeader, Failure>,
+    ) -> Result<Self, Failure> {
         for tries in 0..TRIES {
             if tries > AT_ONCE {
                 std::thread::sleep(Duration::from_micros(u64::from(tries - AT_ONCE).pow(2) * 39));
             }
-            let Some(header) = index.header()? else {
-                recover(db, tries)?;
-                continue;
-            };
+            let header = header()?;
             if let Some(snapshot) = Self::of(db, index, holder, &header)? {
                 return Ok(snapshot);
             }
@@ -116,7 +117,7 @@ impl Snapshot {
 
 /// Chooses the mark for a log with this many frames, as SQLite does: the highest one that is not behind them,
 /// or one that is free, set to them. Returns the mark and its frame.
-fn choose_mark(
+pub fn choose_mark(
     db: &Db,
     index: SharedIndex<'_>,
     holder: &Holder,
@@ -157,22 +158,6 @@ fn lock(db: &Db, holder: &Holder, mark: usize) -> Result<bool, Failure> {
 pub fn cannot_lock(db: &Db, error: &LockError) -> Failure {
     let message = format!("cannot lock the shared memory of {}: {error}", db.path.display());
     Failure::new(ffi::IOERR_SHMLOCK, message)
-}
-
-/// Has the wal-index made anew: no connection has made it yet, or one has died while it wrote the header.
-/// SQLite knows how, so a connection of the VFS's own that SQLite serves directly begins to read.
-pub fn recover(db: &Db, tries: u32) -> Result<(), Failure> {
-    // A header that is just being written is whole in a moment.
-    if tries % 4 == 1 {
-        return Ok(());
-    }
-    let uri = uri_of(&db.path, &db.settings().parameters())?;
-    let (wait, purpose) = (BusyWait::polling(Duration::from_millis(20)), "cannot recover the wal-index");
-    let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, wait, purpose)?;
-    match own.run(c"SELECT count(*) FROM sqlite_master") {
-        Err(failure) if failure.code & 0xff == ffi::BUSY => Ok(()),
-        other => other.map(|_| ()),
-    }
 }
 
 /// Reads a page as of a snapshot.

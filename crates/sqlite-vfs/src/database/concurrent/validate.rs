@@ -34,7 +34,7 @@ impl Concurrent {
     /// # Errors
     /// `BUSY_SNAPSHOT` where something has changed.
     pub(super) fn move_to_newest(&self, db: &Db) -> Result<(), Failure> {
-        let newest = self.settled_header(db)?;
+        let newest = self.settled_header(db, true)?;
         let Some(snapshot) = self.state().snapshot else { return Ok(()) };
         if newest == snapshot.header {
             return Ok(());
