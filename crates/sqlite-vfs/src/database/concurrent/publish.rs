@@ -14,6 +14,7 @@ use super::snapshot::{choose_mark, read_page};
 use super::validate::count_change;
 use crate::database::Db;
 use crate::errors::Failure;
+use crate::refusals;
 
 /// Writes bytes of the WAL at an offset, as SQLite would, and returns the code for it.
 pub type WriteWal<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<c_int, Failure>;
@@ -122,7 +123,9 @@ impl Concurrent {
         };
         let Allocation { pages, is_larger, lease } =
             self.allocate(db, &snapshot, &snapshot.at(&newest), &mut images, pages)?;
-        if let Some(first) = images.get_mut(&1) {
+        // Stock SQLite, too, counts from what it has read. Here others may have counted since.
+        let is_alone = newest == snapshot.header && self.state().cache == Some(newest);
+        if let Some(first) = images.get_mut(&1).filter(|_| !is_alone) {
             let mut before = vec![0; self.page_bytes];
             read_page(db, index, &snapshot.at(&newest), 1, &mut before)?;
             count_change(first, &before);
@@ -209,8 +212,14 @@ pub(super) fn random() -> u32 {
 fn done(code: c_int) -> Result<(), Failure> {
     match code {
         ffi::OK => Ok(()),
-        // The text was told where the code was made.
-        code => Err(Failure::new(code, "the transaction could not be written to the log")),
+        // The reason was told where the code was made.
+        code => {
+            let reason = refusals::last_error();
+            Err(Failure::new(
+                code,
+                reason.unwrap_or_else(|| "the transaction could not be written".to_owned()),
+            ))
+        }
     }
 }
 
