@@ -100,6 +100,9 @@ impl Luck {
     }
 }
 
+/// How often a connection that finds the wal-index half written has it recovered, at most.
+const MOST_RECOVERIES: u32 = 50;
+
 /// What a connection may write, and how it comes to that right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Write {
@@ -277,8 +280,19 @@ impl Concurrent {
     /// Takes the real WRITE lock. A connection in a transaction waits for it here, as long as its busy handler
     /// agrees: SQLite does not ask that handler for a transaction that has read.
     pub(super) fn lock_real_write(&self, db: &Db, waits: bool) -> Result<c_int, Failure> {
+        let mut recoveries = 0;
         loop {
             match self.holder.lock_exclusive(WRITE, 1) {
+                Ok(()) if self.index().header()?.is_none() => {
+                    // Whoever had WRITE before has died while it published. Recovery takes WRITE too.
+                    self.holder.unlock_exclusive(WRITE, 1);
+                    if recoveries == MOST_RECOVERIES {
+                        return Ok(ffi::BUSY);
+                    }
+                    recover(db, 0)?;
+                    recoveries += 1;
+                    continue;
+                }
                 Ok(()) => {
                     if !waits && restart::is_ahead(&self.attachment, &self.holder) {
                         self.holder.unlock_exclusive(WRITE, 1);
