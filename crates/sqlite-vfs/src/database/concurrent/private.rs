@@ -539,6 +539,11 @@ impl Db {
         if mode == Concurrency::Off || self.is_helper() || self.read_only || attachment.outside().is_some() {
             return Ok(None);
         }
+        if self.lock.sqlites_exclusive().is_some() {
+            // SQLite leaves WAL mode, or closes, without having read: nobody else can be here, and nobody could
+            // recover the wal-index for this connection.
+            return Ok(None);
+        }
         let Some(locks) = self.index_locks() else { return Ok(None) };
         let new = Concurrent::begin(self, attachment, Arc::clone(&locks.holder), mode)?;
         Ok(Some(Arc::new(new)))
