@@ -1,9 +1,10 @@
 //! What SQLite does on a concurrent connection: it maps and locks its private wal-index, and reads and writes
 //! pages. Here is what each of these calls becomes.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES};
 use duralite_format::wal_index::{
@@ -34,6 +35,8 @@ pub struct Concurrent {
     state: Mutex<State>,
     /// Whether SQLite is in a checkpoint.
     checkpoints: AtomicBool,
+    /// Whether its last try was in vain.
+    tries_again: AtomicBool,
 }
 
 /// Where the connection is between two transactions or in one.
@@ -100,6 +103,11 @@ impl Luck {
     }
 }
 
+const PASSIVE: &CStr = c"PRAGMA wal_checkpoint(PASSIVE)";
+/// For how long one try of a checkpoint that is to be complete waits for others.
+const CHECKPOINT_TRY: Duration = Duration::from_millis(50);
+/// For how long a transaction that waits for WRITE may keep a checkpoint waiting that has WRITE.
+const STANDS_IN_THE_WAY: Duration = Duration::from_millis(10);
 /// How often a connection that finds the wal-index half written has it recovered, at most.
 const MOST_RECOVERIES: u32 = 50;
 
@@ -131,6 +139,7 @@ impl Concurrent {
             page_bytes,
             state: Mutex::default(),
             checkpoints: AtomicBool::new(false),
+            tries_again: AtomicBool::new(false),
         };
         let header = new.settled_header(db)?;
         let mut state = new.state();
@@ -147,7 +156,7 @@ impl Concurrent {
                 return Ok(header);
             }
             if tries > 1 {
-                std::thread::sleep(std::time::Duration::from_millis(1));
+                std::thread::sleep(Duration::from_millis(1));
             }
             recover(db, tries)?;
         }
@@ -178,7 +187,7 @@ impl Concurrent {
             }
             (WRITE, _) => self.lock_write(db)?,
             (CHECKPOINT, 1) => {
-                let code = self.checkpoint(db, c"PRAGMA wal_checkpoint(PASSIVE)")?;
+                let code = self.checkpoint(db, PASSIVE)?;
                 self.checkpoints.store(code == ffi::OK, Ordering::Relaxed);
                 code
             }
@@ -281,6 +290,7 @@ impl Concurrent {
     /// agrees: SQLite does not ask that handler for a transaction that has read.
     pub(super) fn lock_real_write(&self, db: &Db, waits: bool) -> Result<c_int, Failure> {
         let mut recoveries = 0;
+        let mut in_the_way: Option<Instant> = None;
         loop {
             match self.holder.lock_exclusive(WRITE, 1) {
                 Ok(()) if self.index().header()?.is_none() => {
@@ -314,12 +324,24 @@ impl Concurrent {
                 // A connection of this very thread has WRITE, and cannot give it back meanwhile.
                 return Ok(ffi::BUSY);
             }
+            if !self.keeps_a_checkpoint_waiting()? {
+                in_the_way = None;
+            } else if in_the_way.get_or_insert_with(Instant::now).elapsed() >= STANDS_IN_THE_WAY {
+                return Ok(ffi::BUSY);
+            }
             waiting::refused_in_transaction(&self.holder);
             if !db.host.is_patient() {
                 waiting::forget();
                 return Ok(ffi::BUSY);
             }
         }
+    }
+
+    /// Whether a checkpoint has WRITE and may be waiting for this connection to give its snapshot back, so that
+    /// neither goes on before the time of one is up.
+    pub(super) fn keeps_a_checkpoint_waiting(&self) -> Result<bool, Failure> {
+        let Some(snapshot) = self.state().snapshot else { return Ok(false) };
+        Ok(self.holder.table().is_write_taken_to_checkpoint() && snapshot.is_in_the_way(self.index())?)
     }
 
     pub(super) fn unlock_real_write(&self) {
@@ -337,6 +359,7 @@ impl Concurrent {
             state.exclusive &= !mask(first, count);
             if first == CHECKPOINT {
                 self.checkpoints.store(false, Ordering::Relaxed);
+                self.tries_again.store(false, Ordering::Relaxed);
             }
             if first == WRITE {
                 if std::mem::take(&mut state.write) == Write::Locked {
@@ -454,15 +477,20 @@ impl Concurrent {
     }
 
     /// Lets SQLite, on a connection that it serves directly, checkpoint the real log.
-    fn checkpoint(&self, db: &Db, how: &std::ffi::CStr) -> Result<c_int, Failure> {
+    fn checkpoint(&self, db: &Db, how: &CStr) -> Result<c_int, Failure> {
         if db.reserves_bytes().unwrap_or(true) {
             return Ok(ffi::BUSY);
         }
         let uri = uri_of(&db.path, &db.settings().parameters())?;
-        let wait = waiting::in_queue(std::time::Duration::ZERO, std::time::Duration::ZERO);
+        // Between two tries SQLite asks this connection's busy handler. If that agrees, a try waits for a while:
+        // within it, WRITE keeps others from beginning anew under marks that are in the way.
+        let is_again = how != PASSIVE && self.tries_again.load(Ordering::Relaxed);
+        let polling = if is_again { CHECKPOINT_TRY } else { Duration::ZERO };
+        let wait = waiting::in_queue(polling, Duration::ZERO);
         let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, wait, "cannot checkpoint")?;
-        let busy = own.run(how)?;
-        Ok(if busy == Some(0) { ffi::OK } else { ffi::BUSY })
+        let is_done = own.run(how)? == Some(0);
+        self.tries_again.store(!is_done, Ordering::Relaxed);
+        Ok(if is_done { ffi::OK } else { ffi::BUSY })
     }
 
     /// Checkpoints if the log has got as long as SQLite lets it get: SQLite, which sees a short log of its own,
@@ -477,7 +505,7 @@ impl Concurrent {
         if restart::yields(&self.attachment) {
             return;
         }
-        if let Err(failure) = self.checkpoint(db, c"PRAGMA wal_checkpoint(PASSIVE)") {
+        if let Err(failure) = self.checkpoint(db, PASSIVE) {
             db.sqlite.report(ffi::NOTICE, &failure.message);
         }
     }

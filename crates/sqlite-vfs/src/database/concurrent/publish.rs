@@ -10,7 +10,7 @@ use duralite_sqlite_ffi as ffi;
 
 use super::private::{Concurrent, Write};
 use super::snapshot::read_page;
-use super::validate::count_change;
+use super::validate::{Conflict, count_change, overtaken};
 use crate::database::Db;
 use crate::errors::Failure;
 
@@ -61,6 +61,10 @@ impl Concurrent {
             Write::Validated => {
                 match self.lock_real_write(db, true)? {
                     ffi::OK => {}
+                    // To try again later would not help: the checkpoint waits for the snapshot's end.
+                    _ if self.keeps_a_checkpoint_waiting()? => {
+                        return Err(overtaken(db, &Conflict::Checkpoint));
+                    }
                     code => return Ok(code),
                 }
                 let done = self.validate_and_commit(db, images, pages, write);

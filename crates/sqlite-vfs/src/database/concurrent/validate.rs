@@ -19,13 +19,15 @@ const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
 const SIZE: Range<usize> = 28..32;
 
 /// What stands between a transaction and its commit.
-enum Conflict {
+pub(super) enum Conflict {
     /// Another transaction has written this page, which this one has read or written.
     Page(u32),
     /// The database has become smaller.
     Shrunk,
     /// The log has gone on so far that it cannot be told what was written.
     Unknown,
+    /// A checkpoint keeps writers out until the transaction is over.
+    Checkpoint,
 }
 
 impl Concurrent {
@@ -148,11 +150,12 @@ pub(super) fn count_change(page: &mut [u8], newest: &[u8]) {
 }
 
 #[cold]
-fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
+pub(super) fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
     let why = match conflict {
         Conflict::Page(page) => format!("another transaction has changed page {page}, which this one uses"),
         Conflict::Shrunk => "another transaction has made the database smaller".to_owned(),
         Conflict::Unknown => "others have committed too much meanwhile".to_owned(),
+        Conflict::Checkpoint => "a checkpoint waits for its end".to_owned(),
     };
     let message = format!(
         "a transaction of {} was overtaken and is rolled back: {why}; run it again",
