@@ -43,6 +43,11 @@ impl Concurrent {
             return Ok(());
         }
         self.validate(db, &snapshot, &newest, None)?;
+        // What the transaction reads from here on is durable, with `read_durable`, as what it began with.
+        match db.after_mark(&self.attachment) {
+            ffi::OK => {}
+            code => return Err(Failure::new(code, "cannot make durable what others have committed")),
+        }
         let mut state = self.state();
         state.snapshot = Some(snapshot.moved_to(&newest));
         state.cache = None;
