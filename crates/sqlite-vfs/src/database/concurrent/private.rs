@@ -543,6 +543,8 @@ impl State {
         let frames = header.map_or(0, |header| header.frames());
         if let Some(first) = self.index.first() {
             first.store(BACKFILLED_WORD, frames);
+            // No older state of this log can be opened (`sqlite3_snapshot_open`): its frames are forgotten.
+            first.store(ATTEMPTED_WORD, frames);
         }
         let after = self.after.take();
         if let Some(after) = &after {
