@@ -103,6 +103,8 @@ impl Luck {
     }
 }
 
+/// Bytes that a connection keeps between transactions for what SQLite writes, at most.
+const MOST_KEPT: usize = 1 << 20;
 const PASSIVE: &CStr = c"PRAGMA wal_checkpoint(PASSIVE)";
 /// For how long one try of a checkpoint that is to be complete waits for others.
 const CHECKPOINT_TRY: Duration = Duration::from_millis(50);
@@ -529,7 +531,13 @@ impl State {
         first.store(FIRST_MARK_WORD, 0);
         first.store(FIRST_MARK_WORD + 1, 0);
         (2..MARKS).for_each(|mark| first.store(FIRST_MARK_WORD + mark, MARK_NOT_USED));
+        self.forget_wal();
+    }
+
+    /// Empties SQLite's WAL. The memory of a large transaction is given back.
+    fn forget_wal(&mut self) {
         self.wal.clear();
+        self.wal.shrink_to(MOST_KEPT);
         self.committed = 0;
     }
 
@@ -552,8 +560,7 @@ impl State {
             let is_known = header.is_some() && frames == self.committed;
             self.cache = self.cache.filter(|cache| is_known && cache == after);
         }
-        self.wal.clear();
-        self.committed = 0;
+        self.forget_wal();
         after.is_some()
     }
 }
