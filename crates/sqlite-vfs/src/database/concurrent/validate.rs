@@ -17,6 +17,8 @@ use crate::errors::{During, Failure};
 const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
 /// The size of the database in page 1, in pages.
 const SIZE: Range<usize> = 28..32;
+/// The largest root page of a database with pointer maps.
+const LARGEST_ROOT: Range<usize> = 52..56;
 
 /// What stands between a transaction and its commit.
 pub(super) enum Conflict {
@@ -122,6 +124,11 @@ impl Concurrent {
         }
         // SQLite goes on with what it has cached of such a page unless the transaction ends here.
         let Some(written) = written else { return Ok(true) };
+        let mut first = vec![0; self.page_bytes];
+        read_page(db, self.index(), snapshot, 1, &mut first)?;
+        if has_pointer_maps(&first) {
+            return Ok(true);
+        }
         let (mut before, mut after) = (vec![0; self.page_bytes], vec![0; self.page_bytes]);
         read_page(db, self.index(), snapshot, page, &mut before)?;
         read_page(db, self.index(), &snapshot.moved_to(newest), page, &mut after)?;
@@ -133,6 +140,12 @@ impl Concurrent {
 /// The size of the database, in pages, that page 1 tells.
 fn size_in(first: &[u8]) -> u32 {
     first.get(SIZE).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes)
+}
+
+/// Whether the database has pages of pointers to parents (`auto_vacuum`). Such a page may begin like an interior
+/// page of a table, and leads to pages in another way.
+fn has_pointer_maps(first: &[u8]) -> bool {
+    first.get(LARGEST_ROOT).is_some_and(|bytes| bytes.iter().any(|byte| *byte != 0))
 }
 
 fn is_same_but_for_counters(before: &[u8], after: &[u8]) -> bool {
