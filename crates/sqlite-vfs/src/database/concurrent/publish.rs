@@ -63,7 +63,7 @@ impl Concurrent {
                     ffi::OK => {}
                     // To try again later would not help: the checkpoint waits for the snapshot's end.
                     _ if self.keeps_a_checkpoint_waiting()? => {
-                        return Err(overtaken(db, &Conflict::Checkpoint));
+                        return Err(lost(db, overtaken(db, &Conflict::Checkpoint)));
                     }
                     code => return Ok(code),
                 }
@@ -74,7 +74,7 @@ impl Concurrent {
                     Err(failure) if failure.code == ffi::BUSY_SNAPSHOT => self.state().luck.lost(),
                     Err(_) => {}
                 }
-                done?;
+                done.map_err(|failure| lost(db, failure))?;
             }
         }
         self.state().committed = frame;
@@ -199,6 +199,18 @@ impl Concurrent {
 pub(super) fn random() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     (RandomState::new().hash_one(0_u8) >> 32) as u32
+}
+
+/// What SQLite is told of a transaction that was overtaken. Of any failure but `SQLITE_BUSY` it says that the
+/// transaction is over, to `COMMIT`. To `RELEASE` it says that too, and keeps the savepoint: a second `RELEASE`
+/// would succeed, with nothing to commit. So that statement finds the database busy, until there is a
+/// `ROLLBACK`.
+#[cold]
+fn lost(db: &Db, failure: Failure) -> Failure {
+    if failure.code != ffi::BUSY_SNAPSHOT || !db.host.is_releasing(db.sqlite) {
+        return failure;
+    }
+    Failure::new(ffi::BUSY, format!("RELEASE cannot commit; use ROLLBACK: {}", failure.message))
 }
 
 fn done(code: c_int) -> Result<(), Failure> {
