@@ -372,6 +372,22 @@ impl Table {
         }
     }
 
+    /// Whether the process whose connection has WRITE has CHECKPOINT too; for a connection of this process,
+    /// whether it has both itself. So it is while a checkpoint keeps writers out, as it may to wait for readers,
+    /// and for a moment when the log starts over.
+    #[must_use]
+    pub fn is_write_taken_to_checkpoint(&self) -> bool {
+        let both = (1 << WRITE | 1 << CHECKPOINT) << HELD;
+        let holder = (0..self.high()).find(|process| {
+            let word = self.words.load(member(*process));
+            word & both == both && word & RESERVED == 0
+        });
+        holder.is_some_and(|process| {
+            let is_one = |local: &Local| local.exclusive[WRITE] == local.exclusive[CHECKPOINT];
+            process != self.process || is_one(&self.local())
+        })
+    }
+
     pub(crate) fn is_write_taken(&self) -> bool {
         (0..self.high()).any(|process| self.words.load(member(process)) & 1 << HELD != 0)
     }

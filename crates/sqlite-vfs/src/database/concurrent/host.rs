@@ -1,7 +1,7 @@
 //! What a concurrent connection asks of the SQLite connection that it belongs to.
 #![allow(unsafe_code)] // SQLite's connection and its busy handler
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 use std::sync::Mutex;
 use std::sync::PoisonError;
@@ -84,10 +84,65 @@ impl Host {
         unsafe { db_name(connection, FIRST_ATTACHED).is_null() }
     }
 
+    /// Whether the statement that commits is the `RELEASE` of the savepoint that began the transaction.
+    pub fn is_releasing(&self, sqlite: &Sqlite) -> bool {
+        let (connection, api) = (self.connection(), &sqlite.api);
+        if connection.is_null() {
+            return false;
+        }
+        // SAFETY: the connection is working, on this thread; its statements stay meanwhile, and so do their texts.
+        let next = |statement| unsafe { (api.next_stmt)(connection, statement) };
+        let mut statement = next(ptr::null_mut());
+        while !statement.is_null() {
+            // SAFETY: as above.
+            let text = unsafe { ((api.stmt_busy)(statement) != 0).then(|| (api.sql)(statement)) };
+            if let Some(text) = text.filter(|text| !text.is_null())
+                // SAFETY: SQLite's text ends with a zero.
+                && is_release(unsafe { CStr::from_ptr(text) }.to_bytes())
+            {
+                return true;
+            }
+            statement = next(statement);
+        }
+        false
+    }
+
     /// Calls the busy handler, which may sleep. Returns whether to try again.
     pub fn is_patient(&self) -> bool {
         let busy = *self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: as promised to `set_busy_handler`; SQLite's call holds the connection's mutex.
         busy.is_some_and(|busy| unsafe { (busy.function)(busy.argument) } != 0)
+    }
+}
+
+/// Whether a statement is a `RELEASE`, behind spaces and comments.
+fn is_release(statement: &[u8]) -> bool {
+    const WORD: &[u8] = b"RELEASE";
+    let mut rest = statement.trim_ascii_start();
+    loop {
+        let end: &[u8] = match rest {
+            [b';', ..] => b";",
+            [b'-', b'-', ..] => b"\n",
+            [b'/', b'*', ..] => b"*/",
+            _ => break,
+        };
+        let Some(at) = rest.windows(end.len()).position(|bytes| bytes == end) else { return false };
+        rest = rest[at + end.len()..].trim_ascii_start();
+    }
+    rest.get(..WORD.len()).is_some_and(|word| word.eq_ignore_ascii_case(WORD))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_release;
+
+    #[test]
+    fn a_release_is_told_from_other_statements() {
+        for text in ["RELEASE a", " \n;-- x\n/* y */ release savepoint a", "Release"] {
+            assert!(is_release(text.as_bytes()), "{text}");
+        }
+        for text in ["COMMIT", "", "-- RELEASE", "/* RELEASE", "END; RELEASE a", "SAVEPOINT release"] {
+            assert!(!is_release(text.as_bytes()), "{text}");
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! What SQLite does on a concurrent connection: it maps and locks its private wal-index, and reads and writes
 //! pages. Here is what each of these calls becomes.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES};
 use duralite_format::wal_index::{
@@ -37,6 +38,8 @@ pub struct Concurrent {
     checkpoints: AtomicBool,
     /// Whether the checkpoint has left frames in the log that SQLite must not try to write home itself.
     is_partial: AtomicBool,
+    /// Whether its last try was in vain.
+    tries_again: AtomicBool,
 }
 
 /// Where the connection is between two transactions or in one.
@@ -104,6 +107,13 @@ impl Luck {
     }
 }
 
+/// Bytes that a connection keeps between transactions for what SQLite writes, at most.
+const MOST_KEPT: usize = 1 << 20;
+const PASSIVE: &CStr = c"PRAGMA wal_checkpoint(PASSIVE)";
+/// For how long one try of a checkpoint that is to be complete waits for others.
+const CHECKPOINT_TRY: Duration = Duration::from_millis(50);
+/// For how long a transaction that waits for WRITE may keep a checkpoint waiting that has WRITE.
+const STANDS_IN_THE_WAY: Duration = Duration::from_millis(10);
 /// What a connection may write, and how it comes to that right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Write {
@@ -133,6 +143,7 @@ impl Concurrent {
             state: Mutex::default(),
             checkpoints: AtomicBool::new(false),
             is_partial: AtomicBool::new(false),
+            tries_again: AtomicBool::new(false),
         };
         let header = new.settled_header(db, false)?;
         let mut state = new.state();
@@ -166,7 +177,7 @@ impl Concurrent {
             }
             (WRITE, _) => self.lock_write(db)?,
             (CHECKPOINT, 1) => {
-                let code = self.checkpoint_for_sqlite(db, c"PRAGMA wal_checkpoint(PASSIVE)")?;
+                let code = self.checkpoint_for_sqlite(db, PASSIVE)?;
                 self.checkpoints.store(code == ffi::OK, Ordering::Relaxed);
                 code
             }
@@ -276,6 +287,7 @@ impl Concurrent {
     /// Takes the real WRITE lock. A connection in a transaction waits for it here, as long as its busy handler
     /// agrees: SQLite does not ask that handler for a transaction that has read.
     pub(super) fn lock_real_write(&self, db: &Db, waits: bool) -> Result<c_int, Failure> {
+        let mut in_the_way: Option<Instant> = None;
         loop {
             match self.holder.lock_exclusive(WRITE, 1) {
                 Ok(()) => {
@@ -299,12 +311,24 @@ impl Concurrent {
                 // A connection of this very thread has WRITE, and cannot give it back meanwhile.
                 return Ok(ffi::BUSY);
             }
+            if !self.keeps_a_checkpoint_waiting()? {
+                in_the_way = None;
+            } else if in_the_way.get_or_insert_with(Instant::now).elapsed() >= STANDS_IN_THE_WAY {
+                return Ok(ffi::BUSY);
+            }
             waiting::refused_in_transaction(&self.holder);
             if !db.host.is_patient() {
                 waiting::forget();
                 return Ok(ffi::BUSY);
             }
         }
+    }
+
+    /// Whether a checkpoint has WRITE and may be waiting for this connection to give its snapshot back, so that
+    /// neither goes on before the time of one is up.
+    pub(super) fn keeps_a_checkpoint_waiting(&self) -> Result<bool, Failure> {
+        let Some(snapshot) = self.state().snapshot else { return Ok(false) };
+        Ok(self.holder.table().is_write_taken_to_checkpoint() && snapshot.is_in_the_way(self.index())?)
     }
 
     pub(super) fn unlock_real_write(&self) {
@@ -323,6 +347,7 @@ impl Concurrent {
             if first == CHECKPOINT {
                 self.checkpoints.store(false, Ordering::Relaxed);
                 self.is_partial.store(false, Ordering::Relaxed);
+                self.tries_again.store(false, Ordering::Relaxed);
             }
             if first == WRITE {
                 if std::mem::take(&mut state.write) == Write::Locked {
@@ -447,22 +472,24 @@ impl Concurrent {
     }
 
     /// Lets SQLite, on a connection that it serves directly, checkpoint the real log.
-    fn checkpoint(&self, db: &Db, how: &std::ffi::CStr) -> Result<c_int, Failure> {
+    fn checkpoint(&self, db: &Db, how: &CStr) -> Result<c_int, Failure> {
         if db.reserves_bytes().unwrap_or(true) {
             return Ok(ffi::BUSY);
         }
         let uri = uri_of(&db.path, &db.settings().parameters())?;
-        let wait = waiting::in_queue(std::time::Duration::ZERO, std::time::Duration::ZERO);
+        // Between two tries SQLite asks this connection's busy handler. If that agrees, a try waits for a while:
+        // within it, WRITE keeps others from beginning anew under marks that are in the way.
+        let is_again = how != PASSIVE && self.tries_again.load(Ordering::Relaxed);
+        let polling = if is_again { CHECKPOINT_TRY } else { Duration::ZERO };
+        let wait = waiting::in_queue(polling, Duration::ZERO);
         let own = OwnConnection::open(&db.sqlite.api, &uri, VFS_NAME, wait, "cannot checkpoint")?;
-        let busy = own.run(how)?;
-        if busy != Some(0) {
-            return Ok(ffi::BUSY);
-        }
-        Ok(ffi::OK)
+        let is_done = own.run(how)? == Some(0);
+        self.tries_again.store(!is_done, Ordering::Relaxed);
+        Ok(if is_done { ffi::OK } else { ffi::BUSY })
     }
 
     /// A checkpoint that SQLite has begun on its own log.
-    fn checkpoint_for_sqlite(&self, db: &Db, how: &std::ffi::CStr) -> Result<c_int, Failure> {
+    fn checkpoint_for_sqlite(&self, db: &Db, how: &CStr) -> Result<c_int, Failure> {
         let code = self.checkpoint(db, how)?;
         if code == ffi::OK {
             self.show_checkpoint(db)?;
@@ -502,7 +529,7 @@ impl Concurrent {
         if restart::yields(&self.attachment) {
             return;
         }
-        if let Err(failure) = self.checkpoint(db, c"PRAGMA wal_checkpoint(PASSIVE)") {
+        if let Err(failure) = self.checkpoint(db, PASSIVE) {
             db.sqlite.report(ffi::NOTICE, &failure.message);
         }
     }
@@ -526,7 +553,13 @@ impl State {
         first.store(FIRST_MARK_WORD, 0);
         first.store(FIRST_MARK_WORD + 1, 0);
         (2..MARKS).for_each(|mark| first.store(FIRST_MARK_WORD + mark, MARK_NOT_USED));
+        self.forget_wal();
+    }
+
+    /// Empties SQLite's WAL. The memory of a large transaction is given back.
+    fn forget_wal(&mut self) {
         self.wal.clear();
+        self.wal.shrink_to(MOST_KEPT);
         self.committed = 0;
     }
 
@@ -540,6 +573,8 @@ impl State {
         let frames = header.map_or(0, |header| header.frames());
         if let Some(first) = self.index.first() {
             first.store(BACKFILLED_WORD, frames);
+            // No older state of this log can be opened (`sqlite3_snapshot_open`): its frames are forgotten.
+            first.store(ATTEMPTED_WORD, frames);
         }
         let after = self.after.take();
         if let Some(after) = &after {
@@ -547,8 +582,7 @@ impl State {
             let is_known = header.is_some() && frames == self.committed;
             self.cache = self.cache.filter(|cache| is_known && cache == after);
         }
-        self.wal.clear();
-        self.committed = 0;
+        self.forget_wal();
         after.is_some()
     }
 }
@@ -566,6 +600,10 @@ impl Db {
         }
         if self.reserves_bytes()? {
             // A VFS above may fill the ends of pages, and has to see each checkpoint.
+            return Ok(None);
+        }
+        if self.lock.sqlites_exclusive().is_some() {
+            // SQLite leaves WAL mode, or closes, without having read: nobody else can be here.
             return Ok(None);
         }
         let Some(locks) = self.index_locks() else { return Ok(None) };

@@ -11,7 +11,7 @@ use duralite_sqlite_ffi as ffi;
 use super::allocation::{Allocation, Settled};
 use super::private::{Concurrent, Write};
 use super::snapshot::{choose_mark, read_page};
-use super::validate::count_change;
+use super::validate::{Conflict, count_change, overtaken};
 use crate::database::Db;
 use crate::errors::Failure;
 use crate::refusals;
@@ -63,6 +63,10 @@ impl Concurrent {
             Write::Validated => {
                 match self.lock_real_write(db, true)? {
                     ffi::OK => {}
+                    // To try again later would not help: the checkpoint waits for the snapshot's end.
+                    _ if self.keeps_a_checkpoint_waiting()? => {
+                        return Err(lost(db, overtaken(db, &Conflict::Checkpoint)));
+                    }
                     code => return Ok(code),
                 }
                 let done = self.validate_and_commit(db, images, pages, write);
@@ -72,7 +76,7 @@ impl Concurrent {
                     Err(failure) if failure.code == ffi::BUSY_SNAPSHOT => self.state().luck.lost(),
                     Err(_) => {}
                 }
-                done?;
+                done.map_err(|failure| lost(db, failure))?;
             }
         }
         self.state().committed = frame;
@@ -207,6 +211,18 @@ impl Concurrent {
 pub(super) fn random() -> u32 {
     use std::hash::{BuildHasher, RandomState};
     (RandomState::new().hash_one(0_u8) >> 32) as u32
+}
+
+/// What SQLite is told of a transaction that was overtaken. Of any failure but `SQLITE_BUSY` it says that the
+/// transaction is over, to `COMMIT`. To `RELEASE` it says that too, and keeps the savepoint: a second `RELEASE`
+/// would succeed, with nothing to commit. So that statement finds the database busy, until there is a
+/// `ROLLBACK`.
+#[cold]
+fn lost(db: &Db, failure: Failure) -> Failure {
+    if failure.code != ffi::BUSY_SNAPSHOT || !db.host.is_releasing(db.sqlite) {
+        return failure;
+    }
+    Failure::new(ffi::BUSY, format!("RELEASE cannot commit; use ROLLBACK: {}", failure.message))
 }
 
 fn done(code: c_int) -> Result<(), Failure> {

@@ -90,6 +90,17 @@ impl Snapshot {
         self.mark == 0
     }
 
+    /// Whether a checkpoint may have to wait for this snapshot: it may not write home what is newer than the
+    /// mark, or not let the log start over.
+    pub fn is_in_the_way(&self, index: SharedIndex<'_>) -> Result<bool, Failure> {
+        let Some(newest) = index.header()? else { return Ok(false) };
+        let is_home = index.backfilled()? == newest.frames();
+        if self.mark == 0 {
+            return Ok(!is_home);
+        }
+        Ok(is_home || index.mark(self.mark)? < newest.frames())
+    }
+
     /// The frames that were committed after this snapshot and up to `newest`. `None` where that cannot be
     /// told any more.
     ///

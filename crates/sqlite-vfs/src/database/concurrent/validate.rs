@@ -6,7 +6,7 @@ use std::ops::Range;
 use duralite_format::wal_index::IndexHeader;
 use duralite_sqlite_ffi as ffi;
 
-use super::free_list::{ALLOCATION, size_in};
+use super::free_list::{ALLOCATION, has_pointer_maps, size_in};
 use super::interior;
 use super::private::Concurrent;
 use super::snapshot::{Snapshot, read_page};
@@ -25,6 +25,8 @@ pub(super) enum Conflict {
     Shrunk,
     /// The log has gone on so far that it cannot be told what was written.
     Unknown,
+    /// A checkpoint keeps writers out until the transaction is over.
+    Checkpoint,
 }
 
 impl Concurrent {
@@ -40,6 +42,11 @@ impl Concurrent {
             return Ok(());
         }
         self.validate(db, &snapshot, &newest, None)?;
+        // What the transaction reads from here on is durable, with `read_durable`, as what it began with.
+        match db.after_mark(&self.attachment) {
+            ffi::OK => {}
+            code => return Err(Failure::new(code, "cannot make durable what others have committed")),
+        }
         let mut state = self.state();
         state.snapshot = Some(snapshot.moved_to(&newest));
         state.cache = None;
@@ -119,6 +126,11 @@ impl Concurrent {
         }
         // SQLite goes on with what it has cached of such a page unless the transaction ends here.
         let Some(written) = written else { return Ok(true) };
+        let mut first = vec![0; self.page_bytes];
+        read_page(db, self.index(), snapshot, 1, &mut first)?;
+        if has_pointer_maps(&first) {
+            return Ok(true);
+        }
         let (mut before, mut after) = (vec![0; self.page_bytes], vec![0; self.page_bytes]);
         read_page(db, self.index(), snapshot, page, &mut before)?;
         read_page(db, self.index(), &snapshot.moved_to(newest), page, &mut after)?;
@@ -152,6 +164,7 @@ pub(super) fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
         Conflict::Page(page) => format!("another transaction has changed page {page}, which this one uses"),
         Conflict::Shrunk => "another transaction has made the database smaller".to_owned(),
         Conflict::Unknown => "others have committed too much meanwhile".to_owned(),
+        Conflict::Checkpoint => "a checkpoint waits for its end".to_owned(),
     };
     let message = format!(
         "a transaction of {} was overtaken and is rolled back: {why}; run it again",

@@ -1,0 +1,196 @@
+//! Checkpoints beside transactions, and how long the log gets.
+
+use std::time::{Duration, Instant};
+
+use duralite_testkit::{Fixture, integrity, one, run};
+use rusqlite::{Connection, ffi};
+
+use super::{BUSY, MODES, OK, OVERTAKEN, codes, open, rows, with_rows};
+
+/// Whether `PRAGMA wal_checkpoint` says that it was kept from its work; its code where it fails.
+fn checkpoint(conn: &Connection, how: &str) -> Result<bool, i32> {
+    let rows = run(conn, &format!("PRAGMA wal_checkpoint({how})"));
+    rows.map(|rows| rows[0][0] == rusqlite::types::Value::Integer(1))
+        .map_err(|error| duralite_testkit::code(&error))
+}
+
+const KINDS: [&str; 4] = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
+
+/// Checkpoints of every kind in every situation: whether each was kept from its work.
+fn situations(connect: &dyn Fn() -> Connection) -> Vec<(&'static str, &'static str, Result<bool, i32>)> {
+    let mut found = Vec::new();
+    for kind in KINDS {
+        let [a, b] = [(); 2].map(|()| connect());
+        let mut note = |when, result| found.push((kind, when, result));
+        let write = |conn| assert_eq!(codes(conn, "UPDATE t SET v=v+1"), OK);
+        write(&a);
+        note("idle", checkpoint(&a, kind));
+        write(&b);
+        note("after another one's commit", checkpoint(&a, kind));
+        assert_eq!(codes(&b, "BEGIN; SELECT sum(v) FROM t"), OK);
+        note("beside a reader of the newest state", checkpoint(&a, kind));
+        write(&a);
+        note("beside a reader of an older state", checkpoint(&a, kind));
+        note("in a reader", checkpoint(&b, kind));
+        assert_eq!(codes(&b, "COMMIT; BEGIN IMMEDIATE; UPDATE t SET v=v+1"), OK);
+        note("beside a writer", checkpoint(&a, kind));
+        note("in a writer", checkpoint(&b, kind));
+        assert_eq!(codes(&b, "COMMIT"), OK);
+        note("at the end", checkpoint(&b, kind));
+        integrity(&a);
+    }
+    found
+}
+
+#[test]
+fn each_kind_is_kept_from_its_work_where_it_is_with_the_setting_off() {
+    let results = ["off", "on", "upgrade"].map(|mode| {
+        let (fixture, [_first]) = with_rows::<1>("off");
+        situations(&|| open(&fixture, mode))
+    });
+    for other in &results[1..] {
+        for (off, on) in results[0].iter().zip(other) {
+            assert_eq!(off, on);
+        }
+    }
+}
+
+#[test]
+fn a_transaction_that_is_open_commits_after_checkpoints_of_others() {
+    for (mode, reads) in [("on", "UPDATE t SET v=v+1 WHERE k=1"), ("upgrade", "SELECT v FROM t WHERE k=1")] {
+        for by in ["off", "on"] {
+            for kind in KINDS {
+                let (fixture, [a, b]) = with_rows(mode);
+                let checkpointer = open(&fixture, by);
+                assert_eq!(codes(&a, &format!("BEGIN; {reads}")), OK);
+                for _ in 0..3 {
+                    checkpoint(&checkpointer, kind).unwrap();
+                    assert_eq!(codes(&b, "UPDATE t SET v=v+1 WHERE k=90"), OK);
+                }
+                checkpoint(&checkpointer, kind).unwrap();
+                assert_eq!(one::<i64>(&a, "SELECT v FROM t WHERE k=50"), 0);
+                assert_eq!(codes(&a, "UPDATE t SET v=v+10 WHERE k=3; COMMIT"), OK, "{mode}, {by}, {kind}");
+                assert_eq!(checkpoint(&checkpointer, "TRUNCATE"), Ok(false));
+                let sum = if mode == "on" { 14 } else { 13 };
+                for conn in [&a, &b, &checkpointer] {
+                    assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), sum);
+                    integrity(conn);
+                }
+            }
+        }
+    }
+}
+
+fn frames(conn: &Connection) -> u32 {
+    let status: String = one(conn, "PRAGMA duralite");
+    let frames = status.lines().find_map(|line| line.strip_prefix("log_frames\t")).unwrap();
+    frames.parse().unwrap()
+}
+
+#[test]
+fn the_log_starts_over_under_concurrent_connections_alone() {
+    let (_fixture, [a, b]) = with_rows("on");
+    for conn in [&a, &b] {
+        run(conn, "PRAGMA wal_autocheckpoint=50").unwrap();
+    }
+    let mut most = 0;
+    for round in 0..300 {
+        // Of two transactions at least one is open at any time, as far as one thread can have it.
+        let k = round % 40;
+        assert_eq!(codes(&a, &format!("BEGIN; UPDATE t SET v=v+1 WHERE k={k}")), OK);
+        if round > 0 {
+            assert_eq!(codes(&b, "COMMIT"), OK);
+        }
+        assert_eq!(codes(&b, &format!("BEGIN; UPDATE t SET v=v+1 WHERE k={}", 50 + k)), OK);
+        assert_eq!(codes(&a, "COMMIT"), OK);
+        most = most.max(frames(&a));
+    }
+    assert_eq!(codes(&b, "COMMIT"), OK);
+    for _ in 0..100 {
+        assert_eq!(codes(&a, "UPDATE t SET v=v+1 WHERE k=1"), OK);
+    }
+    assert!(frames(&a) < 100, "{}", frames(&a));
+    assert!(most < 800, "{most}");
+    assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 700);
+    integrity(&b);
+}
+
+#[test]
+fn without_automatic_checkpoints_the_log_keeps_everything() {
+    for mode in MODES {
+        let (_fixture, [a]) = with_rows(mode);
+        run(&a, "PRAGMA wal_autocheckpoint=0").unwrap();
+        let before = frames(&a);
+        for _ in 0..12 {
+            assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=v+1; COMMIT"), OK);
+        }
+        assert!(frames(&a) > before + 12 * 20, "{mode}: {}", frames(&a));
+        assert_eq!(codes(&a, "PRAGMA wal_autocheckpoint=10; UPDATE t SET v=v+1 WHERE k=1"), OK);
+        assert_eq!(codes(&a, "UPDATE t SET v=v+1 WHERE k=1"), OK);
+        assert!(frames(&a) < 5, "{mode}: {}", frames(&a));
+        integrity(&a);
+    }
+}
+
+#[test]
+fn a_log_without_room_refuses_as_with_the_setting_off() {
+    let full = ["off", "on", "upgrade"].map(|mode| {
+        let fixture = Fixture::new();
+        let conn = fixture.open_with("c.db", &format!("concurrent={mode}&log_limit=4M"));
+        rows(&conn);
+        run(&conn, "PRAGMA cache_size=10").unwrap();
+        let big = "BEGIN; CREATE TABLE big AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i+1 FROM n \
+                   WHERE i<3000) SELECT randomblob(4000) FROM n; COMMIT";
+        let result = codes(&conn, big);
+        if !conn.is_autocommit() {
+            run(&conn, "ROLLBACK").unwrap();
+        }
+        // The connection goes on, and so do others.
+        assert_eq!(codes(&conn, "BEGIN; UPDATE t SET v=1 WHERE k=1; COMMIT"), OK, "{mode}");
+        let other = open(&fixture, "off");
+        assert_eq!(codes(&other, "UPDATE t SET v=v+1 WHERE k=1"), OK, "{mode}");
+        assert_eq!(one::<i64>(&conn, "SELECT sum(v) FROM t"), 2);
+        integrity(&other);
+        drop((conn, other));
+        fixture.assert_plain("c.db");
+        result
+    });
+    assert!(full[0] == ffi::SQLITE_FULL || full[0] == OK, "{full:?}");
+    assert_eq!(full, [full[0]; 3]);
+}
+
+/// A checkpoint has WRITE and waits for a transaction that waits for WRITE.
+#[test]
+fn a_checkpoint_and_a_transaction_do_not_wait_for_each_other() {
+    const LONG: Duration = Duration::from_secs(20);
+    for (mode, begin) in [("on", "UPDATE t SET v=v+1 WHERE k=1"), ("upgrade", "SELECT v FROM t WHERE k=1")] {
+        for by in ["off", "on"] {
+            let (fixture, [a, b]) = with_rows(mode);
+            let checkpointer = open(&fixture, by);
+            assert_eq!(codes(&a, &format!("BEGIN; {begin}")), OK);
+            assert_eq!(codes(&b, "UPDATE t SET v=v+1 WHERE k=90"), OK);
+            checkpointer.busy_timeout(LONG).unwrap();
+            a.busy_timeout(LONG).unwrap();
+            let thread = std::thread::spawn(move || {
+                let result = checkpoint(&checkpointer, "RESTART");
+                (checkpointer, result)
+            });
+            while codes(&b, "BEGIN IMMEDIATE; ROLLBACK") == OK {
+                std::thread::yield_now();
+            }
+            let start = Instant::now();
+            let result = codes(&a, "UPDATE t SET v=v+1 WHERE k=3; COMMIT");
+            assert!(start.elapsed() < LONG / 2, "{mode}, {by}: {result}");
+            // A checkpoint by a connection that sees a log of its own lets go of WRITE now and then.
+            let lost = if mode == "on" { OVERTAKEN } else { BUSY };
+            assert!(result == lost || by == "on" && result == OK, "{mode}, {by}: {result}");
+            if !a.is_autocommit() {
+                run(&a, "ROLLBACK").unwrap();
+            }
+            let (checkpointer, done) = thread.join().unwrap();
+            assert_eq!(done, Ok(false));
+            assert_eq!(codes(&a, "UPDATE t SET v=v+1 WHERE k=3"), OK);
+            integrity(&checkpointer);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Transactions that others overtake, and those that cannot be overtaken.
+
+use duralite_testkit::{integrity, one, run};
+
+use super::{BUSY, OK, OVERTAKEN, codes, with_rows};
+
+/// Two transactions, the second of which commits while the first is open. The statements of the first, those
+/// of the second, the result of the first COMMIT, and what `sum(v)` is after it.
+const CASES: &[(&str, &str, &str, i32, i64)] = &[
+    ("other pages", "UPDATE t SET v=1 WHERE k=1", "UPDATE t SET v=2 WHERE k=90", OK, 3),
+    ("the same row", "UPDATE t SET v=1 WHERE k=1", "UPDATE t SET v=2 WHERE k=1", OVERTAKEN, 2),
+    ("the same page", "UPDATE t SET v=1 WHERE k=1", "UPDATE t SET v=2 WHERE k=0", OVERTAKEN, 2),
+    (
+        "a lost update",
+        "SELECT v FROM t WHERE k=1; UPDATE t SET v=1 WHERE k=1",
+        "UPDATE t SET v=v+2 WHERE k=1",
+        OVERTAKEN,
+        2,
+    ),
+    (
+        "write skew",
+        "SELECT v FROM t WHERE k=90; UPDATE t SET v=1 WHERE k=1",
+        "SELECT v FROM t WHERE k=1; UPDATE t SET v=2 WHERE k=90",
+        OVERTAKEN,
+        2,
+    ),
+    (
+        "a row that was read",
+        "SELECT v FROM t WHERE k=90; UPDATE t SET v=1 WHERE k=1",
+        "UPDATE t SET v=2 WHERE k=90",
+        OVERTAKEN,
+        2,
+    ),
+    (
+        "a row that appears in a range of an index",
+        "SELECT count(*) FROM t WHERE v BETWEEN 50 AND 60; UPDATE t SET pad='' WHERE k=1",
+        "UPDATE t SET v=55 WHERE k=90",
+        OVERTAKEN,
+        55,
+    ),
+    (
+        "a row that is missing and appears",
+        "SELECT v FROM t WHERE k=1000; UPDATE t SET v=1 WHERE k=1",
+        "UPDATE t SET k=1000, v=2 WHERE k=99",
+        OVERTAKEN,
+        2,
+    ),
+    ("a changed schema", "UPDATE t SET v=1 WHERE k=1", "CREATE TABLE u(a)", OVERTAKEN, 0),
+    ("a changed pragma", "UPDATE t SET v=1 WHERE k=1", "PRAGMA user_version=7", OVERTAKEN, 0),
+];
+
+#[test]
+fn a_transaction_that_was_overtaken_fails_at_its_commit() {
+    for (case, first, second, result, sum) in CASES {
+        let (_fixture, [a, b]) = with_rows("on");
+        if case.contains("index") {
+            run(&a, "CREATE INDEX i ON t(v)").unwrap();
+        }
+        assert_eq!(codes(&a, &format!("BEGIN; {first}")), OK, "{case}");
+        assert_eq!(codes(&b, &format!("BEGIN; {second}; COMMIT")), OK, "{case}");
+        assert_eq!(codes(&a, "COMMIT"), *result, "{case}");
+        assert!(a.is_autocommit(), "{case}: the transaction is over");
+        for conn in [&a, &b] {
+            assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), *sum, "{case}");
+            integrity(conn);
+        }
+        // The connection that lost goes on.
+        assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=100 WHERE k=50; COMMIT"), OK, "{case}");
+        assert_eq!(one::<i64>(&b, "SELECT v FROM t WHERE k=50"), 100, "{case}");
+    }
+}
+
+#[test]
+fn what_a_transaction_read_from_the_cache_counts() {
+    for (case, first, second, result, _) in CASES.iter().filter(|case| case.3 == OVERTAKEN) {
+        let (_fixture, [a, b]) = with_rows("on");
+        if case.contains("index") {
+            run(&a, "CREATE INDEX i ON t(v)").unwrap();
+        }
+        for conn in [&a, &b] {
+            run(conn, "SELECT * FROM t ORDER BY v").unwrap();
+        }
+        assert_eq!(codes(&a, &format!("BEGIN; {first}")), OK, "{case}");
+        assert_eq!(codes(&b, &format!("BEGIN; {second}; COMMIT")), OK, "{case}");
+        assert_eq!(codes(&a, "COMMIT"), *result, "{case}");
+    }
+}
+
+#[test]
+fn the_second_of_two_with_write_skew_fails_also_with_warm_caches() {
+    let (_fixture, [a, b]) = with_rows("on");
+    let skew = |own: u32, other: u32| {
+        format!("UPDATE t SET v=1 WHERE k={own} AND (SELECT v FROM t WHERE k={other})=0")
+    };
+    // Their own commits fill the caches too.
+    assert_eq!(codes(&a, &skew(1, 90)), OK);
+    assert_eq!(codes(&a, "UPDATE t SET v=0"), OK);
+    assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 0);
+    assert_eq!(codes(&a, &format!("BEGIN; {}", skew(1, 90))), OK);
+    assert_eq!(codes(&b, &format!("BEGIN; {}", skew(90, 1))), OK);
+    assert_eq!([codes(&b, "COMMIT"), codes(&a, "COMMIT")], [OK, OVERTAKEN]);
+    assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 1);
+}
+
+#[test]
+fn what_takes_the_lock_cannot_be_overtaken() {
+    for begin in ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"] {
+        let (_fixture, [a, b]) = with_rows("on");
+        assert_eq!(codes(&b, "BEGIN; UPDATE t SET v=1 WHERE k=1"), OK);
+        assert_eq!(codes(&a, &format!("{begin}; UPDATE t SET v=2 WHERE k=1")), OK);
+        assert_eq!(codes(&b, "COMMIT"), BUSY, "the lock is held");
+        assert!(!b.is_autocommit(), "COMMIT can be tried again");
+        assert_eq!(codes(&a, "COMMIT"), OK);
+        assert_eq!(codes(&b, "COMMIT"), OVERTAKEN);
+        assert_eq!(codes(&b, "BEGIN; UPDATE t SET v=4 WHERE k=99"), OK);
+        assert_eq!(codes(&a, "UPDATE t SET v=3 WHERE k=1"), if b.is_autocommit() { OK } else { BUSY });
+        assert_eq!(codes(&b, "COMMIT"), OK);
+        integrity(&a);
+    }
+}
+
+#[test]
+fn a_commit_that_found_the_lock_taken_can_be_tried_again() {
+    let (_fixture, [a, b]) = with_rows("on");
+    assert_eq!(codes(&a, "PRAGMA cache_size=5; BEGIN; UPDATE t SET v=1 WHERE k<50"), OK);
+    assert_eq!(codes(&b, "BEGIN IMMEDIATE"), OK);
+    assert_eq!([codes(&a, "COMMIT"), codes(&a, "COMMIT")], [BUSY; 2]);
+    // The transaction goes on, also with its savepoints.
+    assert_eq!(codes(&a, "SAVEPOINT s; UPDATE t SET v=5; ROLLBACK TO s; RELEASE s"), OK);
+    assert_eq!(codes(&a, "UPDATE t SET v=2 WHERE k=60"), OK);
+    assert_eq!(codes(&b, "COMMIT"), OK);
+    assert_eq!(codes(&a, "COMMIT"), OK);
+    for conn in [&a, &b] {
+        assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), 52);
+        integrity(conn);
+    }
+}
+
+#[test]
+fn after_a_conflict_the_cache_shows_what_is_committed() {
+    let (_fixture, [a, b]) = with_rows("on");
+    for round in 1..20 {
+        assert_eq!(codes(&a, &format!("BEGIN; UPDATE t SET v=-{round} WHERE k<10")), OK);
+        let open = codes(&b, &format!("BEGIN; UPDATE t SET v={round} WHERE k<10; COMMIT"));
+        let commit = codes(&a, "COMMIT");
+        assert!(open == OK && commit == OVERTAKEN || open == BUSY && commit == OK, "{open} {commit}");
+        if open == BUSY {
+            // After conflicts `a` takes the lock when it begins to write.
+            assert_eq!(codes(&b, "ROLLBACK"), OK);
+        }
+        let expected = if open == OK { 10 * round } else { -10 * round };
+        for conn in [&a, &b] {
+            assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), expected, "round {round}");
+        }
+    }
+    integrity(&a);
+}
+
+#[test]
+fn a_foreign_key_is_kept_between_two_transactions() {
+    let (_fixture, [a, b]) = with_rows("on");
+    a.execute_batch("CREATE TABLE c(id INTEGER PRIMARY KEY, parent REFERENCES t, pad TEXT)").unwrap();
+    a.execute_batch("INSERT INTO c VALUES(1, NULL, hex(zeroblob(900)))").unwrap();
+    for conn in [&a, &b] {
+        run(conn, "PRAGMA foreign_keys=1").unwrap();
+    }
+    assert_eq!(codes(&a, "BEGIN; UPDATE c SET parent=50 WHERE id=1"), OK);
+    assert_eq!(codes(&b, "BEGIN; DELETE FROM t WHERE k=50"), OK);
+    let results = [codes(&a, "COMMIT"), codes(&b, "COMMIT")];
+    assert_eq!(results, [OK, OVERTAKEN]);
+    assert!(run(&a, "PRAGMA foreign_key_check").unwrap().is_empty());
+}

@@ -1,0 +1,114 @@
+//! A SELECT that stays open across commits, of its own connection and of others.
+
+use duralite_testkit::{Fixture, integrity, one, run, stock};
+use rusqlite::{Connection, Rows};
+
+use super::{MODES, OK, OVERTAKEN, codes, rows, with_rows};
+
+/// The next rows of a SELECT on `k` and `v`, as `v` by position.
+fn step(cursor: &mut Rows<'_>, count: usize, values: &mut Vec<i64>) {
+    for _ in 0..count {
+        let Some(row) = cursor.next().unwrap() else { return };
+        values.push(row.get(1).unwrap());
+    }
+}
+
+/// What a SELECT sees while its connection commits twice, and the values that are committed at the end.
+fn across_own_commits(conn: &Connection, begin: &str) -> (Vec<i64>, i32, i64) {
+    let mut statement = conn.prepare("SELECT k, v FROM t").unwrap();
+    let (mut cursor, mut values) = (statement.query([]).unwrap(), Vec::new());
+    step(&mut cursor, 10, &mut values);
+    let mut result = codes(conn, &format!("{begin}; UPDATE t SET v=1 WHERE k >= 5; COMMIT"));
+    step(&mut cursor, 40, &mut values);
+    result +=
+        codes(conn, &format!("{begin}; UPDATE t SET v=v+1 WHERE k >= 60; DELETE FROM t WHERE k=90; COMMIT"));
+    result += codes(conn, &format!("{begin}; UPDATE t SET v=7; ROLLBACK"));
+    step(&mut cursor, 1000, &mut values);
+    (values, result, one(conn, "SELECT sum(v) FROM t"))
+}
+
+#[test]
+fn across_commits_of_its_own_connection() {
+    let fixture = Fixture::new();
+    for begin in ["BEGIN", "BEGIN IMMEDIATE", "SAVEPOINT s; RELEASE s; BEGIN"] {
+        let path = fixture.path(&format!("theirs-{}.db", begin.len()));
+        let theirs = stock(&path);
+        run(&theirs, "PRAGMA journal_mode=WAL").unwrap();
+        rows(&theirs);
+        let expected = across_own_commits(&theirs, begin);
+        for mode in MODES {
+            let (_fixture, [ours, other]) = with_rows(mode);
+            assert_eq!(across_own_commits(&ours, begin), expected, "{mode}, {begin}");
+            assert_eq!(one::<i64>(&other, "SELECT sum(v) FROM t"), expected.2);
+            integrity(&other);
+        }
+    }
+}
+
+#[test]
+fn across_commits_of_others_it_sees_its_snapshot() {
+    for mode in MODES {
+        let (_fixture, [a, b]) = with_rows(mode);
+        let mut statement = a.prepare("SELECT k, v FROM t").unwrap();
+        let (mut cursor, mut values) = (statement.query([]).unwrap(), Vec::new());
+        step(&mut cursor, 10, &mut values);
+        assert_eq!(codes(&b, "UPDATE t SET v=1; UPDATE t SET v=2"), OK);
+        step(&mut cursor, 10, &mut values);
+        // As with stock SQLite the connection cannot write under the old snapshot.
+        assert_eq!(codes(&a, "UPDATE t SET v=5 WHERE k=99"), OVERTAKEN);
+        assert_eq!(codes(&b, "PRAGMA wal_checkpoint(PASSIVE); UPDATE t SET v=3"), OK);
+        step(&mut cursor, 1000, &mut values);
+        assert_eq!(values, [0; 100], "{mode}");
+        drop(cursor);
+        assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 300);
+        assert_eq!(codes(&a, "UPDATE t SET v=5 WHERE k=99"), OK);
+    }
+}
+
+#[test]
+fn across_a_commit_that_was_merged_with_those_of_others() {
+    let (_fixture, [a, b]) = with_rows("on");
+    let mut statement = a.prepare("SELECT k, v FROM t WHERE k >= 50").unwrap();
+    let (mut cursor, mut values) = (statement.query([]).unwrap(), Vec::new());
+    step(&mut cursor, 10, &mut values);
+    assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=1 WHERE k=95"), OK);
+    assert_eq!(codes(&b, "UPDATE t SET v=2 WHERE k=3"), OK);
+    assert_eq!(codes(&a, "COMMIT"), OK);
+    // Under this cursor the connection sees what it did before, and what it has written.
+    assert_eq!(one::<i64>(&a, "SELECT v FROM t WHERE k=3"), 0);
+    assert_eq!(one::<i64>(&a, "SELECT v FROM t WHERE k=95"), 1);
+    let second = codes(&a, "BEGIN; UPDATE t SET v=v+5 WHERE k=3; COMMIT");
+    assert_eq!(second, OVERTAKEN, "the update of another one would be lost");
+    if !a.is_autocommit() {
+        assert_eq!(codes(&a, "ROLLBACK"), OK);
+    }
+    step(&mut cursor, 1000, &mut values);
+    assert_eq!(values.iter().sum::<i64>(), 1);
+    drop(cursor);
+    for conn in [&a, &b] {
+        assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), 3);
+        assert_eq!(codes(conn, "UPDATE t SET v=v+1 WHERE k=50"), OK);
+        integrity(conn);
+        assert_eq!(codes(conn, "UPDATE t SET v=0 WHERE k=50"), OK);
+    }
+}
+
+#[test]
+fn the_log_starts_over_under_a_cursor_that_reads_the_file() {
+    for mode in MODES {
+        let (_fixture, [a, b]) = with_rows(mode);
+        assert_eq!(codes(&b, "PRAGMA wal_checkpoint(TRUNCATE)"), OK);
+        let mut statement = a.prepare("SELECT k, v FROM t").unwrap();
+        let (mut cursor, mut values) = (statement.query([]).unwrap(), Vec::new());
+        step(&mut cursor, 10, &mut values);
+        for value in 1..4 {
+            assert_eq!(codes(&b, &format!("UPDATE t SET v={value}; PRAGMA wal_checkpoint")), OK);
+        }
+        step(&mut cursor, 1000, &mut values);
+        assert_eq!(values, [0; 100], "{mode}");
+        drop(cursor);
+        assert_eq!(codes(&a, "PRAGMA wal_checkpoint(TRUNCATE)"), OK);
+        assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 300);
+        integrity(&a);
+    }
+}

@@ -1,0 +1,221 @@
+//! Opening, closing, killing and forking, with and without the setting beside each other.
+
+use duralite_testkit::{Actor, Ended, Engine, Fixture, fork, integrity, one, run, stock};
+use rusqlite::{Connection, OpenFlags};
+
+use super::{MODES, OK, OVERTAKEN, codes, open, rows, with_rows};
+
+/// Two rounds of disjoint transactions on two connections, and a conflict. Returns what `sum(v)` is then.
+fn use_both(a: &Connection, b: &Connection) -> i64 {
+    for conn in [a, b] {
+        for k in 0..5 {
+            assert_eq!(codes(conn, &format!("BEGIN; UPDATE t SET v=v+1 WHERE k={}; COMMIT", 10 * k)), OK);
+        }
+    }
+    assert_eq!(codes(a, "BEGIN; SELECT v FROM t WHERE k=1"), OK);
+    assert_eq!(codes(b, "UPDATE t SET v=v+1 WHERE k=1"), OK);
+    assert_eq!(codes(a, "UPDATE t SET v=v+1 WHERE k=1; COMMIT"), OVERTAKEN);
+    if !a.is_autocommit() {
+        assert_eq!(codes(a, "ROLLBACK"), OK);
+    }
+    11
+}
+
+#[test]
+fn on_every_engine_the_last_close_leaves_an_ordinary_database() {
+    for engine in Engine::all() {
+        for modes in [["on", "on"], ["on", "off"], ["off", "on"], ["upgrade", "on"]] {
+            // Which of them closes last.
+            for last in [0, 1] {
+                let fixture = Fixture::on(engine);
+                let mut conns = Vec::from(modes.map(|mode| open(&fixture, mode)));
+                rows(&conns[0]);
+                let sum = use_both(&conns[0], &conns[1]);
+                conns.iter().for_each(integrity);
+                let last = conns.swap_remove(last);
+                drop(conns);
+                assert!(fixture.is_guarded("c.db"));
+                assert_eq!(codes(&last, "BEGIN; UPDATE t SET v=v+1 WHERE k=99; COMMIT"), OK);
+                last.close().unwrap();
+                fixture.assert_plain("c.db");
+                assert!(fixture.logs().is_empty(), "{engine:?}: {:?}", fixture.logs());
+                let stock = stock(&fixture.path("c.db"));
+                assert_eq!(one::<i64>(&stock, "SELECT sum(v) FROM t"), sum + 1);
+                assert_eq!(one::<i64>(&stock, "SELECT count(*) FROM t"), 100);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_closes_in_its_transaction_leaves_nothing_of_it() {
+    for mode in MODES {
+        for begin in ["BEGIN", "BEGIN IMMEDIATE"] {
+            let (fixture, [a, b]) = with_rows(mode);
+            assert_eq!(codes(&a, &format!("PRAGMA cache_size=5; {begin}; UPDATE t SET v=1")), OK);
+            drop(a);
+            assert_eq!(codes(&b, "UPDATE t SET v=v+2 WHERE k=3"), OK, "{mode}, {begin}: the lock was kept");
+            assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 2);
+            drop(b);
+            fixture.assert_plain("c.db");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_nothing_of_an_open_transaction() {
+    for engine in Engine::all() {
+        for (mode, begin) in [("on", "BEGIN"), ("on", "BEGIN IMMEDIATE"), ("upgrade", "BEGIN")] {
+            let fixture = Fixture::on(engine);
+            let first = open(&fixture, "off");
+            rows(&first);
+            let mut actor = Actor::sql(&fixture.uri("c.db", &format!("concurrent={mode}")));
+            assert_eq!(actor.run("UPDATE t SET v=1 WHERE k=1"), "");
+            for sql in [begin, "PRAGMA cache_size=5", "UPDATE t SET v=100"] {
+                assert_eq!(actor.run(sql), "");
+            }
+            actor.kill();
+            for mode in ["off", "on"] {
+                let conn = open(&fixture, mode);
+                assert_eq!(codes(&conn, "UPDATE t SET v=v+1 WHERE k=50"), OK);
+                integrity(&conn);
+            }
+            assert_eq!(one::<i64>(&first, "SELECT sum(v) FROM t"), 3);
+            drop(first);
+            fixture.assert_plain("c.db");
+        }
+    }
+}
+
+#[test]
+fn what_a_killed_process_has_committed_is_found_by_whoever_opens_it() {
+    for engine in Engine::all() {
+        for mode in ["off", "on"] {
+            let fixture = Fixture::on(engine);
+            let mut actor = Actor::sql(&fixture.uri("c.db", "concurrent=on"));
+            for sql in
+                ["PRAGMA journal_mode=WAL", "CREATE TABLE t(a)", "BEGIN", "INSERT INTO t VALUES(1)", "COMMIT"]
+            {
+                let _ = actor.run(sql);
+            }
+            for sql in ["BEGIN", "INSERT INTO t VALUES(2)", "COMMIT", "BEGIN", "INSERT INTO t VALUES(3)"] {
+                assert_eq!(actor.run(sql), "");
+            }
+            actor.kill();
+            let conn = open(&fixture, mode);
+            assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 3, "{engine:?}, {mode}");
+            assert_eq!(codes(&conn, "BEGIN; INSERT INTO t VALUES(4); COMMIT"), OK);
+            integrity(&conn);
+            drop(conn);
+            fixture.assert_plain("c.db");
+            assert_eq!(one::<i64>(&stock(&fixture.path("c.db")), "SELECT sum(a) FROM t"), 7);
+        }
+    }
+}
+
+/// Leaves the header of the wal-index as a process leaves it that dies while it writes it: the copies differ.
+fn tear_header(fixture: &Fixture) {
+    let version = 3_007_000_u32.to_ne_bytes();
+    let mut torn = 0;
+    for entry in std::fs::read_dir(fixture.log_dir()).unwrap() {
+        let path = entry.unwrap().path();
+        let bytes = std::fs::read(&path).unwrap();
+        let found = (0..bytes.len().saturating_sub(96)).step_by(8).filter(|at| {
+            bytes[*at..].starts_with(&version) && bytes[*at..at + 48] == bytes[at + 48..at + 96]
+        });
+        for at in found {
+            let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, &[bytes[at + 8] ^ 0xff], at as u64 + 8).unwrap();
+            torn += 1;
+        }
+    }
+    assert_eq!(torn, 1);
+}
+
+#[test]
+fn a_commit_survives_a_process_that_died_while_it_published() {
+    for (mode, before, after) in [
+        ("on", "BEGIN; UPDATE t SET v=v+1 WHERE k=1", "COMMIT"),
+        ("on", "BEGIN; SELECT v FROM t WHERE k=1", "UPDATE t SET v=v+1 WHERE k=1; COMMIT"),
+        ("upgrade", "BEGIN; SELECT v FROM t WHERE k=1", "UPDATE t SET v=v+1 WHERE k=1; COMMIT"),
+        ("on", "SELECT v FROM t WHERE k=1", "UPDATE t SET v=v+1 WHERE k=1"),
+        ("on", "SELECT v FROM t WHERE k=1", "BEGIN IMMEDIATE; UPDATE t SET v=v+1 WHERE k=1; COMMIT"),
+    ] {
+        let (fixture, [a, b]) = with_rows(mode);
+        assert_eq!(codes(&a, before), OK);
+        tear_header(&fixture);
+        assert_eq!(codes(&a, after), OK, "{mode}, {before}");
+        assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 1);
+        assert_eq!(codes(&b, "BEGIN; UPDATE t SET v=v+1 WHERE k=90; COMMIT"), OK);
+        integrity(&a);
+    }
+}
+
+/// What a child reports of a connection of its parent's: 'busy' statements, and how each fails.
+fn in_child(conn: &Connection) -> Vec<i32> {
+    [
+        "SELECT sum(v) FROM t",
+        "UPDATE t SET v=v+1 WHERE k=1",
+        "BEGIN IMMEDIATE",
+        "COMMIT",
+        "PRAGMA wal_checkpoint",
+    ]
+    .iter()
+    .map(|sql| codes(conn, sql))
+    .collect()
+}
+
+#[test]
+fn a_child_cannot_use_what_it_inherits_as_with_the_setting_off() {
+    for begun in ["SELECT 1", "BEGIN; SELECT * FROM t", "BEGIN; UPDATE t SET v=v+1 WHERE k=50"] {
+        let found = ["off", "on", "upgrade"].map(|mode| {
+            let (fixture, [a, b]) = with_rows(mode);
+            assert_eq!(codes(&a, begun), OK);
+            let report = fixture.path("report");
+            let child = fork(|| std::fs::write(&report, format!("{:?}", in_child(&a))).is_ok());
+            assert_eq!(child.wait(), Ended::Well);
+            if !a.is_autocommit() {
+                assert_eq!(codes(&a, "UPDATE t SET v=v+1 WHERE k=51; COMMIT"), OK);
+            }
+            assert_eq!(codes(&b, "UPDATE t SET v=v+1 WHERE k=50"), OK);
+            integrity(&b);
+            (std::fs::read_to_string(&report).unwrap(), one::<i64>(&b, "SELECT sum(v) FROM t"))
+        });
+        assert_eq!(found[1].0, found[0].0, "on, {begun}");
+        assert_eq!(found[2].0, found[0].0, "upgrade, {begun}");
+        assert_eq!(found[1].1, found[0].1);
+    }
+}
+
+#[test]
+fn the_setting_is_fixed_by_the_first_statement() {
+    let (fixture, [a]) = with_rows("on");
+    assert_eq!(one::<String>(&a, "PRAGMA duralite_concurrent"), "on");
+    let b = fixture.open("c.db");
+    let fresh = duralite_testkit::connect(&fixture.uri("c.db", "")).unwrap();
+    assert_eq!(one::<String>(&fresh, "PRAGMA duralite_concurrent=on"), "on");
+    assert_eq!(codes(&fresh, "BEGIN; UPDATE t SET v=1 WHERE k=1"), OK);
+    assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=2 WHERE k=90; COMMIT"), OK);
+    assert_eq!(codes(&fresh, "COMMIT"), OK);
+    assert!(run(&b, "PRAGMA duralite_concurrent=on").is_err(), "it has read already");
+    assert!(run(&a, "PRAGMA duralite_concurrent=off").is_err());
+    assert!(duralite_testkit::connect(&fixture.uri("c.db", "concurrent=maybe")).is_err());
+    assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 3);
+}
+
+#[test]
+fn a_read_only_connection_reads_beside_transactions() {
+    for mode in MODES {
+        let (fixture, [a]) = with_rows(mode);
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+        let reader =
+            Connection::open_with_flags(fixture.uri("c.db", &format!("concurrent={mode}")), flags).unwrap();
+        assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=1 WHERE k=1"), OK);
+        assert_eq!(one::<i64>(&reader, "SELECT sum(v) FROM t"), 0);
+        assert_eq!(codes(&a, "COMMIT"), OK);
+        assert_eq!(one::<i64>(&reader, "SELECT sum(v) FROM t"), 1);
+        assert_eq!(codes(&reader, "UPDATE t SET v=1"), rusqlite::ffi::SQLITE_READONLY);
+        drop(a);
+        assert_eq!(one::<i64>(&reader, "SELECT sum(v) FROM t"), 1);
+    }
+}

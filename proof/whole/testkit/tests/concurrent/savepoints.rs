@@ -1,0 +1,121 @@
+//! Savepoints, rollbacks of statements and transactions, and transactions larger than the cache.
+
+use duralite_testkit::{Fixture, dump, integrity, one, run, stock};
+use rusqlite::Connection;
+
+use super::{BUSY, MODES, OK, codes, open, with_rows};
+
+/// Runs a script statement by statement, errors included, and returns what each was and the content.
+fn outcome(conn: &Connection, script: &str) -> (Vec<i32>, String) {
+    let codes = script.split(';').map(|sql| codes(conn, sql)).collect();
+    (codes, format!("{:?}", dump(conn)))
+}
+
+/// Asserts that a script does with each mode what it does on stock SQLite, in one transaction with another
+/// connection's commit of other pages meanwhile, where the mode allows for it.
+fn same(script: &str) {
+    let fixture = Fixture::new();
+    let theirs = stock(&fixture.path("theirs.db"));
+    run(&theirs, "PRAGMA journal_mode=WAL").unwrap();
+    let expected = outcome(&theirs, script);
+    for mode in MODES {
+        let fixture = Fixture::new();
+        let ours = open(&fixture, mode);
+        assert_eq!(outcome(&ours, script), expected, "{mode}");
+        integrity(&ours);
+        let other = open(&fixture, "off");
+        assert_eq!(format!("{:?}", dump(&other)), expected.1, "{mode}: what is committed");
+        integrity(&other);
+        drop((ours, other));
+        fixture.assert_plain("c.db");
+    }
+}
+
+const FILL: &str = "CREATE TABLE t(a INTEGER PRIMARY KEY, b BLOB, c UNIQUE);
+    WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300)
+    INSERT INTO t SELECT i, hex(zeroblob(100)), -i FROM n";
+
+#[test]
+fn savepoints_with_and_without_spill() {
+    for cache in [5, 2000] {
+        same(&format!(
+            "PRAGMA cache_size={cache}; {FILL};
+             BEGIN; DELETE FROM t WHERE a <= 10;
+             SAVEPOINT one; UPDATE t SET b = hex(zeroblob(1500));
+             SAVEPOINT two; DELETE FROM t; ROLLBACK TO two; DELETE FROM t WHERE a <= 20; RELEASE two;
+             ROLLBACK TO one; INSERT INTO t VALUES(1000, x'01', 1); RELEASE one; COMMIT;
+             SAVEPOINT outer; UPDATE t SET b = 7; SAVEPOINT inner; UPDATE t SET b = 8; ROLLBACK TO outer;
+             UPDATE t SET b = 9 WHERE a > 100; RELEASE outer;
+             BEGIN; UPDATE t SET b = hex(zeroblob(1400)); ROLLBACK;
+             SAVEPOINT outer; UPDATE t SET b = 7; ROLLBACK; UPDATE t SET b = 3 WHERE a = 50"
+        ));
+    }
+}
+
+#[test]
+fn statements_that_fail_are_rolled_back_alone() {
+    same(&format!(
+        "PRAGMA cache_size=5; {FILL}; BEGIN;
+         UPDATE t SET b = hex(zeroblob(900)), c = CASE a WHEN 250 THEN -251 ELSE c END;
+         UPDATE OR IGNORE t SET b = 1, c = CASE a WHEN 250 THEN -251 ELSE c END;
+         UPDATE OR REPLACE t SET b = 2, c = CASE a WHEN 240 THEN -251 ELSE c END WHERE a > 200;
+         UPDATE OR FAIL t SET b = 3, c = CASE a WHEN 50 THEN -49 ELSE c END WHERE a < 100;
+         INSERT INTO t VALUES(5000, zeroblob(3000), 9), (1, 1, 1);
+         INSERT INTO t VALUES(5000, zeroblob(3000), -2) ON CONFLICT(c) DO UPDATE SET b = 'upsert';
+         COMMIT;
+         BEGIN; UPDATE t SET b = 5; UPDATE OR ROLLBACK t SET b = 4, c = -3; SELECT 1; COMMIT"
+    ));
+}
+
+#[test]
+fn a_transaction_of_several_regions_of_the_wal_index() {
+    // Small pages, so that a transaction has more frames than a region holds.
+    same(&format!(
+        "PRAGMA page_size=512; PRAGMA journal_mode=DELETE; VACUUM; PRAGMA journal_mode=WAL; {FILL};
+         PRAGMA cache_size=5;
+         BEGIN; UPDATE t SET b = hex(zeroblob(4500));
+         SAVEPOINT one; UPDATE t SET b = hex(zeroblob(300)); ROLLBACK TO one;
+         UPDATE t SET b = hex(zeroblob(200)) WHERE a < 100; COMMIT;
+         BEGIN; UPDATE t SET b = hex(zeroblob(4000)); ROLLBACK;
+         BEGIN; DELETE FROM t WHERE a > 10; COMMIT; VACUUM"
+    ));
+}
+
+#[test]
+fn a_savepoint_that_is_rolled_back_leaves_no_conflict_behind_it_unnoticed() {
+    let (_fixture, [a, b]) = with_rows("on");
+    // What was read within the savepoint counts all the same.
+    assert_eq!(codes(&a, "BEGIN; SAVEPOINT s; UPDATE t SET v=1 WHERE k=90; ROLLBACK TO s; RELEASE s"), OK);
+    assert_eq!(codes(&a, "UPDATE t SET v=(SELECT v+1 FROM t WHERE k=90) WHERE k=1"), OK);
+    assert_eq!(codes(&b, "UPDATE t SET v=5 WHERE k=90"), OK);
+    assert_ne!(codes(&a, "COMMIT"), OK);
+    assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 5);
+}
+
+/// SQLite keeps a savepoint whose RELEASE fails, whatever has become of the transaction. If that were over, a
+/// second RELEASE would succeed although nothing is committed.
+#[test]
+fn the_last_release_fails_until_there_is_a_rollback() {
+    for release in ["RELEASE s", "  -- again\n/* and */ release SAVEPOINT s"] {
+        for is_locked in [false, true] {
+            let (_fixture, [a, b]) = with_rows("on");
+            assert_eq!(codes(&a, "SAVEPOINT s; UPDATE t SET v=1 WHERE k=1"), OK);
+            assert_eq!(codes(&b, "BEGIN IMMEDIATE; UPDATE t SET v=2 WHERE k=1"), OK);
+            if is_locked {
+                assert_eq!(codes(&a, release), BUSY);
+                assert!(!a.is_autocommit());
+            }
+            assert_eq!(codes(&b, "COMMIT"), OK);
+            for _ in 0..3 {
+                assert_eq!(codes(&a, release), BUSY);
+                assert!(!a.is_autocommit());
+                assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 1);
+            }
+            assert_eq!(codes(&a, "ROLLBACK; SAVEPOINT s; UPDATE t SET v=3 WHERE k=1; RELEASE s"), OK);
+            for conn in [&a, &b] {
+                assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), 3);
+                integrity(conn);
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! A transaction that has read, and then writes while others do.
+
+use std::time::{Duration, Instant};
+
+use duralite_testkit::{Actor, Engine, integrity, one};
+
+use super::{BUSY, OK, OVERTAKEN, codes, on_engine, open, with_rows};
+
+/// Long enough for anything that another thread does in a test.
+const LONG: Duration = Duration::from_secs(60);
+const READ: &str = "BEGIN; SELECT v FROM t WHERE k=1";
+
+#[test]
+fn it_goes_on_at_the_newest_commit_if_what_it_read_is_unchanged() {
+    let (_fixture, [a, b]) = with_rows("upgrade");
+    assert_eq!(codes(&a, READ), OK);
+    assert_eq!(codes(&b, "UPDATE t SET v=1 WHERE k=90"), OK);
+    assert_eq!(codes(&a, "UPDATE t SET v=v+1 WHERE k=1; UPDATE t SET v=v+1 WHERE k=90; COMMIT"), OK);
+    for conn in [&a, &b] {
+        assert_eq!(one::<i64>(conn, "SELECT v FROM t WHERE k=90"), 2, "the update of another one is lost");
+        assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), 3);
+        integrity(conn);
+    }
+}
+
+#[test]
+fn it_fails_at_the_write_if_a_page_has_changed_that_it_read() {
+    let changes = [
+        "UPDATE t SET v=1 WHERE k=1",
+        "UPDATE t SET v=1 WHERE k=0",
+        "INSERT INTO t VALUES(1000, 0, hex(zeroblob(5000)))",
+        "CREATE TABLE u(a)",
+        "DELETE FROM t WHERE k > 50",
+        "PRAGMA user_version=5",
+    ];
+    for change in changes {
+        let (_fixture, [a, b]) = with_rows("upgrade");
+        assert_eq!(codes(&a, READ), OK);
+        assert_eq!(codes(&b, change), OK);
+        assert_eq!(codes(&a, "UPDATE t SET v=v+10 WHERE k=40"), OVERTAKEN, "{change}");
+        // As with stock SQLite the transaction goes on to read what it read.
+        assert!(!a.is_autocommit());
+        assert_eq!(one::<i64>(&a, "SELECT v FROM t WHERE k=1"), 0);
+        assert_eq!(one::<i64>(&a, "SELECT count(*) FROM t"), 100);
+        assert_eq!(codes(&a, "ROLLBACK; BEGIN; UPDATE t SET v=v+10 WHERE k=40; COMMIT"), OK);
+        // The lock was given back.
+        assert_eq!(codes(&b, "UPDATE t SET v=v+10 WHERE k=41"), OK);
+        integrity(&b);
+    }
+}
+
+#[test]
+fn on_the_same_thread_it_does_not_wait() {
+    let (_fixture, [a, b]) = with_rows("upgrade");
+    a.busy_timeout(LONG).unwrap();
+    assert_eq!(codes(&a, READ), OK);
+    assert_eq!(codes(&b, "BEGIN IMMEDIATE"), OK);
+    let start = Instant::now();
+    assert_eq!(codes(&a, "UPDATE t SET v=1 WHERE k=1"), BUSY);
+    assert!(start.elapsed() < LONG / 2);
+    assert_eq!(codes(&b, "COMMIT"), OK);
+    assert_eq!(codes(&a, "UPDATE t SET v=1 WHERE k=1; COMMIT"), OK);
+    integrity(&b);
+}
+
+#[test]
+fn it_waits_for_a_thread() {
+    for mode in ["upgrade", "off"] {
+        let (_fixture, [a]) = with_rows("upgrade");
+        let b = open(&_fixture, mode);
+        assert_eq!(codes(&b, "BEGIN IMMEDIATE; UPDATE t SET v=5 WHERE k=90"), OK);
+        a.busy_timeout(LONG).unwrap();
+        assert_eq!(codes(&a, READ), OK);
+        // The other thread takes the connection with its lock, and commits once this one waits.
+        let waiting = std::thread::spawn(move || {
+            let result = codes(&a, "UPDATE t SET v=v+1 WHERE k=1; UPDATE t SET v=v+1 WHERE k=90; COMMIT");
+            (a, result)
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(codes(&b, "COMMIT"), OK);
+        let (a, result) = waiting.join().unwrap();
+        assert_eq!(result, OK, "{mode}");
+        assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 7);
+        integrity(&a);
+    }
+}
+
+#[test]
+fn it_waits_for_a_process_as_long_as_its_busy_timeout() {
+    for engine in Engine::all() {
+        let (fixture, [a]) = on_engine(engine, "upgrade");
+        let mut other = Actor::sql(&fixture.uri("c.db", "concurrent=upgrade"));
+        assert_eq!(other.run("BEGIN IMMEDIATE"), "");
+        assert_eq!(other.run("UPDATE t SET v=5 WHERE k=90"), "");
+        assert_eq!(codes(&a, READ), OK);
+        assert_eq!(codes(&a, "UPDATE t SET v=1 WHERE k=1"), BUSY);
+        a.busy_timeout(Duration::from_millis(50)).unwrap();
+        let start = Instant::now();
+        assert_eq!(codes(&a, "UPDATE t SET v=1 WHERE k=1"), BUSY);
+        assert!(start.elapsed() >= Duration::from_millis(40));
+        a.busy_timeout(LONG).unwrap();
+        let waiting = std::thread::spawn(move || {
+            let result = codes(&a, "UPDATE t SET v=v+1 WHERE k=1; COMMIT");
+            (a, result)
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(other.run("COMMIT"), "");
+        let (a, result) = waiting.join().unwrap();
+        assert_eq!(result, OK, "{engine:?}");
+        assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 6);
+        other.finish();
+    }
+}
+
+#[test]
+fn it_waits_for_a_process_that_dies() {
+    for engine in Engine::all() {
+        let (fixture, [a]) = on_engine(engine, "upgrade");
+        let mut other = Actor::sql(&fixture.uri("c.db", "concurrent=on"));
+        assert_eq!(other.run("BEGIN IMMEDIATE"), "");
+        assert_eq!(other.run("UPDATE t SET v=5 WHERE k=90"), "");
+        a.busy_timeout(LONG).unwrap();
+        assert_eq!(codes(&a, READ), OK);
+        let waiting = std::thread::spawn(move || {
+            let result = codes(&a, "UPDATE t SET v=v+1 WHERE k=1; COMMIT");
+            (a, result)
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        other.kill();
+        let (a, result) = waiting.join().unwrap();
+        assert_eq!(result, OK, "{engine:?}");
+        assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 1);
+        integrity(&a);
+    }
+}
+
+#[test]
+fn sixteen_connections_that_read_and_then_write_all_succeed() {
+    let (fixture, [first]) = with_rows("upgrade");
+    let threads: Vec<_> = (0..16)
+        .map(|thread| {
+            let conn = open(&fixture, "upgrade");
+            conn.busy_timeout(LONG).unwrap();
+            // Rows that are on pages of their own.
+            let k = 6 * thread;
+            std::thread::spawn(move || {
+                for _ in 0..5 {
+                    let sql =
+                        format!("BEGIN; SELECT v FROM t WHERE k={k}; UPDATE t SET v=v+1 WHERE k={k}; COMMIT");
+                    assert_eq!(codes(&conn, &sql), OK);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(one::<i64>(&first, "SELECT sum(v) FROM t"), 80);
+    integrity(&first);
+}
