@@ -61,7 +61,7 @@ pub fn run(mut session: Session<'_>) {
     for _ in 0..session.plan.transactions {
         match session.rng.below(8) {
             0 => single_statement(&mut session),
-            1 => snapshot(&mut session),
+            1 if !session.reads_outside() => snapshot(&mut session),
             _ => transaction(&mut session),
         }
         session.between();
@@ -161,6 +161,9 @@ fn taken_back(session: &mut Session<'_>, begin: u64, ops: &mut Vec<Op>) -> Resul
 /// fails.
 fn operation(session: &mut Session<'_>, ops: &mut Vec<Op>) -> Result<(), Overtaken> {
     let key = session.rng.below(session.plan.keys);
+    if session.reads_outside() {
+        return torn(session, key, ops);
+    }
     match session.rng.below(10) {
         0..=1 => {
             let element = session.fresh();
@@ -168,31 +171,18 @@ fn operation(session: &mut Session<'_>, ops: &mut Vec<Op>) -> Result<(), Overtak
             append(session, key, element)
         }
         2 => {
-            if session.reads_outside() && is_written(ops, key) {
-                return Ok(());
-            }
             let seen = read_list(session, key)?;
-            if session.reads_outside() {
-                // An element that is overwritten would be all that the judge sees.
-                let element = session.fresh();
-                ops.extend([seen, Op::Append(key, element)]);
-                return append(session, key, element);
-            }
+            let element = session.fresh();
             let mut text = String::new();
             if let Op::Read(_, seen) = &seen {
-                text.extend(seen.iter().map(|element| format!(",{element}")));
+                text.extend(seen.iter().chain([&element]).map(|element| format!(",{element}")));
             }
-            ops.push(seen);
-            let element = session.fresh();
-            text += &format!(",{element}");
-            ops.push(Op::Append(key, element));
+            ops.extend([seen, Op::Append(key, element)]);
             set_list(session, key, &text)
         }
         3..=4 => {
             // Even registers are never written without a look at them, so that their values have a known order.
-            if (key.is_multiple_of(2) || session.rng.chance(2))
-                && !(session.reads_outside() && is_written(ops, key))
-            {
+            if key.is_multiple_of(2) || session.rng.chance(2) {
                 ops.push(look(session, key)?);
             }
             let value = session.fresh();
@@ -201,25 +191,32 @@ fn operation(session: &mut Session<'_>, ops: &mut Vec<Op>) -> Result<(), Overtak
         }
         5 => noise(session),
         _ => {
-            let op = read(session, ops)?;
-            if !session.reads_outside() || !sees_own(&op, ops) {
-                ops.push(op);
-            }
+            ops.push(read(session, ops)?);
             Ok(())
         }
     }
 }
 
-/// Whether a transaction has written the list or the register with this number.
-fn is_written(ops: &[Op], key: u64) -> bool {
-    ops.iter().any(|op| matches!(op, Op::Append(of, _) | Op::Write(of, _) if *of == key))
-}
-
-/// Whether a read should see something that its transaction has written: from outside it does not.
-fn sees_own(read: &Op, ops: &[Op]) -> bool {
-    match read {
-        Op::Read(key, _) | Op::Look(key, _) => is_written(ops, *key),
-        _ => ops.iter().any(|op| !op.is_read()),
+/// One operation of a transaction that reads outside of itself. It uses each key once, since what it has written is not
+/// seen from outside, and what it has read may have changed since: so each read by itself is right.
+fn torn(session: &mut Session<'_>, key: u64, ops: &mut Vec<Op>) -> Result<(), Overtaken> {
+    let uses = |op: &Op| matches!(op, Op::Append(of, _) | Op::Read(of, _) | Op::Write(of, _) | Op::Look(of, _) if *of == key);
+    if ops.iter().any(uses) {
+        return Ok(());
+    }
+    let is_list = session.rng.chance(2);
+    ops.push(if is_list { read_list(session, key)? } else { look(session, key)? });
+    if session.rng.chance(2) {
+        return Ok(());
+    }
+    session.pause();
+    let number = session.fresh();
+    if is_list {
+        ops.push(Op::Append(key, number));
+        append(session, key, number)
+    } else {
+        ops.push(Op::Write(key, number));
+        write(session, key, number)
     }
 }
 
