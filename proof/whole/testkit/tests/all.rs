@@ -1,7 +1,7 @@
 //! The tests of Duralite as a whole, and those of its source and its documents.
 
 mod beside;
-mod concurrent;
+mod histories;
 mod documents;
 mod features;
 mod follow;
