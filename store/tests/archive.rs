@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use common::history::{Last, check};
 use common::{lists, options, schemes};
+use duralite_histories::{Last, check};
 use duralite_store::{Error, RestoreTo, Scheme, Store};
 
 fn content(path: &Path, scheme: Scheme) -> Last {
@@ -43,8 +43,8 @@ fn a_backup_of_a_busy_store_is_of_one_moment() {
             // then.
             let mut history = history.clone();
             for tx in &mut history {
-                if tx.fate == common::history::Fate::Committed {
-                    tx.fate = common::history::Fate::Unknown;
+                if tx.fate == duralite_histories::Fate::Committed {
+                    tx.fate = duralite_histories::Fate::Unknown;
                 }
             }
             check(&history, &content(&path, scheme))

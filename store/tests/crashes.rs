@@ -10,9 +10,9 @@ use std::time::Instant;
 use common::crash::{Images, OnRig, Rig};
 use common::crowd::{Course, content};
 use common::data::{Data, smallest as small};
-use common::history::check;
 use common::lists::{self, key};
 use common::schemes;
+use duralite_histories::check;
 use duralite_store::{Rule, Scheme, Store};
 
 /// Number of runs for each scheme. `STORE_CRASHES` sets another number.

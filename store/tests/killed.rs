@@ -9,10 +9,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicU64;
 
-use common::history::{Fate, Op, check};
 use common::lists::{Watcher, now, read_all, transaction};
-use common::told::{Told, commits, ended};
 use common::{options, schemes, value};
+use duralite_histories::{Fate, Op, Told, check, commits, ended};
 use duralite_store::{Options, Scheme, Store, Table};
 
 const THREADS: u64 = 6;
@@ -109,7 +108,7 @@ fn kill_after(dir: &Path, scheme: Scheme, seed: u64, wanted: u64) -> Told {
         .unwrap();
     let (mut told, mut committed) = (Told::default(), 0);
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
-        if told.line(&line.unwrap()) {
+        if told.line(&line.unwrap()).unwrap() {
             committed += 1;
             if committed == wanted {
                 child.kill().unwrap();
@@ -143,26 +142,4 @@ fn inv55_what_a_kill_leaves_fits_to_what_transactions_and_snapshots_have_seen() 
         assert!(check(&history, &lost).is_err(), "{what}");
         store.verify().unwrap();
     }
-}
-
-#[test]
-fn what_is_told_is_what_happened() {
-    let ops = [
-        Op::Append(1, 2),
-        Op::Read(3, vec![]),
-        Op::Read(3, vec![4, 5]),
-        Op::Scan(0, 9, vec![]),
-        Op::Scan(0, 9, vec![(1, vec![2]), (3, vec![4, 5])]),
-        Op::Write(6, 7),
-        Op::Look(6, None),
-        Op::Look(6, Some(7)),
-    ];
-    let mut told = Told::default();
-    for line in (commits(5, 4, &ops) + &commits(6, 6, &[]) + &ended(5, Fate::Committed, 8)).lines() {
-        told.line(line);
-    }
-    let history = told.history();
-    assert_eq!(history[0].ops, ops);
-    assert_eq!((history[0].fate, history[0].span), (Fate::Committed, Some((4, 8))));
-    assert_eq!(history[1].fate, Fate::Unknown);
 }

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use common::crowd::{self, Ran, content};
-use common::history::check;
 use common::options;
 use duralite_crashmodel::disk::{DiskEvent, DiskModel, Pages};
+use duralite_histories::check;
 use duralite_logdisk::{EventLog, FileSystemKind, ImageMounter, LogDisk, Volume, missing_rig};
 use duralite_store::{Options, Scheme, Store};
 

@@ -8,8 +8,8 @@ use duralite_store::{Error, Options, Store, Table, Transaction};
 
 use super::crash::{Images, OnRig, Rig};
 use super::data::{self, BULK, Data};
-use super::history::{Fate, Last, Tx, check};
 use super::lists::{self, Watcher, key, now};
+use duralite_histories::{Fate, Last, Tx, check};
 
 /// A history in which acknowledged transactions are numbered in the order of their acknowledgement.
 #[derive(Default)]

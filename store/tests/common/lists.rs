@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use duralite_store::{Error, Snapshot, Store, Table, Transaction};
 
-use super::history::{Element, Fate, Last, List, Op, Tx};
+use duralite_histories::{Element, Fate, Last, List, Op, Tx};
 
 /// Number of lists. There are as many registers, with the same numbers.
 pub const LISTS: u64 = 12;

@@ -132,6 +132,11 @@ impl Actor {
         self.child.wait().unwrap();
     }
 
+    /// Whether the actor has ended.
+    pub fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Closes the actor's input and waits until it has ended by itself.
     ///
     /// # Panics

@@ -18,6 +18,7 @@ mod loop_disk;
 mod register;
 mod rig;
 mod rng;
+mod sessions;
 mod side_engine;
 mod side_file;
 mod sql;
@@ -41,6 +42,9 @@ pub use loop_disk::{DeviceCounts, LoopDisk};
 pub use register::register;
 pub use rig::{Overlay, TinyDirectory, require_rigs, skip};
 pub use rng::{Rng, for_seeds};
+pub use sessions::{
+    Did, Dids, LISTS_SCHEMA, Reads, SessionPlan, Work, answer, logic_schema, read_lists, run_sessions,
+};
 pub use side_file::SideFile;
 pub use sql::{Outcome, code, connect, dump, integrity, one, run, stock};
 pub use steps::die_at_step;

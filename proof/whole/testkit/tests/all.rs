@@ -2,6 +2,7 @@
 
 mod beside;
 mod concurrent;
+mod histories;
 mod documents;
 mod features;
 mod follow;

@@ -13,7 +13,7 @@ mod write;
 
 use std::path::Path;
 
-use duralite_testkit::Gate;
+use duralite_testkit::{Gate, SessionPlan, run_sessions};
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -26,6 +26,7 @@ fn main() {
             sql::serve(uri);
         }
         ["halting", uri, lock] => halting::serve(uri, lock.parse().unwrap()),
+        ["sessions", ref plan @ ..] => run_sessions(&SessionPlan::of_arguments(plan).unwrap()),
         ["stepping", uri] => stepping::serve(uri),
         ["stopping", uri, log_dir] => stopping::serve(uri, log_dir),
         ["write", uri, acknowledgements, reopen_every] => {

@@ -1,79 +1,26 @@
-//! Checks what transactions and snapshots saw of lists and registers: whether one order of the transactions explains
-//! all of it (Adya; Kingsbury and Alvaro, "Elle", VLDB 2020).
-//!
-//! Every element is appended once. So a list tells the order in which its writers committed, and a read of the list
-//! tells after which of them the reader came. Every value is written to a register once. If a transaction reads a value
-//! before it writes another one, that tells which value came first.
-//!
-//! From this follow edges between transactions: a writer comes after another writer (ww), a reader after the writer of
-//! what it read (wr), a writer after a reader that did not see its write (rw), and a transaction that began after
-//! another one had ended comes after it (time). If the edges form a cycle, the history is not strictly serializable.
-//! The check also finds reads of values that were never committed, reads of values that their writer replaced, reads of
-//! a part of a transaction, and lists that contradict each other.
+//! The order of the elements of lists, and what it tells of their writers and readers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::graph::Graph;
-use super::registers;
+use crate::graph::Graph;
+use crate::history::{Element, Fate, List, Op, Tx};
+use crate::why::{Place, Why};
 
-/// The number of a list, and the number of an element.
-pub type List = u64;
-pub type Element = u64;
-/// The number of a register, and a value that is written to one.
-pub type Register = u64;
-pub type Written = u64;
-
-/// One operation of a transaction or a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Op {
-    Append(List, Element),
-    Read(List, Vec<Element>),
-    /// Reads all lists that are not empty, from the first number up to before the second.
-    Scan(List, List, Vec<(List, Vec<Element>)>),
-    Write(Register, Written),
-    Look(Register, Option<Written>),
-}
-
-/// How a transaction ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    Committed,
-    Aborted,
-    /// A crash came before the outcome was reported.
-    Unknown,
-}
-
-#[derive(Clone, Debug)]
-pub struct Tx {
-    pub ops: Vec<Op>,
-    pub fate: Fate,
-    /// The moments at which the transaction began, and at which its end was known. It takes effect at some moment in
-    /// between.
-    pub span: Option<(u64, u64)>,
-}
-
-/// All lists and registers at the end.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Last {
-    pub lists: BTreeMap<List, Vec<Element>>,
-    pub registers: BTreeMap<Register, Written>,
-}
-
-/// Returns why a history is not strictly serializable.
-pub fn check(history: &[Tx], last: &Last) -> Result<(), String> {
+/// Adds the edges of lists. Returns which transactions are known to have taken effect.
+pub fn add_edges(
+    history: &[Tx],
+    order: &BTreeMap<List, Vec<Element>>,
+    graph: &mut Graph,
+) -> Result<Vec<bool>, String> {
     let writer = writers(history);
-    let order = &last.lists;
     check_lists(history, order)?;
     for (list, elements) in order {
         if let Some(element) = elements.iter().find(|element| history[writer[element]].fate == Fate::Aborted)
         {
             return Err(format!("list {list} has {element}, whose transaction aborted"));
         }
-    }
-    let mut graph = Graph::new(history.len());
-    for elements in order.values() {
         for pair in elements.windows(2) {
-            graph.add(writer[&pair[0]], writer[&pair[1]], "ww");
+            graph.add(writer[&pair[0]], writer[&pair[1]], Why::Ww(Place::List(*list)));
         }
     }
     let mut counts = Vec::with_capacity(history.len());
@@ -85,16 +32,10 @@ pub fn check(history: &[Tx], last: &Last) -> Result<(), String> {
         };
         counts.push(is_there);
         if is_there {
-            edges_of_lists(number, tx, order, &writer, &mut graph)?;
+            edges_of(number, tx, order, &writer, graph)?;
         }
     }
-    registers::add_edges(history, &mut counts, &last.registers, &mut graph)?;
-    let spans = history.iter().zip(&counts).enumerate().filter(|(_, (_, is_there))| **is_there);
-    graph.add_time(spans.filter_map(|(number, (tx, _))| {
-        let (begin, end) = tx.span?;
-        Some((number, begin, (tx.fate == Fate::Committed).then_some(end)))
-    }));
-    graph.find_circle()
+    Ok(counts)
 }
 
 /// The transaction that appended each element.
@@ -110,7 +51,7 @@ fn writers(history: &[Tx]) -> HashMap<Element, usize> {
     writer
 }
 
-fn edges_of_lists(
+fn edges_of(
     number: usize,
     tx: &Tx,
     order: &BTreeMap<List, Vec<Element>>,
@@ -129,7 +70,7 @@ fn edges_of_lists(
             }
             Op::Read(list, seen) => {
                 let order = order.get(list).unwrap_or(&empty);
-                read_edges(number, order, own.get(list), seen, writer, graph)?;
+                read_edges((number, *list), order, own.get(list), seen, writer, graph)?;
             }
             Op::Scan(from, to, seen) => {
                 let seen: BTreeMap<_, _> = seen.iter().cloned().collect();
@@ -137,10 +78,10 @@ fn edges_of_lists(
                     order.range(*from..*to).map(|(list, _)| list).chain(seen.keys()).collect();
                 for list in lists {
                     let (order, seen) = (order.get(list).unwrap_or(&empty), seen.get(list).unwrap_or(&empty));
-                    read_edges(number, order, own.get(list), seen, writer, graph)?;
+                    read_edges((number, *list), order, own.get(list), seen, writer, graph)?;
                 }
             }
-            Op::Write(..) | Op::Look(..) => {}
+            Op::Write(..) | Op::Look(..) | Op::Find(..) => {}
         }
     }
     Ok(())
@@ -160,7 +101,7 @@ fn came_about(number: usize, tx: &Tx, order: &BTreeMap<List, Vec<Element>>) -> R
 }
 
 fn read_edges(
-    reader: usize,
+    (reader, list): (usize, List),
     order: &[Element],
     own: Option<&Vec<Element>>,
     seen: &[Element],
@@ -170,22 +111,22 @@ fn read_edges(
     // The elements that the transaction appended itself are at the end.
     let own = own.map_or(&[][..], Vec::as_slice);
     let Some(seen) = seen.strip_suffix(own) else {
-        return Err(format!("transaction {reader} read {seen:?}, and had appended {own:?}"));
+        return Err(format!("transaction {reader} read {seen:?} of list {list}, and had appended {own:?}"));
     };
     if !order.starts_with(seen) {
-        return Err(format!("transaction {reader} read {seen:?} of a list that became {order:?}"));
+        return Err(format!("transaction {reader} read {seen:?} of list {list}, which became {order:?}"));
     }
     if let Some(last) = seen.last() {
-        graph.add(writer[last], reader, "wr");
+        graph.add(writer[last], reader, Why::Wr(Place::List(list)));
     }
     if let Some(next) = order.get(seen.len()) {
-        graph.add(reader, writer[next], "rw");
+        graph.add(reader, writer[next], Why::Rw(Place::List(list)));
     }
     // The first element that the transaction has not seen may be its own. It may also belong to a writer of which the
     // transaction has seen another element: then the transaction saw a part of that writer.
     match seen.last().zip(order.get(seen.len())) {
         Some((last, next)) if writer[last] == writer[next] && writer[last] != reader => {
-            Err(format!("transaction {reader} read a part of what {} appended", writer[last]))
+            Err(format!("transaction {reader} read a part of what {} appended to list {list}", writer[last]))
         }
         _ => Ok(()),
     }

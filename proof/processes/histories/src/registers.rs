@@ -2,29 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::graph::Graph;
-use super::history::{Fate, Op, Register, Tx, Written};
+use crate::find::{self, Found, Unknown, Versions};
+use crate::graph::Graph;
+use crate::history::{Fate, Op, Register, Tx, Written};
+use crate::uses::Use;
+use crate::why::{Place, Why};
 
 /// A value that a register had. A register has none at first.
 type Version = (Register, Option<Written>);
 
-/// A transaction's use of one register.
-#[derive(Default)]
-struct Use {
-    /// The value that the transaction read before it wrote the register, if it did.
-    read: Option<Option<Written>>,
-    /// The values that the transaction wrote, in order.
-    wrote: Vec<Written>,
-}
-
 /// Adds the edges of registers. `counts` says which transactions are known to have taken effect. This function finds
-/// out which others have, and sets them too.
+/// out which others have, and sets them too. Returns what is left to find out about reads by a property.
 pub fn add_edges(
     history: &[Tx],
     counts: &mut [bool],
     last: &BTreeMap<Register, Written>,
     graph: &mut Graph,
-) -> Result<(), String> {
+) -> Result<Found, String> {
     let mut writer: HashMap<Written, (Register, usize)> = HashMap::new();
     for (number, tx) in history.iter().enumerate() {
         for op in &tx.ops {
@@ -34,29 +28,63 @@ pub fn add_edges(
         }
     }
     come_about(history, counts, last, &writer)?;
+    let registers: BTreeSet<Register> = writer.values().map(|(register, _)| *register).collect();
     let mut uses: Vec<BTreeMap<Register, Use>> = Vec::new();
+    let mut unknown = Vec::new();
     for (number, tx) in history.iter().enumerate() {
-        uses.push(if counts[number] { uses_of(number, tx)? } else { BTreeMap::new() });
+        let used = if counts[number] { uses_of(number, tx, &registers)? } else { Uses::default() };
+        uses.push(used.of);
+        unknown.extend(used.unknown);
     }
     let next = later_versions(&uses, last);
-    for ((_, value), later) in &next {
-        if let Some(value) = value {
-            later.iter().for_each(|after| graph.add(writer[value].1, writer[after].1, "ww"));
+    for ((register, value), later) in &next {
+        let Some(value) = value else { continue };
+        let Some((_, by)) = writer.get(value) else {
+            return Err(format!("{value} of register {register} was read, and nobody wrote it"));
+        };
+        for after in later {
+            graph.add(*by, writer[after].1, Why::Ww(Place::Register(*register)));
         }
     }
     for (number, used) in uses.iter().enumerate() {
         for (register, Use { read, .. }) in used {
             let Some(read) = read else { continue };
             if let Some(value) = read {
-                graph.add(final_writer(history, &writer, (*register, *value), number)?, number, "wr");
+                let by = final_writer(history, &writer, (*register, *value), number)?;
+                graph.add(by, number, Why::Wr(Place::Register(*register)));
             }
-            let later = next.get(&(*register, *read)).into_iter().flatten();
-            later.for_each(|after| graph.add(number, writer[after].1, "rw"));
+            for after in next.get(&(*register, *read)).into_iter().flatten() {
+                graph.add(number, writer[after].1, Why::Rw(Place::Register(*register)));
+            }
         }
     }
     let lost =
         uses.iter().flatten().find(|(register, used)| !used.wrote.is_empty() && !last.contains_key(register));
-    lost.map_or(Ok(()), |(register, _)| Err(format!("register {register} is gone, and was written")))
+    if let Some((register, _)) = lost {
+        return Err(format!("register {register} is gone, and was written"));
+    }
+    let versions = registers.iter().filter_map(|register| Some((*register, versions_of(*register, &uses)?)));
+    Ok(Found { versions: versions.collect(), unknown })
+}
+
+/// The versions of a register after the empty one, in order, each with its writer. `None` if the transactions do not
+/// tell the order of all of them.
+fn versions_of(register: Register, uses: &[BTreeMap<Register, Use>]) -> Option<Versions> {
+    let mut after: HashMap<Option<Written>, (Written, usize)> = HashMap::new();
+    let mut writers = 0;
+    for (number, used) in uses.iter().enumerate() {
+        let Some(Use { read, wrote }) = used.get(&register) else { continue };
+        let Some(own) = wrote.last() else { continue };
+        writers += 1;
+        after.insert((*read)?, (*own, number));
+    }
+    let mut versions = Versions::new();
+    let mut at = None;
+    while let Some((value, by)) = after.remove(&at) {
+        versions.push((value, by));
+        at = Some(value);
+    }
+    (versions.len() == writers).then_some(versions)
 }
 
 /// The later versions of each version, as far as they are known. A value comes after the value that its writer had
@@ -114,10 +142,13 @@ fn come_about(
         }
     }
     let read = |tx: &Tx, seen: &mut Vec<Written>| {
-        seen.extend(tx.ops.iter().filter_map(|op| match op {
-            Op::Look(_, value) => *value,
-            _ => None,
-        }));
+        for op in &tx.ops {
+            match op {
+                Op::Look(_, value) => seen.extend(value),
+                Op::Find(_, found) => seen.extend(found.iter().map(|(_, value)| *value)),
+                _ => {}
+            }
+        }
     };
     history.iter().zip(&*counts).filter(|(_, counts)| **counts).for_each(|(tx, _)| read(tx, &mut seen));
     while let Some(value) = seen.pop() {
@@ -133,26 +164,29 @@ fn come_about(
     Ok(())
 }
 
-fn uses_of(number: usize, tx: &Tx) -> Result<BTreeMap<Register, Use>, String> {
+/// What a transaction did with registers.
+#[derive(Default)]
+struct Uses {
+    of: BTreeMap<Register, Use>,
+    unknown: Vec<Unknown>,
+}
+
+fn uses_of(number: usize, tx: &Tx, registers: &BTreeSet<Register>) -> Result<Uses, String> {
     let mut uses: BTreeMap<Register, Use> = BTreeMap::new();
+    let mut missed = Vec::new();
     for op in &tx.ops {
         match op {
             Op::Write(register, value) => uses.entry(*register).or_default().wrote.push(*value),
             Op::Look(register, value) => {
-                let used = uses.entry(*register).or_default();
-                let own = used.wrote.last().copied();
-                let known = own.map(Some).or(used.read);
-                if known.is_some_and(|known| known != *value) {
-                    return Err(format!(
-                        "transaction {number} read {value:?} of {register}, and then {known:?}"
-                    ));
-                }
-                if own.is_none() {
-                    used.read = Some(*value);
-                }
+                uses.entry(*register).or_default().look(number, *register, *value)?
             }
-            _ => {}
+            Op::Find(property, found) => {
+                missed.extend(find::note(number, property, found, registers, &mut uses)?);
+            }
+            Op::Append(..) | Op::Read(..) | Op::Scan(..) => {}
         }
     }
-    Ok(uses)
+    // A later read may have told what a register was that the transaction did not find.
+    let unknown = find::still_unknown(missed, &uses)?;
+    Ok(Uses { of: uses, unknown })
 }

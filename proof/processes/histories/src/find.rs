@@ -1,0 +1,132 @@
+//! Reads by a property: which version a register had that was not found.
+//!
+//! The reader saw some version without the property. Where the order of all versions is known, the edges that are there
+//! say after which of them the reader comes, and before which. If all versions without the property that are left
+//! come after one writer, so does the reader; if another writer replaced all of them, the reader comes before that
+//! one. These are new edges, which may tell more about other readers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::graph::{Graph, Order};
+use crate::history::{Property, Register, Written};
+use crate::uses::Use;
+use crate::why::{Place, Why};
+
+/// The versions of a register after the empty one, in order, each with its writer.
+pub type Versions = Vec<(Written, usize)>;
+
+/// A register that a transaction did not find.
+pub struct Unknown {
+    reader: usize,
+    register: Register,
+    property: Property,
+}
+
+/// What is left to find out.
+pub struct Found {
+    /// For each register whose versions have a known order, these versions.
+    pub versions: BTreeMap<Register, Versions>,
+    pub unknown: Vec<Unknown>,
+}
+
+/// Notes what a transaction found. Returns the registers that it did not find.
+pub fn note(
+    reader: usize,
+    property: &Property,
+    found: &[(Register, Written)],
+    registers: &BTreeSet<Register>,
+    uses: &mut BTreeMap<Register, Use>,
+) -> Result<Vec<Unknown>, String> {
+    let mut seen = BTreeSet::new();
+    for (register, value) in found {
+        let is_inside = (property.from..property.to).contains(register);
+        if !is_inside || !property.has(*value) || !seen.insert(*register) {
+            return Err(format!(
+                "transaction {reader} found {value} of register {register} twice, or wrongly"
+            ));
+        }
+        uses.entry(*register).or_default().look(reader, *register, Some(*value))?;
+    }
+    let mut unknown = Vec::new();
+    for register in registers.range(property.from..property.to).filter(|register| !seen.contains(register)) {
+        match uses.get(register).and_then(Use::known) {
+            Some(Some(value)) if property.has(value) => {
+                return Err(format!("transaction {reader} did not find {value} of register {register}"));
+            }
+            Some(_) => {}
+            None => unknown.push(Unknown { reader, register: *register, property: *property }),
+        }
+    }
+    Ok(unknown)
+}
+
+/// Those of the registers that were not found whose version the transaction does not tell elsewhere.
+pub fn still_unknown(unknown: Vec<Unknown>, uses: &BTreeMap<Register, Use>) -> Result<Vec<Unknown>, String> {
+    let mut left = Vec::new();
+    for one in unknown {
+        let Unknown { reader, register, property } = &one;
+        match uses.get(register).and_then(|used| used.read) {
+            Some(Some(value)) if property.has(value) => {
+                return Err(format!("transaction {reader} did not find {value} of register {register}"));
+            }
+            Some(_) => {}
+            None => left.push(one),
+        }
+    }
+    Ok(left)
+}
+
+/// Adds the edges that follow from the edges that are there, which must have no cycle. Returns whether it has added any.
+pub fn narrow(found: &Found, graph: &mut Graph) -> Result<bool, String> {
+    let order = graph.order();
+    let mut is_new = false;
+    let mut of_reader: Option<(usize, Around)> = None;
+    for Unknown { reader, register, property } in &found.unknown {
+        let Some(versions) = found.versions.get(register) else { continue };
+        let around = match &of_reader {
+            Some((of, around)) if of == reader => around,
+            _ => &of_reader.insert((*reader, Around::of(*reader, &order))).1,
+        };
+        let (first, last) = around.narrowed(versions, property).ok_or_else(|| {
+            format!(
+                "transaction {reader} did not find register {register}, which at any moment at which it can have looked had \
+                 a value with remainder {} of {}",
+                property.remainder, property.divisor
+            )
+        })?;
+        let place = Place::Register(*register);
+        if let Some((_, by)) = first.checked_sub(1).map(|nth| versions[nth]) {
+            is_new |= !around.before[by] && graph.add(by, *reader, Why::Wr(place));
+        }
+        if let Some((_, by)) = versions.get(last) {
+            is_new |= !around.after[*by] && graph.add(*reader, *by, Why::Rw(place));
+        }
+    }
+    Ok(is_new)
+}
+
+/// Which transactions come before a reader, and which after it.
+struct Around {
+    before: Vec<bool>,
+    after: Vec<bool>,
+}
+
+impl Around {
+    fn of(reader: usize, order: &Order) -> Self {
+        let mut around = Self { before: order.before(reader), after: order.after(reader) };
+        // What the reader writes itself later, it has not seen.
+        around.after[reader] = true;
+        around
+    }
+
+    /// The first and the last of the versions that the reader can have seen, counted from 0 for the empty one. `None` if
+    /// there is none.
+    fn narrowed(&self, versions: &Versions, property: &Property) -> Option<(usize, usize)> {
+        let first = versions.iter().rposition(|(_, by)| self.before[*by]).map_or(0, |nth| nth + 1);
+        let end = versions.iter().position(|(_, by)| self.after[*by]).unwrap_or(versions.len());
+        let is_without = |nth: &usize| nth.checked_sub(1).is_none_or(|at| !property.has(versions[at].0));
+        let mut left = (first..=end).filter(is_without);
+        let first = left.next()?;
+        Some((first, left.next_back().unwrap_or(first)))
+    }
+}

@@ -1,0 +1,90 @@
+//! What transactions did, and what was there at the end.
+
+use std::collections::BTreeMap;
+
+/// The number of a list.
+pub type List = u64;
+/// The number of an element, which is appended once.
+pub type Element = u64;
+/// The number of a register.
+pub type Register = u64;
+/// A value that is written to a register, once.
+pub type Written = u64;
+
+/// One operation of a transaction or a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Appends an element to a list.
+    Append(List, Element),
+    /// Reads a list.
+    Read(List, Vec<Element>),
+    /// Reads all lists that are not empty, from the first number up to before the second.
+    Scan(List, List, Vec<(List, Vec<Element>)>),
+    /// Writes a register.
+    Write(Register, Written),
+    /// Reads a register, which has no value before it is written.
+    Look(Register, Option<Written>),
+    /// Reads all registers of a range whose value has a property.
+    Find(Property, Vec<(Register, Written)>),
+}
+
+/// A property of registers: the number is in a range, and the value leaves a remainder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Property {
+    /// The first number of the range.
+    pub from: Register,
+    /// The number after the last one.
+    pub to: Register,
+    /// What the value is divided by.
+    pub divisor: u64,
+    /// What then remains.
+    pub remainder: u64,
+}
+
+impl Property {
+    /// Whether a value leaves the remainder.
+    #[must_use]
+    pub fn has(&self, value: Written) -> bool {
+        value % self.divisor.max(1) == self.remainder
+    }
+}
+
+impl Op {
+    /// Whether the operation changes nothing.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        !matches!(self, Self::Append(..) | Self::Write(..))
+    }
+}
+
+/// How a transaction ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// The commit was acknowledged.
+    Committed,
+    /// It was rolled back, or its commit was refused.
+    Aborted,
+    /// A crash came before the outcome was reported.
+    Unknown,
+}
+
+/// A transaction or a snapshot.
+#[derive(Clone, Debug)]
+pub struct Tx {
+    /// What it did, in order.
+    pub ops: Vec<Op>,
+    /// How it ended.
+    pub fate: Fate,
+    /// The moments at which the transaction began, and at which its end was known. It takes effect at some moment in
+    /// between.
+    pub span: Option<(u64, u64)>,
+}
+
+/// All lists and registers at the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Last {
+    /// The lists that are not empty.
+    pub lists: BTreeMap<List, Vec<Element>>,
+    /// The registers that have a value.
+    pub registers: BTreeMap<Register, Written>,
+}

@@ -1,0 +1,30 @@
+//! How a transaction uses a register.
+
+use crate::history::{Register, Written};
+
+/// A transaction's use of one register.
+#[derive(Default)]
+pub struct Use {
+    /// The value that the transaction read before it wrote the register, if it did.
+    pub read: Option<Option<Written>>,
+    /// The values that the transaction wrote, in order.
+    pub wrote: Vec<Written>,
+}
+
+impl Use {
+    /// The value that the transaction has to read: its own, or what it has read before. `None` if it may be any.
+    pub fn known(&self) -> Option<Option<Written>> {
+        self.wrote.last().copied().map(Some).or(self.read)
+    }
+
+    /// Notes a read.
+    pub fn look(&mut self, number: usize, register: Register, value: Option<Written>) -> Result<(), String> {
+        if let Some(known) = self.known().filter(|known| *known != value) {
+            return Err(format!("transaction {number} read {value:?} of {register}, and then {known:?}"));
+        }
+        if self.wrote.is_empty() {
+            self.read = Some(value);
+        }
+        Ok(())
+    }
+}

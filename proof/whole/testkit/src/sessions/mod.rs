@@ -1,0 +1,36 @@
+//! Sessions that run random transactions on one database at the same time, and report what they did and saw. A judge
+//! that knows nothing of the database decides whether that was possible.
+//!
+//! A process runs some sessions, each in a thread with a connection of its own. What a session reports before it calls
+//! `COMMIT` counts if the process is then killed: the transaction may be there or not. A transaction that was not
+//! reported has not been committed.
+
+mod lists;
+mod logic;
+mod plan;
+mod report;
+mod session;
+
+pub use lists::{LISTS_SCHEMA, read_lists};
+pub use logic::{Did, Dids, answer, logic_schema};
+pub use plan::{Reads, SessionPlan, Work};
+
+use report::Report;
+use session::Session;
+
+/// Runs the sessions of a process to their end.
+pub fn run_sessions(plan: &SessionPlan) {
+    let report = Report::open(&plan.report);
+    std::thread::scope(|scope| {
+        for number in plan.first..plan.first + plan.threads {
+            let report = &report;
+            scope.spawn(move || {
+                let session = Session::open(plan, number, report);
+                match plan.work {
+                    Work::Lists => lists::run(session),
+                    Work::Logic => logic::run(session),
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,130 @@
+//! What the sessions of a process do, as the arguments of that process.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::Arguments;
+
+/// What the transactions are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Lists to which they append, and registers.
+    Lists,
+    /// Tables with constraints, triggers and an index.
+    Logic,
+}
+
+/// Where a transaction reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// In its own snapshot.
+    Inside,
+    /// On another connection, each read by itself. That is wrong, and shows that the judge notices it.
+    Outside,
+}
+
+/// The sessions of one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionPlan {
+    /// The URI of the database.
+    pub uri: String,
+    /// The file for the reports.
+    pub report: PathBuf,
+    /// What they do.
+    pub work: Work,
+    /// Where they read.
+    pub reads: Reads,
+    /// A seed of random numbers, together with the number of the session.
+    pub seed: u64,
+    /// The number of the first session. No other session on the database has the same number.
+    pub first: u64,
+    /// How many sessions there are.
+    pub threads: u64,
+    /// How many transactions each session tries.
+    pub transactions: u64,
+    /// How many keys all sessions use.
+    pub keys: u64,
+    /// The distance between two of the keys. There are other rows in between.
+    pub spread: u64,
+    /// More URI parameters, for one session after the other.
+    pub settings: Vec<String>,
+}
+
+impl SessionPlan {
+    /// The plan as arguments.
+    #[must_use]
+    pub fn to_arguments(&self) -> Vec<String> {
+        let Self { seed, first, threads, transactions, keys, spread, .. } = self;
+        let work = if self.work == Work::Lists { "lists" } else { "logic" };
+        let reads = if self.reads == Reads::Inside { "inside" } else { "outside" };
+        vec![
+            format!("uri={}", self.uri),
+            format!("report={}", self.report.display()),
+            format!("work={work}"),
+            format!("reads={reads}"),
+            format!("seed={seed}"),
+            format!("first={first}"),
+            format!("threads={threads}"),
+            format!("transactions={transactions}"),
+            format!("keys={keys}"),
+            format!("spread={spread}"),
+            format!("settings={}", self.settings.join(";")),
+        ]
+    }
+
+    /// The plan from arguments.
+    ///
+    /// # Errors
+    /// Names the argument that is missing or wrong.
+    pub fn of_arguments(arguments: &[&str]) -> Result<Self, String> {
+        let arguments = Arguments::new(arguments.iter().copied())?;
+        let text = |name: &str| arguments.get(name).ok_or_else(|| format!("{name} is missing"));
+        let number = |name: &str| u64::from_str(text(name)?).map_err(|error| format!("{name}: {error}"));
+        Ok(Self {
+            uri: text("uri")?.to_owned(),
+            report: text("report")?.into(),
+            work: if text("work")? == "lists" { Work::Lists } else { Work::Logic },
+            reads: if text("reads")? == "inside" { Reads::Inside } else { Reads::Outside },
+            seed: number("seed")?,
+            first: number("first")?,
+            threads: number("threads")?,
+            transactions: number("transactions")?,
+            keys: number("keys")?,
+            spread: number("spread")?,
+            settings: text("settings")?.split(';').map(str::to_owned).collect(),
+        })
+    }
+
+    /// The URI of a session.
+    #[must_use]
+    pub fn uri_of(&self, session: u64) -> String {
+        let settings = &self.settings[usize::try_from(session).unwrap() % self.settings.len()];
+        if settings.is_empty() { self.uri.clone() } else { format!("{}&{settings}", self.uri) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_is_the_same_as_arguments() {
+        let plan = SessionPlan {
+            uri: "file:/x.db?vfs=duralite&journal=nvwal".into(),
+            report: "/report".into(),
+            work: Work::Logic,
+            reads: Reads::Outside,
+            seed: 1,
+            first: 2,
+            threads: 3,
+            transactions: 4,
+            keys: 5,
+            spread: 6,
+            settings: vec![String::new(), "sync=eager&diff=off".into()],
+        };
+        let arguments = plan.to_arguments();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        assert_eq!(SessionPlan::of_arguments(&arguments), Ok(plan.clone()));
+        assert_eq!((plan.uri_of(4), plan.uri_of(5)), (plan.uri.clone(), plan.uri + "&sync=eager&diff=off"));
+    }
+}

@@ -1,0 +1,154 @@
+//! A session: a connection, its random numbers, and how it begins and ends transactions.
+//!
+//! The only errors that a statement may have are those that the caller expects, and that others were faster: the
+//! statement is then tried again a few times, or the transaction is rolled back. Every other error ends the process.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, Error};
+
+use super::plan::{Reads, SessionPlan};
+use super::report::{Report, now};
+use crate::{Rng, code, connect, run};
+
+/// Numbers of a session's transactions and values.
+const NUMBERS: u64 = 1_000_000;
+const BUSY: i32 = 5;
+/// How often a statement is tried that finds others at work.
+const TRIES: u32 = 5;
+
+/// Somebody else was faster: the transaction has to be rolled back.
+#[derive(Clone, Copy, Debug)]
+pub struct Overtaken;
+
+pub struct Session<'a> {
+    pub plan: &'a SessionPlan,
+    pub number: u64,
+    pub rng: Rng,
+    pub report: &'a Report,
+    pub conn: Connection,
+    outside: Option<Connection>,
+    next: u64,
+}
+
+impl<'a> Session<'a> {
+    pub fn open(plan: &'a SessionPlan, number: u64, report: &'a Report) -> Self {
+        let mut rng = Rng::new(plan.seed * 1000 + number);
+        let conn = open(plan, number, &mut rng);
+        let outside = (plan.reads == Reads::Outside).then(|| open(plan, number, &mut rng));
+        Self { plan, number, rng, report, conn, outside, next: 0 }
+    }
+
+    /// A number that no other session draws.
+    pub fn fresh(&mut self) -> u64 {
+        self.next += 1;
+        assert!(self.next < NUMBERS);
+        self.number * NUMBERS + self.next
+    }
+
+    /// The connection on which the session reads.
+    pub fn reader(&self) -> &Connection {
+        self.outside.as_ref().unwrap_or(&self.conn)
+    }
+
+    pub fn reads_outside(&self) -> bool {
+        self.outside.is_some()
+    }
+
+    /// Lets other sessions go on in the middle of a transaction.
+    pub fn pause(&mut self) {
+        match self.rng.below(6) {
+            0 => std::thread::sleep(Duration::from_micros(self.rng.below(400))),
+            1 | 2 => std::thread::yield_now(),
+            _ => {}
+        }
+    }
+
+    /// Between transactions a session makes checkpoints, or closes its connection and opens another one.
+    pub fn between(&mut self) {
+        match self.rng.below(120) {
+            0 => self.conn = open(self.plan, self.number, &mut self.rng),
+            1..=3 => {
+                let mode = self.rng.pick(&["PASSIVE", "FULL", "RESTART", "TRUNCATE"]);
+                // It may be kept from its work.
+                let _ = step(|| run(&self.conn, &format!("PRAGMA wal_checkpoint({mode})")));
+            }
+            _ => self.pause(),
+        }
+    }
+
+    /// Runs a statement without a result.
+    pub fn execute(&self, sql: &str) -> Result<(), Overtaken> {
+        step(|| self.conn.execute_batch(sql))
+    }
+
+    /// Commits. Returns the moment at which the outcome was known, and whether the transaction is there.
+    pub fn commit(&self) -> (bool, u64) {
+        let is_done = self.execute("COMMIT").is_ok();
+        let end = now();
+        if !is_done {
+            self.roll_back();
+        }
+        (is_done, end)
+    }
+
+    /// Rolls back what is open. A transaction whose commit was refused may be closed already.
+    pub fn roll_back(&self) {
+        if !self.conn.is_autocommit() {
+            self.conn.execute_batch("ROLLBACK").unwrap();
+        }
+    }
+}
+
+/// Does something on a connection, again if it is busy.
+pub fn step<T>(mut what: impl FnMut() -> Result<T, Error>) -> Result<T, Overtaken> {
+    for nth in 1.. {
+        let error = match what() {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let found = code(&error);
+        assert_eq!(found & 0xff, BUSY, "{error}, {found}");
+        // Of the codes of a busy database, only the plain one says that trying again may help.
+        if found != BUSY || nth == TRIES {
+            break;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    Err(Overtaken)
+}
+
+fn open(plan: &SessionPlan, number: u64, rng: &mut Rng) -> Connection {
+    let uri = plan.uri_of(number);
+    // An open may fail while another process raises or lifts the guard, and must then be tried again.
+    let mut tries = 0;
+    let conn = loop {
+        match connect(&uri).and_then(|conn| set_up(&conn, rng).map(|()| conn)) {
+            Ok(conn) => break conn,
+            Err(error) => {
+                assert!(code(&error) & 0xff == BUSY && tries < 1000, "{error}, after {tries} tries")
+            }
+        }
+        tries += 1;
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    conn
+}
+
+/// Some sessions have a cache that is too small for their transactions, and some wait for locks.
+fn set_up(conn: &Connection, rng: &mut Rng) -> Result<(), Error> {
+    conn.busy_timeout(Duration::from_secs(10))?;
+    let cache = rng.pick(&["4", "30", "-2000"]);
+    let pages = rng.pick(&["10", "50", "1000"]);
+    run(conn, "PRAGMA journal_mode=WAL")?;
+    run(conn, "SELECT count(*) FROM sqlite_schema")?;
+    for pragma in [
+        format!("cache_size={cache}"),
+        format!("wal_autocheckpoint={pages}"),
+        "foreign_keys=ON".to_owned(),
+        "synchronous=NORMAL".to_owned(),
+    ] {
+        run(conn, &format!("PRAGMA {pragma}"))?;
+    }
+    conn.busy_timeout(Duration::from_millis(rng.below(3) * 2000))
+}

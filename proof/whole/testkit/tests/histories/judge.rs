@@ -1,0 +1,56 @@
+//! Judges what sessions report of lists and registers.
+
+use duralite_histories::{Fate, Last, Told, Tx, check, reads_of_the_uncommitted};
+use duralite_testkit::{Fixture, LISTS_SCHEMA, integrity, read_lists, stock};
+
+use super::{Case, NAME, reported};
+
+/// Makes the database.
+pub fn make(fixture: &Fixture, case: &Case) {
+    let conn = fixture.open(NAME);
+    let rows = case.keys * case.spread;
+    let schema =
+        LISTS_SCHEMA.replace(":rows", &rows.to_string()).replace(":spread", &case.spread.to_string());
+    conn.execute_batch(&schema).unwrap();
+    conn.close().unwrap();
+}
+
+/// How many transactions ended how.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub committed: usize,
+    pub aborted: usize,
+    pub unknown: usize,
+}
+
+/// What the sessions have reported.
+pub fn history(fixture: &Fixture, processes: u64) -> Vec<Tx> {
+    let mut told = Told::default();
+    for line in reported(fixture, processes).lines() {
+        told.line(line).unwrap();
+    }
+    told.history()
+}
+
+/// Lists and registers at the end: on Duralite, and afterwards in the file that is left.
+pub fn last(fixture: &Fixture, spread: u64) -> Last {
+    let conn = fixture.open(NAME);
+    integrity(&conn);
+    let last = read_lists(&conn, spread).unwrap();
+    conn.close().unwrap();
+    fixture.assert_plain(NAME);
+    assert_eq!(read_lists(&stock(&fixture.path(NAME)), spread).unwrap(), last, "in the file that is left");
+    last
+}
+
+/// Whether one order explains everything, also what those transactions saw that did not commit.
+pub fn verdict(mut history: Vec<Tx>, last: &Last) -> Result<Counts, String> {
+    let count = |fate| history.iter().filter(|tx| tx.fate == fate).count();
+    let counts = Counts {
+        committed: count(Fate::Committed),
+        aborted: count(Fate::Aborted),
+        unknown: count(Fate::Unknown),
+    };
+    history.extend(reads_of_the_uncommitted(&history));
+    check(&history, last).map(|()| counts)
+}

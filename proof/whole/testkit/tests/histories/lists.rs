@@ -1,0 +1,97 @@
+//! Histories of lists and registers are strictly serializable.
+
+use duralite_testkit::{Fixture, Reads, Work};
+
+use super::{Case, for_long, judge};
+
+/// The settings of the sessions of each test.
+const ALONE: &[&str] = &[""];
+const MIXED: &[&str] = &["", "cache_bytes=0"];
+
+fn round(seed: u64, case: &Case) {
+    let fixture = Fixture::new();
+    judge::make(&fixture, case);
+    let processes: Vec<_> =
+        (0..case.processes).map(|process| case.start(&fixture, Work::Lists, seed, process)).collect();
+    processes.into_iter().for_each(|process| process.finish());
+    let history = judge::history(&fixture, case.processes);
+    let last = judge::last(&fixture, case.spread);
+    let counts = judge::verdict(history, &last).unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+    eprintln!("seed {seed}: {counts:?}");
+    let tried = case.processes * case.threads * case.transactions;
+    assert!(counts.committed as u64 > tried / 5, "{counts:?} of {tried}");
+    assert!(counts.aborted > 0, "some are rolled back: {counts:?}");
+    assert_eq!(counts.unknown, 0, "nobody was killed");
+}
+
+#[test]
+fn sessions_of_one_process_on_few_keys() {
+    let case = Case {
+        settings: ALONE,
+        processes: 1,
+        threads: 6,
+        transactions: 150,
+        keys: 6,
+        spread: 8,
+        reads: Reads::Inside,
+    };
+    for_long(1, 2, |seed| round(seed, &case));
+}
+
+#[test]
+fn sessions_of_several_processes_on_few_keys() {
+    let case = Case {
+        settings: ALONE,
+        processes: 3,
+        threads: 2,
+        transactions: 150,
+        keys: 6,
+        spread: 8,
+        reads: Reads::Inside,
+    };
+    for_long(101, 2, |seed| round(seed, &case));
+}
+
+/// All rows that matter lie on a page or two.
+#[test]
+fn sessions_whose_rows_share_pages() {
+    let case = Case {
+        settings: ALONE,
+        processes: 2,
+        threads: 3,
+        transactions: 120,
+        keys: 10,
+        spread: 1,
+        reads: Reads::Inside,
+    };
+    for_long(201, 1, |seed| round(seed, &case));
+}
+
+/// Many keys on hundreds of pages, with interior pages above them.
+#[test]
+fn sessions_with_many_pages() {
+    let case = Case {
+        settings: ALONE,
+        processes: 2,
+        threads: 3,
+        transactions: 150,
+        keys: 60,
+        spread: 24,
+        reads: Reads::Inside,
+    };
+    for_long(301, 1, |seed| round(seed, &case));
+}
+
+#[test]
+fn sessions_of_which_each_works_in_its_own_way() {
+    let case = Case {
+        settings: MIXED,
+        processes: 2,
+        threads: 4,
+        transactions: 120,
+        keys: 12,
+        spread: 12,
+        reads: Reads::Inside,
+    };
+    for_long(401, 1, |seed| round(seed, &case));
+}
