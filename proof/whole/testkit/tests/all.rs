@@ -2,12 +2,12 @@
 
 mod beside;
 mod concurrent;
-mod histories;
 mod documents;
 mod features;
 mod follow;
 mod forks;
 mod guard;
+mod histories;
 mod image;
 mod kill;
 mod limits;

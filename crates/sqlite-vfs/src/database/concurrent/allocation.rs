@@ -9,9 +9,8 @@ use super::free_list::{
     ALLOCATION, FreeList, free_pages, has_pointer_maps, head, leaves, next, set_size, size_in,
 };
 use super::lease::View;
-use super::private::{Concurrent, Write};
-use super::publish::Images;
 use super::snapshot::Snapshot;
+use super::state::{Concurrent, Images, Write};
 use super::validate::{Conflict, overtaken};
 use crate::database::Db;
 use crate::errors::Failure;

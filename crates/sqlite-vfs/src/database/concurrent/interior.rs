@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_is_gone_moved_or_of_other_bounds_matters() {
+    fn inv63_a_child_that_is_gone_moved_or_of_other_bounds_matters() {
         let before = page(&[3, 4, 5], &[100, 200]);
         for after in [
             page(&[3, 5], &[100]),

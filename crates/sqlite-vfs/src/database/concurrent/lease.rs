@@ -14,22 +14,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::free_list::{self, head, leaves, next, set_head, trunk};
-use super::private::Concurrent;
-use super::snapshot::{Snapshot, read_page};
 use crate::attachment::leases::Leases;
-use crate::database::Db;
-use crate::errors::Failure;
 
 /// What a connection wants and has of free pages.
 #[derive(Default)]
 pub(super) struct Lease {
     /// How many pages it wants; 0 as long as it has not allocated any.
-    wanted: usize,
+    pub(super) wanted: usize,
     /// The pages that it has.
-    pages: BTreeSet<u32>,
+    pub(super) pages: BTreeSet<u32>,
     /// Whether there were too few on the list.
-    is_short: bool,
+    pub(super) is_short: bool,
     /// What SQLite is shown, if that is not the real list.
     pub(super) view: Option<View>,
 }
@@ -48,8 +43,6 @@ const AT_FIRST: usize = 32;
 const AT_MOST: usize = 512;
 /// A list with this many times the pages that a connection wants is long enough, whatever others have leased.
 const MOST_FREE: usize = 16;
-/// How many trunks of the real list are looked through for pages to lease.
-const TRUNKS: usize = 16;
 
 impl Lease {
     /// The connection allocates, so it leases pages from its next transaction on.
@@ -57,6 +50,11 @@ impl Lease {
         if self.wanted == 0 {
             self.wanted = AT_FIRST;
         }
+    }
+
+    /// Whether the connection leases pages.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted > 0
     }
 
     /// A lease has not lasted for a transaction.
@@ -111,84 +109,5 @@ impl Lease {
     pub fn page(&self, page: u32) -> Option<&[u8]> {
         let view = self.view.as_ref()?;
         if page == 1 { Some(&view.first) } else { view.trunks.get(&page).map(Vec::as_slice) }
-    }
-}
-
-impl Concurrent {
-    /// Chooses the order of the free list that SQLite is shown from this snapshot on, when it has dropped its
-    /// cache.
-    pub(super) fn renew_lease(&self, db: &Db, snapshot: &Snapshot) -> Result<(), Failure> {
-        let leases = self.attachment.leases();
-        let mut state = self.state();
-        state.lease.view = None;
-        if state.lease.wanted == 0 {
-            return Ok(());
-        }
-        let wanted = state.lease.wanted.min(self.page_bytes / 8);
-        let own = std::mem::take(&mut state.lease.pages);
-        drop(state);
-        let chosen = self.choose(db, snapshot, wanted, &own);
-        let (view, pages) = match chosen {
-            Ok(chosen) => chosen,
-            Err(failure) => {
-                leases.with(|leased| own.iter().for_each(|page| _ = leased.remove(page)));
-                return Err(failure);
-            }
-        };
-        leases.with(|leased| own.difference(&pages).for_each(|page| _ = leased.remove(page)));
-        let mut state = self.state();
-        state.lease.is_short = pages.len() < wanted / 4;
-        state.lease.pages = pages;
-        state.lease.view = view;
-        Ok(())
-    }
-
-    /// Chooses pages of the list: those in `own` that are still on it, and others that no connection of this
-    /// process has.
-    fn choose(
-        &self,
-        db: &Db,
-        snapshot: &Snapshot,
-        wanted: usize,
-        own: &BTreeSet<u32>,
-    ) -> Result<(Option<View>, BTreeSet<u32>), Failure> {
-        let read = |page| self.page_at(db, snapshot, page);
-        let mut first = read(1)?;
-        let nothing = (None, BTreeSet::new());
-        if free_list::has_pointer_maps(&first) {
-            return Ok(nothing);
-        }
-        let leases = self.attachment.leases();
-        let (mut chosen, mut trunks, mut at) = (Vec::new(), BTreeMap::new(), head(&first));
-        for _ in 0..TRUNKS {
-            if at == 0 || chosen.len() >= wanted {
-                break;
-            }
-            let image = read(at)?;
-            // SQLite finds out what is wrong with such a list.
-            let Some(found) = leaves(&image) else { return Ok(nothing) };
-            let stay: Vec<u32> = leases.with(|leased| {
-                let mut stay = Vec::new();
-                for leaf in &found {
-                    let is_ours = chosen.len() < wanted && (own.contains(leaf) || leased.insert(*leaf));
-                    if is_ours { chosen.push(*leaf) } else { stay.push(*leaf) }
-                }
-                stay
-            });
-            // Also trunks that keep all their leaves: the view is the list's beginning without a gap.
-            trunks.insert(at, trunk(image.len(), next(&image), &stay));
-            at = next(&image);
-        }
-        let Some((lead, rest)) = chosen.split_first() else { return Ok(nothing) };
-        trunks.insert(*lead, trunk(first.len(), head(&first), rest));
-        set_head(&mut first, *lead);
-        Ok((Some(View { first, trunks }), chosen.into_iter().collect()))
-    }
-
-    /// A page as of a snapshot.
-    pub(super) fn page_at(&self, db: &Db, snapshot: &Snapshot, page: u32) -> Result<Vec<u8>, Failure> {
-        let mut image = vec![0; self.page_bytes];
-        read_page(db, self.index(), snapshot, page, &mut image)?;
-        Ok(image)
     }
 }

@@ -40,10 +40,12 @@
 //! | [`snapshot`] | a moment of the database, and how a connection holds it |
 //! | [`page_set`] | a set of pages |
 //! | [`host`] | the SQLite connection |
+//! | [`state`] | what such a connection is and has |
+//! | [`pages`] | pages as of a snapshot |
 //! | [`private`] | SQLite's calls: locks, reads, writes |
 //! | [`interior`] | changes of interior pages that do not matter |
 //! | [`free_list`] | the list of free pages |
-//! | [`lease`] | free pages that one connection has for itself |
+//! | [`lease`], [`leasing`] | free pages that one connection has for itself, and which ones |
 //! | [`allocation`] | allocations of a transaction and of others, brought together |
 //! | [`validate`] | whether others have overtaken a transaction |
 //! | [`publish`] | the commit itself |
@@ -53,14 +55,17 @@ mod free_list;
 mod host;
 mod interior;
 mod lease;
+mod leasing;
 mod memory;
 mod page_set;
+mod pages;
 mod private;
 mod publish;
 mod recovery;
 mod shared_index;
 mod snapshot;
+mod state;
 mod validate;
 
 pub use host::Host;
-pub use private::Concurrent;
+pub use state::Concurrent;

@@ -1,25 +1,19 @@
 //! What SQLite does on a concurrent connection: it maps and locks its private wal-index, and reads and writes
 //! pages. Here is what each of these calls becomes.
 
-use std::ffi::{CStr, c_int, c_void};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ffi::{CStr, c_int};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES};
-use duralite_format::wal_index::{
-    ATTEMPTED_WORD, BACKFILLED_WORD, FIRST_MARK_WORD, IndexHeader, MARK_NOT_USED, MARKS,
-};
+use duralite_format::wal_index::{BACKFILLED_WORD, FIRST_MARK_WORD};
 use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, WRITE};
 use duralite_sqlite_ffi as ffi;
 use duralite_wal::metrics::Counter;
 
-use super::lease::Lease;
-use super::memory::Private;
-use super::page_set::PageSet;
-use super::publish::random;
-use super::shared_index::SharedIndex;
-use super::snapshot::{Snapshot, cannot_lock, read_page};
+use super::pages::read_page;
+use super::snapshot::{Snapshot, cannot_lock};
+use super::state::{Concurrent, Write, random};
 use crate::attachment::Attachment;
 use crate::database::{Db, restart, waiting};
 use crate::errors::Failure;
@@ -27,143 +21,26 @@ use crate::settings::Concurrency;
 use crate::sqlite::VFS_NAME;
 use crate::sqlite::connection::{OwnConnection, uri_of};
 
-/// A connection whose wal-index is its own.
-pub struct Concurrent {
-    pub(super) attachment: Arc<Attachment>,
-    pub(super) holder: Arc<Holder>,
-    mode: Concurrency,
-    pub(super) page_bytes: usize,
-    state: Mutex<State>,
-    /// Whether SQLite is in a checkpoint.
-    checkpoints: AtomicBool,
-    /// Whether the checkpoint has left frames in the log that SQLite must not try to write home itself.
-    is_partial: AtomicBool,
-    /// Whether its last try was in vain.
-    tries_again: AtomicBool,
-}
-
-/// Where the connection is between two transactions or in one.
-#[derive(Default)]
-pub(super) struct State {
-    index: Private,
-    /// What the connection reads; `None` between transactions.
-    pub(super) snapshot: Option<Snapshot>,
-    /// Whether SQLite, which has just been shown another header, takes its read lock anew.
-    is_beginning: bool,
-    /// Bits of the locks of the private wal-index that SQLite holds.
-    shared: u8,
-    exclusive: u8,
-    pub(super) write: Write,
-    /// The state of the log that SQLite's cache agrees with; `None` where SQLite has to drop its cache.
-    pub(super) cache: Option<IndexHeader>,
-    /// The pages that SQLite may have in its cache (invariant 58).
-    pub(super) read: PageSet,
-    /// What SQLite has written to its WAL: the header, and frames.
-    pub(super) wal: Vec<u8>,
-    /// How many of these frames are committed.
-    pub(super) committed: u32,
-    /// The state of the log after this transaction's commit, while its snapshot lasts.
-    pub(super) after: Option<IndexHeader>,
-    /// Counts headers shown to SQLite.
-    changes: u32,
-    pub(super) luck: Luck,
-    pub(super) lease: Lease,
-}
-
-/// Whether to try transactions that are validated when they commit. Where others use the same pages, as at the
-/// right edge of a table to which all append, a transaction had better take WRITE when it begins to write: it
-/// then cannot be overtaken. After each conflict twice as many transactions do so before the next one is tried
-/// without.
-#[derive(Default)]
-pub(super) struct Luck {
-    /// How many transactions are to take WRITE.
-    left: u8,
-    /// How many will after the next conflict, less one.
-    next: u8,
-}
-
-/// The most transactions that take WRITE after a conflict.
-const LONGEST_DETOUR: u8 = 32;
-
-impl Luck {
-    /// Whether a transaction had better take WRITE.
-    fn is_out(&self) -> bool {
-        self.left > 0
-    }
-
-    /// A transaction was overtaken.
-    pub fn lost(&mut self) {
-        self.left = self.next + 1;
-        self.next = (2 * self.next + 1).min(LONGEST_DETOUR - 1);
-    }
-
-    /// A transaction has committed, after it was validated or under WRITE.
-    pub fn won(&mut self, was_validated: bool) {
-        if was_validated {
-            self.next /= 2;
-        } else {
-            self.left = self.left.saturating_sub(1);
-        }
-    }
-}
-
-/// Bytes that a connection keeps between transactions for what SQLite writes, at most.
-const MOST_KEPT: usize = 1 << 20;
 const PASSIVE: &CStr = c"PRAGMA wal_checkpoint(PASSIVE)";
 /// For how long one try of a checkpoint that is to be complete waits for others.
 const CHECKPOINT_TRY: Duration = Duration::from_millis(50);
 /// For how long a transaction that waits for WRITE may keep a checkpoint waiting that has WRITE.
 const STANDS_IN_THE_WAY: Duration = Duration::from_millis(10);
-/// What a connection may write, and how it comes to that right.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Write {
-    /// Nothing.
-    #[default]
-    Not,
-    /// It has the real WRITE lock, at the newest commit.
-    Locked,
-    /// It writes to its buffer, and is validated when it commits.
-    Validated,
-}
-
 impl Concurrent {
     /// Makes a connection to this log concurrent, before SQLite has mapped the wal-index.
-    pub fn begin(
+    fn begin(
         db: &Db,
         attachment: &Arc<Attachment>,
         holder: Arc<Holder>,
         mode: Concurrency,
     ) -> Result<Self, Failure> {
-        let page_bytes = attachment.log().page_bytes() as usize;
-        let new = Self {
-            attachment: Arc::clone(attachment),
-            holder,
-            mode,
-            page_bytes,
-            state: Mutex::default(),
-            checkpoints: AtomicBool::new(false),
-            is_partial: AtomicBool::new(false),
-            tries_again: AtomicBool::new(false),
-        };
+        let new = Self::new(Arc::clone(attachment), holder, mode);
         let header = new.settled_header(db, false)?;
         let mut state = new.state();
         state.index.address(0, true);
         state.show(&header);
         drop(state);
         Ok(new)
-    }
-
-    pub(super) fn index(&self) -> SharedIndex<'_> {
-        SharedIndex(&self.attachment)
-    }
-
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// `xShmMap`: the address of a private region.
-    pub fn map(&self, number: usize, extend: bool) -> Option<*mut c_void> {
-        self.state().index.address(number, extend)
     }
 
     /// `xShmLock`, to lock.
@@ -217,7 +94,7 @@ impl Concurrent {
         if self.holder.begins() {
             restart::keep(db, &self.attachment);
         }
-        let snapshot = Snapshot::take(db, self.index(), &self.holder, || self.settled_header(db, false))?;
+        let snapshot = Snapshot::take(self.index(), &self.holder, || self.settled_header(db, false))?;
         let code = db.after_mark(&self.attachment);
         if code != ffi::OK {
             snapshot.release(&self.holder);
@@ -300,7 +177,7 @@ impl Concurrent {
                     return Ok(ffi::OK);
                 }
                 Err(LockError::Busy) => {}
-                Err(error) => return Err(cannot_lock(db, &error)),
+                Err(error) => return Err(cannot_lock(&error)),
             }
             self.attachment.count(Counter::Refusals);
             if !waits {
@@ -379,16 +256,6 @@ impl Concurrent {
         state.lease.drop_pages(self.attachment.leases());
     }
 
-    /// Whether the connection holds a snapshot.
-    pub fn is_reading(&self) -> bool {
-        self.state().snapshot.is_some()
-    }
-
-    /// Where a frame begins in SQLite's WAL, counted from 1.
-    pub(super) fn offset_of(&self, frame: u32) -> usize {
-        WAL_HEADER_BYTES + (frame as usize - 1) * (FRAME_HEADER_BYTES + self.page_bytes)
-    }
-
     /// `xRead` of the database file. `None` where SQLite has no snapshot, or does not ask for a page.
     pub fn read(&self, db: &Db, buf: &mut [u8], offset: u64) -> Option<Result<c_int, Failure>> {
         let page_bytes = self.page_bytes as u64;
@@ -416,28 +283,6 @@ impl Concurrent {
             buf[count..].fill(0);
             if count < buf.len() { ffi::IOERR_SHORT_READ } else { ffi::OK }
         }))
-    }
-
-    /// The size of the database in bytes, as of the snapshot.
-    pub fn size(&self) -> Option<u64> {
-        let pages = self.state().snapshot?.header.db_pages();
-        (pages > 0).then(|| u64::from(pages) * self.page_bytes as u64)
-    }
-
-    /// `xRead` of the WAL.
-    pub fn read_wal(&self, buf: &mut [u8], offset: u64) -> c_int {
-        let state = self.state();
-        let written = usize::try_from(offset).ok().and_then(|offset| state.wal.get(offset..));
-        let written = written.unwrap_or_default();
-        let count = written.len().min(buf.len());
-        buf[..count].copy_from_slice(&written[..count]);
-        buf[count..].fill(0);
-        if count < buf.len() { ffi::IOERR_SHORT_READ } else { ffi::OK }
-    }
-
-    /// The size of the WAL in bytes.
-    pub fn wal_bytes(&self) -> usize {
-        self.state().wal.len()
     }
 
     /// SQLite truncates the WAL: after a checkpoint of that kind, or because its own log is shorter now.
@@ -535,58 +380,6 @@ impl Concurrent {
     }
 }
 
-fn mask(first: usize, count: usize) -> u8 {
-    ((((1_u16 << count) - 1) << first) & 0xff) as u8
-}
-
-impl State {
-    /// Shows SQLite a wal-index without frames that is as large as the database at this moment. SQLite drops
-    /// its cache.
-    fn show(&mut self, header: &IndexHeader) {
-        self.changes = self.changes.wrapping_add(1);
-        let salt = [random(), random()];
-        let shown = header.private(self.changes, salt);
-        let Some(first) = self.index.first() else { return };
-        first.set_header(&shown);
-        first.store(BACKFILLED_WORD, 0);
-        first.store(ATTEMPTED_WORD, 0);
-        first.store(FIRST_MARK_WORD, 0);
-        first.store(FIRST_MARK_WORD + 1, 0);
-        (2..MARKS).for_each(|mark| first.store(FIRST_MARK_WORD + mark, MARK_NOT_USED));
-        self.forget_wal();
-    }
-
-    /// Empties SQLite's WAL. The memory of a large transaction is given back.
-    fn forget_wal(&mut self) {
-        self.wal.clear();
-        self.wal.shrink_to(MOST_KEPT);
-        self.committed = 0;
-    }
-
-    /// Ends the transaction: gives the snapshot back, and lets the private wal-index say that everything is in
-    /// the database. Returns whether the transaction has committed.
-    fn end(&mut self, holder: &Holder) -> bool {
-        let Some(snapshot) = self.snapshot.take() else { return false };
-        snapshot.release(holder);
-        self.is_beginning = false;
-        let header = self.index.first().and_then(|first| first.header());
-        let frames = header.map_or(0, |header| header.frames());
-        if let Some(first) = self.index.first() {
-            first.store(BACKFILLED_WORD, frames);
-            // No older state of this log can be opened (`sqlite3_snapshot_open`): its frames are forgotten.
-            first.store(ATTEMPTED_WORD, frames);
-        }
-        let after = self.after.take();
-        if let Some(after) = &after {
-            // SQLite has the transaction in its cache if it has published it in its own wal-index too.
-            let is_known = header.is_some() && frames == self.committed;
-            self.cache = self.cache.filter(|cache| is_known && cache == after);
-        }
-        self.forget_wal();
-        after.is_some()
-    }
-}
-
 impl Db {
     /// Makes this connection concurrent if the settings say so and it can be: SQLite maps the first region of
     /// the wal-index.
@@ -610,4 +403,8 @@ impl Db {
         let new = Concurrent::begin(self, attachment, Arc::clone(&locks.holder), mode)?;
         Ok(Some(Arc::new(new)))
     }
+}
+
+fn mask(first: usize, count: usize) -> u8 {
+    ((((1_u16 << count) - 1) << first) & 0xff) as u8
 }

@@ -1,6 +1,5 @@
 //! The commit of a concurrent connection: from the buffer into the real log and the real wal-index.
 
-use std::collections::BTreeMap;
 use std::ffi::c_int;
 
 use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES, make_wal_header};
@@ -9,8 +8,9 @@ use duralite_locks::{FIRST_READ, SLOTS};
 use duralite_sqlite_ffi as ffi;
 
 use super::allocation::{Allocation, Settled};
-use super::private::{Concurrent, Write};
-use super::snapshot::{choose_mark, read_page};
+use super::pages::read_page;
+use super::snapshot::choose_mark;
+use super::state::{Concurrent, Images, Write, random};
 use super::validate::{Conflict, count_change, overtaken};
 use crate::database::Db;
 use crate::errors::Failure;
@@ -18,9 +18,6 @@ use crate::refusals;
 
 /// Writes bytes of the WAL at an offset, as SQLite would, and returns the code for it.
 pub type WriteWal<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<c_int, Failure>;
-
-/// The images of pages, in the order of their numbers.
-pub(super) type Images = BTreeMap<u32, Vec<u8>>;
 
 impl Concurrent {
     /// `xWrite` of the WAL. The page of a commit frame commits the transaction: through `write`, to the real
@@ -69,11 +66,17 @@ impl Concurrent {
                     }
                     code => return Ok(code),
                 }
+                let leases = self.state().lease.is_wanted();
                 let done = self.validate_and_commit(db, images, pages, write);
                 self.unlock_real_write();
                 match &done {
                     Ok(()) => self.state().luck.won(true),
-                    Err(failure) if failure.code == ffi::BUSY_SNAPSHOT => self.state().luck.lost(),
+                    // A connection that has just learned that it allocates has a lease next time.
+                    Err(failure)
+                        if failure.code == ffi::BUSY_SNAPSHOT && self.state().lease.is_wanted() == leases =>
+                    {
+                        self.state().luck.lost();
+                    }
                     Err(_) => {}
                 }
                 done.map_err(|failure| lost(db, failure))?;
@@ -144,7 +147,7 @@ impl Concurrent {
         index.make_room(last)?;
         if before == 0 {
             // SQLite has a mark for the log, too, before it writes to it: users who may only read need one.
-            choose_mark(db, index, &self.holder, 0)?;
+            choose_mark(index, &self.holder, 0)?;
             self.write_header(&base, write)?;
         }
         let mut frame = before;
@@ -205,12 +208,6 @@ impl Concurrent {
         let page_bytes = u32::try_from(self.page_bytes).unwrap_or(0);
         done(write(0, &make_wal_header(page_bytes, salt[0], salt))?)
     }
-}
-
-/// A number for a salt, which tells one generation of a log from others.
-pub(super) fn random() -> u32 {
-    use std::hash::{BuildHasher, RandomState};
-    (RandomState::new().hash_one(0_u8) >> 32) as u32
 }
 
 /// What SQLite is told of a transaction that was overtaken. Of any failure but `SQLITE_BUSY` it says that the

@@ -8,8 +8,8 @@ use duralite_format::wal_index::{IndexHeader, MARK_NOT_USED, MARKS};
 use duralite_locks::{CHECKPOINT, FIRST_READ, LockError, WRITE};
 use duralite_sqlite_ffi as ffi;
 
-use super::private::Concurrent;
 use super::snapshot::cannot_lock;
+use super::state::Concurrent;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 
@@ -34,7 +34,7 @@ impl Concurrent {
                 // A header that is just being written is whole once its writer has given WRITE back.
                 Err(LockError::Busy) if tries < AT_ONCE => std::thread::yield_now(),
                 Err(LockError::Busy) => std::thread::sleep(PAUSE),
-                Err(error) => return Err(cannot_lock(db, &error)),
+                Err(error) => return Err(cannot_lock(&error)),
                 Ok(()) => {
                     let recovered = self.recover(db);
                     if !has_write {
@@ -59,7 +59,7 @@ impl Concurrent {
         match self.holder.lock_exclusive(CHECKPOINT, 2) {
             Ok(()) => {}
             Err(LockError::Busy) => return Ok(false),
-            Err(error) => return Err(cannot_lock(db, &error)),
+            Err(error) => return Err(cannot_lock(&error)),
         }
         let recovered = self.rebuild(db);
         self.holder.unlock_exclusive(CHECKPOINT, 2);

@@ -7,8 +7,7 @@ use duralite_locks::{FIRST_READ, Holder, LockError};
 use duralite_sqlite_ffi as ffi;
 
 use super::shared_index::SharedIndex;
-use crate::database::Db;
-use crate::errors::{During, Failure};
+use crate::errors::Failure;
 
 /// A snapshot that a connection holds.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +29,6 @@ impl Snapshot {
     /// Begins to read at the newest commit, as SQLite's `walTryBeginRead` does. The connection holds nothing.
     /// `header` reads the newest header.
     pub fn take(
-        db: &Db,
         index: SharedIndex<'_>,
         holder: &Holder,
         header: impl Fn() -> Result<IndexHeader, Failure>,
@@ -40,7 +38,7 @@ impl Snapshot {
                 std::thread::sleep(Duration::from_micros(u64::from(tries - AT_ONCE).pow(2) * 39));
             }
             let header = header()?;
-            if let Some(snapshot) = Self::of(db, index, holder, &header)? {
+            if let Some(snapshot) = Self::of(index, holder, &header)? {
                 return Ok(snapshot);
             }
         }
@@ -48,14 +46,9 @@ impl Snapshot {
     }
 
     /// One try. `None` where the connection has to begin again.
-    fn of(
-        db: &Db,
-        index: SharedIndex<'_>,
-        holder: &Holder,
-        header: &IndexHeader,
-    ) -> Result<Option<Self>, Failure> {
+    fn of(index: SharedIndex<'_>, holder: &Holder, header: &IndexHeader) -> Result<Option<Self>, Failure> {
         let frames = header.frames();
-        if index.backfilled()? == frames && lock(db, holder, 0)? {
+        if index.backfilled()? == frames && lock(holder, 0)? {
             // Everything is in the database file, and nobody writes there while this mark is held.
             if index.is_still(header)? {
                 return Ok(Some(Self { header: *header, mark: 0, first: frames.saturating_add(1) }));
@@ -63,8 +56,8 @@ impl Snapshot {
             holder.unlock_shared(FIRST_READ);
             return Ok(None);
         }
-        let Some((mark, frame)) = choose_mark(db, index, holder, frames)? else { return Ok(None) };
-        if !lock(db, holder, mark)? {
+        let Some((mark, frame)) = choose_mark(index, holder, frames)? else { return Ok(None) };
+        if !lock(holder, mark)? {
             return Ok(None);
         }
         let first = index.backfilled()?.saturating_add(1);
@@ -129,7 +122,6 @@ impl Snapshot {
 /// Chooses the mark for a log with this many frames, as SQLite does: the highest one that is not behind them,
 /// or one that is free, set to them. Returns the mark and its frame.
 pub fn choose_mark(
-    db: &Db,
     index: SharedIndex<'_>,
     holder: &Holder,
     frames: u32,
@@ -152,41 +144,21 @@ pub fn choose_mark(
                 return set.map(|()| Some((mark, frames)));
             }
             Err(LockError::Busy) => {}
-            Err(error) => return Err(cannot_lock(db, &error)),
+            Err(error) => return Err(cannot_lock(&error)),
         }
     }
     Ok(best)
 }
 
-fn lock(db: &Db, holder: &Holder, mark: usize) -> Result<bool, Failure> {
+fn lock(holder: &Holder, mark: usize) -> Result<bool, Failure> {
     match holder.lock_shared(FIRST_READ + mark) {
         Ok(()) => Ok(true),
         Err(LockError::Busy) => Ok(false),
-        Err(error) => Err(cannot_lock(db, &error)),
+        Err(error) => Err(cannot_lock(&error)),
     }
 }
 
-pub fn cannot_lock(db: &Db, error: &LockError) -> Failure {
-    let message = format!("cannot lock the shared memory of {}: {error}", db.path.display());
+pub fn cannot_lock(error: &LockError) -> Failure {
+    let message = format!("cannot lock the shared memory of the log: {error}");
     Failure::new(ffi::IOERR_SHMLOCK, message)
-}
-
-/// Reads a page as of a snapshot.
-pub fn read_page(
-    db: &Db,
-    index: SharedIndex<'_>,
-    snapshot: &Snapshot,
-    page: u32,
-    buf: &mut [u8],
-) -> Result<(), Failure> {
-    if let Some(frame) = snapshot.find(index, page)? {
-        let read = index.0.log().read_frame(&db.base, frame, buf);
-        return read.map_err(|error| Failure::of(&error, During::Read));
-    }
-    let offset = u64::from(page.saturating_sub(1)) * buf.len() as u64;
-    match db.read_unmasked(buf, offset)? {
-        // SQLite, too, takes what is behind the end of the file for zeros.
-        ffi::OK | ffi::IOERR_SHORT_READ => Ok(()),
-        code => Err(Failure::new(code, format!("cannot read page {page} of {}", db.path.display()))),
-    }
 }

@@ -8,8 +8,9 @@ use duralite_sqlite_ffi as ffi;
 
 use super::free_list::{ALLOCATION, has_pointer_maps, size_in};
 use super::interior;
-use super::private::Concurrent;
-use super::snapshot::{Snapshot, read_page};
+use super::pages::read_page;
+use super::snapshot::Snapshot;
+use super::state::Concurrent;
 use crate::database::Db;
 use crate::errors::{During, Failure};
 

@@ -32,7 +32,7 @@ fn sums(conns: &[Connection; 2]) -> [i64; 2] {
 }
 
 #[test]
-fn a_transaction_writes_both_or_none() {
+fn inv62_a_transaction_writes_both_or_none() {
     // What another connection has committed meanwhile: in the first, in the second, in both, or nowhere.
     for modes in BOTH {
         for (in_first, in_second) in [(false, false), (true, false), (false, true), (true, true)] {

@@ -71,7 +71,7 @@ fn a_transaction_that_was_overtaken_fails_at_its_commit() {
 }
 
 #[test]
-fn what_a_transaction_read_from_the_cache_counts() {
+fn inv58_what_a_transaction_read_from_the_cache_counts() {
     for (case, first, second, result, _) in CASES.iter().filter(|case| case.3 == OVERTAKEN) {
         let (_fixture, [a, b]) = with_rows("on");
         if case.contains("index") {
@@ -87,7 +87,7 @@ fn what_a_transaction_read_from_the_cache_counts() {
 }
 
 #[test]
-fn the_second_of_two_with_write_skew_fails_also_with_warm_caches() {
+fn inv59_the_second_of_two_with_write_skew_fails_also_with_warm_caches() {
     let (_fixture, [a, b]) = with_rows("on");
     let skew = |own: u32, other: u32| {
         format!("UPDATE t SET v=1 WHERE k={own} AND (SELECT v FROM t WHERE k={other})=0")
@@ -137,7 +137,7 @@ fn a_commit_that_found_the_lock_taken_can_be_tried_again() {
 }
 
 #[test]
-fn after_a_conflict_the_cache_shows_what_is_committed() {
+fn inv61_after_a_conflict_the_cache_shows_what_is_committed() {
     let (_fixture, [a, b]) = with_rows("on");
     for round in 1..20 {
         assert_eq!(codes(&a, &format!("BEGIN; UPDATE t SET v=-{round} WHERE k<10")), OK);

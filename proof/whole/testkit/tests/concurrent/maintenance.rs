@@ -15,7 +15,7 @@ fn end(conn: &Connection) {
 }
 
 #[test]
-fn a_database_that_has_become_smaller_overtakes_everyone() {
+fn inv59_a_database_that_has_become_smaller_overtakes_everyone() {
     for (mode, vacuum) in [("on", "none"), ("upgrade", "none"), ("on", "full"), ("upgrade", "full")] {
         let fixture = Fixture::new();
         let first = duralite_testkit::connect(&fixture.uri("c.db", "")).unwrap();
@@ -209,7 +209,7 @@ fn exclusive_locking_is_refused_with_a_reason() {
 }
 
 #[test]
-fn data_version_moves_with_the_commits_of_others_alone() {
+fn inv61_data_version_moves_with_the_commits_of_others_alone() {
     for mode in MODES {
         let (_fixture, [a, b]) = with_rows(mode);
         let version = || one::<i64>(&a, "PRAGMA data_version");

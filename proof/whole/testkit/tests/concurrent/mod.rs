@@ -1,6 +1,7 @@
 //! Concurrent write transactions (`concurrent=on` and `concurrent=upgrade`), beside stock SQLite.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
+mod allocation;
 mod attach;
 mod checkpoints;
 mod conflicts;

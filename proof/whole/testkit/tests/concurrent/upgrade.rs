@@ -24,7 +24,7 @@ fn it_goes_on_at_the_newest_commit_if_what_it_read_is_unchanged() {
 }
 
 #[test]
-fn it_fails_at_the_write_if_a_page_has_changed_that_it_read() {
+fn inv60_it_fails_at_the_write_if_a_page_has_changed_that_it_read() {
     let changes = [
         "UPDATE t SET v=1 WHERE k=1",
         "UPDATE t SET v=1 WHERE k=0",

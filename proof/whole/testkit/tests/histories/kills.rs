@@ -6,7 +6,7 @@ use duralite_testkit::{Actor, Fixture, Reads, Rng, SessionPlan, Work};
 use super::{Case, for_long, judge, report, start};
 
 /// The settings of the sessions of each test.
-const ALONE: &[&str] = &[""];
+const ALONE: &[&str] = &["concurrent=on", "concurrent=upgrade"];
 
 /// Kills in a round.
 const KILLS: u64 = 6;

@@ -5,8 +5,8 @@ use duralite_testkit::{Fixture, Reads, Work};
 use super::{Case, for_long, judge};
 
 /// The settings of the sessions of each test.
-const ALONE: &[&str] = &[""];
-const MIXED: &[&str] = &["", "cache_bytes=0"];
+const ALONE: &[&str] = &["concurrent=on"];
+const MIXED: &[&str] = &["concurrent=on", "concurrent=upgrade", "concurrent=off"];
 
 fn round(seed: u64, case: &Case) {
     let fixture = Fixture::new();

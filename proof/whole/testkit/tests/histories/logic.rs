@@ -11,7 +11,7 @@ use rusqlite::Connection;
 use super::{Case, NAME, for_long, replay, reported};
 
 /// The settings of the sessions of each test.
-const ALONE: &[&str] = &[""];
+const ALONE: &[&str] = &["concurrent=on"];
 
 fn follow(fixture: &Fixture) -> Follower {
     let engine = fixture.engine().descriptor();

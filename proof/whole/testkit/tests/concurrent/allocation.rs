@@ -1,0 +1,149 @@
+//! Transactions that allocate and free pages beside each other: the list of free pages stays whole (invariant 64).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use duralite_testkit::{Fixture, Rng, code, integrity, one, run};
+use rusqlite::{Connection, params};
+
+use super::{BUSY, OVERTAKEN, open};
+
+/// What one connection has in the table: the size of each row's value.
+type Rows = BTreeMap<i64, i64>;
+
+fn number(rng: &mut Rng, below: u64) -> i64 {
+    i64::try_from(rng.below(below)).unwrap()
+}
+
+/// Runs one transaction of up to eight changes. Returns the rows after it.
+fn change(conn: &Connection, own: i64, before: &Rows, rng: &mut Rng) -> Result<Rows, rusqlite::Error> {
+    let mut rows = before.clone();
+    run(conn, if rng.below(8) == 0 { "BEGIN IMMEDIATE" } else { "BEGIN" })?;
+    for _ in 0..=rng.below(8) {
+        let bytes = [20, 300, 2000, 9000][rng.below(4) as usize];
+        let old = rows.keys().nth(rng.below(rows.len().max(1) as u64) as usize).copied();
+        match (rng.below(8), old) {
+            (0..=1, Some(key)) => {
+                conn.execute("DELETE FROM t WHERE k=?1", [key])?;
+                rows.remove(&key);
+            }
+            (2, Some(key)) => {
+                conn.execute("UPDATE t SET v=randomblob(?2) WHERE k=?1", [key, bytes])?;
+                rows.insert(key, bytes);
+            }
+            (3, _) => {
+                run(conn, "SAVEPOINT s")?;
+                conn.execute("INSERT INTO t VALUES(?1, randomblob(5000))", [number(rng, 1 << 40) * 8 + own])?;
+                run(conn, "ROLLBACK TO s")?;
+                run(conn, "RELEASE s")?;
+            }
+            _ => {
+                let key = number(rng, 1 << 40) * 8 + own;
+                conn.execute("INSERT INTO t VALUES(?1, randomblob(?2))", params![key, bytes])?;
+                rows.insert(key, bytes);
+            }
+        }
+    }
+    run(
+        conn,
+        if rng.below(10) == 0 {
+            rows.clone_from(before);
+            "ROLLBACK"
+        } else {
+            "COMMIT"
+        },
+    )?;
+    Ok(rows)
+}
+
+/// A connection's transactions. Returns how many of them were overtaken.
+fn work(fixture: &Fixture, mode: &str, own: i64, seed: u64) -> u64 {
+    let conn = open(fixture, mode);
+    conn.busy_timeout(Duration::from_secs(60)).unwrap();
+    let mut rng = Rng::new(seed * 16 + own as u64);
+    run(&conn, if own % 2 == 0 { "PRAGMA cache_size=20" } else { "PRAGMA cache_size=2000" }).unwrap();
+    let (mut rows, mut overtaken) = (Rows::new(), 0);
+    for _ in 0..60 {
+        match change(&conn, own, &rows, &mut rng) {
+            Ok(after) => rows = after,
+            Err(error) => {
+                assert_eq!(code(&error), OVERTAKEN, "{error}");
+                overtaken += 1;
+                if !conn.is_autocommit() {
+                    run(&conn, "ROLLBACK").unwrap();
+                }
+            }
+        }
+    }
+    let mut statement = conn.prepare("SELECT k, length(v) FROM t WHERE k % 8 = ?1").unwrap();
+    let found = statement.query_map([own], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+    assert_eq!(found.collect::<Result<Rows, _>>().unwrap(), rows);
+    integrity(&conn);
+    overtaken
+}
+
+#[test]
+fn inv64_pages_that_are_leased_taken_and_given_back_stay_one_list() {
+    for (seed, page_bytes, modes) in
+        [(1, 512, &["on", "on", "on"][..]), (2, 4096, &["on", "off", "on", "upgrade"]), (3, 1024, &["on"])]
+    {
+        let fixture = Fixture::new();
+        let first = duralite_testkit::connect(&fixture.uri("c.db", "")).unwrap();
+        run(&first, &format!("PRAGMA page_size={page_bytes}")).unwrap();
+        run(&first, "PRAGMA journal_mode=WAL").unwrap();
+        run(&first, "CREATE TABLE t(k INTEGER PRIMARY KEY, v)").unwrap();
+        run(&first, "CREATE INDEX i ON t(substr(v, 1, 8))").unwrap();
+        let overtaken: u64 = std::thread::scope(|scope| {
+            let fixture = &fixture;
+            let start = |(own, mode): (usize, &&'static str)| {
+                let mode = *mode;
+                scope.spawn(move || work(fixture, mode, own as i64, seed))
+            };
+            let threads: Vec<_> = modes.iter().enumerate().map(start).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        eprintln!("seed {seed}: {overtaken} overtaken");
+        assert!(modes.len() > 1 || overtaken == 0, "nobody else writes");
+        integrity(&first);
+        let (pages, free) =
+            (one::<i64>(&first, "PRAGMA page_count"), one::<i64>(&first, "PRAGMA freelist_count"));
+        assert!(free < pages / 2 + 2000, "{free} of {pages} pages are free");
+        first.close().unwrap();
+        fixture.assert_plain("c.db");
+    }
+}
+
+#[test]
+fn two_transactions_that_allocate_both_commit() {
+    let fixture = Fixture::new();
+    let [a, b] = [(); 2].map(|()| open(&fixture, "on"));
+    run(&a, "CREATE TABLE t(k INTEGER PRIMARY KEY, v)").unwrap();
+    run(&a, "CREATE TABLE u(k INTEGER PRIMARY KEY, v)").unwrap();
+    let pair = |first: &Connection, second: &Connection| {
+        let steps = [
+            (first, "BEGIN"),
+            (second, "BEGIN"),
+            (first, "INSERT INTO t(v) VALUES(randomblob(30000))"),
+            (second, "INSERT INTO u(v) VALUES(randomblob(30000))"),
+            (first, "COMMIT"),
+            (second, "COMMIT"),
+        ];
+        let failed = steps.into_iter().find_map(|(conn, sql)| run(conn, sql).err());
+        let Some(error) = failed else { return true };
+        assert!([OVERTAKEN, BUSY].contains(&code(&error)), "{error}");
+        for conn in [first, second].into_iter().filter(|conn| !conn.is_autocommit()) {
+            run(conn, "ROLLBACK").unwrap();
+        }
+        false
+    };
+    // Each connection learns that it allocates, and the database gets free pages for both.
+    let lost = (0..100).filter(|_| !pair(&a, &b)).count();
+    assert!(lost < 60, "{lost} of 100 pairs were overtaken");
+    [&a, &b].into_iter().for_each(integrity);
+    // No page is shown twice, and none is lost.
+    run(&a, "DELETE FROM t").unwrap();
+    run(&b, "DELETE FROM u").unwrap();
+    integrity(&a);
+    run(&a, "VACUUM").unwrap();
+    assert!(one::<i64>(&a, "PRAGMA page_count") < 10);
+}
