@@ -64,6 +64,22 @@ impl Concurrent {
         self.add_pages(db, newest, images, allocation)
     }
 
+    /// Lets the connection lease pages from its next transaction on if this one, which is to be validated, has
+    /// allocated.
+    pub(super) fn note_allocation(
+        &self,
+        db: &Db,
+        snapshot: &Snapshot,
+        images: &Images,
+    ) -> Result<(), Failure> {
+        let Some(first) = images.get(&1).filter(|_| !self.state().lease.is_wanted()) else { return Ok(()) };
+        let before = self.page_at(db, snapshot, 1)?;
+        if first.get(ALLOCATION) != before.get(ALLOCATION) {
+            self.state().lease.want();
+        }
+        Ok(())
+    }
+
     /// A transaction that was shown the real list. Either it has allocated, or others have, but not both.
     fn allocate_from_list(
         &self,
@@ -84,11 +100,6 @@ impl Concurrent {
             let pages = if is_changed { size_in(current) } else { pages };
             return Ok(Allocation { pages, is_larger: is_changed, lease: None });
         }
-        let mut state = self.state();
-        if state.write == Write::Validated {
-            state.lease.want();
-        }
-        drop(state);
         if is_changed {
             return Err(overtaken(db, &Conflict::Page(1)));
         }

@@ -113,6 +113,7 @@ impl Concurrent {
     ) -> Result<(), Failure> {
         let newest = self.settled_header(db, true)?;
         let Some(snapshot) = self.state().snapshot else { return Ok(()) };
+        self.note_allocation(db, &snapshot, &images)?;
         if newest != snapshot.header {
             let written: Vec<u32> = images.keys().copied().collect();
             self.validate(db, &snapshot, &newest, Some(&written))?;
