@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use duralite_sqlite_ffi as ffi;
 
+use super::conflict::{Conflict, overtaken};
 use super::free_list::{
     ALLOCATION, FreeList, free_pages, has_pointer_maps, head, leaves, next, set_size, size_in,
 };
@@ -12,7 +13,6 @@ use super::lease::View;
 use super::private::Concurrent;
 use super::publish::Images;
 use super::snapshot::Snapshot;
-use super::validate::{Conflict, overtaken};
 use crate::database::Db;
 use crate::errors::Failure;
 

@@ -7,6 +7,7 @@ use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES, make_wal
 use duralite_format::wal_index::IndexHeader;
 use duralite_locks::{FIRST_READ, SLOTS};
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::metrics::Counter;
 
 use super::allocation::{Allocation, Settled};
 use super::private::{Concurrent, Write};
@@ -105,12 +106,17 @@ impl Concurrent {
     ) -> Result<(), Failure> {
         let newest = self.settled_header(db)?;
         let Some(snapshot) = self.state().snapshot else { return Ok(()) };
-        if newest != snapshot.header {
+        let is_merged = newest != snapshot.header;
+        if is_merged {
             let written: Vec<u32> = images.keys().copied().collect();
             self.validate(db, &snapshot, &newest, Some(&written))?;
             self.state().cache = None;
         }
-        self.commit(db, images, pages, write)
+        self.commit(db, images, pages, write)?;
+        if is_merged {
+            self.attachment.count(Counter::Merged);
+        }
+        Ok(())
     }
 
     /// Commits on top of the newest commit. The caller holds WRITE, and has found that nothing is in the way.
