@@ -86,7 +86,8 @@ fn concurrency(counts: &Counts) -> Option<String> {
         (counts.upgrades_waited, "upgrades waited"),
         (counts.snapshots_moved, "snapshots moved"),
     ];
-    let all: Vec<String> = of.iter().map(|(count, what)| format!("{} {what}", units::count(*count))).collect();
+    let all: Vec<String> =
+        of.iter().map(|(count, what)| format!("{} {what}", units::count(*count))).collect();
     of.iter().any(|(count, _)| *count > 0).then(|| all.join(", "))
 }
 

@@ -53,7 +53,9 @@ impl<'a> BTreePage<'a> {
         let pointers = header + if self.is_leaf() { 8 } else { 12 };
         let cells = short(bytes, header + 3).unwrap_or(0);
         // Each cell takes a pointer and some bytes, so a damaged count ends with the page.
-        (0..cells).map_while(move |cell| short(bytes, pointers + 2 * cell)).filter_map(move |at| bytes.get(at..))
+        (0..cells)
+            .map_while(move |cell| short(bytes, pointers + 2 * cell))
+            .filter_map(move |at| bytes.get(at..))
     }
 
     /// The pages below this one, from the left; none below a leaf.
@@ -221,9 +223,10 @@ mod tests {
         let view = record([b"view", b"v", b"v", b"x"], 0);
         assert_eq!(entry(&view, Encoding::Utf8), None, "a view has no b-tree");
         let wide = |of: fn(u16) -> [u8; 2], text: &str| text.encode_utf16().flat_map(of).collect::<Vec<u8>>();
-        for (encoding, of) in
-            [(Encoding::Utf16Le, u16::to_le_bytes as fn(u16) -> [u8; 2]), (Encoding::Utf16Be, u16::to_be_bytes)]
-        {
+        for (encoding, of) in [
+            (Encoding::Utf16Le, u16::to_le_bytes as fn(u16) -> [u8; 2]),
+            (Encoding::Utf16Be, u16::to_be_bytes),
+        ] {
             let (kind, name) = (wide(of, "table"), wide(of, "é"));
             let found = entry(&record([&kind, &name, &name, b""], 3), encoding).unwrap();
             assert_eq!((found.is_index, found.name.as_str(), found.root), (false, "é", 3));
@@ -243,7 +246,9 @@ mod tests {
             let mut page: Vec<u8> = (0..512).map(|_| random()).collect();
             page[if round % 2 == 0 { 0 } else { 100 }] = [2, 5, 10, 13][round / 2 % 4];
             for reserved in [0, 32, 511] {
-                let Some(page) = BTreePage::new(1 + (round as u32 + 1) % 2, &page, reserved) else { continue };
+                let Some(page) = BTreePage::new(1 + (round as u32 + 1) % 2, &page, reserved) else {
+                    continue;
+                };
                 page.children();
                 for payload in page.payloads() {
                     entry(payload.local, Encoding::Utf8);

@@ -18,7 +18,7 @@ use crate::errors::Failure;
 /// meanwhile, so it does so at the first, the second, the fourth conflict on a page and so on.
 const READS_OF_CONFLICT: usize = 64;
 /// How many pages are read for somebody who asks.
-const READS_OF_QUESTION: usize = 20_000;
+const READS_OF_QUESTION: usize = 10_000;
 
 /// What stands between a transaction and its commit.
 pub(super) enum Conflict {
@@ -81,7 +81,7 @@ impl Concurrent {
     /// What a page belongs to in the transaction's own snapshot.
     fn owner(&self, db: &Db, page: u32) -> Option<String> {
         let snapshot = self.state().snapshot?;
-        let read = |page| self.page_at(db, &snapshot, page).ok();
+        let read = |page| if has(&snapshot, page) { self.page_at(db, &snapshot, page).ok() } else { None };
         owners(&BTreeSet::from([page]), READS_OF_CONFLICT, read).remove(&page)
     }
 }
@@ -123,10 +123,17 @@ impl Db {
         let page_bytes = attachment.log().page_bytes() as usize;
         let found = owners(wanted, READS_OF_QUESTION, |page| {
             let mut image = vec![0; page_bytes];
-            let is_there = page <= snapshot.header.db_pages();
-            (is_there && read_page(self, index, &snapshot, page, &mut image).is_ok()).then_some(image)
+            let is_read = has(&snapshot, page) && read_page(self, index, &snapshot, page, &mut image).is_ok();
+            is_read.then_some(image)
         });
         snapshot.release(&holder);
         Some(found)
     }
+}
+
+/// Whether the database may have a page with this number, which may come from a damaged page. A log without
+/// commits does not know the size.
+fn has(snapshot: &Snapshot, page: u32) -> bool {
+    let pages = snapshot.header.db_pages();
+    page != 0 && (pages == 0 || page <= pages)
 }

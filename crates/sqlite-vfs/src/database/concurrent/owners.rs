@@ -82,11 +82,24 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
         }
     }
 
+    /// Adds the pages below this one to those to be read, from the left, and no more than may be read.
+    fn add(&self, page: &BTreePage<'_>, next: &mut Vec<u32>, seen: &mut BTreeSet<u32>) {
+        for child in page.children().into_iter().rev() {
+            if next.len() < self.left && seen.insert(child) {
+                next.push(child);
+            }
+        }
+    }
+
     fn pointer_maps(&mut self, first: &[u8]) {
         let usable = first.len().saturating_sub(self.reserved);
         let every = u32::try_from(usable / 5 + 1).unwrap_or(u32::MAX);
-        let maps: Vec<u32> =
-            self.wanted.iter().copied().filter(|page| *page >= 2 && (page - 2).is_multiple_of(every)).collect();
+        let maps: Vec<u32> = self
+            .wanted
+            .iter()
+            .copied()
+            .filter(|page| *page >= 2 && (page - 2).is_multiple_of(every))
+            .collect();
         maps.into_iter().for_each(|page| self.is(page, POINTER_MAP));
     }
 
@@ -102,7 +115,7 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
             for payload in page.payloads() {
                 entries.extend(self.row(&payload, encoding));
             }
-            next.extend(page.children().into_iter().rev().filter(|child| seen.insert(*child)));
+            self.add(&page, &mut next, &mut seen);
         }
         entries
     }
@@ -156,7 +169,9 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
             }
             for child in page.children() {
                 self.is(child, name);
-                children.push(child);
+                if children.len() < self.left {
+                    children.push(child);
+                }
             }
         }
         children
@@ -187,7 +202,7 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
             for (first, pages) in page.payloads().filter_map(|payload| payload.overflow) {
                 self.chain(&name, first, pages);
             }
-            next.extend(page.children().into_iter().rev().filter(|child| seen.insert(*child)));
+            self.add(&page, &mut next, &mut seen);
         }
     }
 
@@ -278,7 +293,8 @@ mod tests {
     /// A cell of a leaf of a table with 39 bytes here, and 508 and some more on other pages.
     fn long(first: u32) -> Vec<u8> {
         let bytes = 39 + 508 + 450_u64;
-        [vec![(bytes >> 7) as u8 | 0x80, (bytes & 0x7f) as u8, 1], vec![7; 489], first.to_be_bytes().to_vec()].concat()
+        [vec![(bytes >> 7) as u8 | 0x80, (bytes & 0x7f) as u8, 1], vec![7; 489], first.to_be_bytes().to_vec()]
+            .concat()
     }
 
     fn database() -> Pages {
