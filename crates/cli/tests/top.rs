@@ -173,13 +173,14 @@ fn what_becomes_of_concurrent_transactions_is_told() {
     let mut owner = owner(&fixture);
     let concurrent = |sql: &str| {
         let mut process = Actor::sql(&fixture.uri("t.db", "concurrent=on"));
-        assert_eq!(process.run(sql), "");
+        assert_eq!((process.run("BEGIN"), process.run(sql)), (String::new(), String::new()));
         process
     };
     insert(&mut owner, 1);
-    assert_eq!(owner.run("CREATE TABLE u(a); INSERT INTO u VALUES(1)"), "");
-    let mut merged = concurrent("BEGIN; UPDATE t SET a = 2");
-    let mut overtaken = concurrent("BEGIN; UPDATE u SET a = 2");
+    assert_eq!(owner.run("CREATE TABLE u(a)"), "");
+    assert_eq!(owner.run("INSERT INTO u VALUES(1)"), "");
+    let mut merged = concurrent("UPDATE t SET a = 2");
+    let mut overtaken = concurrent("UPDATE u SET a = 2");
     assert_eq!(owner.run("UPDATE u SET a = 3"), "");
     assert_eq!(merged.run("COMMIT"), "");
     assert!(overtaken.run("COMMIT").contains("locked"));

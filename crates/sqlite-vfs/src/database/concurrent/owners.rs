@@ -290,11 +290,11 @@ mod tests {
         [&page.to_be_bytes()[..], &[1]].concat()
     }
 
-    /// A cell of a leaf of a table with 39 bytes here, and 508 and some more on other pages.
+    /// A cell of a leaf of a table with 39 bytes here, and the rest on two other pages.
     fn long(first: u32) -> Vec<u8> {
-        let bytes = 39 + 508 + 450_u64;
-        [vec![(bytes >> 7) as u8 | 0x80, (bytes & 0x7f) as u8, 1], vec![7; 489], first.to_be_bytes().to_vec()]
-            .concat()
+        let bytes = 39 + 2 * 508_u64;
+        let length = [(bytes >> 7) as u8 | 0x80, (bytes & 0x7f) as u8, 1];
+        [&length[..], &[7; 39], &first.to_be_bytes()].concat()
     }
 
     fn database() -> Pages {
