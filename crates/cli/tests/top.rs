@@ -167,6 +167,33 @@ fn locks_readers_checkpoints_and_refusals_are_told() {
     assert_eq!(page.value("duralite_log_frames"), page.value("duralite_log_frames_home"));
 }
 
+#[test]
+fn what_becomes_of_concurrent_transactions_is_told() {
+    let fixture = Fixture::on(Engine::WALDIO);
+    let mut owner = owner(&fixture);
+    let concurrent = |sql: &str| {
+        let mut process = Actor::sql(&fixture.uri("t.db", "concurrent=on"));
+        assert_eq!((process.run("BEGIN"), process.run(sql)), (String::new(), String::new()));
+        process
+    };
+    insert(&mut owner, 1);
+    assert_eq!(owner.run("CREATE TABLE u(a)"), "");
+    assert_eq!(owner.run("INSERT INTO u VALUES(1)"), "");
+    let mut merged = concurrent("UPDATE t SET a = 2");
+    let mut overtaken = concurrent("UPDATE u SET a = 2");
+    assert_eq!(owner.run("UPDATE u SET a = 3"), "");
+    assert_eq!(merged.run("COMMIT"), "");
+    assert!(overtaken.run("COMMIT").contains("locked"));
+    let seen = look(&fixture);
+    assert_eq!((&seen["commits_merged"], &seen["conflicts_page"]), (&json!(1), &json!(1)), "{seen:#}");
+    assert_eq!((&seen["conflicts_schema"], &seen["snapshots_moved"]), (&json!(0), &json!(0)), "{seen:#}");
+    let page = page(&fixture);
+    assert_eq!(page.value("duralite_commits_merged_total"), 1.0);
+    let once = text(&top(&fixture, &["--once"]).output().unwrap());
+    let line = "concurrent        1 commits merged, 1 conflicts, 0 upgrades waited, 0 snapshots moved";
+    assert!(once.lines().any(|found| found == line), "{once}");
+}
+
 /// A `duralite top` that runs until it is dropped.
 struct Watcher(Child, BufReader<std::process::ChildStdout>);
 

@@ -2,6 +2,7 @@
 //! of the table `duralite`, and of `duralite_json()`.
 
 use duralite_format::guard::DatabaseHeader;
+use duralite_wal::metrics::Counter;
 
 use crate::account;
 use crate::database::Db;
@@ -9,6 +10,17 @@ use crate::settings::{self, Settings};
 
 /// Names and values; no name comes twice. `docs/status.md` says which process a count of work belongs to.
 pub type Status = Vec<(&'static str, String)>;
+
+/// What concurrent transactions of this process have come to.
+const CONCURRENCY: [(&str, Counter); 7] = [
+    ("commits_merged", Counter::Merged),
+    ("conflicts_page", Counter::PageConflicts),
+    ("conflicts_schema", Counter::SchemaConflicts),
+    ("conflicts_shrunk", Counter::ShrinkConflicts),
+    ("conflicts_unknown", Counter::UnknownConflicts),
+    ("upgrades_waited", Counter::UpgradesWaited),
+    ("snapshots_moved", Counter::SnapshotsMoved),
+];
 
 /// The number that a value is, if it is written as a number is.
 pub fn number(value: &str) -> Option<i64> {
@@ -55,6 +67,8 @@ pub fn of(db: &Db) -> Status {
         ("lock_waits", locks.waits.to_string()),
         ("lock_recoveries", locks.recovered.to_string()),
     ]);
+    let count = |(name, counter)| (name, attachment.conflicts().events(counter).to_string());
+    status.extend(CONCURRENCY.map(count));
     status
 }
 

@@ -41,6 +41,13 @@ fn in_use(reading: &Reading) -> Value {
         "home_writes": counts.home_writes,
         "home_failures": reading.home_failures,
         "lock_busy": counts.refusals,
+        "commits_merged": counts.merged,
+        "conflicts_page": counts.conflicts.page,
+        "conflicts_schema": counts.conflicts.schema,
+        "conflicts_shrunk": counts.conflicts.shrunk,
+        "conflicts_unknown": counts.conflicts.unknown,
+        "upgrades_waited": counts.upgrades_waited,
+        "snapshots_moved": counts.snapshots_moved,
         "log_bytes": reading.fill.map(|fill| fill.used_bytes),
         "log_limit": reading.limit_bytes(),
         "log_frames": reading.index.map(|index| index.frames),
@@ -82,5 +89,7 @@ fn recently(recent: &Recent) -> Value {
         "checkpoints": recent.counts.checkpoints,
         "home_writes": recent.counts.home_writes,
         "lock_busy": recent.counts.refusals,
+        "commits_merged": recent.counts.merged,
+        "conflicts": recent.counts.conflicts.all(),
     })
 }

@@ -6,7 +6,7 @@
 use std::fmt::{Display, Write as _};
 use std::path::Path;
 
-use super::reading::Reading;
+use super::reading::{Counts, Reading};
 use super::source::State;
 
 /// The upper limits of the buckets, as powers of two of nanoseconds: 1 us to 34 s. Each is also the limit of a bucket of the histogram, so
@@ -56,6 +56,7 @@ impl Page {
             "Requests for a lock of the wal-index that were refused.",
             counts.refusals,
         );
+        self.concurrency(counts);
         if let Some(fill) = reading.fill {
             self.gauge("log_used_bytes", "Bytes of the log in use at the newest commit.", fill.used_bytes);
         }
@@ -83,6 +84,32 @@ impl Page {
             "oldest_reader_seconds",
             "Seconds since the oldest reader began to read; 0 without a reader.",
             oldest,
+        );
+    }
+
+    fn concurrency(&mut self, counts: &Counts) {
+        self.counter(
+            "commits_merged_total",
+            "Transactions that committed although others had committed since they began.",
+            counts.merged,
+        );
+        self.header(
+            "conflicts_total",
+            "counter",
+            "Transactions that were overtaken and had to run again, by what others had changed.",
+        );
+        for (kind, count) in counts.conflicts.kinds() {
+            self.sample("conflicts_total", &format!("kind=\"{kind}\""), count);
+        }
+        self.counter(
+            "upgrades_waited_total",
+            "Transactions that had read, and waited for the write lock until they had it.",
+            counts.upgrades_waited,
+        );
+        self.counter(
+            "snapshots_moved_total",
+            "Transactions that went on at the newest commit when they began to write.",
+            counts.snapshots_moved,
         );
     }
 

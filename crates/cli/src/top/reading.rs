@@ -45,6 +45,19 @@ pub(crate) struct Counts {
     pub(crate) checkpoints: u64,
     pub(crate) home_writes: u64,
     pub(crate) refusals: u64,
+    pub(crate) merged: u64,
+    pub(crate) conflicts: Conflicts,
+    pub(crate) upgrades_waited: u64,
+    pub(crate) snapshots_moved: u64,
+}
+
+/// Transactions that were overtaken, by why.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Conflicts {
+    pub(crate) page: u64,
+    pub(crate) schema: u64,
+    pub(crate) shrunk: u64,
+    pub(crate) unknown: u64,
 }
 
 /// What one look found.
@@ -91,6 +104,13 @@ impl Reading {
             add(&mut counts.grouped, Counter::Grouped);
             add(&mut counts.checkpoints, Counter::Checkpoints);
             add(&mut counts.refusals, Counter::Refusals);
+            add(&mut counts.merged, Counter::Merged);
+            add(&mut counts.conflicts.page, Counter::PageConflicts);
+            add(&mut counts.conflicts.schema, Counter::SchemaConflicts);
+            add(&mut counts.conflicts.shrunk, Counter::ShrinkConflicts);
+            add(&mut counts.conflicts.unknown, Counter::UnknownConflicts);
+            add(&mut counts.upgrades_waited, Counter::UpgradesWaited);
+            add(&mut counts.snapshots_moved, Counter::SnapshotsMoved);
         }
         let processes = processes(&glance, &locks);
         let marks = locks.iter().filter(|held| is_alive(&glance, held.process));
@@ -139,6 +159,10 @@ impl Reading {
                 checkpoints: now.checkpoints.saturating_sub(before.checkpoints),
                 home_writes: now.home_writes.saturating_sub(before.home_writes),
                 refusals: now.refusals.saturating_sub(before.refusals),
+                merged: now.merged.saturating_sub(before.merged),
+                conflicts: now.conflicts.since(&before.conflicts),
+                upgrades_waited: now.upgrades_waited.saturating_sub(before.upgrades_waited),
+                snapshots_moved: now.snapshots_moved.saturating_sub(before.snapshots_moved),
             },
         })
     }
@@ -148,6 +172,27 @@ impl Counts {
     /// The average number of commits that shared a write; `None` if no group has been written, as on an engine without groups.
     pub(crate) fn group_size(&self) -> Option<f64> {
         (self.groups > 0).then(|| self.grouped as f64 / self.groups as f64)
+    }
+}
+
+impl Conflicts {
+    /// Each kind, by its name.
+    pub(crate) fn kinds(&self) -> [(&'static str, u64); 4] {
+        [("page", self.page), ("schema", self.schema), ("shrunk", self.shrunk), ("unknown", self.unknown)]
+    }
+
+    /// The number of all of them.
+    pub(crate) fn all(&self) -> u64 {
+        self.kinds().iter().fold(0, |sum: u64, (_, count)| sum.wrapping_add(*count))
+    }
+
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            page: self.page.saturating_sub(earlier.page),
+            schema: self.schema.saturating_sub(earlier.schema),
+            shrunk: self.shrunk.saturating_sub(earlier.shrunk),
+            unknown: self.unknown.saturating_sub(earlier.unknown),
+        }
     }
 }
 
@@ -203,6 +248,9 @@ pub(crate) mod tests {
                 checkpoints: 3,
                 home_writes: 40,
                 refusals: 5,
+                merged: commits / 2,
+                conflicts: Conflicts { page: commits / 10, schema: 1, ..Conflicts::default() },
+                ..Counts::default()
             },
             fill: Some(Fill { used_bytes: 1 << 20, limit_bytes: 2 << 20 }),
             index: Some(WalIndex { frames: 100, backfilled: 60, db_pages: 9 }),
@@ -218,6 +266,7 @@ pub(crate) mod tests {
         let recent = now.since(&before).unwrap();
         assert_eq!((recent.seconds, recent.commits, recent.counts.groups), (2.0, 800, 200));
         assert_eq!(recent.counts.group_size(), Some(4.0));
+        assert_eq!((recent.counts.merged, recent.counts.conflicts.all()), (400, 80));
         assert!(before.since(&now).is_none(), "time goes on");
         assert!(reading(12, 3).since(&Reading { beginning: 2, ..before.clone() }).is_none());
         assert!(now.since(&Reading { log_id: "4567".to_owned(), ..before }).is_none());

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use duralite_wal::metrics::Histogram;
 
-use super::reading::{Process, Reading};
+use super::reading::{Counts, Process, Reading};
 use super::source::State;
 use super::units;
 
@@ -67,6 +67,7 @@ pub(crate) fn facts(reading: &Reading) -> Vec<(&'static str, String)> {
     let (checkpoints, writes) = (units::count(counts.checkpoints), units::count(counts.home_writes));
     facts.push(("checkpoints", format!("{checkpoints}, {writes} writes to the database file")));
     facts.push(("locks refused", units::count(counts.refusals)));
+    facts.extend(concurrency(counts).map(|value| ("concurrent", value)));
     let oldest = reading.oldest_reader.map(|age| format!(", the oldest for {}", units::age(age)));
     facts.push(("readers", format!("{}{}", reading.readers, oldest.unwrap_or_default())));
     if reading.home_failures > 0 {
@@ -74,6 +75,20 @@ pub(crate) fn facts(reading: &Reading) -> Vec<(&'static str, String)> {
         facts.push(("database", failed));
     }
     facts
+}
+
+/// What has become of concurrent transactions; `None` where there were none.
+fn concurrency(counts: &Counts) -> Option<String> {
+    let conflicts = counts.conflicts.all();
+    let of = [
+        (counts.merged, "commits merged"),
+        (conflicts, "conflicts"),
+        (counts.upgrades_waited, "upgrades waited"),
+        (counts.snapshots_moved, "snapshots moved"),
+    ];
+    let all: Vec<String> =
+        of.iter().map(|(count, what)| format!("{} {what}", units::count(*count))).collect();
+    of.iter().any(|(count, _)| *count > 0).then(|| all.join(", "))
 }
 
 /// A process, in one line.

@@ -81,6 +81,7 @@ impl Attachment {
 
     /// Counts an event other than a commit.
     pub fn count(&self, counter: Counter) {
+        self.conflicts.event(counter);
         if let Some(recorder) = &self.recorder {
             recorder.count(counter, 1);
         }

@@ -10,9 +10,11 @@
 //! | [`size`] | when the log is too large or short of room, and whose turn it is to start it over |
 //! | [`usage`] | which connections use the log |
 //! | [`leases`] | free pages that concurrent connections have for themselves |
+//! | [`conflicts`] | the pages on which transactions were overtaken |
 //! | [`maintenance`] | what the background thread is asked to do |
 
 mod commit;
+pub mod conflicts;
 pub mod leases;
 pub mod maintenance;
 mod shared;
@@ -40,6 +42,7 @@ use duralite_wal::{DatabaseIdentity, Log, LogError};
 use crate::account::{self, Accounted, Summary};
 use crate::errors::{During, Failure};
 use crate::settings::Settings;
+use conflicts::Conflicts;
 use leases::Leases;
 use maintenance::Maintenance;
 use size::{Bound, RestartTurn, Room};
@@ -107,6 +110,8 @@ pub struct Attachment {
     locks: Arc<Table>,
     /// Free pages of the database that concurrent connections of this process have leased.
     leases: Leases,
+    /// On which pages transactions of this process were overtaken.
+    conflicts: Conflicts,
     /// The thread of this process that holds WRITE; 0 if none is known.
     writer: AtomicU64,
     usage: Usage,
@@ -171,6 +176,7 @@ impl Attachment {
             recorder: log.recorder(),
             locks: Table::join(log.segment().clone(), LOCKS_OFFSET),
             leases: Leases::default(),
+            conflicts: Conflicts::default(),
             writer: AtomicU64::default(),
             usage: Usage::new(id, Arc::clone(log.segment())),
             bound: Bound::default(),
@@ -289,6 +295,22 @@ impl Attachment {
     /// Free pages of the database that concurrent connections of this process have leased.
     pub fn leases(&self) -> &Leases {
         &self.leases
+    }
+
+    /// On which pages transactions of this process were overtaken, and its counts of events.
+    pub fn conflicts(&self) -> &Conflicts {
+        &self.conflicts
+    }
+
+    /// The attachment of any log of this file that this process has; `None` where it has none, or is just
+    /// making it.
+    pub fn here(identity: &DatabaseIdentity) -> Option<Arc<Self>> {
+        let is_its = |key: &Key| (key.inode, key.birth_ns) == (identity.inode, identity.birth_ns);
+        let slots: Vec<Slot> = {
+            let attached = attached();
+            attached.iter().filter(|(key, _)| is_its(key)).map(|(_, slot)| Arc::clone(slot)).collect()
+        };
+        slots.iter().find_map(|slot| slot.try_lock().ok()?.upgrade())
     }
 
     /// Notes that this thread has WRITE, or gives it back.

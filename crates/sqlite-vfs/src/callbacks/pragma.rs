@@ -1,15 +1,18 @@
-//! `PRAGMA duralite` and `PRAGMA duralite_<setting>`.
+//! `PRAGMA duralite`, `PRAGMA duralite_conflicts` and `PRAGMA duralite_<setting>`.
 #![allow(unsafe_code)] // reads the array of strings that SQLite passes
 
 use std::ffi::{CStr, c_char, c_int};
 
 use duralite_sqlite_ffi as ffi;
 
+use crate::attachment::conflicts::HotPage;
 use crate::database::{Db, strict};
 use crate::settings::{self, CONCURRENT};
 use crate::status::{self, Status, in_force};
 
 const PRAGMA: &str = "duralite";
+/// What follows in the name of the one pragma that is no setting.
+const CONFLICTS: &str = "conflicts";
 /// The name of a pragma of SQLite's own.
 const SIZE_LIMIT: &str = "journal_size_limit";
 /// Another one.
@@ -49,6 +52,8 @@ pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
     let result = match (setting, value) {
         (None, None) => Ok(lines(&status::of(db))),
         (None, Some(_)) => Err("PRAGMA duralite takes no value; use PRAGMA duralite_<setting>".to_owned()),
+        (Some(CONFLICTS), None) => Ok(conflicts(db)),
+        (Some(CONFLICTS), Some(_)) => Err("PRAGMA duralite_conflicts takes no value".to_owned()),
         (Some(setting), None) => read(db, setting),
         (Some(setting), Some(value)) => change(db, setting, &value),
     };
@@ -104,4 +109,15 @@ fn change(db: &Db, setting: &str, value: &str) -> Result<String, String> {
 /// A line for each name and value, with a tab in between.
 fn lines(status: &Status) -> String {
     status.iter().map(|(name, value)| format!("{name}\t{value}")).collect::<Vec<_>>().join("\n")
+}
+
+/// A line for each page on which transactions were overtaken: how many, the page, and what it belongs to, with
+/// tabs in between.
+fn conflicts(db: &Db) -> String {
+    let line = |hot: &HotPage| {
+        // A name may contain anything.
+        let owner = hot.owner().replace(|character: char| character.is_control(), " ");
+        format!("{}\t{}\t{owner}", hot.count, hot.page)
+    };
+    db.hot_pages().iter().map(line).collect::<Vec<_>>().join("\n")
 }

@@ -13,13 +13,13 @@ use duralite_sqlite_ffi::{
 };
 
 use super::values;
-use super::views::{Cell, LOG, Rows, STATUS, View};
+use super::views::{CONFLICTS, Cell, LOG, Rows, STATUS, View};
 use crate::callbacks::ask;
 use crate::shield::shield;
 use crate::sqlite::Sqlite;
 
-static VIEWS: [View; 2] = [STATUS, LOG];
-static MODULES: [Module; 2] = [module(connect::<0>), module(connect::<1>)];
+static VIEWS: [View; 3] = [STATUS, LOG, CONFLICTS];
+static MODULES: [Module; 3] = [module(connect::<0>), module(connect::<1>), module(connect::<2>)];
 
 /// The plan for a given schema. Without one the table is about the first schema.
 const BY_SCHEMA: c_int = 1;

@@ -1,10 +1,12 @@
-//! What SQL can see, without SQLite: the tables `duralite` and `duralite_log`, and JSON text.
+//! What SQL can see, without SQLite: the tables `duralite`, `duralite_log` and `duralite_conflicts`, and JSON
+//! text.
 
 use std::ffi::{CStr, c_int};
 use std::fmt::Write as _;
 
 use duralite_wal::Listing;
 
+use crate::attachment::conflicts::HotPage;
 use crate::callbacks::ask::Subject;
 use crate::errors::{During, Failure};
 use crate::status::{self, Status};
@@ -129,6 +131,36 @@ impl Rows for Listing {
             7 => Cell::of(transaction.db_pages),
             8 => Cell::of(listed.durable),
             9 => Cell::Text(json_array(self.pages_of(listed))),
+            _ => Cell::Null,
+        }
+    }
+}
+
+/// `SELECT count, page, name FROM duralite_conflicts`: the lines of `PRAGMA duralite_conflicts`.
+pub const CONFLICTS: View = View {
+    name: c"duralite_conflicts",
+    declaration: c"CREATE TABLE x(count INTEGER, page INTEGER, name TEXT, schema TEXT HIDDEN)",
+    schema_column: 3,
+    rows: conflict_rows,
+};
+
+fn conflict_rows(subject: &Subject<'_>) -> Result<Box<dyn Rows>, Failure> {
+    Ok(Box::new(match subject {
+        Subject::Ours(db) => db.hot_pages(),
+        Subject::Plain(_) => Vec::new(),
+    }))
+}
+
+impl Rows for Vec<HotPage> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn cell(&self, row: usize, column: usize) -> Cell {
+        match (self.get(row), column) {
+            (Some(hot), 0) => Cell::of(hot.count),
+            (Some(hot), 1) => Cell::of(hot.page),
+            (Some(hot), 2) => Cell::Text(hot.owner().to_owned()),
             _ => Cell::Null,
         }
     }

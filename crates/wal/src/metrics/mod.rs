@@ -41,11 +41,13 @@ const LATENCY: u64 = 32;
 /// The first of the counters, in the order of [`Counter`](super::Counter).
 const COUNTERS: u64 = 40;
 /// How full the log was at the newest commit; see [`Filled`].
-const FILLED: u64 = 72;
+const FILLED: u64 = 128;
 /// The log's limit in bytes.
-const LIMIT: u64 = 80;
+const LIMIT: u64 = 136;
 /// The number of latencies in each bucket.
-const LATENCIES: u64 = 128;
+const LATENCIES: u64 = 192;
+
+const _: () = assert!(COUNTERS + 8 * Counter::ALL.len() as u64 <= FILLED);
 
 /// Distinguishes a block from other bytes, such as those of a file with another layout.
 const METRICS: u64 = u64::from_le_bytes(*b"DURAFIGS");
@@ -193,11 +195,37 @@ pub enum Counter {
     Groups,
     /// Transactions in those groups, as [`Led::transactions`] counts them.
     Grouped,
+    /// Transactions that were validated and committed although others had committed since they began.
+    Merged,
+    /// Transactions that were overtaken because another one had written a page that they use, other than page 1.
+    PageConflicts,
+    /// Those that were overtaken because the schema, the free list or the size of the database had changed: page 1.
+    SchemaConflicts,
+    /// Those that were overtaken because the database had become smaller.
+    ShrinkConflicts,
+    /// Those of which it could not be told any more what others had written.
+    UnknownConflicts,
+    /// Transactions that had read, and waited for WRITE until they had it.
+    UpgradesWaited,
+    /// Transactions whose snapshots moved on to the newest commit when they began to write.
+    SnapshotsMoved,
 }
 
 impl Counter {
     /// All events, in the order of their words.
-    pub const ALL: [Self; 4] = [Self::Refusals, Self::Checkpoints, Self::Groups, Self::Grouped];
+    pub const ALL: [Self; 11] = [
+        Self::Refusals,
+        Self::Checkpoints,
+        Self::Groups,
+        Self::Grouped,
+        Self::Merged,
+        Self::PageConflicts,
+        Self::SchemaConflicts,
+        Self::ShrinkConflicts,
+        Self::UnknownConflicts,
+        Self::UpgradesWaited,
+        Self::SnapshotsMoved,
+    ];
 }
 
 /// The metrics block of this process.

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use duralite_sqlite_ffi as ffi;
 
+use super::conflict::{Conflict, overtaken};
 use super::free_list::{
     ALLOCATION, FreeList, free_pages, has_pointer_maps, head, leaves, next, set_size, size_in,
 };
 use super::lease::View;
 use super::snapshot::Snapshot;
 use super::state::{Concurrent, Images, Write};
-use super::validate::{Conflict, overtaken};
 use crate::database::Db;
 use crate::errors::Failure;
 

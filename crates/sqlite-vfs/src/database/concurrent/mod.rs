@@ -49,14 +49,20 @@
 //! | [`allocation`] | allocations of a transaction and of others, brought together |
 //! | [`validate`] | whether others have overtaken a transaction |
 //! | [`publish`] | the commit itself |
+//! | [`btree_page`] | pages of b-trees |
+//! | [`owners`] | to which table or index a page belongs |
+//! | [`conflict`] | what a transaction that was overtaken is told, and where that has happened |
 
 mod allocation;
+mod btree_page;
+mod conflict;
 mod free_list;
 mod host;
 mod interior;
 mod lease;
 mod leasing;
 mod memory;
+mod owners;
 mod page_set;
 mod pages;
 mod private;

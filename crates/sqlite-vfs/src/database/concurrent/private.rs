@@ -165,6 +165,7 @@ impl Concurrent {
     /// agrees: SQLite does not ask that handler for a transaction that has read.
     pub(super) fn lock_real_write(&self, db: &Db, waits: bool) -> Result<c_int, Failure> {
         let mut in_the_way: Option<Instant> = None;
+        let mut has_waited = false;
         loop {
             match self.holder.lock_exclusive(WRITE, 1) {
                 Ok(()) => {
@@ -174,6 +175,9 @@ impl Concurrent {
                     }
                     self.attachment.set_writer(true);
                     db.begins_to_write();
+                    if has_waited && self.state().write == Write::Not {
+                        self.attachment.count(Counter::UpgradesWaited);
+                    }
                     return Ok(ffi::OK);
                 }
                 Err(LockError::Busy) => {}
@@ -194,6 +198,7 @@ impl Concurrent {
                 return Ok(ffi::BUSY);
             }
             waiting::refused_in_transaction(&self.holder);
+            has_waited = true;
             if !db.host.is_patient() {
                 waiting::forget();
                 return Ok(ffi::BUSY);

@@ -6,12 +6,14 @@ use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES, make_wal
 use duralite_format::wal_index::IndexHeader;
 use duralite_locks::{FIRST_READ, SLOTS};
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::metrics::Counter;
 
 use super::allocation::{Allocation, Settled};
+use super::conflict::{Conflict, overtaken};
 use super::pages::read_page;
 use super::snapshot::choose_mark;
 use super::state::{Concurrent, Images, Write, random};
-use super::validate::{Conflict, count_change, overtaken};
+use super::validate::count_change;
 use crate::database::Db;
 use crate::errors::Failure;
 use crate::refusals;
@@ -114,12 +116,17 @@ impl Concurrent {
         let newest = self.settled_header(db, true)?;
         let Some(snapshot) = self.state().snapshot else { return Ok(()) };
         self.note_allocation(db, &snapshot, &images)?;
-        if newest != snapshot.header {
+        let is_merged = newest != snapshot.header;
+        if is_merged {
             let written: Vec<u32> = images.keys().copied().collect();
             self.validate(db, &snapshot, &newest, Some(&written))?;
             self.state().cache = None;
         }
-        self.commit(db, images, pages, write)
+        self.commit(db, images, pages, write)?;
+        if is_merged {
+            self.attachment.count(Counter::Merged);
+        }
+        Ok(())
     }
 
     /// Commits on top of the newest commit. The caller holds WRITE, and has found that nothing is in the way.

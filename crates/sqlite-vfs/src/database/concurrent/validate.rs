@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use duralite_format::wal_index::IndexHeader;
 use duralite_sqlite_ffi as ffi;
+use duralite_wal::metrics::Counter;
 
+use super::conflict::{Conflict, overtaken};
 use super::free_list::{ALLOCATION, has_pointer_maps, size_in};
 use super::interior;
 use super::pages::read_page;
@@ -17,18 +19,6 @@ use crate::errors::{During, Failure};
 /// The parts of page 1 that may differ: the change counter, and the version of SQLite with the counter that it
 /// is valid for (sqlite.org/fileformat2.html, section 1.3). No statement reads them.
 const COUNTERS: [Range<usize>; 2] = [24..28, 92..100];
-
-/// What stands between a transaction and its commit.
-pub(super) enum Conflict {
-    /// Another transaction has written this page, which this one has read or written.
-    Page(u32),
-    /// The database has become smaller.
-    Shrunk,
-    /// The log has gone on so far that it cannot be told what was written.
-    Unknown,
-    /// A checkpoint keeps writers out until the transaction is over.
-    Checkpoint,
-}
 
 impl Concurrent {
     /// Moves the snapshot to the newest commit, if nothing that SQLite knows of the database has changed
@@ -51,6 +41,7 @@ impl Concurrent {
         let mut state = self.state();
         state.snapshot = Some(snapshot.moved_to(&newest));
         state.cache = None;
+        self.attachment.count(Counter::SnapshotsMoved);
         Ok(())
     }
 
@@ -157,21 +148,6 @@ pub(super) fn count_change(page: &mut [u8], newest: &[u8]) {
             bytes.copy_from_slice(&change);
         }
     }
-}
-
-#[cold]
-pub(super) fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
-    let why = match conflict {
-        Conflict::Page(page) => format!("another transaction has changed page {page}, which this one uses"),
-        Conflict::Shrunk => "another transaction has made the database smaller".to_owned(),
-        Conflict::Unknown => "others have committed too much meanwhile".to_owned(),
-        Conflict::Checkpoint => "a checkpoint waits for its end".to_owned(),
-    };
-    let message = format!(
-        "a transaction of {} was overtaken and is rolled back: {why}; run it again",
-        db.path.display()
-    );
-    Failure::new(ffi::BUSY_SNAPSHOT, message).because_of("a transaction was overtaken")
 }
 
 #[cfg(test)]

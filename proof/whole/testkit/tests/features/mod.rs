@@ -1,6 +1,7 @@
 //! SQLite's features, on Duralite.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
+mod conflicts;
 mod controls;
 mod durability;
 mod keeping;

@@ -1,0 +1,118 @@
+//! On which pages transactions of this process were overtaken, and how often this process has counted which
+//! event since it attached the log.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use duralite_wal::metrics::Counter;
+
+/// A page, and the conflicts on it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HotPage {
+    /// How many transactions were overtaken there.
+    pub count: u64,
+    pub page: u32,
+    /// What the page belonged to when somebody last looked; `None` if that is not known.
+    pub owner: Option<String>,
+}
+
+impl HotPage {
+    /// What the page belongs to, for people.
+    pub fn owner(&self) -> &str {
+        self.owner.as_deref().unwrap_or("unknown")
+    }
+}
+
+/// The most pages that are remembered.
+const MOST: usize = 64;
+
+/// The conflicts of this process.
+#[derive(Default)]
+pub struct Conflicts {
+    pages: Mutex<Vec<HotPage>>,
+    events: [AtomicU64; Counter::ALL.len()],
+}
+
+impl Conflicts {
+    fn pages(&self) -> MutexGuard<'_, Vec<HotPage>> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a conflict on a page. Returns what is known of the page. Where too many pages are remembered, the
+    /// page takes the place of the one with the fewest conflicts.
+    pub fn add(&self, page: u32) -> HotPage {
+        let mut pages = self.pages();
+        if let Some(hot) = pages.iter_mut().find(|hot| hot.page == page) {
+            hot.count += 1;
+            return hot.clone();
+        }
+        if pages.len() >= MOST
+            && let Some(least) = pages.iter().enumerate().min_by_key(|(_, hot)| hot.count).map(|(at, _)| at)
+        {
+            pages.remove(least);
+        }
+        let hot = HotPage { count: 1, page, owner: None };
+        pages.push(hot.clone());
+        hot
+    }
+
+    /// Notes what a page belongs to.
+    pub fn set_owner(&self, page: u32, owner: Option<&str>) {
+        if let Some(hot) = self.pages().iter_mut().find(|hot| hot.page == page) {
+            hot.owner = owner.map(ToOwned::to_owned);
+        }
+    }
+
+    /// The pages that are remembered, those with the most conflicts first.
+    pub fn list(&self) -> Vec<HotPage> {
+        let mut list = self.pages().clone();
+        list.sort_by_key(|hot| (std::cmp::Reverse(hot.count), hot.page));
+        list
+    }
+
+    /// Counts an event of this process.
+    pub(super) fn event(&self, counter: Counter) {
+        if let Some(count) = self.events.get(counter as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often this process has counted an event since it attached the log.
+    pub fn events(&self, counter: Counter) -> u64 {
+        self.events.get(counter as usize).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_frequent_pages_come_first_and_keep_their_places() {
+        let conflicts = Conflicts::default();
+        assert_eq!(conflicts.list(), []);
+        for page in [7, 5, 9, 5] {
+            conflicts.add(page);
+        }
+        conflicts.set_owner(5, Some("table t"));
+        conflicts.set_owner(8, Some("nobody asks"));
+        let list = conflicts.list();
+        let seen: Vec<_> = list.iter().map(|hot| (hot.count, hot.page, hot.owner.as_deref())).collect();
+        assert_eq!(seen, [(2, 5, Some("table t")), (1, 7, None), (1, 9, None)]);
+        for page in 100..1000 {
+            assert_eq!(conflicts.add(page).count, 1);
+        }
+        let list = conflicts.list();
+        assert_eq!((list.len(), list[0].page, list[0].count), (MOST, 5, 2));
+        assert!(list.iter().any(|hot| hot.page == 999), "the newest is there");
+    }
+
+    #[test]
+    fn events_are_counted_by_kind() {
+        let conflicts = Conflicts::default();
+        conflicts.event(Counter::Merged);
+        conflicts.event(Counter::Merged);
+        assert_eq!(conflicts.events(Counter::Merged), 2);
+        assert_eq!(conflicts.events(Counter::SnapshotsMoved), 0);
+    }
+}

@@ -1,0 +1,145 @@
+//! Conflicts: what a transaction that was overtaken is told, and the pages on which that has happened.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use duralite_sqlite_ffi as ffi;
+use duralite_wal::metrics::Counter;
+
+use super::owners::owners;
+use super::pages::read_page;
+use super::shared_index::SharedIndex;
+use super::snapshot::Snapshot;
+use super::state::{Concurrent, Write};
+use crate::attachment::Attachment;
+use crate::attachment::conflicts::HotPage;
+use crate::database::{Db, Serving};
+use crate::errors::Failure;
+
+/// How many pages a transaction that was overtaken reads at most to tell what the page belongs to. It has WRITE
+/// meanwhile, so it does so at the first, the second, the fourth conflict on a page and so on.
+const READS_OF_CONFLICT: usize = 64;
+/// How many pages are read for somebody who asks.
+const READS_OF_QUESTION: usize = 10_000;
+
+/// What stands between a transaction and its commit.
+pub(super) enum Conflict {
+    /// Another transaction has written this page, which this one has read or written.
+    Page(u32),
+    /// The database has become smaller.
+    Shrunk,
+    /// The log has gone on so far that it cannot be told what was written.
+    Unknown,
+    /// A checkpoint keeps writers out until the transaction is over.
+    Checkpoint,
+}
+
+/// Why a transaction cannot go on. The message tells what to do, and where the conflict was.
+#[cold]
+pub(super) fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
+    let owner = record(db, conflict);
+    let why = match (conflict, owner) {
+        (Conflict::Page(page), Some(owner)) => {
+            format!("another transaction has changed page {page} ({owner}), which this one uses")
+        }
+        (Conflict::Page(page), None) => {
+            format!("another transaction has changed page {page}, which this one uses")
+        }
+        (Conflict::Shrunk, _) => "another transaction has made the database smaller".to_owned(),
+        (Conflict::Unknown, _) => "others have committed too much meanwhile".to_owned(),
+        (Conflict::Checkpoint, _) => "a checkpoint waits for its end".to_owned(),
+    };
+    let message = format!(
+        "a transaction of {} was overtaken and is rolled back: {why}; run the transaction again (PRAGMA \
+         duralite_conflicts lists the pages on which this happens)",
+        db.path.display()
+    );
+    Failure::new(ffi::BUSY_SNAPSHOT, message).because_of("a transaction was overtaken")
+}
+
+/// Counts a conflict, and returns what its page belongs to, if that is known. Where SQLite itself begins anew
+/// because the transaction has read nothing, nobody was overtaken.
+fn record(db: &Db, conflict: &Conflict) -> Option<String> {
+    let concurrent = db.concurrent()?;
+    let is_begun = db.host.is_in_transaction(db.sqlite).unwrap_or(false);
+    if !is_begun && concurrent.state().write == Write::Not {
+        return None;
+    }
+    let attachment = &concurrent.attachment;
+    attachment.count(match conflict {
+        Conflict::Page(1) => Counter::SchemaConflicts,
+        Conflict::Page(_) => Counter::PageConflicts,
+        Conflict::Shrunk => Counter::ShrinkConflicts,
+        Conflict::Unknown | Conflict::Checkpoint => Counter::UnknownConflicts,
+    });
+    let Conflict::Page(page) = conflict else { return None };
+    let hot = attachment.conflicts().add(*page);
+    if !hot.count.is_power_of_two() {
+        return hot.owner;
+    }
+    let owner = concurrent.owner(db, *page);
+    attachment.conflicts().set_owner(*page, owner.as_deref());
+    owner
+}
+
+impl Concurrent {
+    /// What a page belongs to in the transaction's own snapshot.
+    fn owner(&self, db: &Db, page: u32) -> Option<String> {
+        let snapshot = self.state().snapshot?;
+        let read = |page| if has(&snapshot, page) { self.page_at(db, &snapshot, page).ok() } else { None };
+        owners(&BTreeSet::from([page]), READS_OF_CONFLICT, read).remove(&page)
+    }
+}
+
+impl Db {
+    /// The pages on which transactions of this process were overtaken, those with the most conflicts first, with
+    /// what they belong to at the newest commit. A connection that does not use the log yet, or uses it for
+    /// rollback journals, shows what was known of them before.
+    pub fn hot_pages(&self) -> Vec<HotPage> {
+        let served = self.serving();
+        let is_wal = served.as_ref().is_some_and(|(_, serving)| *serving == Serving::Wal);
+        let attachment = match served {
+            Some((attachment, _)) => Some(attachment),
+            None => self.identity().ok().and_then(|identity| Attachment::here(&identity)),
+        };
+        let Some(attachment) = attachment else { return Vec::new() };
+        let mut list = attachment.conflicts().list();
+        if list.is_empty() || !is_wal || attachment.outside().is_some() {
+            return list;
+        }
+        let wanted = list.iter().map(|hot| hot.page).collect();
+        if let Some(mut found) = self.owners_now(&attachment, &wanted) {
+            for hot in &mut list {
+                hot.owner = found.remove(&hot.page);
+                attachment.conflicts().set_owner(hot.page, hot.owner.as_deref());
+            }
+        }
+        list
+    }
+
+    /// What pages belong to at the newest commit. This holds a read mark of its own: the connection may be in a
+    /// transaction that reads an older state, or in none. `None` where there is no mark to be had.
+    fn owners_now(&self, attachment: &Attachment, wanted: &BTreeSet<u32>) -> Option<BTreeMap<u32, String>> {
+        let index = SharedIndex(attachment);
+        // A connection in exclusive locking mode keeps its wal-index for itself.
+        index.header().ok()??;
+        let gone = || Failure::new(ffi::BUSY, "the wal-index is being recovered");
+        let header = || index.header()?.ok_or_else(gone);
+        let holder = attachment.locks().holder();
+        let snapshot = Snapshot::take(index, &holder, header).ok()?;
+        let page_bytes = attachment.log().page_bytes() as usize;
+        let found = owners(wanted, READS_OF_QUESTION, |page| {
+            let mut image = vec![0; page_bytes];
+            let is_read = has(&snapshot, page) && read_page(self, index, &snapshot, page, &mut image).is_ok();
+            is_read.then_some(image)
+        });
+        snapshot.release(&holder);
+        Some(found)
+    }
+}
+
+/// Whether the database may have a page with this number, which may come from a damaged page. A log without
+/// commits does not know the size.
+fn has(snapshot: &Snapshot, page: u32) -> bool {
+    let pages = snapshot.header.db_pages();
+    page != 0 && (pages == 0 || page <= pages)
+}
