@@ -3,19 +3,20 @@
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use duralite_bench::nvwal::{self, Effort};
 use duralite_bench::report::{Table, pictures_of};
-use duralite_bench::{everyday, flush, machine, ppl, scratchpad, waldio};
+use duralite_bench::{everyday, flush, machine, ppl, scratchpad, waldio, writers};
 
 use duralite_cli::output::{print_json, print_text};
 use duralite_cli::progress::{self, HowFar};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What to run, one by one or as `everyday`, `waldio`, `ppl` or `scratchpad`; everything if none is named
+    /// What to run, one by one or as `everyday`, `writers`, `waldio`, `ppl` or `scratchpad`; everything if none is named
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Directory for the databases; it decides which disk is measured
@@ -33,6 +34,12 @@ pub(crate) struct Options {
     /// Transactions per run
     #[arg(long, default_value_t = 1000)]
     transactions: u32,
+    /// Seconds that each run of `writers` lasts
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Let the writers of `writers` be processes instead of threads
+    #[arg(long)]
+    processes: bool,
     /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
@@ -62,9 +69,16 @@ impl Measurement {
 
 /// The name of a measurement selects that measurement. A part of it that ends before a `_` selects all
 /// measurements that begin so.
-const MEASUREMENTS: [(&str, Measurement); 31] = [
+const MEASUREMENTS: [(&str, Measurement); 38] = [
     ("everyday", One(everyday::everyday)),
     ("everyday_sizes", One(everyday::sizes)),
+    ("writers_rows", One(writers::rows)),
+    ("writers_inserts", One(writers::inserts)),
+    ("writers_work", One(writers::work)),
+    ("writers_alone", One(writers::alone)),
+    ("writers_programs", One(writers::programs)),
+    ("writers_orders", One(writers::orders)),
+    ("writers_turns", One(writers::turns)),
     ("waldio_single", One(waldio::single)),
     ("waldio_crowds", One(waldio::crowds)),
     ("waldio_latency", One(waldio::latency)),
@@ -109,8 +123,10 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     if options.rounds == 0 || options.transactions == 0 {
         bail!("rounds and transactions are at least 1");
     }
+    let time = Duration::try_from_secs_f64(options.seconds).context("--seconds")?;
     std::fs::create_dir_all(&options.dir)?;
-    let effort = Effort { rounds: options.rounds, transactions: options.transactions };
+    let (rounds, transactions, processes) = (options.rounds, options.transactions, options.processes);
+    let effort = Effort { rounds, transactions, time, processes };
     let places = options.report.as_ref().zip(options.csv.as_ref());
     let pictures = places.map(|(report, csv)| pictures_of(report, csv)).transpose()?;
     let mut tables = Vec::new();

@@ -38,6 +38,9 @@ enum Command {
     /// One process of a crowd that `bench` measures
     #[command(hide = true)]
     BenchWorker { uri: String, milliseconds: u64 },
+    /// One process of those that `bench` lets write
+    #[command(hide = true, name = duralite_bench::writers::WORKER)]
+    BenchWriter { uri: String, job: String, writer: usize },
     /// One process that `bench` starts for one task
     #[command(hide = true, name = duralite_bench::everyday::WORKER)]
     BenchTask { task: String, uri: String, numbers: Vec<u64> },
@@ -53,6 +56,9 @@ fn main() -> ExitCode {
         Command::BenchWorker { uri, milliseconds } => {
             duralite_bench::concurrent::worker(&uri, std::time::Duration::from_millis(milliseconds))
                 .map(|()| ExitCode::SUCCESS)
+        }
+        Command::BenchWriter { uri, job, writer } => {
+            duralite_bench::writers::writer(&uri, &job, writer).map(|()| ExitCode::SUCCESS)
         }
         Command::BenchTask { task, uri, numbers } => {
             duralite_bench::everyday::work(&task, &uri, &numbers).map(|()| ExitCode::SUCCESS)

@@ -127,24 +127,32 @@ fn commit_for(conn: &Connection, time: Duration) -> Result<Share> {
 /// An error of SQLite.
 pub fn threads(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
     let keep = prepare(uri)?;
-    let barrier = Barrier::new(count);
-    let shares = std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..count)
-            .map(|_| {
-                scope.spawn(|| {
-                    let conn = open(uri);
-                    barrier.wait();
-                    commit_for(&conn?, time)
-                })
-            })
-            .collect();
-        workers
-            .into_iter()
-            .map(|worker| worker.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a worker panicked"))))
-            .collect::<Result<Vec<_>>>()
-    })?;
+    let shares = together(count, |_| open(uri), |_, conn| commit_for(&conn, time))?;
     drop(keep);
     Ok(Crowd { shares, seconds: time.as_secs_f64() })
+}
+
+/// Lets `count` threads open something each, and then work with it. Nobody works before all have opened theirs.
+///
+/// # Errors
+/// The first error of a thread.
+pub(crate) fn together<C, T: Send>(
+    count: usize,
+    open: impl Fn(usize) -> Result<C> + Sync,
+    work: impl Fn(usize, C) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let barrier = Barrier::new(count);
+    let (open, work, barrier) = (&open, &work, &barrier);
+    std::thread::scope(|scope| {
+        let run = move |number| {
+            let opened = open(number);
+            barrier.wait();
+            work(number, opened?)
+        };
+        let workers: Vec<_> = (0..count).map(|number| scope.spawn(move || run(number))).collect();
+        let results = workers.into_iter().map(|worker| worker.join());
+        results.map(|result| result.unwrap_or_else(|_| Err(anyhow::anyhow!("a worker panicked")))).collect()
+    })
 }
 
 /// The program's argument that makes it a worker; see [`worker`].
@@ -156,13 +164,29 @@ pub const WORKER: &str = "bench-worker";
 /// An error of SQLite, or of starting a process.
 pub fn processes(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
     let keep = prepare(uri)?;
+    let arguments = [WORKER.to_owned(), uri.to_owned(), time.as_millis().to_string()];
+    let mut shares = Vec::new();
+    for line in programs_together(&vec![arguments; count])? {
+        let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        let [commits, worst, busy] = numbers[..] else { anyhow::bail!("a worker said {line:?}") };
+        shares.push(Share { commits, worst: Duration::from_micros(worst), busy });
+    }
+    drop(keep);
+    Ok(Crowd { shares, seconds: time.as_secs_f64() })
+}
+
+/// Starts this program once for each set of arguments. When all are ready (see [`wait_for_go`]) it lets them go, and
+/// returns the line that each prints as its result.
+///
+/// # Errors
+/// A process cannot be started, or fails; it has printed the reason on standard error.
+pub(crate) fn programs_together<const N: usize>(arguments: &[[String; N]]) -> Result<Vec<String>> {
     let program = std::env::current_exe()?;
-    let start = || {
+    let start = |arguments: &[String; N]| {
         let mut command = Command::new(&program);
-        command.arg(WORKER).arg(uri).arg(time.as_millis().to_string());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
     };
-    let mut children = (0..count).map(|_| start()).collect::<std::io::Result<Vec<Child>>>()?;
+    let mut children = arguments.iter().map(start).collect::<std::io::Result<Vec<Child>>>()?;
     let mut outputs = Vec::new();
     for child in &mut children {
         let mut output = BufReader::new(child.stdout.take().context("a worker without output")?);
@@ -174,17 +198,27 @@ pub fn processes(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
     for child in &mut children {
         child.stdin.take().context("a worker without input")?.write_all(b"go\n")?;
     }
-    let mut shares = Vec::new();
+    let mut lines = Vec::new();
     for (child, mut output) in children.iter_mut().zip(outputs) {
         let mut line = String::new();
         output.read_line(&mut line)?;
-        child.wait()?;
-        let numbers: Vec<u64> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        let [commits, worst, busy] = numbers[..] else { anyhow::bail!("a worker said {line:?}") };
-        shares.push(Share { commits, worst: Duration::from_micros(worst), busy });
+        let status = child.wait()?;
+        ensure!(status.success(), "a worker failed: {status}");
+        lines.push(line);
     }
-    drop(keep);
-    Ok(Crowd { shares, seconds: time.as_secs_f64() })
+    Ok(lines)
+}
+
+/// In a worker process: reports that it is ready, and waits for the others.
+///
+/// # Errors
+/// The parent is gone.
+pub(crate) fn wait_for_go() -> Result<()> {
+    let mut out = std::io::stdout();
+    writeln!(out, "ready")?;
+    out.flush()?;
+    std::io::stdin().read_line(&mut String::new())?;
+    Ok(())
 }
 
 /// The work of a worker process: reports that it is ready, waits for a line, commits, and reports the result.
@@ -193,13 +227,9 @@ pub fn processes(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
 /// An error of SQLite.
 pub fn worker(uri: &str, time: Duration) -> Result<()> {
     let conn = open(uri)?;
-    let mut out = std::io::stdout();
-    writeln!(out, "ready")?;
-    out.flush()?;
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line)?;
+    wait_for_go()?;
     let share = commit_for(&conn, time)?;
-    writeln!(out, "{} {} {}", share.commits, share.worst.as_micros(), share.busy)?;
+    writeln!(std::io::stdout(), "{} {} {}", share.commits, share.worst.as_micros(), share.busy)?;
     Ok(())
 }
 

@@ -14,6 +14,7 @@ pub mod report;
 pub mod scratchpad;
 pub mod waldio;
 pub mod workload;
+pub mod writers;
 
 use anyhow::Result;
 

@@ -2,6 +2,7 @@
 //! 9, and the comparison with stock SQLite on this machine.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -15,6 +16,10 @@ pub struct Effort {
     pub rounds: usize,
     /// Transactions per run; the paper has 1,000.
     pub transactions: u32,
+    /// How long each run of many writers lasts.
+    pub time: Duration,
+    /// Whether many writers are processes instead of threads.
+    pub processes: bool,
 }
 
 type Parameters = Vec<(&'static str, String)>;

@@ -24,6 +24,7 @@ use crate::report::{Table, number};
 use line::Line;
 
 pub use child::WORKER;
+pub(crate) use scale::{NVWAL, WALDIO};
 pub use sizes::sizes;
 pub use tasks::work;
 

@@ -10,9 +10,9 @@ use crate::nvwal::Effort;
 use crate::workload::status;
 
 /// The settings of `waldio`.
-pub(super) const WALDIO: &str = "journal=waldio";
+pub(crate) const WALDIO: &str = "journal=waldio";
 /// The settings of `nvwal`.
-pub(super) const NVWAL: &str = "journal=nvwal&nvram=emulate";
+pub(crate) const NVWAL: &str = "journal=nvwal&nvram=emulate";
 
 /// A run with at least this many transactions is a full run.
 const WHOLE: u32 = 1000;

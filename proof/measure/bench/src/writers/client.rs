@@ -1,0 +1,154 @@
+//! A connection, of SQLite or of a peer, as the workloads use it.
+
+use std::path::Path;
+use std::sync::Mutex;
+
+use anyhow::{Context, Result, ensure};
+use duralite::Attempts;
+use rusqlite::{Connection, OptionalExtension, params_from_iter};
+
+use super::mode::Mode;
+use crate::concurrent;
+use crate::workload::status;
+
+/// How many statements a connection keeps prepared; more than a workload has.
+const STATEMENTS: usize = 64;
+/// `SQLITE_BUSY` and `SQLITE_BUSY_SNAPSHOT`.
+pub(super) const BUSY: i32 = 5;
+pub(super) const BUSY_SNAPSHOT: i32 = 517;
+
+/// Why a transaction failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Another one was in the way, with SQLite's code: it is run again.
+    Lost(i32),
+    /// Anything else ends the measurement.
+    Broken(anyhow::Error),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        match error.sqlite_error().map(|error| error.extended_code) {
+            Some(code) if code & 0xff == BUSY => Self::Lost(code),
+            _ => Self::Broken(error.into()),
+        }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+impl From<Failure> for anyhow::Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Lost(code) => anyhow::anyhow!("SQLite's code is {code}"),
+            Failure::Broken(error) => error,
+        }
+    }
+}
+
+/// What a transaction gives back.
+pub(super) type Done<T> = Result<T, Failure>;
+
+/// A connection.
+pub(super) trait Client {
+    /// Runs a statement that returns no row; the number of rows that it changed.
+    fn run(&mut self, sql: &str, values: &[i64]) -> Done<u64>;
+    /// The number in the first row of a query; `None` if there is no row, or it is NULL.
+    fn ask(&mut self, sql: &str, values: &[i64]) -> Done<Option<i64>>;
+    /// What `PRAGMA integrity_check` says.
+    fn integrity(&mut self) -> Result<String>;
+    /// Whether a transaction is open.
+    fn is_open(&self) -> Result<bool>;
+}
+
+/// A database that connections can be made to.
+pub(super) trait Base: Sync {
+    fn client(&self) -> Result<Box<dyn Client>>;
+    /// Its URI, where other processes can open it.
+    fn uri(&self) -> Option<&str>;
+}
+
+/// A fresh database of SQLite in `dir`. Its log is as warm as it gets.
+///
+/// # Errors
+/// An error of SQLite, or the mode is not in effect.
+pub(super) fn fresh(dir: &Path, mode: Mode) -> Result<Box<dyn Base>> {
+    let uri = concurrent::fresh(dir, mode.parameters().as_deref());
+    let kept = concurrent::prepare(&uri)?;
+    if let Some(wanted) = mode.concurrency() {
+        let status = status(&kept)?;
+        let shows = |name: &str| status.get(name).map(String::as_str);
+        ensure!(shows("state") == Some("active"), "{uri}: the engine is {:?}", shows("state"));
+        ensure!(shows("concurrent") == Some(wanted), "{uri}: concurrent={:?}", shows("concurrent"));
+    }
+    Ok(Box::new(Sqlite { uri, _kept: kept.into() }))
+}
+
+struct Sqlite {
+    uri: String,
+    /// Open while others work, so that none of them is the last one, which would delete the log.
+    _kept: Mutex<Connection>,
+}
+
+impl Base for Sqlite {
+    fn client(&self) -> Result<Box<dyn Client>> {
+        open(&self.uri)
+    }
+
+    fn uri(&self) -> Option<&str> {
+        Some(&self.uri)
+    }
+}
+
+/// A connection of SQLite to a database that [`fresh`] has made.
+///
+/// # Errors
+/// An error of SQLite.
+pub(super) fn open(uri: &str) -> Result<Box<dyn Client>> {
+    let conn = concurrent::open(uri)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS);
+    Ok(Box::new(conn))
+}
+
+impl Client for Connection {
+    fn run(&mut self, sql: &str, values: &[i64]) -> Done<u64> {
+        Ok(self.prepare_cached(sql)?.execute(params_from_iter(values))? as u64)
+    }
+
+    fn ask(&mut self, sql: &str, values: &[i64]) -> Done<Option<i64>> {
+        let mut statement = self.prepare_cached(sql)?;
+        let found = statement.query_row(params_from_iter(values), |row| row.get(0)).optional()?;
+        Ok(found.flatten())
+    }
+
+    fn integrity(&mut self) -> Result<String> {
+        Ok(self.query_row("PRAGMA integrity_check", [], |row| row.get(0))?)
+    }
+
+    fn is_open(&self) -> Result<bool> {
+        Ok(!self.is_autocommit())
+    }
+}
+
+/// Runs one attempt at a transaction: begins as the mode does, works, and commits. What fails is rolled back.
+pub(super) fn attempt<T>(
+    client: &mut dyn Client,
+    begin: &str,
+    work: impl FnOnce(&mut dyn Client) -> Done<T>,
+) -> Done<T> {
+    client.run(begin, &[])?;
+    let result = work(client).and_then(|value| client.run("COMMIT", &[]).map(|_| value));
+    if result.is_err() && client.is_open().context("a connection is lost")? {
+        client.run("ROLLBACK", &[])?;
+    }
+    result
+}
+
+/// How an attempt begins.
+pub(super) fn begin(mode: Mode, attempts: &Attempts) -> &'static str {
+    mode.begin().unwrap_or_else(|| attempts.begin())
+}

@@ -1,0 +1,192 @@
+//! One run: writers that commit transactions for a time, as threads or as processes.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use duralite::Attempts;
+use duralite_wal::metrics::Histogram;
+use fastrand::Rng;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+use super::client::{self, BUSY_SNAPSHOT, Base, Client, Failure, attempt};
+use super::mode::Mode;
+use super::works::{self, Effects, Turn, Work};
+use crate::concurrent;
+
+/// The program's argument that makes it a writer; see [`writer`].
+pub const WORKER: &str = "bench-writer";
+
+/// What writers do.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Job {
+    pub(super) work: Work,
+    pub(super) mode: Mode,
+    /// How long each transaction is held open.
+    pub(super) hold: Duration,
+    pub(super) writers: usize,
+    pub(super) time: Duration,
+}
+
+/// What one writer has done.
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+pub(super) struct Share {
+    commits: u64,
+    /// Attempts that failed with `SQLITE_BUSY`, and with `SQLITE_BUSY_SNAPSHOT`.
+    busy: u64,
+    overtaken: u64,
+    effects: Effects,
+    /// Until its last commit.
+    seconds: f64,
+    /// Processor time of the process when it began and when it ended, in seconds.
+    cpu: (f64, f64),
+    /// From the first BEGIN of a transaction to the COMMIT that succeeded: counts by bucket.
+    latencies: Vec<u64>,
+}
+
+/// What all writers have done together.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) per_second: f64,
+    pub(super) p50_ms: f64,
+    pub(super) p99_ms: f64,
+    /// Per commit.
+    pub(super) busy: f64,
+    pub(super) overtaken: f64,
+    /// Seconds per 1,000 commits.
+    pub(super) cpu: f64,
+}
+
+/// Processor time of this process, in seconds.
+fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Commits transactions until the time is over. What loses to others is run again, as the packages do it.
+fn commit_for(client: &mut dyn Client, job: &Job, writer: usize) -> Result<Share> {
+    let workload = job.work.workload();
+    let mut random = Rng::with_seed(writer as u64 + 1);
+    let mut latencies = Histogram::default();
+    let mut share = Share { cpu: (cpu_seconds(), 0.0), ..Share::default() };
+    let start = Instant::now();
+    while start.elapsed() < job.time {
+        let began = Instant::now();
+        let mut attempts = Attempts::default();
+        let seed = random.fork();
+        let effects = loop {
+            let result = attempt(client, client::begin(job.mode, &attempts), |client| {
+                let (random, number) = (seed.clone(), writer as u64 + share.commits);
+                workload.work(&mut Turn { client, random, number, writer: writer as i64, hold: job.hold })
+            });
+            let code = match result {
+                Ok(effects) => break effects,
+                Err(Failure::Lost(code)) => code,
+                Err(Failure::Broken(error)) => return Err(error),
+            };
+            *if code == BUSY_SNAPSHOT { &mut share.overtaken } else { &mut share.busy } += 1;
+            match attempts.pause_after(Some(code)) {
+                Some(pause) => std::thread::sleep(pause),
+                // It has waited in vain for the lock: it begins anew.
+                None => attempts = Attempts::default(),
+            }
+        };
+        latencies.record(began.elapsed());
+        share.commits += 1;
+        share.effects = sum(share.effects, effects);
+    }
+    share.seconds = start.elapsed().as_secs_f64();
+    share.cpu.1 = cpu_seconds();
+    share.latencies = latencies.buckets().map(|(_, count)| count).collect();
+    Ok(share)
+}
+
+fn sum(one: Effects, other: Effects) -> Effects {
+    std::array::from_fn(|place| one[place] + other[place])
+}
+
+fn fresh(dir: &Path, mode: Mode) -> Result<Box<dyn Base>> {
+    #[cfg(feature = "turso")]
+    if mode.is_turso() {
+        return super::turso::fresh(dir);
+    }
+    client::fresh(dir, mode)
+}
+
+/// Runs a job on a fresh database in `dir`, and checks what it leaves.
+///
+/// # Errors
+/// An error of SQLite or of starting a process; or the database does not hold what was committed.
+pub(super) fn run(dir: &Path, job: &Job, processes: bool) -> Result<Outcome> {
+    let base = fresh(dir, job.mode)?;
+    let workload = job.work.workload();
+    let mut main = base.client()?;
+    let filled = works::prepare(&*workload, &mut *main, job.writers)?;
+    drop(main);
+    let shares = if processes { by_processes(&*base, job)? } else { by_threads(&*base, job)? };
+    let expected = shares.iter().fold(filled, |all, share| sum(all, share.effects));
+    works::check(&*workload, &mut *base.client()?, &expected)?;
+    let cpu = if processes {
+        shares.iter().map(|share| one_process(std::slice::from_ref(share))).sum()
+    } else {
+        one_process(&shares)
+    };
+    Outcome::of(&shares, cpu)
+}
+
+/// Processor time of a process from the begin of its first writer to the end of its last one.
+fn one_process(shares: &[Share]) -> f64 {
+    let begin = shares.iter().map(|share| share.cpu.0).fold(f64::INFINITY, f64::min);
+    shares.iter().map(|share| share.cpu.1).fold(0.0, f64::max) - begin
+}
+
+fn by_threads(base: &dyn Base, job: &Job) -> Result<Vec<Share>> {
+    let open = |_| base.client();
+    concurrent::together(job.writers, open, |writer, mut client| commit_for(&mut *client, job, writer))
+}
+
+fn by_processes(base: &dyn Base, job: &Job) -> Result<Vec<Share>> {
+    let uri = base.uri().context("other processes cannot open this database")?;
+    let text = serde_json::to_string(job)?;
+    let arguments: Vec<_> = (0..job.writers)
+        .map(|writer| [WORKER.to_owned(), uri.to_owned(), text.clone(), writer.to_string()])
+        .collect();
+    let lines = concurrent::programs_together(&arguments)?;
+    lines.iter().map(|line| Ok(serde_json::from_str(line)?)).collect()
+}
+
+/// The work of a writer that is a process.
+///
+/// # Errors
+/// An error of SQLite, or the job cannot be read.
+pub fn writer(uri: &str, job: &str, writer: usize) -> Result<()> {
+    let job: Job = serde_json::from_str(job)?;
+    let mut client = client::open(uri)?;
+    concurrent::wait_for_go()?;
+    let share = commit_for(&mut *client, &job, writer)?;
+    println!("{}", serde_json::to_string(&share)?);
+    Ok(())
+}
+
+impl Outcome {
+    fn of(shares: &[Share], cpu: f64) -> Result<Self> {
+        let mut latencies = Histogram::default();
+        for share in shares {
+            latencies.add(&Histogram::new(|bucket| share.latencies.get(bucket).copied().unwrap_or(0)));
+        }
+        let total = |figure: fn(&Share) -> u64| shares.iter().map(figure).sum::<u64>() as f64;
+        let commits = total(|share| share.commits);
+        ensure!(commits > 0.0, "nobody has committed");
+        let seconds = shares.iter().map(|share| share.seconds).fold(0.0, f64::max);
+        let ms = |part| latencies.percentile(part).unwrap_or(0) as f64 / 1e6;
+        Ok(Self {
+            per_second: commits / seconds,
+            p50_ms: ms(0.5),
+            p99_ms: ms(0.99),
+            busy: total(|share| share.busy) / commits,
+            overtaken: total(|share| share.overtaken) / commits,
+            cpu: cpu / commits * 1000.0,
+        })
+    }
+}

@@ -1,0 +1,142 @@
+//! What is compared: stock SQLite, and Duralite's engines with each value of `concurrent`; and peers, if they are built.
+
+use rusqlite::Connection;
+use serde::{Deserialize, Serialize};
+
+use crate::everyday::{NVWAL, WALDIO};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Engine {
+    Stock,
+    Waldio,
+    Nvwal,
+    #[cfg(feature = "turso")]
+    Turso,
+}
+
+/// How transactions begin, and the value of `concurrent`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+enum Way {
+    /// `off`, and BEGIN IMMEDIATE.
+    Immediate,
+    /// `off`, and BEGIN.
+    Plain,
+    Upgrade,
+    On,
+    /// BEGIN CONCURRENT, of peers.
+    Concurrent,
+}
+
+/// One of the things that are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Mode {
+    engine: Engine,
+    way: Way,
+}
+
+/// The mode that all others are compared with.
+pub(super) const STOCK: Mode = Mode { engine: Engine::Stock, way: Way::Immediate };
+
+const fn mode(engine: Engine, way: Way) -> Mode {
+    Mode { engine, way }
+}
+
+/// Those that one writer at a time is compared with.
+const WAYS: [Mode; 7] = [
+    STOCK,
+    mode(Engine::Waldio, Way::Immediate),
+    mode(Engine::Waldio, Way::Upgrade),
+    mode(Engine::Waldio, Way::On),
+    mode(Engine::Nvwal, Way::Immediate),
+    mode(Engine::Nvwal, Way::Upgrade),
+    mode(Engine::Nvwal, Way::On),
+];
+
+/// Those whose transactions begin without a lock, beside stock SQLite.
+const PLAIN: [Mode; 7] = [
+    STOCK,
+    mode(Engine::Stock, Way::Plain),
+    mode(Engine::Waldio, Way::Plain),
+    mode(Engine::Waldio, Way::Upgrade),
+    mode(Engine::Waldio, Way::On),
+    mode(Engine::Nvwal, Way::Upgrade),
+    mode(Engine::Nvwal, Way::On),
+];
+
+/// Whether this program is linked to SQLite's branch `begin-concurrent`.
+pub(super) fn is_branch() -> bool {
+    Connection::open_in_memory().is_ok_and(|conn| conn.execute_batch("BEGIN CONCURRENT").is_ok())
+}
+
+/// The modes of a table. A peer may work with threads only.
+pub(super) fn all(begins_plain: bool, by_processes: bool) -> Vec<Mode> {
+    let mut modes = if begins_plain { PLAIN } else { WAYS }.to_vec();
+    if is_branch() {
+        modes.push(mode(Engine::Stock, Way::Concurrent));
+    }
+    #[cfg(feature = "turso")]
+    if !by_processes {
+        modes.push(mode(Engine::Turso, Way::Concurrent));
+    }
+    #[cfg(not(feature = "turso"))]
+    let _ = by_processes;
+    modes
+}
+
+impl Mode {
+    pub(super) fn name(self) -> String {
+        let engine = match self.engine {
+            Engine::Stock => "stock WAL",
+            Engine::Waldio => "waldio",
+            Engine::Nvwal => "nvwal",
+            #[cfg(feature = "turso")]
+            Engine::Turso => "Turso, MVCC",
+        };
+        let way = match (self.way, self.engine) {
+            (Way::Immediate, Engine::Stock) => "BEGIN IMMEDIATE",
+            (Way::Immediate, _) => "off, BEGIN IMMEDIATE",
+            (Way::Plain, Engine::Stock) => "BEGIN",
+            (Way::Plain, _) => "off, BEGIN",
+            (Way::Upgrade, _) => "upgrade",
+            (Way::On, _) => "on",
+            (Way::Concurrent, _) => "BEGIN CONCURRENT",
+        };
+        format!("{engine}, {way}")
+    }
+
+    #[cfg(feature = "turso")]
+    pub(super) fn is_turso(self) -> bool {
+        self.engine == Engine::Turso
+    }
+
+    /// The value of `concurrent`; `None` where there is no Duralite.
+    pub(super) fn concurrency(self) -> Option<&'static str> {
+        let value = match self.way {
+            Way::Immediate | Way::Plain => "off",
+            Way::Upgrade => "upgrade",
+            Way::On => "on",
+            Way::Concurrent => return None,
+        };
+        matches!(self.engine, Engine::Waldio | Engine::Nvwal).then_some(value)
+    }
+
+    /// The parameters of Duralite's URI.
+    pub(super) fn parameters(self) -> Option<String> {
+        let engine = if self.engine == Engine::Nvwal { NVWAL } else { WALDIO };
+        self.concurrency().map(|value| format!("{engine}&concurrent={value}"))
+    }
+
+    /// How every attempt begins; `None` if it depends on how many have failed before.
+    pub(super) fn begin(self) -> Option<&'static str> {
+        match self.way {
+            Way::Concurrent => Some("BEGIN CONCURRENT"),
+            Way::Immediate => Some("BEGIN IMMEDIATE"),
+            Way::Plain | Way::Upgrade | Way::On => None,
+        }
+    }
+
+    /// The same engine with one writer at a time.
+    pub(super) fn switched_off(self) -> Self {
+        Self { way: Way::Immediate, ..self }
+    }
+}

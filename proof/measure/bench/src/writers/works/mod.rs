@@ -1,0 +1,73 @@
+//! What the transactions do.
+
+mod orders;
+mod queue;
+mod rows;
+mod turn;
+mod web;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+
+use super::client::{Client, attempt};
+
+pub(super) use rows::Place;
+pub(super) use turn::{Effects, Turn, Workload};
+
+/// A kind of transactions.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) enum Work {
+    /// Each writer reads and updates rows of its own, whose leaves are its own.
+    Own { reads: u64, updates: u64 },
+    /// Inserts of random keys.
+    Keys,
+    /// Inserts at the right edge of a table.
+    Append { autoincrement: bool },
+    /// Puts something into a queue at one end, or takes something from the other.
+    Queue,
+    /// A web application.
+    Web,
+    /// New orders, payments and stock levels. The rows of warehouses and districts have leaves of their own, or not.
+    Orders { warehouses: i64, spread: bool },
+    /// Each writer reads a row of its own, or its last row, and goes on to write.
+    Turns(Place),
+}
+
+impl Work {
+    pub(super) fn workload(self) -> Box<dyn Workload> {
+        match self {
+            Self::Own { reads, updates } => Box::new(rows::Own { reads, updates }),
+            Self::Keys => Box::new(rows::Keys),
+            Self::Append { autoincrement } => Box::new(rows::Append { autoincrement }),
+            Self::Queue => Box::new(queue::Queue),
+            Self::Web => Box::new(web::Web),
+            Self::Orders { warehouses, spread } => Box::new(orders::Orders { warehouses, spread }),
+            Self::Turns(place) => Box::new(rows::Turns(place)),
+        }
+    }
+}
+
+/// Creates and fills the tables.
+///
+/// # Errors
+/// An error of SQLite.
+pub(super) fn prepare(workload: &dyn Workload, client: &mut dyn Client, writers: usize) -> Result<Effects> {
+    for statement in workload.tables().split_terminator(';') {
+        client.run(statement, &[])?;
+    }
+    Ok(attempt(client, "BEGIN", |client| workload.fill(client, writers as i64))?)
+}
+
+/// Checks what the commits have left: each sum, and the structure of the database.
+///
+/// # Errors
+/// If a sum is not what the commits make it, or the database is damaged.
+pub(super) fn check(workload: &dyn Workload, client: &mut dyn Client, expected: &Effects) -> Result<()> {
+    for (sql, expected) in workload.sums().iter().zip(expected) {
+        let found = client.ask(sql, &[])?.unwrap_or(0);
+        ensure!(found == *expected, "{sql}: {found} instead of {expected}");
+    }
+    let integrity = client.integrity()?;
+    ensure!(integrity == "ok", "integrity_check: {integrity}");
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! Transactions on one table: rows that each writer has for itself, random keys, and the right edge.
+
+use serde::{Deserialize, Serialize};
+
+use super::turn::{Effects, LONG, SHORT, Turn, Workload};
+use crate::writers::client::{Client, Done};
+
+/// Rows of each writer.
+const ROWS: i64 = 2000;
+/// Random keys that are there when a run begins.
+const KEYS: i64 = 20_000;
+/// From one writer's first key to the next one's.
+const REACH: i64 = 1 << 32;
+
+/// Each writer's own rows. A row that fills a leaf is between those of two writers.
+pub(super) struct Own {
+    pub(super) reads: u64,
+    pub(super) updates: u64,
+}
+
+impl Workload for Own {
+    fn tables(&self) -> String {
+        "CREATE TABLE own(id INTEGER PRIMARY KEY, v INTEGER NOT NULL, pad TEXT NOT NULL)".to_owned()
+    }
+
+    fn fill(&self, client: &mut dyn Client, writers: i64) -> Done<Effects> {
+        let row = format!("INSERT INTO own VALUES(?1, 0, {SHORT})");
+        let wall = format!("INSERT INTO own VALUES(?1, 0, substr(hex(zeroblob(2000)),1,3990))");
+        for writer in 0..writers {
+            for id in 0..ROWS {
+                client.run(&row, &[writer * REACH + id])?;
+            }
+            client.run(&wall, &[writer * REACH + ROWS])?;
+        }
+        Ok([0; 4])
+    }
+
+    fn work(&self, turn: &mut Turn<'_>) -> Done<Effects> {
+        let first = turn.writer * REACH;
+        for _ in 0..self.reads {
+            let id = first + turn.random.i64(0..ROWS);
+            turn.read("SELECT v FROM own WHERE id=?1", &[id])?;
+        }
+        for _ in 0..self.updates {
+            let id = first + turn.random.i64(0..ROWS);
+            turn.write("UPDATE own SET v=v+1 WHERE id=?1", &[id])?;
+        }
+        turn.think();
+        Ok([self.updates as i64, 0, 0, 0])
+    }
+
+    fn sums(&self) -> &'static [&'static str] {
+        &["SELECT sum(v) FROM own"]
+    }
+}
+
+/// Inserts of random keys.
+pub(super) struct Keys;
+
+const INSERT_KEY: &str = "INSERT INTO keys VALUES(?1, ?2, substr(hex(zeroblob(50)),1,100))";
+const KEY_SUMS: &[&str] = &["SELECT count(*) FROM keys", "SELECT sum(v) FROM keys"];
+
+impl Workload for Keys {
+    fn tables(&self) -> String {
+        "CREATE TABLE keys(k INTEGER PRIMARY KEY, v INTEGER NOT NULL, pad TEXT NOT NULL)".to_owned()
+    }
+
+    fn fill(&self, client: &mut dyn Client, _: i64) -> Done<Effects> {
+        let mut random = fastrand::Rng::with_seed(1);
+        for _ in 0..KEYS {
+            client.run(INSERT_KEY, &[random.i64(0..i64::MAX), 0])?;
+        }
+        Ok([KEYS, 0, 0, 0])
+    }
+
+    fn work(&self, turn: &mut Turn<'_>) -> Done<Effects> {
+        let (key, value) = (turn.random.i64(0..i64::MAX), turn.random.i64(1..1000));
+        turn.write(INSERT_KEY, &[key, value])?;
+        turn.think();
+        Ok([1, value, 0, 0])
+    }
+
+    fn sums(&self) -> &'static [&'static str] {
+        KEY_SUMS
+    }
+}
+
+/// Appends at the right edge.
+pub(super) struct Append {
+    pub(super) autoincrement: bool,
+}
+
+impl Workload for Append {
+    fn tables(&self) -> String {
+        let autoincrement = if self.autoincrement { " AUTOINCREMENT" } else { "" };
+        format!(
+            "CREATE TABLE keys(k INTEGER PRIMARY KEY{autoincrement}, v INTEGER NOT NULL, pad TEXT NOT NULL)"
+        )
+    }
+
+    fn fill(&self, _: &mut dyn Client, _: i64) -> Done<Effects> {
+        Ok([0; 4])
+    }
+
+    fn work(&self, turn: &mut Turn<'_>) -> Done<Effects> {
+        let value = turn.random.i64(1..1000);
+        turn.write("INSERT INTO keys(v, pad) VALUES(?1, substr(hex(zeroblob(50)),1,100))", &[value])?;
+        turn.think();
+        Ok([1, value, 0, 0])
+    }
+
+    fn sums(&self) -> &'static [&'static str] {
+        KEY_SUMS
+    }
+}
+
+/// Where the rows are that writers read and then write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::writers) enum Place {
+    /// A row on a leaf of its own for each writer.
+    OwnLeaf,
+    /// The rows of all writers on one leaf.
+    SharedLeaf,
+    /// Each writer reads its last row and inserts the next one, far from those of the others; the table grows.
+    Growing,
+}
+
+/// A transaction that begins with a SELECT and goes on to write.
+pub(super) struct Turns(pub(super) Place);
+
+impl Workload for Turns {
+    fn tables(&self) -> String {
+        "CREATE TABLE turns(id INTEGER PRIMARY KEY, v INTEGER NOT NULL, pad TEXT NOT NULL)".to_owned()
+    }
+
+    fn fill(&self, client: &mut dyn Client, writers: i64) -> Done<Effects> {
+        let pad = if self.0 == Place::SharedLeaf { "''" } else { LONG };
+        let insert = format!("INSERT INTO turns VALUES(?1, 0, {pad})");
+        for writer in 0..writers {
+            client.run(&insert, &[writer * REACH])?;
+        }
+        Ok([writers, 0, 0, 0])
+    }
+
+    fn work(&self, turn: &mut Turn<'_>) -> Done<Effects> {
+        let first = turn.writer * REACH;
+        if self.0 == Place::Growing {
+            let last = "SELECT max(id) FROM turns WHERE id BETWEEN ?1 AND ?2";
+            let last = turn.read(last, &[first, first + REACH - 1])?;
+            turn.think();
+            let insert = "INSERT INTO turns VALUES(?1, ?2, substr(hex(zeroblob(250)),1,500))";
+            turn.write(insert, &[last + 1, 1])?;
+            return Ok([1, 1, 0, 0]);
+        }
+        let value = turn.read("SELECT v FROM turns WHERE id=?1", &[first])?;
+        turn.think();
+        turn.write("UPDATE turns SET v=?2 WHERE id=?1", &[first, value + 1])?;
+        Ok([0, 1, 0, 0])
+    }
+
+    fn sums(&self) -> &'static [&'static str] {
+        &["SELECT count(*) FROM turns", "SELECT sum(v) FROM turns"]
+    }
+}
