@@ -11,12 +11,11 @@ use duralite_medium::{FileSegment, MediumError};
 use super::head::{Head, check_owner};
 use super::open::open_log;
 use super::shared::{Found, OpenLog, Place};
-use super::waiting::{self, Lock, Pause};
 use super::words::{MAGIC, is_complete, left_of};
 use super::{leftovers, names, outside, segment_files};
 use crate::engine::descriptor::LogPlacement;
 use crate::engine::home::DatabaseFile;
-use crate::shared::log_file::making::{self, is_in_place};
+use crate::shared::log_file::{self, Lock, Pause, is_in_place};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, LogError};
 
 /// Opens the log that a guarded database names. The process that finds itself alone recovers it; committed transactions
@@ -79,7 +78,7 @@ pub(crate) fn attach(
     log.attaching = Some(attaching);
     // This waits for a process that checkpoints the log without SQLite's locks. A process that uses SQLite cannot have
     // deleted the log: that takes EXCLUSIVE on the database, and the attaching connection holds SHARED.
-    let shared = waiting::lock(&log.file, Lock::Shared, pause);
+    let shared = log_file::lock(&log.file, Lock::Shared, pause);
     if !shared.map_err(|error| LogError::io("lock", &path, &error))? {
         return Err(LogError::Busy {
             path: db.path.clone(),
@@ -107,7 +106,7 @@ pub(crate) fn remove_unused(path: &Path, id: LogId) {
     let is_it = head.log_id == id && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false);
     if is_it && head.release(path, &file).is_ok() {
         // The log may hold commits, which would come back with its name after a power loss: hence the sync.
-        drop(making::remove(path, &names::segment(path, id)).and_then(|()| making::sync_names(path)));
+        drop(log_file::remove(path, &names::segment(path, id)).and_then(|()| log_file::sync_names(path)));
     }
 }
 
@@ -137,7 +136,7 @@ fn find_alone(
     let path = place.path;
     let failed = |source| LogError::Medium { path: place.segment_path.clone(), source };
     for tries in 0.. {
-        let locked = waiting::try_lock(file, Lock::Exclusive);
+        let locked = log_file::try_lock(file, Lock::Exclusive);
         if locked.map_err(|error| LogError::io("lock", path, &error))? {
             let left = left_of(attaching, place.placement.engine.shared.zeroed);
             let begins = clear(attaching).map_err(failed)?;

@@ -12,7 +12,7 @@ use super::{names, segment_files};
 use crate::engine::descriptor::{LogHead, LogPlacement, NewLog, OpenFile};
 use crate::engine::home::DatabaseFile;
 use crate::shared::identity;
-use crate::shared::log_file::making;
+use crate::shared::log_file;
 use crate::{DatabaseIdentity, EngineOptions, LogError};
 
 /// Makes a log for a database that names none. The log and its directory entry are durable on return, unless the log is
@@ -41,7 +41,7 @@ pub(crate) fn create(
     let (path, moved) = choose_name(placement, db, id)?;
     let place = Place::new(placement, &path, id);
     let segment_path = place.segment_path.clone();
-    let file = making::make_file(&placement.dir, &path, db)?;
+    let file = log_file::make_file(&placement.dir, &path, db)?;
     // The file may have a name already. The lock keeps others from taking it for the remains of a power loss.
     file.lock_shared().map_err(|error| LogError::io("lock", &path, &error))?;
     // Everything that such a log has is in its file: a power loss that destroys the file leaves nothing else of the
@@ -55,9 +55,9 @@ pub(crate) fn create(
         let head = head_of(db, page_bytes, id, identity::of_log(&file));
         let file_of_log = OpenFile { path: &path, file: &file };
         (placement.engine.format)(&NewLog { directory: placement, options, file: file_of_log, head })?;
-        let publish = if is_provisional { making::publish_provisionally } else { making::publish };
+        let publish = if is_provisional { log_file::publish_provisionally } else { log_file::publish };
         publish(&path, &file).map_err(|error| LogError::io("make", &path, &error))?;
-        making::name(&segment_path, &named).map_err(|error| LogError::io("make", &segment_path, &error))?;
+        log_file::name(&segment_path, &named).map_err(|error| LogError::io("make", &segment_path, &error))?;
         place.open(
             options,
             database,

@@ -17,7 +17,7 @@ use duralite_medium::process::OwnFile;
 use super::head::Head;
 use super::names::{self, Kind, is_log_name};
 use super::words::{DELETED_LOG_COPIED, DELETION_SEEN, LOG_DELETED, is_complete, is_segment_of};
-use crate::shared::log_file::making::{make_file, publish};
+use crate::shared::log_file::{make_file, publish};
 use crate::{DatabaseIdentity, LogError};
 
 /// The suffix that the kernel adds to the path of a deleted file.

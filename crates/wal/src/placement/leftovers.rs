@@ -18,8 +18,7 @@ use super::head::Head;
 use super::names::{self, Kind};
 use super::open::open_log;
 use crate::engine::descriptor::{HEAD_BYTES, OpenFile};
-use crate::shared::log_file;
-use crate::shared::log_file::making::{self, is_in_place};
+use crate::shared::log_file::{self, is_in_place};
 use crate::{DatabaseIdentity, LogError, engines};
 
 /// Deletes logs that were made for this database, which names none of them, if they hold nothing; also deletes what a
@@ -66,7 +65,7 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
         let release = || is_copy || head.release(&path, &file).is_ok();
         if may_delete && head.is_empty(&path, &file) && make_sure() && release() {
             let segment = names::segment(&path, head.log_id);
-            drop(making::remove(&path, &segment));
+            drop(log_file::remove(&path, &segment));
         }
     }
     collect_memory(dir, &entries, db);
@@ -161,7 +160,7 @@ pub(super) fn free_plain_name(
     std::fs::rename(plain, &aside).map_err(|error| LogError::io("put aside", plain, &error))?;
     // The log may be the database's after all, if the lifting of the guard was not durable. With its longer name
     // durable it can be found, whatever file gets the plain name.
-    making::sync_names(plain).map_err(|error| LogError::io("sync the directory of", plain, &error))?;
+    log_file::sync_names(plain).map_err(|error| LogError::io("sync the directory of", plain, &error))?;
     Ok(Some((plain.to_path_buf(), aside)))
 }
 
@@ -176,7 +175,7 @@ fn may_exist(path: &Path) -> bool {
 
 /// The present path of a log that was opened by this path: the same, its longer name, or where somebody has moved it.
 pub(crate) fn where_now(path: &Path, file: &OwnFile, id: LogId) -> Result<Option<PathBuf>, LogError> {
-    let moved = std::fs::read_link(making::own_name(file));
+    let moved = std::fs::read_link(log_file::own_name(file));
     for name in [Some(path.to_path_buf()), Some(names::aside(path, id)), moved.ok()].into_iter().flatten() {
         if is_in_place(&name, file)? {
             return Ok(Some(name));

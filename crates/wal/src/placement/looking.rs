@@ -25,7 +25,7 @@ use crate::engine::checksums::find_checksum_mismatch;
 use crate::engine::descriptor::{AttachingOutside, OpenFile};
 use crate::engine::home::DatabaseFile;
 use crate::engine::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
-use crate::shared::log_file::making::is_in_place;
+use crate::shared::log_file::is_in_place;
 use crate::{DatabaseIdentity, EngineOptions, LogError};
 
 /// How long a log is read again that other processes change meanwhile.

@@ -14,7 +14,6 @@ mod open;
 mod outside;
 mod segment_files;
 mod shared;
-mod waiting;
 mod watch;
 mod words;
 
@@ -28,7 +27,9 @@ use crate::engine::home::DatabaseFile;
 use crate::engine::salvage::{Later, Salvaged};
 use crate::engine::walk::{WalkSummary, WalkedTransaction};
 pub use crate::hooks::{FileStep, Hook, Hooked, hook, nvm as hooked_nvm};
-use crate::shared::log_file::making;
+use crate::shared::log_file;
+pub(crate) use crate::shared::log_file::pause;
+pub use crate::shared::log_file::{Pause, pause_for};
 use crate::{DatabaseIdentity, LogError};
 pub(crate) use attach::{attach, remove_unused};
 pub(crate) use create::{collect_leftovers, create};
@@ -43,8 +44,6 @@ pub(crate) use names::segment as segment_path;
 use open::open_log;
 pub use outside::Outside;
 pub(crate) use shared::OpenLog;
-pub(crate) use waiting::pause;
-pub use waiting::{Pause, pause_for};
 pub use watch::{Glance, Watch};
 pub use words::{
     ACKNOWLEDGED, DELETED_LOG_COPIED, DELETION_SEEN, GUARD_KIND, HARDENED, HOME_FAILURES, HOME_SYNCED,
@@ -131,5 +130,5 @@ pub fn salvage(path: &Path, database: &dyn DatabaseFile, later: Later<'_>) -> Re
 /// # Errors
 /// `Io`.
 pub fn sync_names(path: &Path) -> Result<(), LogError> {
-    making::sync_names(path).map_err(|error| LogError::io("sync the directory of", path, &error))
+    log_file::sync_names(path).map_err(|error| LogError::io("sync the directory of", path, &error))
 }

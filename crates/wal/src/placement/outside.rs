@@ -21,12 +21,11 @@ use duralite_medium::{FileSegment, MediumError, Segment as _};
 
 use super::head::check_owner;
 use super::open::open_log;
-use super::waiting::{self, Lock, Pause};
 use super::words::{BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, READABLE, is_complete, metrics_of};
 use super::{names, segment_files};
 use crate::engine::Engine;
 use crate::engine::descriptor::{AttachingOutside, Descriptor, LogPlacement, OpenFile};
-use crate::shared::log_file::making::is_in_place;
+use crate::shared::log_file::{self, Lock, Pause, is_in_place};
 use crate::{DatabaseIdentity, EngineOptions, LogError};
 
 /// A log that is attached by a user who may only read it.
@@ -61,7 +60,7 @@ pub(super) fn attach(
     check_owner(path, &file, db, id, false)?;
     let segment_path = names::segment(path, id);
     let attaching = segment_files::open_segment_read_only(&segment_path, db)?;
-    let locked = waiting::lock(&attaching, Lock::Exclusive, pause);
+    let locked = log_file::lock(&attaching, Lock::Exclusive, pause);
     if !locked.map_err(|error| LogError::io("lock", &segment_path, &error))? {
         return Err(LogError::Busy { path: db.path.clone(), what: segment_files::ATTACHING });
     }
@@ -145,7 +144,7 @@ impl Outside {
         }
         let busy = |what| Err(LogError::Busy { path: self.db.path.clone(), what });
         let attaching = segment_files::open_segment_read_only(&self.segment_path, &self.db)?;
-        let locked = waiting::try_lock(&attaching, Lock::Exclusive);
+        let locked = log_file::try_lock(&attaching, Lock::Exclusive);
         if !locked.map_err(|error| LogError::io("lock", &self.segment_path, &error))? {
             return busy(segment_files::ATTACHING);
         }
@@ -186,7 +185,7 @@ impl Outside {
     fn has_company(&self, attaching: &File, pause: Pause<'_>) -> Result<bool, LogError> {
         let path = &self.path;
         for tries in 0.. {
-            let free = waiting::try_lock(&self.file, Lock::Exclusive);
+            let free = log_file::try_lock(&self.file, Lock::Exclusive);
             let held = !free.map_err(|error| LogError::io("lock", path, &error))?;
             if !held {
                 self.file.unlock().map_err(|error| LogError::io("unlock", path, &error))?;

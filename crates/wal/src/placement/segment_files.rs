@@ -8,9 +8,8 @@ use std::path::Path;
 use duralite_medium::process::OwnFile;
 use rustix::fs::OFlags;
 
-use super::waiting::{self, Lock, Pause};
 use crate::hooks::{self, FileStep};
-use crate::shared::log_file::making::{adjust, is_in_place, open_new};
+use crate::shared::log_file::{self, Lock, Pause, adjust, is_in_place, open_new};
 use crate::{DatabaseIdentity, LogError};
 
 /// The error for a process that attaches a log while another process does.
@@ -100,7 +99,7 @@ pub(super) fn lock_segment(
 ) -> Result<OwnFile, LogError> {
     loop {
         let file = open_segment(path, db)?;
-        let locked = waiting::lock(&file, Lock::Exclusive, pause);
+        let locked = log_file::lock(&file, Lock::Exclusive, pause);
         if !locked.map_err(|error| LogError::io("lock", path, &error))? {
             return Err(LogError::Busy { path: db.path.clone(), what: ATTACHING });
         }

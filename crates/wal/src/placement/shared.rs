@@ -12,7 +12,6 @@ use duralite_medium::{FileSegment, Guarantee, Segment};
 
 use super::boot::boot;
 use super::outside::Outside;
-use super::waiting::Pause;
 use super::words::{
     BEGUN, BOOT, ENGINE_OFFSET, INCARNATION, MAGIC, MEDIA, READABLE, beginning_of, metrics_of, set_log_id,
 };
@@ -23,6 +22,7 @@ use crate::engine::home::DatabaseFile;
 use crate::engine::media::Medium;
 use crate::hooks::{self, FileStep};
 use crate::metrics::Recorder;
+use crate::shared::log_file::Pause;
 use crate::shared::pins::{PINS_OFFSET, Pins};
 use crate::{DatabaseIdentity, EngineOptions, LogError};
 

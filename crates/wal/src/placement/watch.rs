@@ -15,7 +15,7 @@ use super::segment_files::open_segment_read_only;
 use super::words::{HOME_FAILURES, HOME_WRITES, INCARNATION, MAGIC, beginning_of, layout_of, metrics_of};
 use super::{About, describe, names};
 use crate::metrics::{ProcessMetrics, read_all};
-use crate::shared::log_file::making::is_in_place;
+use crate::shared::log_file::is_in_place;
 use crate::{DatabaseIdentity, LogError};
 
 /// The segment, the memory that the users of a log share, as an observer sees it.
