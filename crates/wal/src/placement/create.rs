@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use duralite_format::guard::HEADER_BYTES;
 use duralite_format::{FileIdentity, LogId};
 
-use super::leftovers;
-use super::shared::{Found, OpenLog, Place};
-use super::{names, segment_files};
+use super::attach::{Found, OpenLog, Place};
+use super::{find, names, segment};
 use crate::engine::descriptor::{LogHead, LogPlacement, NewLog, OpenFile};
 use crate::engine::home::DatabaseFile;
 use crate::shared::identity;
@@ -19,8 +18,8 @@ use crate::{DatabaseIdentity, EngineOptions, LogError};
 /// provisional: then [`Log::harden`](crate::Log::harden) makes them durable.
 ///
 /// No file of the log has a name before it is complete, and the segment gets its name last. If the process dies on the
-/// way, it leaves nothing, or a log without commits that [`leftovers::collect`] deletes. So does a power loss, which
-/// may also leave a part of a log that is not durable yet.
+/// way, it leaves nothing, or a log without commits that [`find::collect`] deletes. So does a power loss, which may also leave a
+/// part of a log that is not durable yet.
 pub(crate) fn create(
     database: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -49,7 +48,7 @@ pub(crate) fn create(
     let is_provisional = !placement.engine.rollback_journals;
     let make = || {
         // The segment comes before the log: the log can use whatever space is left.
-        let shared = segment_files::create_segment(&segment_path, db)?;
+        let shared = segment::create(&segment_path, db)?;
         let named = shared.try_clone().map_err(|error| LogError::io("open", &segment_path, &error))?;
         let segment = place.join(shared, true)?;
         let head = head_of(db, page_bytes, id, identity::of_log(&file));
@@ -82,7 +81,7 @@ pub(crate) fn collect_leftovers(
     placement: &LogPlacement,
     db: &DatabaseIdentity,
 ) {
-    leftovers::collect(&placement.dir, db, true, &|| settle_header(database).is_ok());
+    find::collect(&placement.dir, db, true, &|| settle_header(database).is_ok());
 }
 
 /// Makes the database's header durable as it is. The process that lifted the guard may have died before its sync, or
@@ -122,7 +121,7 @@ fn choose_name(
     // Where the database is no longer at its path, another database's log may have the plain name, now or soon.
     let plain = names::plain(&placement.dir, &db.path).filter(|_| is_beside && db.is_in_place());
     let Some(plain) = plain else { return Ok((with_id, Vec::new())) };
-    let moved = leftovers::free_plain_name(&plain, db)?;
+    let moved = find::free_plain_name(&plain, db)?;
     let path = if is_free(&plain) { plain } else { with_id };
     Ok((path, moved.into_iter().collect()))
 }

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 use duralite_format::LogId;
 use duralite_medium::process::OwnFile;
 
-use super::head::Head;
 use super::names::{self, Kind, is_log_name};
-use super::words::{DELETED_LOG_COPIED, DELETION_SEEN, LOG_DELETED, is_complete, is_segment_of};
+use super::segment::{DELETED_LOG_COPIED, DELETION_SEEN, LOG_DELETED, is_complete, is_segment_of};
+use super::whose::Head;
 use crate::shared::log_file::{make_file, publish};
 use crate::{DatabaseIdentity, LogError};
 

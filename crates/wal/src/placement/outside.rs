@@ -19,10 +19,9 @@ use duralite_format::LogId;
 use duralite_medium::process::OwnFile;
 use duralite_medium::{FileSegment, MediumError, Segment as _};
 
-use super::head::check_owner;
-use super::open::open_log;
-use super::words::{BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, READABLE, is_complete, metrics_of};
-use super::{names, segment_files};
+use super::segment::{ATTACHING, BEGUN, ENGINE_OFFSET, INCARNATION, MAGIC, READABLE, is_complete};
+use super::whose::{check_owner, open_log};
+use super::{names, segment};
 use crate::engine::Engine;
 use crate::engine::descriptor::{AttachingOutside, Descriptor, LogPlacement, OpenFile};
 use crate::shared::log_file::{self, Lock, Pause, is_in_place};
@@ -59,15 +58,13 @@ pub(super) fn attach(
     let Ok(file) = open_log(path, false) else { return Err(denied) };
     check_owner(path, &file, db, id, false)?;
     let segment_path = names::segment(path, id);
-    let attaching = segment_files::open_segment_read_only(&segment_path, db)?;
+    let attaching = segment::open_read_only(&segment_path, db)?;
     let locked = log_file::lock(&attaching, Lock::Exclusive, pause);
     if !locked.map_err(|error| LogError::io("lock", &segment_path, &error))? {
-        return Err(LogError::Busy { path: db.path.clone(), what: segment_files::ATTACHING });
+        return Err(LogError::Busy { path: db.path.clone(), what: ATTACHING });
     }
-    let (_, bytes) = metrics_of(placement.engine.shared.all);
-    let shared = segment_files::open_segment_read_only(&segment_path, db)?;
-    let segment = FileSegment::join_read_only(shared, &segment_path, bytes)
-        .map_err(|source| LogError::Medium { path: segment_path.clone(), source })?;
+    let shared = segment::open_read_only(&segment_path, db)?;
+    let segment = segment::join_read_only(placement.engine, &segment_path, shared)?;
     let outside = Outside {
         engine: placement.engine,
         options: options.clone(),
@@ -143,10 +140,10 @@ impl Outside {
             return Ok(None);
         }
         let busy = |what| Err(LogError::Busy { path: self.db.path.clone(), what });
-        let attaching = segment_files::open_segment_read_only(&self.segment_path, &self.db)?;
+        let attaching = segment::open_read_only(&self.segment_path, &self.db)?;
         let locked = log_file::try_lock(&attaching, Lock::Exclusive);
         if !locked.map_err(|error| LogError::io("lock", &self.segment_path, &error))? {
-            return busy(segment_files::ATTACHING);
+            return busy(ATTACHING);
         }
         self.check_names()?;
         let live = if self.is_live() {

@@ -1,0 +1,353 @@
+//! The segment, the memory that a log's users share: the layout of its words before the engine's part, opening its
+//! file (invariant 13), and joining the processes that use it.
+//!
+//! Processes of several versions may meet in a segment, so its first word is the version of its layout. A process that
+//! begins the segment anew clears that word first ([`clear`]) and stores it last ([`complete`]): no process joins in
+//! between. A segment from an earlier start of the system is only what a power loss left.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use duralite_format::LogId;
+use duralite_medium::process::OwnFile;
+use duralite_medium::{FileSegment, MediumError, Segment};
+use rustix::fs::OFlags;
+
+use crate::engine::descriptor::{Descriptor, LogPlacement};
+use crate::hooks::{self, FileStep};
+use crate::metrics::{METRICS_BYTES, Recorder};
+use crate::shared::log_file::{self, Lock, Pause, adjust, is_in_place, open_new};
+use crate::shared::pins::{PINS_BYTES, PINS_OFFSET, Pins};
+use crate::{DatabaseIdentity, LogError};
+
+/// Where the locks of the database begin in the segment.
+pub const LOCKS_OFFSET: u64 = 4096;
+/// Bytes of the segment that belong to the locks.
+pub const LOCKS_BYTES: u64 = 64 << 10;
+/// Where the engine's part of the segment begins.
+pub(super) const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
+
+/// The first word of a segment that is in use: the version of its layout.
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEG9");
+/// The kinds of media on which the log is used; 0 if unknown.
+const MEDIA: u64 = 8;
+/// How often syncing or writing the database has failed since everything in the log was written to the database anew,
+/// or the log became empty.
+pub const HOME_FAILURES: u64 = 16;
+/// The newest commit that was acknowledged: the low half of its generation in the upper half, its last frame in the
+/// lower half.
+pub const ACKNOWLEDGED: u64 = 24;
+
+/// The time, by the segment's clock, until which a process has the turn to start the log over. The lowest bits are its
+/// process slot.
+pub const RESTART_UNTIL: u64 = 32;
+
+/// Which guard is in the database's header, or that another log is about to replace this one. A connection stores this
+/// under EXCLUSIVE when it changes the header; 0 where the guard is unknown, or about to change.
+pub const GUARD_KIND: u64 = 48;
+
+/// How often the database file has been written to while its WAL was in the log.
+pub const HOME_WRITES: u64 = 56;
+/// One more than the value of [`HOME_WRITES`] when the last successful sync of the file began; 0 if there was none.
+pub const HOME_SYNCED: u64 = 64;
+
+/// Not 0 once the log's file and the guard are known to be durable, and the guard not to be provisional. It says nothing
+/// about single commits: the word of the same name in `group/words.rs` says up to which byte they survive a power loss.
+pub const HARDENED: u64 = 80;
+
+/// Not 0 once a process has seen that the log was deleted while it was in use: no process commits to the log any more.
+pub const LOG_DELETED: u64 = 88;
+/// The bit of [`LOG_DELETED`] that a process sets which has seen the deletion.
+pub const DELETION_SEEN: u64 = 1;
+/// The bit of [`LOG_DELETED`] that a process sets before it copies the log.
+pub const DELETED_LOG_COPIED: u64 = 2;
+
+/// The id of the log to which the segment belongs, in 16 bytes. The path of a deleted segment in `/proc` may not show
+/// it.
+const LOG_ID: u64 = 96;
+
+/// The start of the system during which the words were written ([`boot`]); 0 if unknown.
+const BOOT: u64 = 72;
+
+/// How often the segment has begun anew, in the upper half, and how often processes have joined it since then, in the
+/// lower half.
+pub(super) const INCARNATION: u64 = 40;
+pub(super) const BEGUN: u64 = 1 << 32;
+/// Beside the locks: not 0 where some user may read the segment and not write it.
+pub const READABLE: u64 = LOCKS_OFFSET + 8;
+
+const _: () = assert!(PINS_OFFSET + PINS_BYTES <= LOCKS_OFFSET);
+
+/// Where the metrics of processes begin, after an engine's part of `engine_bytes`, and where the segment ends.
+pub(super) fn metrics_of(engine_bytes: u64) -> (u64, u64) {
+    let begin = (ENGINE_OFFSET + engine_bytes).next_multiple_of(64);
+    (begin, begin + METRICS_BYTES)
+}
+
+/// The number of the segment's beginning, from the word [`INCARNATION`].
+pub(super) fn beginning_of(incarnation: u64) -> u64 {
+    incarnation / BEGUN
+}
+
+/// Whether the file is a segment whose initialization was completed.
+pub(super) fn is_complete(segment: &File) -> bool {
+    layout_of(segment) == MAGIC
+}
+
+/// Stores in a new segment the id of its log.
+fn set_log_id(segment: &dyn Segment, id: LogId) {
+    let (words, _) = id.0.as_chunks();
+    for (word, at) in words.iter().zip((LOG_ID..).step_by(8)) {
+        segment.store(at, u64::from_ne_bytes(*word));
+    }
+}
+
+/// Whether the file is a segment of the log with this id.
+pub(super) fn is_segment_of(file: &File, id: LogId) -> bool {
+    let mut of = [0; 16];
+    is_complete(file) && file.read_exact_at(&mut of, LOG_ID).is_ok() && LogId(of) == id
+}
+
+/// The first `bytes` of an engine's part as the last process that used the segment left them; `None` where the system
+/// has been restarted since, or the segment was never completed.
+pub(super) fn left_of(segment: &File, bytes: u64) -> Option<Vec<u8>> {
+    let mut by = [0; 8];
+    segment.read_exact_at(&mut by, BOOT).ok()?;
+    if !is_complete(segment) || u64::from_ne_bytes(by) != boot() || boot() == 0 {
+        return None;
+    }
+    let mut words = vec![0; bytes as usize];
+    segment.read_exact_at(&mut words, ENGINE_OFFSET).ok()?;
+    Some(words)
+}
+
+/// The layout of the segment in the file; 0 for a segment that was never completed.
+pub(super) fn layout_of(segment: &File) -> u64 {
+    let mut magic = [0; 8];
+    if matches!(segment.read_at(&mut magic, 0), Ok(8)) { u64::from_le_bytes(magic) } else { 0 }
+}
+
+/// The kernel's file with an id that is new after each start.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// A number that is new after each start of the system; 0 where the system does not report one.
+fn boot() -> u64 {
+    static BOOT: OnceLock<u64> = OnceLock::new();
+    *BOOT.get_or_init(|| std::fs::read_to_string(BOOT_ID).map_or(0, |id| number(&id)))
+}
+
+/// The first 64 of the id's 128 bits. They include the UUID's version, which is not random; that does no harm.
+fn number(id: &str) -> u64 {
+    let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    u64::from_str_radix(&digits, 16).unwrap_or(0)
+}
+
+/// The error for a process that attaches a log while another process does.
+pub(super) const ATTACHING: &str = "another process is opening its log; try again";
+
+/// Creates the file of the segment of a new log, without a name where the file system supports that.
+pub(super) fn create(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
+    let failed = |error: io::Error| LogError::io("make the shared memory of a log in", path, &error);
+    hooks::step(FileStep::OpenShared, path).map_err(failed)?;
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let mode = mode_of(db);
+    let file = OwnFile::open(|| open_new(dir, path, mode)).map_err(failed)?;
+    adjust(&file, mode, db).map_err(failed)?;
+    Ok(file)
+}
+
+/// The mode of the segment's file: a user has the same access to it as to the database (invariant 13).
+fn mode_of(db: &DatabaseIdentity) -> u32 {
+    db.mode & 0o666
+}
+
+/// The options for opening a segment's file: never through a symbolic link.
+fn options(write: bool) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
+    options
+}
+
+/// Opens the file of the segment, and creates it if it does not exist. A file that a user has made who may not write
+/// the database is refused.
+fn open_or_create(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
+    let failed = |error: io::Error| LogError::io("open the shared memory of the log", path, &error);
+    hooks::step(FileStep::OpenShared, path).map_err(failed)?;
+    let mode = mode_of(db);
+    let options = options(true);
+    match OwnFile::open(|| options.clone().mode(mode).create_new(true).open(path)) {
+        Ok(file) => {
+            adjust(&file, mode, db).map_err(failed)?;
+            Ok(file)
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let file = OwnFile::open(|| options.open(path)).map_err(failed)?;
+            if !db.trusts(&file.metadata().map_err(failed)?) {
+                return Err(LogError::Owner(path.to_path_buf()));
+            }
+            Ok(file)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Opens the file of the segment, which is locked, once more; `None` when it has been deleted, together with the log.
+pub(super) fn open_again(path: &Path, locked: &File) -> Result<Option<OwnFile>, LogError> {
+    let failed = |error: io::Error| LogError::io("open the shared memory of the log", path, &error);
+    hooks::step(FileStep::OpenShared, path).map_err(failed)?;
+    match OwnFile::open(|| options(true).open(path)) {
+        Ok(file) => Ok(is_in_place(path, locked)?.then_some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Opens the file of the segment for a user who may only read it.
+pub(super) fn open_read_only(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => {
+            let why = "it does not exist, and this user may only read the database: a user who may write has \
+                       to open the database once";
+            LogError::io("open the shared memory of the log", path, &io::Error::new(error.kind(), why))
+        }
+        _ => LogError::io("open the shared memory of the log", path, &error),
+    };
+    hooks::step(FileStep::OpenShared, path).map_err(failed)?;
+    let file = OwnFile::open(|| options(false).open(path)).map_err(failed)?;
+    if !db.trusts(&file.metadata().map_err(failed)?) {
+        return Err(LogError::Owner(path.to_path_buf()));
+    }
+    Ok(file)
+}
+
+/// Opens and locks the file of the segment: only one process at a time attaches a log. That process may be recovering a
+/// long log, or be stopped, so this waits only as long as `pause` permits.
+pub(super) fn lock(path: &Path, db: &DatabaseIdentity, pause: Pause<'_>) -> Result<OwnFile, LogError> {
+    loop {
+        let file = open_or_create(path, db)?;
+        let locked = log_file::lock(&file, Lock::Exclusive, pause);
+        if !locked.map_err(|error| LogError::io("lock", path, &error))? {
+            return Err(LogError::Busy { path: db.path.clone(), what: ATTACHING });
+        }
+        let links = file.metadata().map_err(|error| LogError::io("examine", path, &error))?.nlink();
+        // Another process may have deleted the file before it was locked.
+        if links > 0 {
+            return Ok(file);
+        }
+    }
+}
+
+/// Marks the segment as incomplete, so that no process joins words from before a power loss if this process dies before
+/// it has completed the segment again. Returns `false` when the segment has to go on as it is: a reader without a
+/// process slot is in the middle of a transaction that relies on it. The process of that reader already ran while
+/// processes with slots lived. So no power loss came in between, and the words say what is left to do, as after the
+/// death of any process.
+///
+/// This process announces first and looks second; such a reader does so in the opposite order.
+pub(super) fn clear(segment: &File) -> Result<bool, MediumError> {
+    let failed = |error: io::Error| {
+        MediumError::from_errno(
+            "write",
+            rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
+        )
+    };
+    let complete = is_complete(segment);
+    if !matches!(segment.read_at(&mut [0; 8], 0), Ok(8)) {
+        return Ok(true);
+    }
+    segment.write_all_at(&[0; 8], 0).map_err(failed)?;
+    if !complete || !FileSegment::has_live_readers(segment)? {
+        return Ok(true);
+    }
+    segment.write_all_at(&MAGIC.to_le_bytes(), 0).map_err(failed)?;
+    Ok(false)
+}
+
+/// Announces to readers without process slots that the segment which they have mapped is about to begin anew. Returns
+/// the new value of [`INCARNATION`].
+fn begin_anew(file: &File, path: &Path) -> Result<u64, LogError> {
+    let mut bytes = [0; 8];
+    let failed = |error| LogError::io("write the shared memory of the log", path, &error);
+    if file.read_at(&mut bytes, INCARNATION).map_err(failed)? < bytes.len() {
+        // No process can have mapped a file this short.
+        return Ok(BEGUN);
+    }
+    let next = (u64::from_ne_bytes(bytes) / BEGUN).wrapping_add(1).wrapping_mul(BEGUN).max(BEGUN);
+    file.write_all_at(&next.to_ne_bytes(), INCARNATION).map_err(failed)?;
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    Ok(next)
+}
+
+/// Joins the processes that use the log with this id, as the first of them if `alone`.
+pub(super) fn join(
+    placement: &LogPlacement,
+    path: &Path,
+    id: LogId,
+    file: OwnFile,
+    alone: bool,
+) -> Result<Arc<FileSegment>, LogError> {
+    let (media, shared) = (placement.media().word(), placement.engine.shared);
+    let begun = if alone { begin_anew(&file, path)? } else { 0 };
+    let fresh = alone.then_some(ENGINE_OFFSET + shared.zeroed);
+    hooks::step(FileStep::MapShared, path).map_err(|error| LogError::io("map", path, &error))?;
+    let (metrics, bytes) = metrics_of(shared.all);
+    let segment = FileSegment::join(file, path, bytes, fresh)
+        .map_err(|source| LogError::Medium { path: path.to_path_buf(), source })?;
+    if !alone && segment.load(0) != MAGIC {
+        let what = "another version of Duralite uses this database; use the same version everywhere";
+        return Err(LogError::Busy { path: path.to_path_buf(), what });
+    }
+    if alone {
+        segment.store(INCARNATION, begun);
+        set_log_id(&segment, id);
+    } else {
+        segment.fetch_add(INCARNATION, 1);
+    }
+    if segment.is_readable() {
+        segment.store(READABLE, 1);
+    }
+    // Emulated memory and direct access to the same file give different guarantees, and processes of either kind
+    // would build on what the others have stored.
+    if alone {
+        segment.store(BOOT, boot());
+        segment.store(MEDIA, media);
+    } else if ![0, media].contains(&segment.load(MEDIA)) {
+        return Err(LogError::Settings);
+    }
+    let segment = Arc::new(segment);
+    // The slot may have belonged to a follower that died.
+    Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, PINS_OFFSET).unpin();
+    Recorder::join(segment.clone(), metrics, beginning_of(segment.load(INCARNATION)));
+    Ok(segment)
+}
+
+/// Lets other processes join: the last step of the process that was alone.
+pub(super) fn complete(segment: &FileSegment) {
+    segment.store(0, MAGIC);
+}
+
+/// Maps the segment of a log of this engine for a user who may only read it, and takes no process slot.
+pub(super) fn join_read_only(
+    engine: &Descriptor,
+    path: &Path,
+    file: OwnFile,
+) -> Result<FileSegment, LogError> {
+    let (_, bytes) = metrics_of(engine.shared.all);
+    FileSegment::join_read_only(file, path, bytes)
+        .map_err(|source| LogError::Medium { path: path.to_path_buf(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_a_number_and_none_is_none() {
+        assert_eq!(number("0123abcd-4567-489a-bcde-f00000000000\n"), 0x0123_abcd_4567_489a);
+        assert_eq!(number(""), 0);
+        assert_eq!(boot(), boot());
+    }
+}
