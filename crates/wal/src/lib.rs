@@ -3,7 +3,7 @@
 //! A VFS uses [`Log`]: one attached log, addressed by the byte offsets of the `-wal` file that SQLite believes it
 //! writes. Below the log, [`stream`] turns bytes into frames and decides when a transaction is sealed, and an
 //! [`engine::Engine`] stores the frames. [`engines`] is the registry of engines, each with its [`descriptor`].
-//! [`media`] describes the media on which engines keep logs. [`directory`] finds, creates and identifies log files.
+//! [`media`] describes the media on which engines keep logs. [`placement`] finds, creates and identifies log files.
 //! [`home`] is the layer between pages and the database file, [`rollback`] stores rollback journals, and [`offline`]
 //! works on logs and databases without SQLite.
 //!

@@ -24,7 +24,7 @@ use crate::engine::{Clock, DurabilityWaiter, Engine, Fill};
 use crate::log::stream::{WalStream, newest_commit};
 use crate::metrics::Recorder;
 use crate::placement::{self, OpenLog, Outside, Pause};
-use crate::shared::log_file::making;
+use crate::shared::log_file;
 use crate::shared::pins::{PINS_OFFSET, Pins, Recycling};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, LogError};
 
@@ -531,7 +531,7 @@ impl Log {
         // A second sync after a failed one would prove nothing, so a failure poisons the log.
         self.guarded(|stream| {
             if !stream.engine_mut().harden()? {
-                making::sync(&path, &file).map_err(|error| LogError::io("sync", &path, &error))?;
+                log_file::sync(&path, &file).map_err(|error| LogError::io("sync", &path, &error))?;
             }
             placement::sync_names(&path)
         })?;
@@ -565,7 +565,7 @@ impl Log {
             drop(std::fs::remove_file(&self.segment_path));
             return Ok(());
         };
-        making::remove(&path, &placement::segment_path(&path, self.id()))
+        log_file::remove(&path, &placement::segment_path(&path, self.id()))
             .map_err(|error| LogError::io("delete", &path, &error))?;
         // Other logs may already use the space that this log had in a region.
         if self.rollback_journal().is_some() { placement::sync_names(&path) } else { Ok(()) }

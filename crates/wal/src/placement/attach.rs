@@ -1,22 +1,27 @@
-//! Attaching a log.
+//! Attaching a log: find it, wait for others who attach it, lock it, and enter it alone or join those who use it.
+//! [`attach`] is the order of these steps. Whose the log is, [`super::whose`] decides; whether this process is alone,
+//! [`how_to_enter`]. Who recovers a log that is entered alone, `log/recover.rs` decides afterwards. `create` opens a new
+//! log with the same [`Place`].
 
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use duralite_format::LogId;
-use duralite_medium::{FileSegment, MediumError};
+use duralite_medium::block::check_filesystem;
+use duralite_medium::process::OwnFile;
+use duralite_medium::{FileSegment, Guarantee};
 
-use super::find::{Head, check_owner, open_log};
-use super::place::{Found, OpenLog, Place};
-use super::segment::{self, MAGIC, is_complete, left_of};
-use super::waiting::{self, Lock, Pause};
-
-use super::{leftovers, names, outside};
-use crate::engine::descriptor::LogPlacement;
+use super::outside::{self, Outside};
+use super::segment::{ENGINE_OFFSET, is_complete, left_of, metrics_of};
+use super::whose::{Head, check_owner, open_log};
+use super::{find, names, segment};
+use crate::engine::Engine;
+use crate::engine::descriptor::{Attaching, Descriptor, LogPlacement, OpenFile};
 use crate::engine::home::DatabaseFile;
-use crate::shared::log_file::making::{self, is_in_place};
+use crate::engine::media::Medium;
+use crate::metrics::Recorder;
+use crate::shared::log_file::{self, Lock, Pause, is_in_place};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, LogError};
 
 /// Opens the log that a guarded database names. The process that finds itself alone recovers it; committed transactions
@@ -45,41 +50,38 @@ pub(crate) fn attach(
     let place = Place::new(placement, &path, id);
     // Only one process at a time attaches. Otherwise, between finding itself alone and announcing that it uses the log,
     // a process could be overtaken by another that then finds itself alone too.
-    let attaching = place.lock(db, pause)?;
+    let attaching = segment::lock(&place.segment_path, db, pause)?;
     let gone = || {
         let what = "another process has just checkpointed its log or renamed it; open the database again";
         LogError::Busy { path: db.path.clone(), what }
     };
     if !is_in_place(&path, &file)? {
-        if matches!(path.try_exists(), Ok(false)) && !leftovers::is_aside(&path, &head) {
+        if matches!(path.try_exists(), Ok(false)) && !find::is_aside(&path, &head) {
             drop(std::fs::remove_file(&place.segment_path));
         }
         return Err(gone());
     }
-    let found_alone = find_alone(&file, &place, &attaching, pause)?;
-    let alone = found_alone.is_some();
+    let (alone, left) = match how_to_enter(&file, &place, &attaching, pause)? {
+        Entry::Alone { left } => (true, left),
+        Entry::Join => (false, None),
+    };
     if alone && placement.is_dax() {
         sync_what_was_emulated(&path, &file)?;
     }
     // A process that checkpoints the log may have deleted both files meanwhile.
-    let segment = segment::open_segment_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
+    let segment = segment::open_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
     let segment = place.join(segment, alone)?;
     let mut log = place.open(
         options,
         database,
         file,
         segment,
-        Found {
-            alone,
-            of_another: !head.is_of(db),
-            is_new: false,
-            left: found_alone.and_then(|alone| alone.left),
-        },
+        Found { alone, of_another: !head.is_of(db), is_new: false, left },
     )?;
     log.attaching = Some(attaching);
     // This waits for a process that checkpoints the log without SQLite's locks. A process that uses SQLite cannot have
     // deleted the log: that takes EXCLUSIVE on the database, and the attaching connection holds SHARED.
-    let shared = waiting::lock(&log.file, Lock::Shared, pause);
+    let shared = log_file::lock(&log.file, Lock::Shared, pause);
     if !shared.map_err(|error| LogError::io("lock", &path, &error))? {
         return Err(LogError::Busy {
             path: db.path.clone(),
@@ -99,27 +101,20 @@ fn sync_what_was_emulated(path: &Path, file: &File) -> Result<(), LogError> {
     file.sync_all().map_err(|error| LogError::io("sync", path, &error))
 }
 
-/// Deletes a log whose database has no name any more, if no process uses the log. A log that has been moved elsewhere
-/// stays.
-pub(crate) fn remove_unused(path: &Path, id: LogId) {
-    let Ok(file) = open_log(path, true) else { return };
-    let Ok(head) = Head::read(path, &file) else { return };
-    let is_it = head.log_id == id && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false);
-    if is_it && head.release(path, &file).is_ok() {
-        // The log may hold commits, which would come back with its name after a power loss: hence the sync.
-        drop(making::remove(path, &names::segment(path, id)).and_then(|()| making::sync_names(path)));
-    }
+/// How a process enters a log.
+enum Entry {
+    /// As its only user: the proof that no other process uses the log. The segment begins anew.
+    Alone {
+        /// The engine's words as the last process that used the log left them; see [`left_of`].
+        left: Option<Vec<u8>>,
+    },
+    /// With the segment as it is, beside the processes that use it.
+    Join,
 }
 
-/// Proof that no other process uses the log.
-struct Alone {
-    /// The engine's words as the last process that used the log left them; see [`left_of`].
-    left: Option<Vec<u8>>,
-}
-
-/// Determines whether no other process uses the log. The kernel releases the locks of a dead process one after another,
-/// so that its lock on the log may outlive the lock that attaching processes wait for. Only a living process, of a
-/// segment that was completed, proves that the log is in use.
+/// Determines whether no other process uses the log; then this process holds the log's exclusive lock. The kernel
+/// releases the locks of a dead process one after another, so that its lock on the log may outlive the lock that
+/// attaching processes wait for. Only a living process, of a segment that was completed, proves that the log is in use.
 ///
 /// A process that gets the exclusive lock reads no state older than what was acknowledged. An engine's descriptors are
 /// duplicates of the one that holds the lock. So the lock of a dead process goes with the last of these, when none of
@@ -128,32 +123,33 @@ struct Alone {
 /// released, and the lock of its own process slot, which no other process takes until then. A process that does not get
 /// the lock joins the state in force. The last process that uses that state may end at any time: transactions that it
 /// sealed and did not flush stay in the ring for the next leader.
-fn find_alone(
+fn how_to_enter(
     file: &File,
     place: &Place<'_>,
     attaching: &File,
     pause: Pause<'_>,
-) -> Result<Option<Alone>, LogError> {
+) -> Result<Entry, LogError> {
     let path = place.path;
     let failed = |source| LogError::Medium { path: place.segment_path.clone(), source };
     for tries in 0.. {
-        let locked = waiting::try_lock(file, Lock::Exclusive);
+        let locked = log_file::try_lock(file, Lock::Exclusive);
         if locked.map_err(|error| LogError::io("lock", path, &error))? {
             let left = left_of(attaching, place.placement.engine.shared.zeroed);
-            let begins = clear(attaching).map_err(failed)?;
-            if !begins {
-                file.unlock().map_err(|error| LogError::io("unlock", path, &error))?;
+            let begins = segment::clear(attaching).map_err(failed)?;
+            if begins {
+                return Ok(Entry::Alone { left });
             }
-            return Ok(begins.then_some(Alone { left }));
+            file.unlock().map_err(|error| LogError::io("unlock", path, &error))?;
+            return Ok(Entry::Join);
         }
         let complete = is_complete(attaching);
         let living = FileSegment::has_processes(attaching).map_err(failed)?;
         if living && complete {
-            return Ok(None);
+            return Ok(Entry::Join);
         }
         if !pause(tries) {
             if living {
-                return Ok(None);
+                return Ok(Entry::Join);
             }
             break;
         }
@@ -163,28 +159,149 @@ fn find_alone(
     Err(LogError::Busy { path: path.to_path_buf(), what })
 }
 
-/// Marks the segment as incomplete, so that no process joins words from before a power loss if this process dies before
-/// it has completed the segment again. Returns `false` when the segment has to go on as it is: a reader without a
-/// process slot is in the middle of a transaction that relies on it. The process of that reader already ran while
-/// processes with slots lived. So no power loss came in between, and the words say what is left to do, as after the
-/// death of any process.
-///
-/// This process announces first and looks second; such a reader does so in the opposite order.
-fn clear(segment: &File) -> Result<bool, MediumError> {
-    let failed = |error: io::Error| {
-        MediumError::from_errno(
-            "write",
-            rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
-        )
-    };
-    let complete = is_complete(segment);
-    if !matches!(segment.read_at(&mut [0; 8], 0), Ok(8)) {
-        return Ok(true);
+/// An attached log, and the file whose lock says that this process uses the log.
+pub(crate) struct OpenLog {
+    pub(crate) kind: &'static Descriptor,
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) segment: Arc<FileSegment>,
+    pub(crate) path: PathBuf,
+    /// The file of the segment, the memory that the log's users share.
+    pub(crate) segment_path: PathBuf,
+    /// Held for its `flock`, which is shared while the log is attached.
+    pub(crate) file: OwnFile,
+    /// Whether no other process used the log when it was opened.
+    pub(crate) alone: bool,
+    /// Whether the system may have been restarted since the log was last used. The log is then whatever a power loss
+    /// has left.
+    pub(crate) is_of_another_boot: bool,
+    /// The lock that keeps other processes from attaching the log until this process has checked it.
+    pub(crate) attaching: Option<OwnFile>,
+    /// Logs that were renamed to make way for this one: the old and the new path of each.
+    pub(crate) moved: Vec<(PathBuf, PathBuf)>,
+    /// Whether the log was made just now, and neither its file nor its name is durable.
+    pub(crate) is_provisional: bool,
+    /// Why a sync does not make data survive a power loss; `None` if no reason is known.
+    pub(crate) unsynced: Option<String>,
+    /// Set for a user who may only read the log.
+    pub(crate) outside: Option<Arc<Outside>>,
+}
+
+impl OpenLog {
+    /// The metrics block in which this process counts its use of the log; `None` for a user who may only read the log.
+    pub(crate) fn recorder(&self) -> Option<Recorder> {
+        let (base, _) = metrics_of(self.kind.shared.all);
+        self.outside.is_none().then(|| Recorder::new(self.segment.clone(), base))
     }
-    segment.write_all_at(&[0; 8], 0).map_err(failed)?;
-    if !complete || !FileSegment::has_live_readers(segment)? {
-        return Ok(true);
+
+    /// The same log, with what is known about the file systems of the log and the database. They do not matter for
+    /// emulated memory, which guarantees nothing that a file system could fail to keep.
+    pub(super) fn on_file_systems(mut self, database: &Path) -> Self {
+        let is_of_blocks = self.kind.needs.first() == Some(&Medium::LogBlocks);
+        let log = is_of_blocks.then(|| ("the log", &*self.path));
+        let database = (is_of_blocks || self.engine.guarantee() != Guarantee::ProcessCrash)
+            .then_some(("the database", database));
+        self.unsynced = log.into_iter().chain(database).find_map(|(what, path)| {
+            let why = check_filesystem(path.parent()?).ok()?.unsynced?;
+            Some(format!("{what}: {why}"))
+        });
+        self
     }
-    segment.write_all_at(&MAGIC.to_le_bytes(), 0).map_err(failed)?;
-    Ok(false)
+
+    /// The log as a user attaches it who may only read it.
+    pub(super) fn of_outside(outside: Outside, engine: Box<dyn Engine>) -> Result<Self, LogError> {
+        let file = outside.file.try_clone();
+        Ok(Self {
+            kind: outside.engine,
+            engine,
+            segment: Arc::clone(&outside.segment),
+            path: outside.path.clone(),
+            segment_path: outside.segment_path.clone(),
+            file: file.map_err(|error| LogError::io("open the log", &outside.path, &error))?,
+            alone: false,
+            is_of_another_boot: false,
+            attaching: None,
+            moved: Vec::new(),
+            is_provisional: false,
+            unsynced: None,
+            outside: Some(Arc::new(outside)),
+        })
+    }
+}
+
+/// Whether an attached log was made for this very database.
+pub(crate) fn is_own(open: &OpenLog, db: &DatabaseIdentity) -> Result<bool, LogError> {
+    Head::read(&open.path, &open.file).map(|head| head.is_of(db))
+}
+
+/// In which state a log was found when it is opened; see [`Attaching`].
+pub(super) struct Found {
+    pub(super) alone: bool,
+    pub(super) of_another: bool,
+    pub(super) is_new: bool,
+    pub(super) left: Option<Vec<u8>>,
+}
+
+/// A log's file that is being opened, and the paths of the log.
+pub(super) struct Place<'a> {
+    pub(super) placement: &'a LogPlacement,
+    pub(super) path: &'a Path,
+    pub(super) segment_path: PathBuf,
+    id: LogId,
+}
+
+impl<'a> Place<'a> {
+    pub(super) fn new(placement: &'a LogPlacement, path: &'a Path, id: LogId) -> Self {
+        Self { placement, path, segment_path: names::segment(path, id), id }
+    }
+
+    /// Joins the processes that use the log, as the first of them if `alone`.
+    pub(super) fn join(&self, file: OwnFile, alone: bool) -> Result<Arc<FileSegment>, LogError> {
+        segment::join(self.placement, &self.segment_path, self.id, file, alone)
+    }
+
+    /// Opens the log itself. A process that is alone recovers it.
+    pub(super) fn open(
+        self,
+        options: &EngineOptions,
+        database: &dyn DatabaseFile,
+        file: OwnFile,
+        segment: Arc<FileSegment>,
+        found: Found,
+    ) -> Result<OpenLog, LogError> {
+        let Found { alone, of_another, is_new, left } = found;
+        let is_of_another_boot = alone && !is_new && left.is_none();
+        let engine = (self.placement.engine.attach)(Attaching {
+            directory: self.placement,
+            options,
+            file: OpenFile { path: self.path, file: &file },
+            database,
+            segment: segment.clone(),
+            base: ENGINE_OFFSET,
+            alone,
+            of_another,
+            is_new,
+            left,
+        })?;
+        // This store is the last step: from here on others may join.
+        if alone {
+            segment::complete(&segment);
+        }
+        let Self { path, segment_path, .. } = self;
+        let path = path.to_path_buf();
+        Ok(OpenLog {
+            kind: self.placement.engine,
+            engine,
+            segment,
+            path,
+            segment_path,
+            file,
+            alone,
+            is_of_another_boot,
+            attaching: None,
+            moved: Vec::new(),
+            is_provisional: false,
+            unsynced: None,
+            outside: None,
+        })
+    }
 }

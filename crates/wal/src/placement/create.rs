@@ -6,21 +6,19 @@ use std::path::{Path, PathBuf};
 use duralite_format::guard::HEADER_BYTES;
 use duralite_format::{FileIdentity, LogId};
 
-use super::leftovers;
-use super::place::{Found, OpenLog, Place};
+use super::attach::{Found, OpenLog, Place};
+use super::{find, names, segment};
 use crate::engine::descriptor::{LogHead, LogPlacement, NewLog, OpenFile};
 use crate::engine::home::DatabaseFile;
-use crate::placement::{names, segment};
-use crate::shared::identity;
-use crate::shared::log_file::making;
+use crate::shared::{identity, log_file};
 use crate::{DatabaseIdentity, EngineOptions, LogError};
 
 /// Makes a log for a database that names none. The log and its directory entry are durable on return, unless the log is
 /// provisional: then [`Log::harden`](crate::Log::harden) makes them durable.
 ///
 /// No file of the log has a name before it is complete, and the segment gets its name last. If the process dies on the
-/// way, it leaves nothing, or a log without commits that [`leftovers::collect`] deletes. So does a power loss, which
-/// may also leave a part of a log that is not durable yet.
+/// way, it leaves nothing, or a log without commits that [`find::collect`] deletes. So does a power loss, which may also
+/// leave a part of a log that is not durable yet.
 pub(crate) fn create(
     database: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -41,7 +39,7 @@ pub(crate) fn create(
     let (path, moved) = choose_name(placement, db, id)?;
     let place = Place::new(placement, &path, id);
     let segment_path = place.segment_path.clone();
-    let file = making::make_file(&placement.dir, &path, db)?;
+    let file = log_file::make_file(&placement.dir, &path, db)?;
     // The file may have a name already. The lock keeps others from taking it for the remains of a power loss.
     file.lock_shared().map_err(|error| LogError::io("lock", &path, &error))?;
     // Everything that such a log has is in its file: a power loss that destroys the file leaves nothing else of the
@@ -49,15 +47,15 @@ pub(crate) fn create(
     let is_provisional = !placement.engine.rollback_journals;
     let make = || {
         // The segment comes before the log: the log can use whatever space is left.
-        let shared = segment::create_segment(&segment_path, db)?;
+        let shared = segment::create(&segment_path, db)?;
         let named = shared.try_clone().map_err(|error| LogError::io("open", &segment_path, &error))?;
         let segment = place.join(shared, true)?;
         let head = head_of(db, page_bytes, id, identity::of_log(&file));
         let file_of_log = OpenFile { path: &path, file: &file };
         (placement.engine.format)(&NewLog { directory: placement, options, file: file_of_log, head })?;
-        let publish = if is_provisional { making::publish_provisionally } else { making::publish };
+        let publish = if is_provisional { log_file::publish_provisionally } else { log_file::publish };
         publish(&path, &file).map_err(|error| LogError::io("make", &path, &error))?;
-        making::name(&segment_path, &named).map_err(|error| LogError::io("make", &segment_path, &error))?;
+        log_file::name(&segment_path, &named).map_err(|error| LogError::io("make", &segment_path, &error))?;
         place.open(
             options,
             database,
@@ -82,7 +80,7 @@ pub(crate) fn collect_leftovers(
     placement: &LogPlacement,
     db: &DatabaseIdentity,
 ) {
-    leftovers::collect(&placement.dir, db, true, &|| settle_header(database).is_ok());
+    find::collect(&placement.dir, db, true, &|| settle_header(database).is_ok());
 }
 
 /// Makes the database's header durable as it is. The process that lifted the guard may have died before its sync, or
@@ -122,7 +120,7 @@ fn choose_name(
     // Where the database is no longer at its path, another database's log may have the plain name, now or soon.
     let plain = names::plain(&placement.dir, &db.path).filter(|_| is_beside && db.is_in_place());
     let Some(plain) = plain else { return Ok((with_id, Vec::new())) };
-    let moved = leftovers::free_plain_name(&plain, db)?;
+    let moved = find::free_plain_name(&plain, db)?;
     let path = if is_free(&plain) { plain } else { with_id };
     Ok((path, moved.into_iter().collect()))
 }

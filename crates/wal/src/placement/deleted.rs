@@ -15,9 +15,9 @@ use duralite_format::LogId;
 use duralite_medium::process::OwnFile;
 
 use super::names::{self, Kind, is_log_name};
-use crate::placement::find::Head;
-use crate::placement::segment::{DELETED_LOG_COPIED, DELETION_SEEN, LOG_DELETED, is_complete, is_segment_of};
-use crate::shared::log_file::making::{make_file, publish};
+use super::segment::{DELETED_LOG_COPIED, DELETION_SEEN, LOG_DELETED, is_complete, is_segment_of};
+use super::whose::Head;
+use crate::shared::log_file::{make_file, publish};
 use crate::{DatabaseIdentity, LogError};
 
 /// The suffix that the kernel adds to the path of a deleted file.

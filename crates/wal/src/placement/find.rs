@@ -1,177 +1,58 @@
-//! Finding the log that a database names, or that was made for it.
+//! Finding the file of a log, in a directory in which anybody may have renamed, copied or deleted files; and logs that
+//! their databases do not name.
+//!
+//! A crash leaves such a log when it comes between giving a new log its name and writing its id to the database, or
+//! between lifting the guard and deleting the log. A power loss may leave the name of a provisional log, and a part of
+//! its contents. People also delete, replace and restore databases. A database that names no log needs none. So a log
+//! without commits that was made for this very file is deleted. Any other log makes way: it is kept, under its longer
+//! name. Whose a log is, [`super::whose`] decides; what follows from that is done here.
 
-use std::ffi::OsStr;
 use std::fs::File;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use duralite_format::{FileIdentity, FormatError, LogId};
+use duralite_format::LogId;
+use duralite_medium::FileSegment;
 use duralite_medium::process::OwnFile;
 
-use crate::engine::descriptor::{Descriptor, HEAD_BYTES, LogHead, LogPlacement, OpenFile};
-use crate::placement::names;
-use crate::placement::names::Kind;
-use crate::shared::{identity, log_file};
-use crate::{DatabaseIdentity, ErrorKind, LogError, engines};
+use super::names::{self, Kind, sync_names};
+use super::whose::{Fate, FoundLog, Head, fate, is_named_after, is_torn, open_and_read, open_log};
+use crate::engine::descriptor::{Descriptor, HEAD_BYTES, LogPlacement};
+use crate::shared::log_file::{self, is_in_place};
+use crate::{DatabaseIdentity, ErrorKind, LogError};
 
-// The head of a log file, which every engine's logs have.
-
-/// What a log's superblock says about its database.
-pub(super) struct Head {
-    /// The engine that wrote it.
-    pub(super) engine: &'static Descriptor,
-    pub(super) log_id: LogId,
-    pub(super) db_inode: u64,
-    pub(super) db_birth_ns: u64,
-    path: Vec<u8>,
-    /// The file in which the log was made, where that is known.
-    made_in: Option<FileIdentity>,
-}
-
-impl Head {
-    /// Reads and checks the superblock of an open file.
-    pub(super) fn read(path: &Path, file: &OwnFile) -> Result<Self, LogError> {
-        let bytes = log_file::first_bytes(path, file, HEAD_BYTES)?;
-        let unknown = || LogError::Format { log: path.to_path_buf(), source: FormatError::Magic };
-        let engine = engines::by_magic(&bytes).ok_or_else(unknown)?;
-        let LogHead { log_id, db_inode, db_birth_ns, path, made_in, .. } =
-            (engine.inspect)(&OpenFile { path, file }, &bytes)?;
-        Ok(Self { engine, log_id, db_inode, db_birth_ns, path, made_in })
-    }
-
-    /// The path of the database when the log was made, truncated if it is very long.
-    pub(super) fn database(&self) -> PathBuf {
-        PathBuf::from(OsStr::from_bytes(&self.path))
-    }
-
-    /// Whether this was the path of the log's database when the log was made, or that path truncated if it is very
-    /// long.
-    pub(super) fn was_made_at(&self, path: &[u8]) -> bool {
-        self.path == path
-    }
-
-    /// Whether the log was made for this very file.
-    pub(super) fn is_of(&self, db: &DatabaseIdentity) -> bool {
-        (self.db_inode, self.db_birth_ns) == (db.inode, db.birth_ns)
-    }
-
-    /// Whether an open file with this head is a copy, and not the file in which the log was made.
-    pub(super) fn is_copy(&self, file: &File) -> bool {
-        self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in))
-    }
-
-    /// Releases what the log owns outside of its file, which is about to be deleted.
-    pub(super) fn release(&self, path: &Path, file: &OwnFile) -> Result<(), LogError> {
-        (self.engine.release)(&OpenFile { path, file })
-    }
-
-    /// Whether the log, which no process uses, holds no commits; `false` where that cannot be determined.
-    pub(super) fn is_empty(&self, path: &Path, file: &OwnFile) -> bool {
-        (self.engine.is_empty)(&OpenFile { path, file })
-    }
-}
-
-/// Checks that an open log is the one that this database names, and that its owner may write the database.
-pub(super) fn check_owner(
-    path: &Path,
-    file: &OwnFile,
-    db: &DatabaseIdentity,
-    id: LogId,
-    adopt: bool,
-) -> Result<Head, LogError> {
-    let head = Head::read(path, file)?;
-    let meta = file.metadata().map_err(|error| LogError::io("examine", path, &error))?;
-    if !db.trusts(&meta) {
-        return Err(LogError::Owner(path.to_path_buf()));
-    }
-    if head.log_id != id || !(adopt || head.is_of(db)) {
-        let (log, database) = (path.to_path_buf(), db.path.clone());
-        return Err(LogError::Foreign { log, database, owner: head.database() });
-    }
-    Ok(head)
-}
-
-/// A log file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FoundLog {
-    /// The directory of the log, and its media.
-    pub placement: LogPlacement,
-    /// The file.
-    pub path: PathBuf,
-    /// Its identity.
-    pub id: LogId,
-}
-
-/// Whether a log can serve a database that it does not name by inode, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claim {
-    /// The log was made for this very file.
-    Own,
-    /// Database and log are copies of another pair, or that pair moved to another file system; or the database was
-    /// replaced in its place. The log may be applied to the database, and no other database can need it.
-    Copy,
-    /// Only the database was copied: the original database needs the log.
-    Foreign,
-}
-
-/// Reads the head of a log; `None` when no log has this name, or its head says nothing. An error where that cannot be
-/// determined: a log that cannot be opened at present is not missing.
-fn read_head(path: &Path) -> Result<Option<Head>, LogError> {
-    match open_log(path, false).and_then(|file| Head::read(path, &file)) {
-        Ok(head) => Ok(Some(head)),
-        Err(error) if error.says_none() => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Whether a file with this name exists whose head is illegible: damaged, or of another version. A caller that attaches
-/// the log gets the error.
-fn is_illegible(path: &Path) -> bool {
-    let read = open_log(path, false).and_then(|file| Head::read(path, &file));
-    matches!(read, Err(LogError::Format { .. }))
-}
-
-/// Whether a file is the log with this id in another version of the engine's format. Every version has the id in the
-/// same place. A caller that attaches the log learns its version. A damaged log is not found by its id: under a
-/// provisional guard, a power loss may have left a damaged log, and then no commit is missing.
-fn is_of_other_version(path: &Path, engine: &Descriptor, id: LogId) -> bool {
-    let Ok(file) = open_log(path, false) else { return false };
-    let other = matches!(Head::read(path, &file), Err(error) if error.is_other_version());
-    let bytes = log_file::first_bytes(path, &file, HEAD_BYTES);
-    other && bytes.is_ok_and(|bytes| bytes.starts_with(&engine.magic) && LogId::of_log(&bytes) == Some(id))
-}
-
-/// Finds the log with this id in a directory.
-pub(super) fn by_id(
-    placement: &LogPlacement,
-    database: &Path,
-    id: LogId,
-) -> Result<Option<PathBuf>, LogError> {
-    let is_it = |head: &Head| head.log_id == id && head.engine == placement.engine;
-    let with_id = names::with_id(&placement.dir, database, id);
-    let plain = names::plain(&placement.dir, database).filter(|_| database.parent() == Some(&*placement.dir));
-    // The first error; it is returned if no name leads to the log.
-    let mut unknown = None;
-    for path in [Some(&with_id), plain.as_ref()].into_iter().flatten() {
-        match read_head(path) {
-            Ok(Some(head)) if is_it(&head) || *path == with_id && head.engine == placement.engine => {
-                // A file whose name contains the id is the log, or is not what its name says. In the second case
-                // attaching it fails.
-                return Ok(Some(path.clone()));
-            }
-            Ok(_) => {}
-            Err(error) => {
-                unknown.get_or_insert(error);
+impl LogPlacement {
+    /// The path of the log with this id and of the directory's engine, which the database at this path names; `None`
+    /// when the log is not in this directory.
+    ///
+    /// # Errors
+    /// `Io` where that cannot be determined: a log that cannot be opened at present is not missing.
+    pub fn find(&self, database: &Path, id: LogId) -> Result<Option<PathBuf>, LogError> {
+        let is_it = |head: &Head| head.log_id == id && head.engine == self.engine;
+        let with_id = names::with_id(&self.dir, database, id);
+        let plain = names::plain(&self.dir, database).filter(|_| database.parent() == Some(&*self.dir));
+        // The first error; it is returned if no name leads to the log.
+        let mut unknown = None;
+        for path in [Some(&with_id), plain.as_ref()].into_iter().flatten() {
+            match read_head(path) {
+                Ok(Some(head)) if is_it(&head) || *path == with_id && head.engine == self.engine => {
+                    // A file whose name contains the id is the log, or is not what its name says. In the second case
+                    // attaching it fails.
+                    return Ok(Some(path.clone()));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    unknown.get_or_insert(error);
+                }
             }
         }
-    }
-    if let Some(path) = [Some(with_id), plain].into_iter().flatten().find(|path| is_illegible(path)) {
-        return Ok(Some(path));
-    }
-    match scan(placement, id, &is_it) {
-        Ok(None) => unknown.map_or(Ok(None), Err),
-        Err(error) => Err(unknown.unwrap_or(error)),
-        found => found,
+        if let Some(path) = [Some(with_id), plain].into_iter().flatten().find(|path| is_illegible(path)) {
+            return Ok(Some(path));
+        }
+        match scan(self, id, &is_it) {
+            Ok(None) => unknown.map_or(Ok(None), Err),
+            Err(error) => Err(unknown.unwrap_or(error)),
+            found => found,
+        }
     }
 }
 
@@ -211,6 +92,32 @@ fn scan(
     Ok(None)
 }
 
+/// Reads the head of a log; `None` when no log has this name, or its head says nothing. An error where that cannot be
+/// determined: a log that cannot be opened at present is not missing.
+fn read_head(path: &Path) -> Result<Option<Head>, LogError> {
+    match open_and_read(path, false) {
+        Ok((_, head)) => Ok(Some(head)),
+        Err(error) if error.says_none() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a file with this name exists whose head is illegible: damaged, or of another version. A caller that attaches
+/// the log gets the error.
+fn is_illegible(path: &Path) -> bool {
+    matches!(open_and_read(path, false), Err(LogError::Format { .. }))
+}
+
+/// Whether a file is the log with this id in another version of the engine's format. Every version has the id in the
+/// same place. A caller that attaches the log learns its version. A damaged log is not found by its id: under a
+/// provisional guard, a power loss may have left a damaged log, and then no commit is missing.
+fn is_of_other_version(path: &Path, engine: &Descriptor, id: LogId) -> bool {
+    let Ok(file) = open_log(path, false) else { return false };
+    let other = matches!(Head::read(path, &file), Err(error) if error.is_other_version());
+    let bytes = log_file::first_bytes(path, &file, HEAD_BYTES);
+    other && bytes.is_ok_and(|bytes| bytes.starts_with(&engine.magic) && LogId::of_log(&bytes) == Some(id))
+}
+
 /// Finds the log that was made for a database whose header cannot name it, beside the database or in one of the
 /// directories.
 ///
@@ -247,44 +154,149 @@ fn named_after(dir: &Path, database: &Path) -> Result<Vec<PathBuf>, LogError> {
     Ok(paths.map(|entry| entry.path()).collect())
 }
 
-/// What a database may do with the log that it names.
-///
-/// A user who copies a database and its log, live or after a crash, gets what a user of stock SQLite gets who copies a
-/// database and its `-wal`. A copy of the database alone must not take the log of its original. The original may be
-/// where this process cannot see it: renamed, not mounted, or in another user's directory. It may also be open in this
-/// process, so that opening it here and closing it would release SQLite's locks on it. So the original is not examined:
-/// the log itself shows whether it is a copy.
-///
-/// # Errors
-/// `Io` where the log cannot be opened, `Format` where it is of another version.
-pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Result<Claim, LogError> {
-    let opened = open_log(&log.path, false).and_then(|file| Ok((Head::read(&log.path, &file)?, file)));
-    let (head, file) = match opened {
-        Ok(opened) => opened,
-        // Attaching the log reports what the file is. Under a provisional guard there need not be a log.
-        Err(error) if error.says_none() && !error.is_other_version() => return Ok(Claim::Foreign),
-        Err(error) => return Err(error),
-    };
-    if head.is_of(db) {
-        return Ok(Claim::Own);
+/// The present path of a log that was opened by this path: the same, its longer name, or where somebody has moved it.
+pub(crate) fn where_now(path: &Path, file: &OwnFile, id: LogId) -> Result<Option<PathBuf>, LogError> {
+    let moved = std::fs::read_link(log_file::own_name(file));
+    for name in [Some(path.to_path_buf()), Some(names::aside(path, id)), moved.ok()].into_iter().flatten() {
+        if is_in_place(&name, file)? {
+            return Ok(Some(name));
+        }
     }
-    // The log must have the name that this database's own log would have; a log found only by its id is another's.
-    let with_id = names::with_id(&log.placement.dir, &db.path, log.id);
-    if log.path != with_id && names::plain(&log.placement.dir, &db.path).is_none_or(|plain| log.path != plain)
-    {
-        return Ok(Claim::Foreign);
-    }
-    // SQLite would apply a `-wal` file in the same place too.
-    let is_replaced = log.path.parent() == db.path.parent() && head.was_made_at(db.path_hint());
-    Ok(if head.is_copy(&file) || is_replaced { Claim::Copy } else { Claim::Foreign })
+    Ok(None)
 }
 
-// Opening a file that has the name of a log.
+/// Deletes logs that were made for this database, which names none of them, if they hold nothing; also deletes what a
+/// power loss has left of such logs. Logs that a process uses or is making stay. With `scan` this includes logs that
+/// were made while the database had another name. Nothing is deleted unless `make_sure`, which is called then, confirms
+/// that the database durably names no log.
+pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: &dyn Fn() -> bool) {
+    let entries = if scan { entries(dir) } else { Vec::new() };
+    let mut seen = Vec::new();
+    for path in names::plain(dir, &db.path).into_iter().chain(logs_among(&entries, db)) {
+        let Some(name) = path.file_name() else { continue };
+        match names::kind_of(name) {
+            Some(Kind::Plain | Kind::WithId(_)) if !seen.contains(&path) => {}
+            _ => continue,
+        }
+        seen.push(path.clone());
+        // For writing: `release` changes what the log owns outside of its file.
+        let Ok(file) = open_log(&path, true) else {
+            log_file::remove_torn(&path, &|meta| is_named_after(name, meta, db), make_sure);
+            continue;
+        };
+        // The lock permits this process to delete the log. The log may have been deleted since it was opened, and its
+        // name may be that of a log that another process has just made.
+        let is_unused = || file.try_lock().is_ok() && is_in_place(&path, &file).unwrap_or(false);
+        match fate(&path, &file, db) {
+            Fate::Stays => {}
+            Fate::GoesIfEmpty { head, is_copy } => {
+                let release = || is_copy || head.release(&path, &file).is_ok();
+                if is_unused() && head.is_empty(&path, &file) && make_sure() && release() {
+                    drop(log_file::remove(&path, &names::segment(&path, head.log_id)));
+                }
+            }
+            Fate::GoesIfTorn(error) => {
+                if is_unused() && is_torn(&path, &file, &error) && make_sure() {
+                    drop(std::fs::remove_file(&path));
+                }
+            }
+        }
+    }
+    collect_memory(dir, &entries, db);
+}
 
-/// Opens an existing log of any engine.
-///
-/// # Errors
-/// `Io`; `Format` when the first bytes are not those of a log.
-pub(super) fn open_log(path: &Path, write: bool) -> Result<OwnFile, LogError> {
-    log_file::open(path, write, |bytes| engines::by_magic(bytes).is_some())
+/// Deletes segments of logs of this database that no longer exist: a power loss brought back the name of the segment
+/// but not that of the log.
+fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
+    let own = entries.iter().filter_map(|path| {
+        let name = path.file_name().filter(|name| names::belongs_to(name, &db.path))?;
+        match names::kind_of(name)? {
+            Kind::Segment(id) => Some((path, id)),
+            _ => None,
+        }
+    });
+    for (path, id) in own {
+        // What cannot be determined is assumed.
+        let may_be_of_plain = || {
+            names::plain(dir, &db.path).is_some_and(|plain| {
+                open_and_read(&plain, false)
+                    .map_or_else(|error| !error.says_none(), |(_, head)| head.log_id == id)
+            })
+        };
+        if may_exist(&names::with_id(dir, &db.path, id)) || may_be_of_plain() {
+            continue;
+        }
+        let Ok(file) = File::open(path) else { continue };
+        let is_used = file.try_lock().is_err() || FileSegment::has_processes(&file).unwrap_or(true);
+        if !is_used && file.metadata().is_ok_and(|meta| db.trusts(&meta)) {
+            drop(std::fs::remove_file(path));
+        }
+    }
+}
+
+/// How many files of a directory are examined. In a larger directory a leftover may stay; it holds nothing.
+const LOOKED_AT: usize = 1000;
+
+/// How many logs with the names of other databases are opened. This database may have had such a name, but each log has
+/// to be opened and read, and a directory may hold the logs of hundreds of databases.
+const OTHERS_OPENED: usize = 16;
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok).take(LOOKED_AT);
+    entries.map(|entry| entry.path()).collect()
+}
+
+/// The files that have the name of a log, whatever the database's name was when the log was made.
+fn logs_among(entries: &[PathBuf], db: &DatabaseIdentity) -> impl Iterator<Item = PathBuf> {
+    let logs = entries.iter().filter(|path| names::is_log_name(path));
+    let is_named_after =
+        |path: &&PathBuf| path.file_name().is_some_and(|name| names::belongs_to(name, &db.path));
+    let (own, others): (Vec<_>, Vec<_>) = logs.partition(is_named_after);
+    own.into_iter().chain(others.into_iter().take(OTHERS_OPENED)).cloned()
+}
+
+/// Makes sure that no log has the plain name, which a new log is to get. A file that cannot be moved keeps the name.
+/// Returns the old and the new path of a log that was moved.
+pub(super) fn free_plain_name(
+    plain: &Path,
+    db: &DatabaseIdentity,
+) -> Result<Option<(PathBuf, PathBuf)>, LogError> {
+    let Ok((file, head)) = open_and_read(plain, false) else { return Ok(None) };
+    if !file.metadata().is_ok_and(|meta| db.trusts(&meta)) {
+        return Ok(None);
+    }
+    // Another process is about to delete the log, by this name.
+    if head.is_of(db) && file.try_lock().is_err() {
+        return Ok(None);
+    }
+    let aside = names::aside(plain, head.log_id);
+    // The name contains the log's id: a file that already has it is a copy of this very log, and both stay.
+    if may_exist(&aside) {
+        return Ok(None);
+    }
+    std::fs::rename(plain, &aside).map_err(|error| LogError::io("put aside", plain, &error))?;
+    // The log may be the database's after all, if the lifting of the guard was not durable. With its longer name
+    // durable it can be found, whatever file gets the plain name.
+    sync_names(plain)?;
+    Ok(Some((plain.to_path_buf(), aside)))
+}
+
+/// Whether the log has been put aside under its longer name.
+pub(super) fn is_aside(path: &Path, head: &Head) -> bool {
+    may_exist(&names::aside(path, head.log_id))
+}
+
+fn may_exist(path: &Path) -> bool {
+    !matches!(path.try_exists(), Ok(false))
+}
+
+/// Deletes a log whose database has no name any more, if no process uses the log. A log that has been moved elsewhere
+/// stays.
+pub(crate) fn remove_unused(path: &Path, id: LogId) {
+    let Ok((file, head)) = open_and_read(path, true) else { return };
+    let is_it = head.log_id == id && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false);
+    if is_it && head.release(path, &file).is_ok() {
+        // The log may hold commits, which would come back with its name after a power loss: hence the sync.
+        drop(log_file::remove(path, &names::segment(path, id)).and_then(|()| log_file::sync_names(path)));
+    }
 }

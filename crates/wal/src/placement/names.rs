@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 
 use duralite_format::LogId;
 
+use crate::LogError;
+use crate::shared::log_file;
+
 const SUFFIX: &str = "-duralite";
 const SEGMENT_SUFFIX: &str = "-shm";
 const ID_CHARS: usize = 32;
@@ -106,6 +109,14 @@ pub(super) fn belongs_to(name: &OsStr, database: &Path) -> bool {
 #[must_use]
 pub fn is_log_name(path: &Path) -> bool {
     path.file_name().and_then(kind_of).is_some_and(|kind| matches!(kind, Kind::Plain | Kind::WithId(_)))
+}
+
+/// Makes the names in a file's directory durable.
+///
+/// # Errors
+/// `Io`.
+pub fn sync_names(path: &Path) -> Result<(), LogError> {
+    log_file::sync_names(path).map_err(|error| LogError::io("sync the directory of", path, &error))
 }
 
 #[cfg(test)]

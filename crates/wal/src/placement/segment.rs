@@ -1,22 +1,27 @@
-//! The segment, the memory that the users of a log share: its words before the engine's part, and its files.
+//! The segment, the memory that a log's users share: the layout of its words before the engine's part, opening its
+//! file (invariant 13), and joining the processes that use it.
+//!
+//! Processes of several versions may meet in a segment, so its first word is the version of its layout. A process that
+//! begins the segment anew clears that word first ([`clear`]) and stores it last ([`complete`]): no process joins in
+//! between. A segment from an earlier start of the system is only what a power loss left.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use duralite_format::LogId;
-use duralite_medium::Segment;
 use duralite_medium::process::OwnFile;
+use duralite_medium::{FileSegment, MediumError, Segment};
 use rustix::fs::OFlags;
 
-use super::waiting::{self, Lock, Pause};
-use crate::hooks::FileStep;
-use crate::metrics::METRICS_BYTES;
-use crate::shared::log_file::making::{adjust, is_in_place, open_new};
-use crate::shared::pins::{PINS_BYTES, PINS_OFFSET};
-use crate::{DatabaseIdentity, LogError, hooks};
+use crate::engine::descriptor::{Descriptor, LogPlacement};
+use crate::hooks::{self, FileStep};
+use crate::metrics::{METRICS_BYTES, Recorder};
+use crate::shared::log_file::{self, Lock, Pause, adjust, is_in_place, open_new};
+use crate::shared::pins::{PINS_BYTES, PINS_OFFSET, Pins};
+use crate::{DatabaseIdentity, LogError};
 
 /// Where the locks of the database begin in the segment.
 pub const LOCKS_OFFSET: u64 = 4096;
@@ -28,7 +33,7 @@ pub(super) const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
 /// The first word of a segment that is in use: the version of its layout.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEGA");
 /// The kinds of media on which the log is used; 0 if unknown.
-pub(super) const MEDIA: u64 = 8;
+const MEDIA: u64 = 8;
 /// How often syncing or writing the database has failed since everything in the log was written to the database anew,
 /// or the log became empty.
 pub const HOME_FAILURES: u64 = 16;
@@ -64,8 +69,8 @@ pub const DELETED_LOG_COPIED: u64 = 2;
 /// it.
 const LOG_ID: u64 = 96;
 
-/// The start of the system during which the words were written ([`super::boot`]); 0 if unknown.
-pub(super) const BOOT: u64 = 72;
+/// The start of the system during which the words were written ([`boot`]); 0 if unknown.
+const BOOT: u64 = 72;
 
 /// How often the segment has begun anew, in the upper half, and how often processes have joined it since then, in the
 /// lower half.
@@ -93,7 +98,7 @@ pub(super) fn is_complete(segment: &File) -> bool {
 }
 
 /// Stores in a new segment the id of its log.
-pub(super) fn set_log_id(segment: &dyn Segment, id: LogId) {
+fn set_log_id(segment: &dyn Segment, id: LogId) {
     let (words, _) = id.0.as_chunks();
     for (word, at) in words.iter().zip((LOG_ID..).step_by(8)) {
         segment.store(at, u64::from_ne_bytes(*word));
@@ -125,14 +130,11 @@ pub(super) fn layout_of(segment: &File) -> u64 {
     if matches!(segment.read_at(&mut magic, 0), Ok(8)) { u64::from_le_bytes(magic) } else { 0 }
 }
 
-// Identifies the current start of the operating system. A segment from an earlier start is only what a power loss
-// left.
-
 /// The kernel's file with an id that is new after each start.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A number that is new after each start of the system; 0 where the system does not report one.
-pub(super) fn boot() -> u64 {
+fn boot() -> u64 {
     static BOOT: OnceLock<u64> = OnceLock::new();
     *BOOT.get_or_init(|| std::fs::read_to_string(BOOT_ID).map_or(0, |id| number(&id)))
 }
@@ -143,29 +145,27 @@ fn number(id: &str) -> u64 {
     u64::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
-// Opening the segment, the memory that the users of a log share.
-
 /// The error for a process that attaches a log while another process does.
 pub(super) const ATTACHING: &str = "another process is opening its log; try again";
 
 /// Creates the file of the segment of a new log, without a name where the file system supports that.
-pub(super) fn create_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
+pub(super) fn create(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
     let failed = |error: io::Error| LogError::io("make the shared memory of a log in", path, &error);
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
     let dir = path.parent().unwrap_or(Path::new("."));
-    let mode = segment_mode(db);
+    let mode = mode_of(db);
     let file = OwnFile::open(|| open_new(dir, path, mode)).map_err(failed)?;
     adjust(&file, mode, db).map_err(failed)?;
     Ok(file)
 }
 
 /// The mode of the segment's file: a user has the same access to it as to the database (invariant 13).
-fn segment_mode(db: &DatabaseIdentity) -> u32 {
+fn mode_of(db: &DatabaseIdentity) -> u32 {
     db.mode & 0o666
 }
 
 /// The options for opening a segment's file: never through a symbolic link.
-fn segment_options(write: bool) -> OpenOptions {
+fn options(write: bool) -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     options
@@ -173,11 +173,11 @@ fn segment_options(write: bool) -> OpenOptions {
 
 /// Opens the file of the segment, and creates it if it does not exist. A file that a user has made who may not write
 /// the database is refused.
-pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
+fn open_or_create(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
     let failed = |error: io::Error| LogError::io("open the shared memory of the log", path, &error);
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
-    let mode = segment_mode(db);
-    let options = segment_options(true);
+    let mode = mode_of(db);
+    let options = options(true);
     match OwnFile::open(|| options.clone().mode(mode).create_new(true).open(path)) {
         Ok(file) => {
             adjust(&file, mode, db).map_err(failed)?;
@@ -195,10 +195,10 @@ pub(super) fn open_segment(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile
 }
 
 /// Opens the file of the segment, which is locked, once more; `None` when it has been deleted, together with the log.
-pub(super) fn open_segment_again(path: &Path, locked: &File) -> Result<Option<OwnFile>, LogError> {
+pub(super) fn open_again(path: &Path, locked: &File) -> Result<Option<OwnFile>, LogError> {
     let failed = |error: io::Error| LogError::io("open the shared memory of the log", path, &error);
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
-    match OwnFile::open(|| segment_options(true).open(path)) {
+    match OwnFile::open(|| options(true).open(path)) {
         Ok(file) => Ok(is_in_place(path, locked)?.then_some(file)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(failed(error)),
@@ -206,7 +206,7 @@ pub(super) fn open_segment_again(path: &Path, locked: &File) -> Result<Option<Ow
 }
 
 /// Opens the file of the segment for a user who may only read it.
-pub(super) fn open_segment_read_only(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
+pub(super) fn open_read_only(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => {
             let why = "it does not exist, and this user may only read the database: a user who may write has \
@@ -216,7 +216,7 @@ pub(super) fn open_segment_read_only(path: &Path, db: &DatabaseIdentity) -> Resu
         _ => LogError::io("open the shared memory of the log", path, &error),
     };
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
-    let file = OwnFile::open(|| segment_options(false).open(path)).map_err(failed)?;
+    let file = OwnFile::open(|| options(false).open(path)).map_err(failed)?;
     if !db.trusts(&file.metadata().map_err(failed)?) {
         return Err(LogError::Owner(path.to_path_buf()));
     }
@@ -225,14 +225,10 @@ pub(super) fn open_segment_read_only(path: &Path, db: &DatabaseIdentity) -> Resu
 
 /// Opens and locks the file of the segment: only one process at a time attaches a log. That process may be recovering a
 /// long log, or be stopped, so this waits only as long as `pause` permits.
-pub(super) fn lock_segment(
-    path: &Path,
-    db: &DatabaseIdentity,
-    pause: Pause<'_>,
-) -> Result<OwnFile, LogError> {
+pub(super) fn lock(path: &Path, db: &DatabaseIdentity, pause: Pause<'_>) -> Result<OwnFile, LogError> {
     loop {
-        let file = open_segment(path, db)?;
-        let locked = waiting::lock(&file, Lock::Exclusive, pause);
+        let file = open_or_create(path, db)?;
+        let locked = log_file::lock(&file, Lock::Exclusive, pause);
         if !locked.map_err(|error| LogError::io("lock", path, &error))? {
             return Err(LogError::Busy { path: db.path.clone(), what: ATTACHING });
         }
@@ -244,8 +240,108 @@ pub(super) fn lock_segment(
     }
 }
 
+/// Marks the segment as incomplete, so that no process joins words from before a power loss if this process dies before
+/// it has completed the segment again. Returns `false` when the segment has to go on as it is: a reader without a
+/// process slot is in the middle of a transaction that relies on it. The process of that reader already ran while
+/// processes with slots lived. So no power loss came in between, and the words say what is left to do, as after the
+/// death of any process.
+///
+/// This process announces first and looks second; such a reader does so in the opposite order.
+pub(super) fn clear(segment: &File) -> Result<bool, MediumError> {
+    let failed = |error: io::Error| {
+        MediumError::from_errno(
+            "write",
+            rustix::io::Errno::from_io_error(&error).unwrap_or(rustix::io::Errno::IO),
+        )
+    };
+    let complete = is_complete(segment);
+    if !matches!(segment.read_at(&mut [0; 8], 0), Ok(8)) {
+        return Ok(true);
+    }
+    segment.write_all_at(&[0; 8], 0).map_err(failed)?;
+    if !complete || !FileSegment::has_live_readers(segment)? {
+        return Ok(true);
+    }
+    segment.write_all_at(&MAGIC.to_le_bytes(), 0).map_err(failed)?;
+    Ok(false)
+}
+
+/// Announces to readers without process slots that the segment which they have mapped is about to begin anew. Returns
+/// the new value of [`INCARNATION`].
+fn begin_anew(file: &File, path: &Path) -> Result<u64, LogError> {
+    let mut bytes = [0; 8];
+    let failed = |error| LogError::io("write the shared memory of the log", path, &error);
+    if file.read_at(&mut bytes, INCARNATION).map_err(failed)? < bytes.len() {
+        // No process can have mapped a file this short.
+        return Ok(BEGUN);
+    }
+    let next = (u64::from_ne_bytes(bytes) / BEGUN).wrapping_add(1).wrapping_mul(BEGUN).max(BEGUN);
+    file.write_all_at(&next.to_ne_bytes(), INCARNATION).map_err(failed)?;
+    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    Ok(next)
+}
+
+/// Joins the processes that use the log with this id, as the first of them if `alone`.
+pub(super) fn join(
+    placement: &LogPlacement,
+    path: &Path,
+    id: LogId,
+    file: OwnFile,
+    alone: bool,
+) -> Result<Arc<FileSegment>, LogError> {
+    let (media, shared) = (placement.media().word(), placement.engine.shared);
+    let begun = if alone { begin_anew(&file, path)? } else { 0 };
+    let fresh = alone.then_some(ENGINE_OFFSET + shared.zeroed);
+    hooks::step(FileStep::MapShared, path).map_err(|error| LogError::io("map", path, &error))?;
+    let (metrics, bytes) = metrics_of(shared.all);
+    let segment = FileSegment::join(file, path, bytes, fresh)
+        .map_err(|source| LogError::Medium { path: path.to_path_buf(), source })?;
+    if !alone && segment.load(0) != MAGIC {
+        let what = "another version of Duralite uses this database; use the same version everywhere";
+        return Err(LogError::Busy { path: path.to_path_buf(), what });
+    }
+    if alone {
+        segment.store(INCARNATION, begun);
+        set_log_id(&segment, id);
+    } else {
+        segment.fetch_add(INCARNATION, 1);
+    }
+    if segment.is_readable() {
+        segment.store(READABLE, 1);
+    }
+    // Emulated memory and direct access to the same file give different guarantees, and processes of either kind
+    // would build on what the others have stored.
+    if alone {
+        segment.store(BOOT, boot());
+        segment.store(MEDIA, media);
+    } else if ![0, media].contains(&segment.load(MEDIA)) {
+        return Err(LogError::Settings);
+    }
+    let segment = Arc::new(segment);
+    // The slot may have belonged to a follower that died.
+    Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, PINS_OFFSET).unpin();
+    Recorder::join(segment.clone(), metrics, beginning_of(segment.load(INCARNATION)));
+    Ok(segment)
+}
+
+/// Lets other processes join: the last step of the process that was alone.
+pub(super) fn complete(segment: &FileSegment) {
+    segment.store(0, MAGIC);
+}
+
+/// Maps the segment of a log of this engine for a user who may only read it, and takes no process slot.
+pub(super) fn join_read_only(
+    engine: &Descriptor,
+    path: &Path,
+    file: OwnFile,
+) -> Result<FileSegment, LogError> {
+    let (_, bytes) = metrics_of(engine.shared.all);
+    FileSegment::join_read_only(file, path, bytes)
+        .map_err(|source| LogError::Medium { path: path.to_path_buf(), source })
+}
+
 #[cfg(test)]
-mod boot_tests {
+mod tests {
     use super::*;
 
     #[test]

@@ -1,26 +1,32 @@
-//! The file of one log: opening it, and reading its first bytes.
+//! The file of one log, and the steps on it: opening and identifying it, locking it, making it, naming it, making it
+//! durable, and deleting it (invariant 13). Who calls them decides; nothing here knows what a log holds.
 //!
 //! A file whose name is that of a log may be any file, even a database that this process has open through any SQLite
 //! and VFS: a database's name may end like a log's. Closing any descriptor of such a file releases all POSIX locks that
 //! the process holds on it, while SQLite goes on as if it held them. So a file that turns out to be no log stays open
 //! until the process ends. This costs at most one descriptor for each such file, and later checks read the file through
 //! that descriptor.
+//!
+//! Locks are waited for with patience: since another process may be stopped, nothing waits without limit, and every
+//! attempt is repeated as often as the caller's patience permits.
 
-pub(crate) mod making;
-
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use duralite_format::FormatError;
+use duralite_medium::MediumError;
+use duralite_medium::block::sync_directory;
 use duralite_medium::process::{FIRST_DESCRIPTOR, OwnFile, PerProcess};
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, CWD, OFlags, linkat};
+use rustix::io::Errno;
 
-use crate::LogError;
 use crate::hooks::{self, FileStep};
+use crate::{DatabaseIdentity, LogError};
 
 /// Length of an engine's magic number in bytes.
 const MAGIC_BYTES: u64 = 8;
@@ -36,6 +42,9 @@ type FileNumber = (u64, u64);
 
 /// Files that have the name of a log and are none. They are never closed. A child process begins with an empty list.
 static NO_LOGS: PerProcess<Mutex<Vec<(FileNumber, OwnFile)>>> = PerProcess::new();
+
+/// The directory through which this process can name its open files.
+const OWN_FILES: &str = "/proc/self/fd";
 
 /// Opens an existing log. `is_log` judges the file by its first eight bytes, or as many as there are.
 ///
@@ -92,6 +101,201 @@ fn fill_standard_streams() -> io::Result<Vec<File>> {
     }
 }
 
+fn keep(file: OwnFile) {
+    let Ok(meta) = file.metadata() else {
+        // This hardly ever fails for an open file. Whatever the file is, do not close it.
+        std::mem::forget(file);
+        return;
+    };
+    let mut kept = NO_LOGS.get().lock().unwrap_or_else(PoisonError::into_inner);
+    kept.push(((meta.dev(), meta.ino()), file));
+}
+
+/// The file's first bytes, up to `limit`.
+pub(crate) fn first_bytes(path: &Path, file: &File, limit: u64) -> Result<Vec<u8>, LogError> {
+    let meta = file.metadata().map_err(|error| LogError::io("examine", path, &error))?;
+    let mut bytes = vec![0; meta.len().min(limit) as usize];
+    file.read_exact_at(&mut bytes, 0).map_err(|error| LogError::io("read", path, &error))?;
+    if bytes.is_empty() {
+        let source = FormatError::Short { what: "the log file" };
+        return Err(LogError::Format { log: path.to_path_buf(), source });
+    }
+    Ok(bytes)
+}
+
+/// Whether the name of a log still leads to the file that was opened by it.
+pub(crate) fn is_in_place(path: &Path, file: &File) -> Result<bool, LogError> {
+    let failed = |error: io::Error| LogError::io("examine", path, &error);
+    let opened = file.metadata().map_err(failed)?;
+    match path.symlink_metadata() {
+        Ok(named) => Ok((named.dev(), named.ino()) == (opened.dev(), opened.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// A path by which this process can reach an open file, whatever names the file has.
+pub(crate) fn own_name(file: &File) -> PathBuf {
+    Path::new(OWN_FILES).join(file.as_raw_fd().to_string())
+}
+
+/// Pauses before attempt number n, counted from 0. Returns `false` when the caller's patience has ended.
+pub type Pause<'a> = &'a dyn Fn(u32) -> bool;
+
+const FIRST: Duration = Duration::from_micros(50);
+const LONGEST: Duration = Duration::from_millis(2);
+
+/// How long a caller without a busy handler waits for processes that open a log, or that are dying.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The patience of a caller without a busy handler: two seconds.
+pub(crate) fn pause() -> impl Fn(u32) -> bool {
+    pause_for(PATIENCE)
+}
+
+/// Patience for `limit`.
+pub fn pause_for(limit: Duration) -> impl Fn(u32) -> bool {
+    let start = Instant::now();
+    move |tries| {
+        let left = limit.saturating_sub(start.elapsed());
+        std::thread::sleep(FIRST.saturating_mul(1 << tries.min(10)).min(LONGEST).min(left));
+        !left.is_zero()
+    }
+}
+
+/// How a file is locked, by `flock`.
+#[derive(Clone, Copy)]
+pub(crate) enum Lock {
+    Shared,
+    Exclusive,
+}
+
+/// Locks a file. Returns whether it got the lock.
+pub(crate) fn lock(file: &File, how: Lock, pause: Pause<'_>) -> io::Result<bool> {
+    for tries in 0.. {
+        if try_lock(file, how)? {
+            return Ok(true);
+        }
+        if !pause(tries) {
+            break;
+        }
+    }
+    Ok(false)
+}
+
+/// Locks a file if no other process is in the way. Returns whether it got the lock. A signal does not make it fail.
+pub(crate) fn try_lock(file: &File, how: Lock) -> io::Result<bool> {
+    loop {
+        let tried = match how {
+            Lock::Shared => file.try_lock_shared(),
+            Lock::Exclusive => file.try_lock(),
+        };
+        match tried {
+            Ok(()) => return Ok(true),
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
+/// Creates a log file with the owner and mode of the database (invariant 13).
+pub(crate) fn make_file(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
+    let file = hooks::step(FileStep::Create, path)
+        .and_then(|()| OwnFile::open(|| open_new(dir, path, db.mode & 0o666)))
+        .map_err(|error| LogError::io("make a log in", dir, &error))?;
+    adjust(&file, db.mode & 0o666, db).map_err(|error| {
+        drop(std::fs::remove_file(path));
+        LogError::io("set the owner of", path, &error)
+    })?;
+    Ok(file)
+}
+
+/// Gives a file the mode and owner of the database: the umask reduces the mode given to `open`, and the new file
+/// belongs to this user. A user who may write the database but does not own it cannot give the file to the owner, only
+/// to a group that both belong to.
+pub(crate) fn adjust(file: &File, mode: u32, db: &DatabaseIdentity) -> io::Result<()> {
+    let meta = file.metadata()?;
+    if (meta.uid(), meta.gid()) != (db.uid, db.gid) {
+        unless_denied(fchown(file, Some(db.uid), Some(db.gid)).or_else(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => fchown(file, None, Some(db.gid)),
+            _ => Err(error),
+        }))?;
+    }
+    unless_denied(file.set_permissions(PermissionsExt::from_mode(mode)))
+}
+
+fn unless_denied(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Creates a file, without a name where the file system supports that: a process that dies while it makes a log then
+/// leaves nothing behind.
+pub(crate) fn open_new(dir: &Path, path: &Path, mode: u32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(mode);
+    let flag = |flag: OFlags| flag.bits().cast_signed();
+    if Path::new(OWN_FILES).is_dir()
+        && let Ok(file) = options.clone().custom_flags(flag(OFlags::TMPFILE)).open(dir)
+    {
+        return Ok(file);
+    }
+    options.create_new(true).custom_flags(flag(OFlags::NOFOLLOW)).open(path)
+}
+
+/// Gives a complete log its name, if it has none yet, and makes the log and its name durable.
+pub(crate) fn publish(path: &Path, file: &File) -> io::Result<()> {
+    sync(path, file)?;
+    publish_provisionally(path, file)?;
+    sync_names(path)
+}
+
+/// Gives a complete log its name, if it has none yet. Makes nothing durable: a power loss may leave the name without
+/// the log's contents.
+pub(crate) fn publish_provisionally(path: &Path, file: &File) -> io::Result<()> {
+    hooks::step(FileStep::Publish, path)?;
+    name(path, file)
+}
+
+/// Makes a log durable, but not its name.
+pub(crate) fn sync(path: &Path, file: &File) -> io::Result<()> {
+    hooks::step(FileStep::Sync, path)?;
+    file.sync_all()
+}
+
+/// Gives a file its name, if it has none yet.
+pub(crate) fn name(path: &Path, file: &File) -> io::Result<()> {
+    if file.metadata()?.nlink() > 0 {
+        return Ok(());
+    }
+    Ok(linkat(CWD, own_name(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+}
+
+/// Makes the names in a file's directory durable. Skips a directory that this user may use but not read, as SQLite
+/// does.
+pub(crate) fn sync_names(path: &Path) -> io::Result<()> {
+    hooks::step(FileStep::SyncDirectory, path)?;
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match sync_directory(dir) {
+        Err(MediumError::Io { op: "open", source: Errno::ACCESS }) => Ok(()),
+        Err(MediumError::Io { source, .. }) => Err(source.into()),
+        Err(error) => Err(io::Error::other(error)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Deletes a log that holds nothing, and before it the segment of its users, which is useless without the log. Does not
+/// sync the directory: a power loss may bring the log's name back, and the log is deleted again when the database is
+/// opened next.
+pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
+    hooks::step(FileStep::Remove, path)?;
+    drop(std::fs::remove_file(segment));
+    std::fs::remove_file(path)
+}
+
 /// Deletes a file that turned out to be no log, if it is what a power loss leaves of a log that had no transactions and
 /// was not durable. The file is closed then: no connection holds locks on such a file. `is_own` is asked first whether
 /// the file belongs to the database, and `make_sure` last, before the deletion.
@@ -135,28 +339,6 @@ pub(crate) fn has_only_zeros_from(file: &File, at: u64) -> bool {
     meta.len() <= at + SHORT
         && file.read_exact_at(&mut bytes, at).is_ok()
         && bytes.iter().all(|byte| *byte == 0)
-}
-
-fn keep(file: OwnFile) {
-    let Ok(meta) = file.metadata() else {
-        // This hardly ever fails for an open file. Whatever the file is, do not close it.
-        std::mem::forget(file);
-        return;
-    };
-    let mut kept = NO_LOGS.get().lock().unwrap_or_else(PoisonError::into_inner);
-    kept.push(((meta.dev(), meta.ino()), file));
-}
-
-/// The file's first bytes, up to `limit`.
-pub(crate) fn first_bytes(path: &Path, file: &File, limit: u64) -> Result<Vec<u8>, LogError> {
-    let meta = file.metadata().map_err(|error| LogError::io("examine", path, &error))?;
-    let mut bytes = vec![0; meta.len().min(limit) as usize];
-    file.read_exact_at(&mut bytes, 0).map_err(|error| LogError::io("read", path, &error))?;
-    if bytes.is_empty() {
-        let source = FormatError::Short { what: "the log file" };
-        return Err(LogError::Format { log: path.to_path_buf(), source });
-    }
-    Ok(bytes)
 }
 
 #[cfg(test)]

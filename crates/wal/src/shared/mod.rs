@@ -1,9 +1,10 @@
 //! What several engines stand on.
 //!
-//! Nothing here knows which engine uses it. [`log_file`] makes, opens and identifies the file of a log, [`generations`]
-//! finds the generation that is in force. [`delta_chains`] keeps a page as the chain of its differences; [`images`] keeps
-//! images of pages in the process's memory. [`group`] is group commit on blocks; [`heap`] allocates blocks of memory that
-//! survives, [`mapped_home`] is a database whose pages are mapped, [`past_cache`] stores past the processor's cache.
+//! Nothing here knows which engine uses it. [`log_file`] makes, opens, locks and identifies the file of a log,
+//! [`generations`] finds the generation that is in force. [`delta_chains`] keeps a page as the chain of its
+//! differences; [`images`] keeps images of pages in the process's memory. [`group`] is group commit on blocks; [`heap`]
+//! allocates blocks of memory that survives, [`mapped_home`] is a database whose pages are mapped, [`past_cache`]
+//! stores past the processor's cache.
 
 pub(crate) mod delta_chains;
 pub(crate) mod generations;

@@ -2,9 +2,10 @@
 //! beside it.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_duralite-demo");
 const MODES: [&str; 9] = [
@@ -22,7 +23,16 @@ const MODES: [&str; 9] = [
 fn in_directory(program: &Path, dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(dir).stdin(Stdio::null()).env_remove("DURALITE_LIBRARY");
-    command.output().unwrap()
+    // A copied program is "busy" as long as a process that another thread has just forked has inherited the
+    // descriptor through which the copy was written.
+    loop {
+        match command.output() {
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            output => return output.unwrap(),
+        }
+    }
 }
 
 fn text(bytes: &[u8]) -> String {

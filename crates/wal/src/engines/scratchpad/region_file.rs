@@ -27,8 +27,7 @@ use rustix::fs::OFlags;
 use crate::engine::descriptor::{LogPlacement, OpenFile};
 use crate::engine::media::{MediaOptions, MemoryKind};
 use crate::hooks::{self, FileStep};
-use crate::shared::log_file;
-use crate::shared::log_file::making::{is_in_place, make_file, publish};
+use crate::shared::log_file::{self, is_in_place, make_file, publish};
 use crate::shared::log_memory::hooked;
 use crate::{DatabaseIdentity, LogError};
 

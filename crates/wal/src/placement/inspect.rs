@@ -1,0 +1,381 @@
+//! Inspecting a log from outside, whether or not other processes use it at that moment: the inspection writes nothing,
+//! takes no lock and no process slot, and makes no process wait.
+//!
+//! What is read while others write may mix two states. So a reading counts only if nothing changed meanwhile
+//! ([`look`]). While processes use the log, the reading goes through their segment, and the log must not have started
+//! over meanwhile. While no process uses the log, none may have come meanwhile. Otherwise the log is read again. A
+//! contradiction counts as damage only while no process uses the log (invariant 12).
+//!
+//! Processes may come, go and die while they are observed ([`Watch`]), and the segment may begin anew or be deleted. So
+//! each look checks whether the segment is still the one in use. Any user who may write the database may have written
+//! its contents, so they are only read as numbers.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use duralite_format::{FormatError, LogId};
+use duralite_medium::process::OwnFile;
+use duralite_medium::{FileSegment, MediumError, Segment as _};
+
+use super::names;
+use super::segment::{
+    self, ENGINE_OFFSET, HOME_FAILURES, HOME_WRITES, INCARNATION, MAGIC, beginning_of, is_complete,
+    layout_of, metrics_of,
+};
+use super::whose::{Head, open_and_read};
+use crate::engine::Engine;
+use crate::engine::checksums::find_checksum_mismatch;
+use crate::engine::descriptor::{AttachingOutside, Descriptor, OpenFile};
+use crate::engine::home::DatabaseFile;
+use crate::engine::salvage::{Later, Salvaged};
+use crate::engine::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
+use crate::metrics::{ProcessMetrics, read_all};
+use crate::shared::log_file::is_in_place;
+use crate::{DatabaseIdentity, EngineOptions, LogError};
+
+/// How long a log is read again that other processes change meanwhile.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The pause between two readings.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Replaces an offset or an order that only the walk of an unused log can tell.
+const LIVE: &str = "in use";
+
+/// What a log file says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct About {
+    /// The engine that wrote it.
+    pub engine: &'static Descriptor,
+    /// The log's id.
+    pub id: LogId,
+    /// Where the log's database was when the log was made.
+    pub database: PathBuf,
+}
+
+/// Reads what a log file says about itself.
+///
+/// # Errors
+/// `Io`, `Format`.
+pub fn describe(path: &Path) -> Result<About, LogError> {
+    let (_, head) = open_and_read(path, false)?;
+    Ok(About { engine: head.engine, id: head.log_id, database: head.database() })
+}
+
+/// Opens a log of any engine for inspection, in the state in which recovery would find it. Writes nothing, and takes no
+/// lock.
+///
+/// # Errors
+/// As for attaching, except that the log may belong to any database.
+pub fn open_log_read_only(path: &Path) -> Result<Box<dyn Engine>, LogError> {
+    let (file, head) = open_and_read(path, false)?;
+    (head.engine.open_read_only)(&OpenFile { path, file: &file })
+}
+
+/// Visits every committed transaction of a log in order, with the code that recovers logs. Then rebuilds every page and
+/// checks SQLite's checksums. Writes nothing, and reads from the database what the pages need;
+/// [`crate::engine::home::NoDatabase`] is enough for engines whose pages are all in the log.
+///
+/// # Errors
+/// The one with which recovery would fail. The transactions before it have been visited.
+pub fn walk(
+    path: &Path,
+    database: &dyn DatabaseFile,
+    visit: &mut dyn FnMut(&WalkedTransaction),
+) -> Result<WalkSummary, LogError> {
+    let (file, head) = open_and_read(path, false)?;
+    (head.engine.walk)(&OpenFile { path, file: &file }, database, visit)
+}
+
+/// Opens a log to salvage its contents, and passes every intact transaction after the damage to `later`. Also reads the
+/// database file, to determine which of its pages are newer than the damage. Writes nothing, and takes no lock.
+///
+/// # Errors
+/// `Format` for a log whose head is damaged, `NoRegion`; the errors that `later` returns; those of reading the files.
+pub fn salvage(path: &Path, database: &dyn DatabaseFile, later: Later<'_>) -> Result<Salvaged, LogError> {
+    let (file, head) = open_and_read(path, false)?;
+    let log = OpenFile { path, file: &file };
+    crate::engine::salvage::read(&|later| (head.engine.salvage)(&log, database, later), database, later)
+}
+
+/// The way in which a log is inspected.
+pub enum Reading<'a> {
+    /// Other processes use the log: this engine reads along with them.
+    Along(Box<dyn Engine>),
+    /// No process uses the log.
+    Unused(&'a Path),
+}
+
+/// The result of inspecting a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Looked<T> {
+    /// What the reading function returned.
+    pub found: T,
+    /// Whether processes had the log open.
+    pub in_use: bool,
+}
+
+/// Inspects a log with a function that reads it, repeatedly until nothing has changed during a reading. The function
+/// returns `None` if it finds itself that something has changed.
+///
+/// # Errors
+/// That of the function, where no process uses the log. `Busy` where processes change the log faster than it can be
+/// read, or where what is read contradicts itself as long as they use it. `Io`, `Medium`, `Format`, `Owner`.
+pub fn look<T>(
+    path: &Path,
+    read: &mut dyn FnMut(Reading<'_>) -> Result<Option<T>, LogError>,
+) -> Result<Looked<T>, LogError> {
+    let start = Instant::now();
+    loop {
+        let (file, head) = open_and_read(path, false)?;
+        let before = Users::of(path, &head)?;
+        let (in_use, is_settled) = (before.living.is_some(), before.is_settled);
+        let result = match (is_settled, in_use) {
+            (false, _) => Ok(None),
+            (true, true) => read_along(path, &file, &head, read),
+            (true, false) => read(Reading::Unused(path)),
+        };
+        let is_same = is_settled && Users::of(path, &head)? == before && is_in_place(path, &file)?;
+        match result {
+            Ok(Some(found)) if is_same => return Ok(Looked { found, in_use }),
+            Err(error) if is_same && !in_use => return Err(error),
+            Err(error) if start.elapsed() > PATIENCE => return Err(undecided(path, Some(&error))),
+            _ if start.elapsed() > PATIENCE => return Err(undecided(path, None)),
+            _ => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+/// Reads through the segment of the processes that use the log; `None` when the log has moved on meanwhile.
+fn read_along<T>(
+    path: &Path,
+    file: &OwnFile,
+    head: &Head,
+    read: &mut dyn FnMut(Reading<'_>) -> Result<Option<T>, LogError>,
+) -> Result<Option<T>, LogError> {
+    let segment_path = names::segment(path, head.log_id);
+    let shared = segment::open_read_only(&segment_path, &DatabaseIdentity::of(path)?)?;
+    let segment = Arc::new(segment::join_read_only(head.engine, &segment_path, shared)?);
+    let engine = (head.engine.attach_outside)(AttachingOutside {
+        options: &EngineOptions::default(),
+        file: OpenFile { path, file },
+        shared: Some(Arc::clone(&segment)),
+        base: ENGINE_OFFSET,
+    })?;
+    let found = read(Reading::Along(engine))?;
+    Ok(found.filter(|_| segment.load(0) == MAGIC))
+}
+
+/// The users of a log, and the beginning of the segment that they share.
+#[derive(PartialEq, Eq)]
+struct Users {
+    /// The word [`INCARNATION`], if processes live that have a slot of the segment.
+    living: Option<u64>,
+    /// The same if no such process lives: a process that comes and goes meanwhile changes the word.
+    left: Option<u64>,
+    /// Whether no process is attaching the log, which may involve recovery.
+    is_settled: bool,
+}
+
+impl Users {
+    fn of(path: &Path, head: &Head) -> Result<Self, LogError> {
+        let segment_path = names::segment(path, head.log_id);
+        let Ok(file) = OwnFile::open(|| std::fs::File::open(&segment_path)) else {
+            return Ok(Self { living: None, left: None, is_settled: true });
+        };
+        // These loads come after the reading.
+        fence(Ordering::SeqCst);
+        let failed = |source: MediumError| LogError::Medium { path: segment_path.clone(), source };
+        let living = FileSegment::has_processes(&file).map_err(failed)?;
+        let mut word = [0; 8];
+        let read = std::os::unix::fs::FileExt::read_at(&*file, &mut word, INCARNATION);
+        let incarnation = matches!(read, Ok(8)).then(|| u64::from_le_bytes(word));
+        let (living, left) = if living { (incarnation, None) } else { (None, incarnation) };
+        Ok(Self { living, left, is_settled: left.is_some() || living.is_none() || is_complete(&file) })
+    }
+}
+
+fn undecided(path: &Path, error: Option<&LogError>) -> LogError {
+    let what = match error {
+        None => "processes change the log faster than it can be read; no damage was found",
+        Some(_) => {
+            "parts of the log contradict each other while programs write it, which is no sign of damage: \
+             close the programs, and look again"
+        }
+    };
+    LogError::Busy { path: path.to_path_buf(), what }
+}
+
+/// Visits every committed transaction of a log in order, and checks SQLite's checksums, whether or not other processes
+/// use the log meanwhile. Calls `begin` at the start of each reading: transactions visited before no longer count.
+/// While the log is in use, the offsets of records and the order of commits are not reported.
+///
+/// # Errors
+/// As [`look`], and the one with which recovery would fail.
+pub fn look_through(
+    path: &Path,
+    database: &dyn DatabaseFile,
+    begin: &mut dyn FnMut(),
+    visit: &mut dyn FnMut(&WalkedTransaction),
+) -> Result<Looked<WalkSummary>, LogError> {
+    look(path, &mut |reading| {
+        begin();
+        match reading {
+            Reading::Along(engine) => walk_along(engine, database, visit),
+            Reading::Unused(path) => walk(path, database, visit).map(Some),
+        }
+    })
+}
+
+/// As [`walk`], for an engine that reads along with the users of the log. `None` when the log has moved on
+/// meanwhile.
+fn walk_along(
+    mut engine: Box<dyn Engine>,
+    database: &dyn DatabaseFile,
+    visit: &mut dyn FnMut(&WalkedTransaction),
+) -> Result<Option<WalkSummary>, LogError> {
+    let missing = || LogError::Unexpected("a frame number");
+    engine.refresh()?;
+    let mut sequence = 0;
+    while let Some(found) = engine.transaction_after(sequence) {
+        sequence = found.sequence;
+        let mut records = Vec::new();
+        for number in found.first_frame..=found.last_frame {
+            let frame = engine.frame(number).ok_or_else(missing)?;
+            records.push(WalkedRecord {
+                offset: 0,
+                frame: number,
+                page_number: frame.page_number,
+                record_bytes: frame.record_bytes.unwrap_or_default(),
+                ranges: 0,
+                whole: false,
+            });
+        }
+        visit(&WalkedTransaction {
+            sequence,
+            offset: 0,
+            first_frame: found.first_frame,
+            last_frame: found.last_frame,
+            db_pages: found.db_pages,
+            order: LIVE,
+            records,
+        });
+    }
+    let (generation, transactions) = (engine.origin().generation, engine.transactions());
+    let frames = engine.committed();
+    let mismatch = find_checksum_mismatch(&mut *engine, database);
+    if !engine.is_current() {
+        return Ok(None);
+    }
+    if let Some(frame) = mismatch? {
+        let what = FormatError::Damaged { what: "a page rebuilt from the log" };
+        return Err(LogError::Corrupt { offset: u64::from(frame), what });
+    }
+    Ok(Some(WalkSummary { generation, transactions, frames, retired: false, mismatch: None }))
+}
+
+/// The segment, the memory that the users of a log share, as an observer sees it.
+pub struct Watch {
+    about: About,
+    path: PathBuf,
+    segment_path: PathBuf,
+    segment: FileSegment,
+}
+
+/// What one look found.
+pub struct Glance {
+    /// The segment's clock in nanoseconds.
+    pub clock_ns: u64,
+    /// The number of the segment's beginning. Counts from another beginning do not continue these.
+    pub beginning: u64,
+    /// What processes have counted, including those that have ended.
+    pub processes: Vec<ProcessMetrics>,
+    /// Writes to the database file since that beginning: of pages in checkpoints, and of its size at their ends.
+    pub home_writes: u64,
+    /// How often writing or syncing the database has failed since everything was written to it anew.
+    pub home_failures: u64,
+}
+
+impl Watch {
+    /// Opens the segment of a log for observation; `None` while no process uses the log, or a process is just about to.
+    /// Takes no lock.
+    ///
+    /// # Errors
+    /// `Io` when this user may not read a file of the log, or the log does not exist; `Busy` when the processes that
+    /// use it share a segment of another layout; `Owner`; `Format`.
+    pub fn open(log: &Path, id: LogId, database: &DatabaseIdentity) -> Result<Option<Self>, LogError> {
+        let about = describe(log)?;
+        let segment_path = names::segment(log, id);
+        let file = match segment::open_read_only(&segment_path, database) {
+            Err(_) if matches!(segment_path.try_exists(), Ok(false)) => return Ok(None),
+            opened => opened?,
+        };
+        let failed = |source| LogError::Medium { path: segment_path.clone(), source };
+        if !FileSegment::has_processes(&file).map_err(failed)? || layout_of(&file) == 0 {
+            return Ok(None);
+        }
+        if layout_of(&file) != MAGIC {
+            let what = "another version of Duralite uses it; run the command of that version";
+            return Err(LogError::Busy { path: database.path.clone(), what });
+        }
+        let segment = segment::join_read_only(about.engine, &segment_path, file)?;
+        let watch = Self { about, path: log.to_path_buf(), segment_path, segment };
+        Ok(if watch.is_current()? { Some(watch) } else { None })
+    }
+
+    /// Whether processes use the log through this segment.
+    ///
+    /// # Errors
+    /// `Io`, `Medium`.
+    pub fn is_current(&self) -> Result<bool, LogError> {
+        let file = self.segment.file();
+        let living = FileSegment::has_processes(file).map_err(|source| self.failed(source))?;
+        Ok(living && self.segment.load(0) == MAGIC && is_in_place(&self.segment_path, file)?)
+    }
+
+    fn failed(&self, source: MediumError) -> LogError {
+        LogError::Medium { path: self.segment_path.clone(), source }
+    }
+
+    /// What the log's file says about itself.
+    #[must_use]
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// The log's path when it was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The segment, in which this observer stores nothing.
+    #[must_use]
+    pub fn segment(&self) -> &FileSegment {
+        &self.segment
+    }
+
+    /// Looks; `None` when no process uses the log through this segment any more.
+    ///
+    /// # Errors
+    /// `Io`, `Medium`.
+    pub fn look(&self) -> Result<Option<Glance>, LogError> {
+        if !self.is_current()? {
+            return Ok(None);
+        }
+        let (metrics, _) = metrics_of(self.about.engine.shared.all);
+        let beginning = beginning_of(self.segment.load(INCARNATION));
+        let processes = read_all(&self.segment, metrics, beginning).map_err(|source| self.failed(source))?;
+        let glance = Glance {
+            clock_ns: self.segment.clock_ns(),
+            beginning,
+            processes,
+            home_writes: self.segment.load(HOME_WRITES),
+            home_failures: self.segment.load(HOME_FAILURES),
+        };
+        // The segment may have begun anew meanwhile, so that blocks of both beginnings were read.
+        fence(Ordering::SeqCst);
+        let same = beginning == beginning_of(self.segment.load(INCARNATION));
+        Ok(same.then_some(glance))
+    }
+}

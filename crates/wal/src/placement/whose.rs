@@ -1,0 +1,236 @@
+//! What a log's file says about itself, and whose the log is (invariants 3 and 13): the decisions. They change
+//! nothing, and each returns what is to happen as a value; those who ask do it.
+//!
+//! Three questions are asked. May this process use the log that a database names ([`check_owner`])? Where log and
+//! database do not name each other, may the log be applied to the database ([`claim`])? And what becomes of a log
+//! beside a database that names none ([`fate`])?
+
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use duralite_format::{FileIdentity, FormatError, LogId};
+use duralite_medium::process::OwnFile;
+
+use super::names;
+use crate::engine::descriptor::{Descriptor, HEAD_BYTES, LogHead, LogPlacement, OpenFile};
+use crate::shared::{identity, log_file};
+use crate::{DatabaseIdentity, LogError, engines};
+
+/// Opens an existing log of any engine.
+///
+/// # Errors
+/// `Io`; `Format` when the first bytes are not those of a log.
+pub(super) fn open_log(path: &Path, write: bool) -> Result<OwnFile, LogError> {
+    log_file::open(path, write, |bytes| engines::by_magic(bytes).is_some())
+}
+
+/// Opens an existing log of any engine, and reads its head.
+///
+/// # Errors
+/// As [`open_log`]; `Format` when the head is illegible.
+pub(super) fn open_and_read(path: &Path, write: bool) -> Result<(OwnFile, Head), LogError> {
+    let file = open_log(path, write)?;
+    let head = Head::read(path, &file)?;
+    Ok((file, head))
+}
+
+/// What a log's superblock says about its database: the head of a log file, which every engine's logs have.
+pub(super) struct Head {
+    /// The engine that wrote it.
+    pub(super) engine: &'static Descriptor,
+    pub(super) log_id: LogId,
+    db_inode: u64,
+    db_birth_ns: u64,
+    path: Vec<u8>,
+    /// The file in which the log was made, where that is known.
+    made_in: Option<FileIdentity>,
+}
+
+impl Head {
+    /// Reads and checks the superblock of an open file.
+    pub(super) fn read(path: &Path, file: &OwnFile) -> Result<Self, LogError> {
+        let bytes = log_file::first_bytes(path, file, HEAD_BYTES)?;
+        let unknown = || LogError::Format { log: path.to_path_buf(), source: FormatError::Magic };
+        let engine = engines::by_magic(&bytes).ok_or_else(unknown)?;
+        let LogHead { log_id, db_inode, db_birth_ns, path, made_in, .. } =
+            (engine.inspect)(&OpenFile { path, file }, &bytes)?;
+        Ok(Self { engine, log_id, db_inode, db_birth_ns, path, made_in })
+    }
+
+    /// The path of the database when the log was made, truncated if it is very long.
+    pub(super) fn database(&self) -> PathBuf {
+        PathBuf::from(OsStr::from_bytes(&self.path))
+    }
+
+    /// Whether this was the path of the log's database when the log was made, or that path truncated if it is very
+    /// long.
+    pub(super) fn was_made_at(&self, path: &[u8]) -> bool {
+        self.path == path
+    }
+
+    /// Whether the log was made for this very file.
+    pub(super) fn is_of(&self, db: &DatabaseIdentity) -> bool {
+        (self.db_inode, self.db_birth_ns) == (db.inode, db.birth_ns)
+    }
+
+    /// Whether an open file with this head is a copy, and not the file in which the log was made.
+    pub(super) fn is_copy(&self, file: &File) -> bool {
+        self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in))
+    }
+
+    /// Releases what the log owns outside of its file, which is about to be deleted.
+    pub(super) fn release(&self, path: &Path, file: &OwnFile) -> Result<(), LogError> {
+        (self.engine.release)(&OpenFile { path, file })
+    }
+
+    /// Whether the log, which no process uses, holds no commits; `false` where that cannot be determined.
+    pub(super) fn is_empty(&self, path: &Path, file: &OwnFile) -> bool {
+        (self.engine.is_empty)(&OpenFile { path, file })
+    }
+}
+
+/// Checks that an open log is the one that this database names, and that its owner may write the database.
+pub(super) fn check_owner(
+    path: &Path,
+    file: &OwnFile,
+    db: &DatabaseIdentity,
+    id: LogId,
+    adopt: bool,
+) -> Result<Head, LogError> {
+    let head = Head::read(path, file)?;
+    let meta = file.metadata().map_err(|error| LogError::io("examine", path, &error))?;
+    if !db.trusts(&meta) {
+        return Err(LogError::Owner(path.to_path_buf()));
+    }
+    if head.log_id != id || !(adopt || head.is_of(db)) {
+        let (log, database) = (path.to_path_buf(), db.path.clone());
+        return Err(LogError::Foreign { log, database, owner: head.database() });
+    }
+    Ok(head)
+}
+
+/// A log file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundLog {
+    /// The directory of the log, and its media.
+    pub placement: LogPlacement,
+    /// The file.
+    pub path: PathBuf,
+    /// Its identity.
+    pub id: LogId,
+}
+
+/// Whether a log can serve a database that it does not name by inode, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claim {
+    /// The log was made for this very file.
+    Own,
+    /// Database and log are copies of another pair, or that pair moved to another file system; or the database was
+    /// replaced in its place. The log may be applied to the database, and no other database can need it.
+    Copy,
+    /// Only the database was copied: the original database needs the log.
+    Foreign,
+}
+
+/// What a database may do with the log that it names.
+///
+/// A user who copies a database and its log, live or after a crash, gets what a user of stock SQLite gets who copies a
+/// database and its `-wal`. A copy of the database alone must not take the log of its original. The original may be
+/// where this process cannot see it: renamed, not mounted, or in another user's directory. It may also be open in this
+/// process, so that opening it here and closing it would release SQLite's locks on it. So the original is not examined:
+/// the log itself shows whether it is a copy.
+///
+/// # Errors
+/// `Io` where the log cannot be opened, `Format` where it is of another version.
+pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Result<Claim, LogError> {
+    match open_and_read(&log.path, false) {
+        Ok((file, head)) => Ok(Signs::of(log, &file, &head, db).claim()),
+        // Attaching the log reports what the file is. Under a provisional guard there need not be a log.
+        Err(error) if error.says_none() && !error.is_other_version() => Ok(Claim::Foreign),
+        Err(error) => Err(error),
+    }
+}
+
+/// What shows whether a log belongs to the database that names it.
+struct Signs {
+    /// The log was made for this very file.
+    is_own: bool,
+    /// The log has the name that this database's own log would have. A log found only by its id is another's.
+    is_named_after: bool,
+    /// The log's file is not the one that the log says it was made in.
+    is_copy: bool,
+    /// The log is beside the database, and was made for the file that was at the database's path before. SQLite would
+    /// apply a `-wal` file in the same place too.
+    is_replaced: bool,
+}
+
+impl Signs {
+    fn of(log: &FoundLog, file: &File, head: &Head, db: &DatabaseIdentity) -> Self {
+        let dir = &log.placement.dir;
+        let plain = names::plain(dir, &db.path);
+        Self {
+            is_own: head.is_of(db),
+            is_named_after: log.path == names::with_id(dir, &db.path, log.id)
+                || plain.is_some_and(|plain| log.path == plain),
+            is_copy: head.is_copy(file),
+            is_replaced: log.path.parent() == db.path.parent() && head.was_made_at(db.path_hint()),
+        }
+    }
+
+    /// The table of "Which log belongs to which database" in the README: the first row that fits decides.
+    fn claim(&self) -> Claim {
+        match self {
+            Self { is_own: true, .. } => Claim::Own,
+            Self { is_named_after: false, .. } => Claim::Foreign,
+            Self { is_copy: true, .. } => Claim::Copy,
+            Self { is_replaced: true, .. } => Claim::Copy,
+            // Only the database was copied.
+            Self { is_copy: false, is_replaced: false, .. } => Claim::Foreign,
+        }
+    }
+}
+
+/// What becomes of a log in the log directory of a database that names none.
+pub(super) enum Fate {
+    /// It stays as it is: another database may need it.
+    Stays,
+    /// It is deleted if no process uses it and it holds no commits. What a copy refers to outside of its file belongs to
+    /// the original log, and stays.
+    GoesIfEmpty { head: Head, is_copy: bool },
+    /// Its head is illegible, as the error says. It is deleted if it is what a power loss has left of a log without
+    /// commits.
+    GoesIfTorn(LogError),
+}
+
+/// The table of "A database that names no log" in the README: the first row that fits decides. A directory that was
+/// copied while its database was being closed contains a copy of a log that has ended.
+pub(super) fn fate(path: &Path, file: &OwnFile, db: &DatabaseIdentity) -> Fate {
+    let head = Head::read(path, file);
+    let is_trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));
+    let is_named_after = path.file_name().is_some_and(|name| names::belongs_to(name, &db.path));
+    match head {
+        _ if !is_trusted => Fate::Stays,
+        Ok(head) if is_named_after && head.is_copy(file) => Fate::GoesIfEmpty { head, is_copy: true },
+        Ok(head) if head.is_of(db) => Fate::GoesIfEmpty { head, is_copy: false },
+        Err(error) if is_named_after => Fate::GoesIfTorn(error),
+        Ok(_) | Err(_) => Fate::Stays,
+    }
+}
+
+/// Whether a file has the name of a log of this database, and an owner who may have made such a log.
+pub(super) fn is_named_after(name: &OsStr, meta: &Metadata, db: &DatabaseIdentity) -> bool {
+    names::belongs_to(name, &db.path) && db.trusts(meta)
+}
+
+/// Whether a log with an illegible head has no commits either, and is not of a version that this build does not know.
+pub(super) fn is_torn(path: &Path, file: &OwnFile, error: &LogError) -> bool {
+    let LogError::Format { source: FormatError::Short { .. } | FormatError::Damaged { .. }, .. } = error
+    else {
+        return false;
+    };
+    let engine =
+        log_file::first_bytes(path, file, HEAD_BYTES).ok().and_then(|bytes| engines::by_magic(&bytes));
+    engine.is_some_and(|engine| (engine.is_empty)(&OpenFile { path, file }))
+}
