@@ -130,7 +130,7 @@ fn a_read_that_is_behind_the_time() {
     let writer = at(1, 2, &[append(1, 10), write(1, 10)]);
     for stale in [read(1, &[]), look(1, None), Op::Scan(0, 9, vec![])] {
         refused(
-            &[writer.clone(), at(3, 4, &[stale.clone()])],
+            &[writer.clone(), at(3, 4, std::slice::from_ref(&stale))],
             &end,
             &["0 -(time)-> 1", "1 -(rw", "from 3 to 4"],
         );

@@ -25,7 +25,10 @@ const PASSIVE: &CStr = c"PRAGMA wal_checkpoint(PASSIVE)";
 /// For how long one try of a checkpoint that is to be complete waits for others.
 const CHECKPOINT_TRY: Duration = Duration::from_millis(50);
 /// For how long a transaction that waits for WRITE may keep a checkpoint waiting that has WRITE.
-const STANDS_IN_THE_WAY: Duration = Duration::from_millis(10);
+const STANDS_IN_THE_WAY: Duration = Duration::from_millis(1);
+/// The same where the checkpoint may as well be at work.
+const MAY_STAND_IN_THE_WAY: Duration = Duration::from_millis(50);
+
 impl Concurrent {
     /// Makes a connection to this log concurrent, before SQLite has mapped the wal-index.
     fn begin(
@@ -192,10 +195,15 @@ impl Concurrent {
                 // A connection of this very thread has WRITE, and cannot give it back meanwhile.
                 return Ok(ffi::BUSY);
             }
-            if !self.keeps_a_checkpoint_waiting()? {
-                in_the_way = None;
-            } else if in_the_way.get_or_insert_with(Instant::now).elapsed() >= STANDS_IN_THE_WAY {
-                return Ok(ffi::BUSY);
+            match self.keeps_a_checkpoint_waiting()? {
+                Some(false) => in_the_way = None,
+                certain => {
+                    let since = in_the_way.get_or_insert_with(Instant::now);
+                    let patience = if certain.is_some() { STANDS_IN_THE_WAY } else { MAY_STAND_IN_THE_WAY };
+                    if since.elapsed() >= patience {
+                        return Ok(ffi::BUSY);
+                    }
+                }
             }
             waiting::refused_in_transaction(&self.holder);
             has_waited = true;
@@ -206,11 +214,11 @@ impl Concurrent {
         }
     }
 
-    /// Whether a checkpoint has WRITE and may be waiting for this connection to give its snapshot back, so that
-    /// neither goes on before the time of one is up.
-    pub(super) fn keeps_a_checkpoint_waiting(&self) -> Result<bool, Failure> {
-        let Some(snapshot) = self.state().snapshot else { return Ok(false) };
-        Ok(self.holder.table().is_write_taken_to_checkpoint() && snapshot.is_in_the_way(self.index())?)
+    /// Whether a checkpoint has WRITE and waits for this connection to give its snapshot back, so that neither
+    /// goes on before the time of one is up. `None` where that cannot be told.
+    pub(super) fn keeps_a_checkpoint_waiting(&self) -> Result<Option<bool>, Failure> {
+        let snapshot = self.state().snapshot.filter(|_| self.holder.table().is_write_taken_to_checkpoint());
+        snapshot.map_or(Ok(Some(false)), |snapshot| snapshot.is_in_the_way(self.index()))
     }
 
     pub(super) fn unlock_real_write(&self) {

@@ -63,7 +63,7 @@ impl Concurrent {
                 match self.lock_real_write(db, true)? {
                     ffi::OK => {}
                     // To try again later would not help: the checkpoint waits for the snapshot's end.
-                    _ if self.keeps_a_checkpoint_waiting()? => {
+                    _ if self.keeps_a_checkpoint_waiting()? != Some(false) => {
                         return Err(lost(db, overtaken(db, &Conflict::Checkpoint)));
                     }
                     code => return Ok(code),

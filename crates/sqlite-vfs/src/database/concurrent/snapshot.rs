@@ -83,15 +83,16 @@ impl Snapshot {
         self.mark == 0
     }
 
-    /// Whether a checkpoint may have to wait for this snapshot: it may not write home what is newer than the
-    /// mark, or not let the log start over.
-    pub fn is_in_the_way(&self, index: SharedIndex<'_>) -> Result<bool, Failure> {
-        let Some(newest) = index.header()? else { return Ok(false) };
+    /// Whether a checkpoint that has WRITE waits for this snapshot; `None` where that cannot be told. It may not
+    /// write home what is newer than the mark, nor let the log start over. It may also have looked at the mark
+    /// before that was set to the newest frame, and wait for it all the same.
+    pub fn is_in_the_way(&self, index: SharedIndex<'_>) -> Result<Option<bool>, Failure> {
+        let Some(newest) = index.header()? else { return Ok(Some(false)) };
         let is_home = index.backfilled()? == newest.frames();
         if self.mark == 0 {
-            return Ok(!is_home);
+            return Ok(Some(!is_home));
         }
-        Ok(is_home || index.mark(self.mark)? < newest.frames())
+        Ok((is_home || index.mark(self.mark)? < newest.frames()).then_some(true))
     }
 
     /// The frames that were committed after this snapshot and up to `newest`. `None` where that cannot be

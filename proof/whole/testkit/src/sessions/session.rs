@@ -122,7 +122,7 @@ fn open(plan: &SessionPlan, number: u64, rng: &mut Rng) -> Connection {
     let uri = plan.uri_of(number);
     // An open may fail while another process raises or lifts the guard, and must then be tried again.
     let mut tries = 0;
-    let conn = loop {
+    loop {
         match connect(&uri).and_then(|conn| set_up(&conn, rng).map(|()| conn)) {
             Ok(conn) => break conn,
             Err(error) => {
@@ -131,8 +131,7 @@ fn open(plan: &SessionPlan, number: u64, rng: &mut Rng) -> Connection {
         }
         tries += 1;
         std::thread::sleep(Duration::from_millis(5));
-    };
-    conn
+    }
 }
 
 /// Some sessions have a cache that is too small for their transactions, and some wait for locks.
