@@ -81,9 +81,10 @@ pub(super) fn fresh(dir: &Path, mode: Mode) -> Result<Box<dyn Base>> {
     let kept = concurrent::prepare(&uri)?;
     if let Some(wanted) = mode.concurrency() {
         let status = status(&kept)?;
-        let shows = |name: &str| status.get(name).map(String::as_str);
-        ensure!(shows("state") == Some("active"), "{uri}: the engine is {:?}", shows("state"));
-        ensure!(shows("concurrent") == Some(wanted), "{uri}: concurrent={:?}", shows("concurrent"));
+        let state = status.get("state").map(String::as_str);
+        ensure!(state == Some("active"), "{uri}: the engine is {state:?}");
+        let value: String = kept.query_row("PRAGMA duralite_concurrent", [], |row| row.get(0))?;
+        ensure!(value == wanted, "{uri}: concurrent is {value}");
     }
     Ok(Box::new(Sqlite { uri, _kept: kept.into() }))
 }
