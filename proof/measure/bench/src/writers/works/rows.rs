@@ -25,12 +25,12 @@ impl Workload for Own {
 
     fn fill(&self, client: &mut dyn Client, writers: i64) -> Done<Effects> {
         let row = format!("INSERT INTO own VALUES(?1, 0, {SHORT})");
-        let wall = format!("INSERT INTO own VALUES(?1, 0, substr(hex(zeroblob(2000)),1,3990))");
+        let wall = "INSERT INTO own VALUES(?1, 0, substr(hex(zeroblob(2000)),1,3990))";
         for writer in 0..writers {
             for id in 0..ROWS {
                 client.run(&row, &[writer * REACH + id])?;
             }
-            client.run(&wall, &[writer * REACH + ROWS])?;
+            client.run(wall, &[writer * REACH + ROWS])?;
         }
         Ok([0; 4])
     }
