@@ -116,7 +116,7 @@ impl Workload for Append {
 
 /// Where the rows are that writers read and then write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::writers) enum Place {
+pub enum Place {
     /// A row on a leaf of its own for each writer.
     OwnLeaf,
     /// The rows of all writers on one leaf.

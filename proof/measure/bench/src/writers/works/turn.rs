@@ -7,23 +7,23 @@ use fastrand::Rng;
 use crate::writers::client::{Client, Done};
 
 /// How much a transaction adds to the answer of each query of [`Workload::sums`].
-pub(in crate::writers) type Effects = [i64; 4];
+pub type Effects = [i64; 4];
 
 /// A hundred bytes, and three thousand: a row with them has a leaf of its own.
 pub(super) const SHORT: &str = "substr(hex(zeroblob(50)),1,100)";
 pub(super) const LONG: &str = "substr(hex(zeroblob(1500)),1,3000)";
 
 /// One attempt at a transaction of one writer.
-pub(in crate::writers) struct Turn<'a> {
-    pub(in crate::writers) client: &'a mut dyn Client,
+pub struct Turn<'a> {
+    pub client: &'a mut dyn Client,
     /// The same in each attempt at a transaction.
-    pub(in crate::writers) random: Rng,
+    pub random: Rng,
     /// The number of this transaction.
-    pub(in crate::writers) number: u64,
+    pub number: u64,
     /// Which writer this is, from 0.
-    pub(in crate::writers) writer: i64,
+    pub writer: i64,
     /// How long the transaction is held open.
-    pub(in crate::writers) hold: Duration,
+    pub hold: Duration,
 }
 
 impl Turn<'_> {
@@ -50,7 +50,7 @@ impl Turn<'_> {
 }
 
 /// Transactions, and what has to be true after them.
-pub(in crate::writers) trait Workload {
+pub trait Workload {
     /// Creates the tables.
     fn tables(&self) -> String;
     /// Fills them for this many writers, in one transaction; the answers of `sums` afterwards.
