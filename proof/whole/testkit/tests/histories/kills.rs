@@ -5,8 +5,7 @@ use duralite_testkit::{Actor, Fixture, Reads, Rng, SessionPlan, Work};
 
 use super::{Case, for_long, judge, report, start};
 
-/// The settings of the sessions of each test.
-const ALONE: &[&str] = &["concurrent=on", "concurrent=upgrade"];
+const ALONE: &[&str] = &["concurrent=on&read_durable=on", "concurrent=upgrade&read_durable=on"];
 
 /// Kills in a round.
 const KILLS: u64 = 6;
@@ -38,8 +37,8 @@ fn round(seed: u64, case: &Case) {
         let victim = usize::try_from(rng.below(case.processes)).unwrap();
         until_reported(&fixture, &mut processes[victim], rng.below(30_000));
         // Now and then all processes die, and the next one recovers what they leave.
-        let dead: Vec<_> =
-            if rng.chance(4) { processes.drain(..).collect() } else { vec![processes.swap_remove(victim)] };
+        let dead =
+            if rng.chance(4) { std::mem::take(&mut processes) } else { vec![processes.swap_remove(victim)] };
         for (_, actor) in dead {
             actor.kill();
             processes.push(begin(&fixture, case, seed, next));
