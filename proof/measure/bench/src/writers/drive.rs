@@ -37,8 +37,8 @@ pub(super) struct Share {
     busy: u64,
     overtaken: u64,
     effects: Effects,
-    /// Until its last commit.
-    seconds: f64,
+    /// Commits before the time was over. Later ones do not count as throughput: the others have stopped then.
+    in_time: u64,
     /// Processor time of the process when it began and when it ended, in seconds.
     cpu: (f64, f64),
     /// From the first BEGIN of a transaction to the COMMIT that succeeded: counts by bucket.
@@ -94,9 +94,9 @@ fn commit_for(client: &mut dyn Client, job: &Job, writer: usize) -> Result<Share
         };
         latencies.record(began.elapsed());
         share.commits += 1;
+        share.in_time += u64::from(start.elapsed() <= job.time);
         share.effects = sum(share.effects, effects);
     }
-    share.seconds = start.elapsed().as_secs_f64();
     share.cpu.1 = cpu_seconds();
     share.latencies = latencies.buckets().map(|(_, count)| count).collect();
     Ok(share)
@@ -132,7 +132,7 @@ pub(super) fn run(dir: &Path, job: &Job, processes: bool) -> Result<Outcome> {
     } else {
         one_process(&shares)
     };
-    Outcome::of(&shares, cpu)
+    Outcome::of(&shares, job.time, cpu)
 }
 
 /// Processor time of a process from the begin of its first writer to the end of its last one.
@@ -170,18 +170,18 @@ pub fn writer(uri: &str, job: &str, writer: usize) -> Result<()> {
 }
 
 impl Outcome {
-    fn of(shares: &[Share], cpu: f64) -> Result<Self> {
+    fn of(shares: &[Share], time: Duration, cpu: f64) -> Result<Self> {
         let mut latencies = Histogram::default();
         for share in shares {
             latencies.add(&Histogram::new(|bucket| share.latencies.get(bucket).copied().unwrap_or(0)));
         }
         let total = |figure: fn(&Share) -> u64| shares.iter().map(figure).sum::<u64>() as f64;
         let commits = total(|share| share.commits);
-        ensure!(commits > 0.0, "nobody has committed");
-        let seconds = shares.iter().map(|share| share.seconds).fold(0.0, f64::max);
+        let in_time = total(|share| share.in_time);
+        ensure!(in_time > 0.0, "nobody has committed in time");
         let ms = |part| latencies.percentile(part).unwrap_or(0) as f64 / 1e6;
         Ok(Self {
-            per_second: commits / seconds,
+            per_second: in_time / time.as_secs_f64(),
             p50_ms: ms(0.5),
             p99_ms: ms(0.99),
             busy: total(|share| share.busy) / commits,
