@@ -132,7 +132,6 @@ impl Db {
     /// Takes or gives back locks of the wal-index as `xShmLock` asks. `None` while no log is open; the locks
     /// are then the base's.
     pub fn lock_shared_memory(&self, first: c_int, count: c_int, flags: c_int) -> Option<c_int> {
-        let locks = self.index_locks()?;
         let asked = Asked::of(first, count, flags & ffi::SHM_SHARED != 0)?;
         if let Some(concurrent) = self.index.concurrent() {
             let Asked { first, count, shared } = asked;
@@ -143,6 +142,7 @@ impl Db {
             waiting::forget();
             return Some(self.answer(concurrent.lock(self, first, count, shared)));
         }
+        let locks = self.index_locks()?;
         if flags & ffi::SHM_UNLOCK != 0 {
             asked.unlock(&locks);
             return Some(ffi::OK);

@@ -55,6 +55,11 @@ impl Concurrent {
         images: &mut Images,
         pages: u32,
     ) -> Result<Allocation, Failure> {
+        let has_view = self.state().lease.view.is_some();
+        if snapshot.header == newest.header && !has_view && !images.contains_key(&1) {
+            // The transaction has left page 1 as it is, and so has everybody else.
+            return Ok(Allocation { pages, is_larger: false, lease: None });
+        }
         let current = self.page_at(db, newest, 1)?;
         let shown = self.state().lease.view.as_ref().map(|view| view.first.clone());
         let allocation = match shown {

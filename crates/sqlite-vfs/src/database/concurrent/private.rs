@@ -13,7 +13,7 @@ use duralite_wal::metrics::Counter;
 
 use super::pages::read_page;
 use super::snapshot::{Snapshot, cannot_lock};
-use super::state::{Concurrent, Write, random};
+use super::state::{Concurrent, Write, fill, random};
 use crate::attachment::Attachment;
 use crate::database::{Db, restart, waiting};
 use crate::errors::Failure;
@@ -145,23 +145,22 @@ impl Concurrent {
             return Ok(ffi::OK);
         }
         drop(state);
-        let code = self.lock_real_write(db, in_transaction)?;
-        if code != ffi::OK {
-            return Ok(code);
-        }
-        match self.move_to_newest(db) {
-            Ok(()) => {
-                self.state().write = Write::Locked;
-                Ok(ffi::OK)
-            }
-            Err(failure) => {
+        self.lock_at_newest(db, in_transaction)
+    }
+
+    /// Takes the real WRITE lock for a connection that has a snapshot, and moves that to the newest commit.
+    fn lock_at_newest(&self, db: &Db, waits: bool) -> Result<c_int, Failure> {
+        let code = self.lock_real_write(db, waits)?;
+        if code == ffi::OK {
+            self.move_to_newest(db).inspect_err(|_| {
                 self.unlock_real_write();
-                // If nothing was read in the transaction, SQLite begins it anew once the busy handler agrees,
-                // which waits for WRITE.
+                // If nothing was read in the transaction, SQLite begins it anew once the busy handler agrees, which
+                // waits for WRITE.
                 waiting::refused(&self.holder);
-                Err(failure)
-            }
+            })?;
+            self.state().write = Write::Locked;
         }
+        Ok(code)
     }
 
     /// Takes the real WRITE lock. A connection in a transaction waits for it here, as long as its busy handler
@@ -277,10 +276,7 @@ impl Concurrent {
         let page = u32::try_from(offset / page_bytes + 1).ok()?;
         let within = usize::try_from(offset % page_bytes).ok()?;
         if let Some(shown) = state.lease.page(page) {
-            let part = shown.get(within..)?;
-            let count = part.len().min(buf.len());
-            buf[..count].copy_from_slice(&part[..count]);
-            return (count == buf.len()).then_some(Ok(ffi::OK));
+            return Some(Ok(fill(buf, shown, within)));
         }
         state.read.insert(page);
         drop(state);
@@ -289,13 +285,7 @@ impl Concurrent {
         }
         let mut whole = vec![0; self.page_bytes];
         let read = read_page(db, self.index(), &snapshot, page, &mut whole);
-        Some(read.map(|()| {
-            let part = whole.get(within..).unwrap_or_default();
-            let count = part.len().min(buf.len());
-            buf[..count].copy_from_slice(&part[..count]);
-            buf[count..].fill(0);
-            if count < buf.len() { ffi::IOERR_SHORT_READ } else { ffi::OK }
-        }))
+        Some(read.map(|()| fill(buf, &whole, within)))
     }
 
     /// SQLite truncates the WAL: after a checkpoint of that kind, or because its own log is shorter now.
@@ -312,15 +302,7 @@ impl Concurrent {
         if self.state().write != Write::Validated {
             return Ok(ffi::OK);
         }
-        let code = self.lock_real_write(db, true)?;
-        if code == ffi::OK {
-            if let Err(failure) = self.move_to_newest(db) {
-                self.unlock_real_write();
-                return Err(failure);
-            }
-            self.state().write = Write::Locked;
-        }
-        Ok(code)
+        self.lock_at_newest(db, true)
     }
 
     /// SQLite has EXCLUSIVE, and no snapshot: it closes the WAL, or leaves WAL mode. It takes everything for

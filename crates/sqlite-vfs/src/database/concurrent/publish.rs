@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES, make_wal_header};
+use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, FrameHeader, WAL_HEADER_BYTES, make_wal_header};
 use duralite_format::wal_index::IndexHeader;
 use duralite_locks::{FIRST_READ, SLOTS};
 use duralite_sqlite_ffi as ffi;
@@ -10,7 +10,6 @@ use duralite_wal::metrics::Counter;
 
 use super::allocation::{Allocation, Settled};
 use super::conflict::{Conflict, overtaken};
-use super::pages::read_page;
 use super::snapshot::choose_mark;
 use super::state::{Concurrent, Images, Write, random};
 use super::validate::count_change;
@@ -46,7 +45,7 @@ impl Concurrent {
         state.wal[start..end].copy_from_slice(data);
         // SQLite rewrites checksums in headers once the commit frame is written; those concern nobody.
         let Some(frame) = self.completed(start, end) else { return Ok(ffi::OK) };
-        let pages = size_after(&state.wal, self.offset_of(frame));
+        let pages = frame_header(&state.wal, self.offset_of(frame)).db_pages;
         if frame <= state.committed || pages == 0 {
             return Ok(ffi::OK);
         }
@@ -56,7 +55,8 @@ impl Concurrent {
         match how {
             Write::Not => return Ok(ffi::IOERR_WRITE),
             Write::Locked => {
-                self.commit(db, images, pages, write)?;
+                let newest = self.settled_header(db, true)?;
+                self.commit(db, newest, images, pages, write)?;
                 self.state().luck.won(false);
             }
             Write::Validated => {
@@ -101,7 +101,7 @@ impl Concurrent {
         let frame = |number| {
             let header = self.offset_of(number);
             let page = wal.get(header + FRAME_HEADER_BYTES..header + FRAME_HEADER_BYTES + self.page_bytes)?;
-            Some((number_at(wal, header), page.to_vec()))
+            Some((frame_header(wal, header).page_number, page.to_vec()))
         };
         (first..=last).filter_map(frame).collect()
     }
@@ -122,28 +122,33 @@ impl Concurrent {
             self.validate(db, &snapshot, &newest, Some(&written))?;
             self.state().cache = None;
         }
-        self.commit(db, images, pages, write)?;
+        self.commit(db, newest, images, pages, write)?;
         if is_merged {
             self.attachment.count(Counter::Merged);
         }
         Ok(())
     }
 
-    /// Commits on top of the newest commit. The caller holds WRITE, and has found that nothing is in the way.
-    fn commit(&self, db: &Db, mut images: Images, pages: u32, write: WriteWal<'_>) -> Result<(), Failure> {
+    /// Commits on top of `newest`, the newest commit. The caller holds WRITE, and has found that nothing is in the
+    /// way.
+    fn commit(
+        &self,
+        db: &Db,
+        newest: IndexHeader,
+        mut images: Images,
+        pages: u32,
+        write: WriteWal<'_>,
+    ) -> Result<(), Failure> {
         let index = self.index();
-        let newest = self.settled_header(db, true)?;
         let Some(snapshot) = self.state().snapshot else {
             return Err(Failure::new(ffi::IOERR_WRITE, "a commit without a snapshot"));
         };
         let Allocation { pages, is_larger, lease } =
-            self.allocate(db, &snapshot, &snapshot.at(&newest), &mut images, pages)?;
+            self.allocate(db, &snapshot, &snapshot.moved_to(&newest), &mut images, pages)?;
         // Stock SQLite, too, counts from what it has read. Here others may have counted since.
         let is_alone = newest == snapshot.header && self.state().cache == Some(newest);
         if let Some(first) = images.get_mut(&1).filter(|_| !is_alone) {
-            let mut before = vec![0; self.page_bytes];
-            read_page(db, index, &snapshot.at(&newest), 1, &mut before)?;
-            count_change(first, &before);
+            count_change(first, &self.page_at(db, &snapshot.moved_to(&newest), 1)?);
         }
         let mut base = if snapshot.is_in_file() { self.start_over(db, newest)? } else { newest };
         if base.frames() == 0 && base.salt() == [0; 2] {
@@ -244,11 +249,8 @@ fn done(code: c_int) -> Result<(), Failure> {
     }
 }
 
-fn number_at(wal: &[u8], at: usize) -> u32 {
-    wal.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes)
-}
-
-/// The size of the database after the frame whose header is here, if it commits; else 0.
-fn size_after(wal: &[u8], header: usize) -> u32 {
-    number_at(wal, header + 4)
+/// The header of the frame that begins here. SQLite has written the whole frame.
+fn frame_header(wal: &[u8], at: usize) -> FrameHeader {
+    let bytes = wal.get(at..at + FRAME_HEADER_BYTES).and_then(|bytes| bytes.try_into().ok());
+    FrameHeader::parse(bytes.unwrap_or(&[0; FRAME_HEADER_BYTES]))
 }

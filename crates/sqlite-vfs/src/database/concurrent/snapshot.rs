@@ -113,11 +113,6 @@ impl Snapshot {
         let first = if newest.salt() == self.header.salt() { self.first } else { 1 };
         Self { header: *newest, first, ..*self }
     }
-
-    /// The newest moment, to be read under WRITE by a connection with this snapshot.
-    pub fn at(&self, newest: &IndexHeader) -> Self {
-        self.moved_to(newest)
-    }
 }
 
 /// Chooses the mark for a log with this many frames, as SQLite does: the highest one that is not behind them,

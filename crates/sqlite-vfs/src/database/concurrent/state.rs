@@ -165,13 +165,7 @@ impl Concurrent {
 
     /// `xRead` of the WAL.
     pub fn read_wal(&self, buf: &mut [u8], offset: u64) -> c_int {
-        let state = self.state();
-        let written = usize::try_from(offset).ok().and_then(|offset| state.wal.get(offset..));
-        let written = written.unwrap_or_default();
-        let count = written.len().min(buf.len());
-        buf[..count].copy_from_slice(&written[..count]);
-        buf[count..].fill(0);
-        if count < buf.len() { ffi::IOERR_SHORT_READ } else { ffi::OK }
+        fill(buf, &self.state().wal, usize::try_from(offset).unwrap_or(usize::MAX))
     }
 
     /// The size of the WAL in bytes.
@@ -226,6 +220,16 @@ impl State {
         self.forget_wal();
         after.is_some()
     }
+}
+
+/// Fills `buf` as `xRead` does, with these bytes from `at` on. Returns the code for SQLite.
+pub(super) fn fill(buf: &mut [u8], bytes: &[u8], at: usize) -> c_int {
+    let part = bytes.get(at..).unwrap_or_default();
+    let count = part.len().min(buf.len());
+    let (filled, rest) = buf.split_at_mut(count);
+    filled.copy_from_slice(&part[..count]);
+    rest.fill(0);
+    if rest.is_empty() { ffi::OK } else { ffi::IOERR_SHORT_READ }
 }
 
 /// A number for a salt, which tells one generation of a log from others.

@@ -10,7 +10,6 @@ use duralite_wal::metrics::Counter;
 use super::conflict::{Conflict, overtaken};
 use super::free_list::{ALLOCATION, has_pointer_maps, size_in};
 use super::interior;
-use super::pages::read_page;
 use super::snapshot::Snapshot;
 use super::state::Concurrent;
 use crate::database::Db;
@@ -74,17 +73,17 @@ impl Concurrent {
         let Some(frames) = snapshot.frames_until(newest) else { return Ok(Some(Conflict::Unknown)) };
         let others = self.attachment.log().frames_in(frames);
         let others = others.map_err(|error| Failure::of(&error, During::Read))?;
+        let newest = snapshot.moved_to(newest);
+        let before = self.page_at(db, snapshot, 1)?;
+        let passes_interiors = !has_pointer_maps(&before);
         let pages: BTreeSet<u32> = others.iter().map(|(page, _)| *page).filter(|page| *page != 1).collect();
         for page in pages {
-            if self.is_touched(db, snapshot, newest, written, page)? {
+            if self.is_touched(db, snapshot, &newest, written, passes_interiors, page)? {
                 return Ok(Some(Conflict::Page(page)));
             }
         }
-        let mut before = vec![0; self.page_bytes];
-        read_page(db, self.index(), snapshot, 1, &mut before)?;
         if others.iter().any(|(page, _)| *page == 1) {
-            let mut after = vec![0; self.page_bytes];
-            read_page(db, self.index(), &snapshot.moved_to(newest), 1, &mut after)?;
+            let after = self.page_at(db, &newest, 1)?;
             // What a transaction that ends has allocated is brought together with what others have.
             let ignored = if written.is_some() { ALLOCATION } else { 0..0 };
             if !is_same_but_for_counters(&before, &after, ignored) {
@@ -95,16 +94,15 @@ impl Concurrent {
         let is_smaller = |pages: u32| pages != 0 && pages < size;
         Ok(others.iter().any(|(_, pages)| is_smaller(*pages)).then_some(Conflict::Shrunk))
     }
-}
 
-impl Concurrent {
     /// Whether the transaction depends on this page, which others have written.
     fn is_touched(
         &self,
         db: &Db,
         snapshot: &Snapshot,
-        newest: &IndexHeader,
+        newest: &Snapshot,
         written: Option<&[u32]>,
+        passes_interiors: bool,
         page: u32,
     ) -> Result<bool, Failure> {
         if written.is_some_and(|written| written.binary_search(&page).is_ok()) {
@@ -117,15 +115,8 @@ impl Concurrent {
             return Ok(false);
         }
         // SQLite goes on with what it has cached of such a page unless the transaction ends here.
-        let Some(written) = written else { return Ok(true) };
-        let mut first = vec![0; self.page_bytes];
-        read_page(db, self.index(), snapshot, 1, &mut first)?;
-        if has_pointer_maps(&first) {
-            return Ok(true);
-        }
-        let (mut before, mut after) = (vec![0; self.page_bytes], vec![0; self.page_bytes]);
-        read_page(db, self.index(), snapshot, page, &mut before)?;
-        read_page(db, self.index(), &snapshot.moved_to(newest), page, &mut after)?;
+        let Some(written) = written.filter(|_| passes_interiors) else { return Ok(true) };
+        let (before, after) = (self.page_at(db, snapshot, page)?, self.page_at(db, newest, page)?);
         let state = self.state();
         Ok(!interior::is_same_for(&before, &after, interior::uses(&state.read, written)))
     }
