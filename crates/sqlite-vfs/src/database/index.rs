@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use duralite_format::sqlite_wal::{FRAME_HEADER_BYTES, WAL_HEADER_BYTES};
+use duralite_format::wal_index::Place;
 use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, SLOTS, WRITE, is_start_over};
 use duralite_medium::MediumError;
 use duralite_sqlite_ffi as ffi;
@@ -384,12 +385,11 @@ impl Asked {
     }
 }
 
-/// The region of the wal-index that holds the frame whose header is at this offset. A region has 4096 frames.
-/// The first one has fewer, since SQLite's header of 136 bytes takes the place of 34 frames.
+/// The region of the wal-index that holds the frame whose header is at this offset.
 fn region_of(offset: u64, page_bytes: u32) -> u64 {
     let frame_bytes = FRAME_HEADER_BYTES as u64 + u64::from(page_bytes);
     let before = offset.saturating_sub(WAL_HEADER_BYTES as u64) / frame_bytes;
-    (before + 34) / 4096
+    u64::from(Place::of(u32::try_from(before + 1).unwrap_or(u32::MAX)).region)
 }
 
 #[cfg(test)]

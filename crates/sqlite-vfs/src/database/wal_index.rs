@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use duralite_format::wal_index::IndexHeader;
 use duralite_locks::Holder;
 use duralite_medium::REGION_BYTES;
 
@@ -206,22 +207,13 @@ impl FirstRegion {
     /// checksum.
     fn is_whole(&self) -> bool {
         let head = self.head();
-        let numbers: Vec<u32> = head[..HEADER]
-            .iter()
-            .flat_map(|word| word.to_ne_bytes().chunks_exact(4).map(number).collect::<Vec<_>>())
-            .collect();
-        let (body, checksum) = numbers.split_at(numbers.len() - 2);
-        let expected = body.chunks_exact(2).fold([0_u32; 2], |[a, b], pair| {
-            let a = a.wrapping_add(pair[0]).wrapping_add(b);
-            [a, b.wrapping_add(pair[1]).wrapping_add(a)]
+        let words = std::array::from_fn(|at| {
+            // A number of the header is half a word.
+            let [a, b, c, d, e, f, g, h] = head[at / 2].to_ne_bytes();
+            u32::from_ne_bytes(if at % 2 == 0 { [a, b, c, d] } else { [e, f, g, h] })
         });
-        let written = numbers[3].to_ne_bytes()[0] != 0;
-        written && head[..HEADER] == head[HEADER..2 * HEADER] && checksum == expected
+        head[..HEADER] == head[HEADER..2 * HEADER] && IndexHeader::of(words).is_some()
     }
-}
-
-fn number(bytes: &[u8]) -> u32 {
-    bytes.try_into().map_or(0, u32::from_ne_bytes)
 }
 
 #[cfg(test)]

@@ -183,7 +183,7 @@ pub fn number(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 /// SQLite's number of variable length at the beginning of these bytes, and how many bytes it takes.
-fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
+pub fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0;
     for (at, byte) in bytes.iter().take(9).enumerate() {
         if at == 8 {

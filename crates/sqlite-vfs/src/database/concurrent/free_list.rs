@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use super::btree_page;
 use crate::errors::Failure;
 
 /// Where page 1 has the size of the database in pages.
@@ -27,8 +28,8 @@ const FIRST_LEAF: usize = 8;
 /// Reads a page.
 pub type ReadPage<'a> = &'a dyn Fn(u32) -> Result<Vec<u8>, Failure>;
 
-pub fn number(page: &[u8], at: Range<usize>) -> u32 {
-    page.get(at).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes)
+fn number(page: &[u8], at: Range<usize>) -> u32 {
+    btree_page::number(page, at.start).unwrap_or(0)
 }
 
 fn set_number(page: &mut [u8], at: Range<usize>, number: u32) {
@@ -67,10 +68,14 @@ pub fn next(trunk: &[u8]) -> u32 {
     number(trunk, NEXT)
 }
 
+/// The number of bytes at the end of each page that are not SQLite's.
+pub fn reserved(first: &[u8]) -> usize {
+    first.get(RESERVED).copied().map_or(0, usize::from)
+}
+
 /// The most leaves that SQLite puts on a trunk.
-pub fn most_leaves(first: &[u8]) -> usize {
-    let reserved = first.get(RESERVED).copied().map_or(0, usize::from);
-    (first.len() - reserved) / 4 - 8
+fn most_leaves(first: &[u8]) -> usize {
+    (first.len() - reserved(first)) / 4 - 8
 }
 
 /// The leaves of a trunk; `None` for a page that is none.

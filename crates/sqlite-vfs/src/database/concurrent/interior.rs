@@ -5,6 +5,7 @@
 //! same two rowids, it would have learned the same from the page as it is now. The children themselves, and
 //! the pages above, are looked at like all others. (An index's interior pages hold entries, and are data.)
 
+use super::btree_page::{number, varint};
 use super::page_set::PageSet;
 
 /// The type of an interior page of a table (sqlite.org/fileformat2.html, section 1.6).
@@ -41,31 +42,12 @@ fn children(page: &[u8]) -> Option<Vec<Child>> {
     for cell in 0..cells {
         let pointer = HEADER_BYTES + 2 * cell;
         let at = usize::from(u16::from_be_bytes(page.get(pointer..pointer + 2)?.try_into().ok()?));
-        let to = Some(varint(page.get(at + 4..)?)?);
+        let to = Some(varint(page.get(at + 4..)?)?.0);
         children.push(Child { page: number(page, at)?, from, to });
         from = to;
     }
     children.push(Child { page: number(page, 8)?, from, to: None });
     Some(children)
-}
-
-fn number(page: &[u8], at: usize) -> Option<u32> {
-    page.get(at..at + 4)?.try_into().ok().map(u32::from_be_bytes)
-}
-
-/// SQLite's number of variable length at the beginning of these bytes.
-fn varint(bytes: &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for (at, byte) in bytes.iter().take(9).enumerate() {
-        if at == 8 {
-            return Some(value << 8 | u64::from(*byte));
-        }
-        value = value << 7 | u64::from(byte & 0x7f);
-        if byte & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 /// A set as [`is_same_for`] wants it.
@@ -134,8 +116,8 @@ mod tests {
         let mut damaged = page(&[3, 4], &[100]);
         damaged[12..14].copy_from_slice(&[2, 0]);
         assert!(!is_same_for(&damaged, &damaged, |_| false));
-        assert_eq!(varint(&[0xff; 9]), Some(u64::MAX));
-        assert_eq!(varint(&[0x81, 0]), Some(128));
+        assert_eq!(varint(&[0xff; 9]), Some((u64::MAX, 9)));
+        assert_eq!(varint(&[0x81, 0]), Some((128, 2)));
         assert_eq!(varint(&[0x80; 3]), None);
     }
 }

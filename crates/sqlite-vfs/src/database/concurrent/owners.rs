@@ -8,18 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::btree_page::{BTreePage, Encoding, Entry, Payload, entry, number};
+use super::free_list;
 
 /// Page 1 begins with the database's header.
 const FIRST: &str = "schema, or size of the database";
 const SCHEMA: &str = "schema";
 const FREE_LIST: &str = "free list";
 const POINTER_MAP: &str = "pointer map";
-
-/// Where page 1 has the bytes that SQLite leaves unused at the end of each page, the first page of the free
-/// list, and whether there are pointer maps.
-const RESERVED: usize = 20;
-const FREE_LIST_HEAD: usize = 32;
-const POINTER_MAPS: usize = 52;
 
 /// The most bytes of a row of `sqlite_schema` that are read.
 const LONGEST_ROW: usize = 1 << 20;
@@ -68,15 +63,15 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
             return;
         }
         let Some(first) = self.page(1) else { return };
-        self.reserved = usize::from(first.get(RESERVED).copied().unwrap_or(0));
-        if number(&first, POINTER_MAPS).is_some_and(|maps| maps != 0) {
+        self.reserved = free_list::reserved(&first);
+        if free_list::has_pointer_maps(&first) {
             self.pointer_maps(&first);
         }
         let entries = self.schema(&first);
         let trees: Vec<(String, u32)> = entries.iter().map(|entry| (name_of(entry), entry.root)).collect();
         trees.iter().for_each(|(name, root)| self.is(*root, name));
         self.interiors(&trees);
-        self.free_list(number(&first, FREE_LIST_HEAD).unwrap_or(0));
+        self.free_list(free_list::head(&first));
         for (name, root) in &trees {
             self.overflows(name, *root);
         }
@@ -185,7 +180,7 @@ impl<Read: FnMut(u32) -> Option<Vec<u8>>> Search<Read> {
             let leaves = number(&image, 4).unwrap_or(0) as usize;
             let pages = (0..leaves).map_while(|leaf| number(&image, 8 + 4 * leaf));
             pages.for_each(|page| self.is(page, FREE_LIST));
-            at = number(&image, 0).unwrap_or(0);
+            at = free_list::next(&image);
         }
     }
 
@@ -236,6 +231,9 @@ mod tests {
     struct Pages(BTreeMap<u32, Vec<u8>>);
 
     const BYTES: usize = 512;
+    /// Where page 1 has the first page of the free list, and whether there are pointer maps.
+    const FREE_LIST_HEAD: usize = 32;
+    const POINTER_MAPS: usize = 52;
 
     impl Pages {
         /// A page of a b-tree with these cells, and its right-most child if it is above others.

@@ -4,8 +4,8 @@
 use std::sync::atomic::{Ordering, fence};
 
 use duralite_format::wal_index::{
-    ATTEMPTED_WORD, BACKFILLED_WORD, FIRST_MARK_WORD, HASH_SLOTS, IndexHeader, MARK_NOT_USED, MARKS, Place,
-    first_slot,
+    ATTEMPTED_WORD, BACKFILLED_WORD, FIRST_MARK_WORD, HASH_OFFSET, HASH_SLOTS, IndexHeader, MARK_NOT_USED,
+    MARKS, Place, first_slot,
 };
 use duralite_sqlite_ffi as ffi;
 
@@ -109,7 +109,8 @@ impl<'a> SharedIndex<'a> {
         let entry = frame - place.before;
         let word = place.first_word + entry as usize - 1;
         if entry == 1 {
-            clear(region, place.first_word);
+            // The region still has frames from before the log started over.
+            forget(region, place, 0);
         } else if region.load(word) != 0 {
             // A writer has died, or was rolled back, after it had added this frame.
             self.forget_after(committed)?;
@@ -135,16 +136,7 @@ impl<'a> SharedIndex<'a> {
         }
         let place = Place::of(committed);
         let region = self.region(place.region)?;
-        let limit = committed - place.before;
-        for slot in 0..HASH_SLOTS {
-            if u32::from(region.slot(slot)) > limit {
-                region.set_slot(slot, 0);
-            }
-        }
-        let pages = if place.region == 0 { 4062 } else { 4096 };
-        for entry in limit..pages {
-            region.store(place.first_word + entry as usize, 0);
-        }
+        forget(region, place, committed - place.before);
         Ok(())
     }
 
@@ -177,10 +169,12 @@ impl<'a> SharedIndex<'a> {
     }
 }
 
-/// Empties a region of the frames that it had before the log started over.
-fn clear(region: Region<'_>, first_word: usize) {
-    (first_word..duralite_format::wal_index::HASH_OFFSET / 4).for_each(|word| region.store(word, 0));
-    (0..HASH_SLOTS).for_each(|slot| region.set_slot(slot, 0));
+/// Removes all frames of a region but the first `kept`.
+fn forget(region: Region<'_>, place: Place, kept: u32) {
+    for slot in (0..HASH_SLOTS).filter(|slot| u32::from(region.slot(*slot)) > kept) {
+        region.set_slot(slot, 0);
+    }
+    (place.first_word + kept as usize..HASH_OFFSET / 4).for_each(|word| region.store(word, 0));
 }
 
 fn failed(what: &str) -> Failure {
