@@ -18,18 +18,18 @@ use rustix::io::Errno;
 use crate::errors::{During, Failure};
 use crate::sqlite::base::BaseFile;
 
-/// The file that the base has opened, wherever its path leads by now.
+/// The file that the base VFS has opened, wherever its path leads by now.
 pub struct OpenedFile {
-    /// Tells which file this is. The descriptor is opened for nothing else (`O_PATH`), so closing it gives
-    /// back none of the locks that SQLite holds of the file. `None` when the path led to another file by
-    /// then; or the reason why the descriptor could not be opened.
+    /// A descriptor that only identifies the file. It is opened with `O_PATH`, so closing it releases none of
+    /// the locks that SQLite holds on the file. `None` if the path already led to another file; an error if
+    /// the descriptor could not be opened.
     named: Result<Option<OwnedFd>, Errno>,
-    /// Whether this connection has had the file mapped.
+    /// Whether this connection has mapped the file at some time.
     mapped: AtomicBool,
 }
 
 impl OpenedFile {
-    /// The file that the base has just opened by this path.
+    /// The file that the base VFS has just opened by this path.
     pub fn of(base: BaseFile, path: &Path) -> Self {
         Self { named: named_file(base, path), mapped: AtomicBool::new(false) }
     }
@@ -62,16 +62,16 @@ impl OpenedFile {
         links.is_some_and(|stat| stat.st_nlink == 0)
     }
 
-    /// The file for code that attaches a log, and may map the file. The descriptor that a mapping takes stays
-    /// open until a connection to the same file is closed.
+    /// The file, for code that attaches a log and may map the file. A mapping takes a descriptor, which stays
+    /// open until some connection to the same file is closed.
     pub fn mappable<'a>(&'a self, base: BaseFile, path: &'a Path) -> Mappable<'a> {
         Mappable { base, file: self, path }
     }
 
-    /// Closes the descriptor that a mapping of the file has left, if no connection of this process holds a
-    /// lock: closing it gives all those locks back. Called by a connection that is being closed and holds
-    /// none. If any connection has a lock, here or in another process, the descriptor stays until another
-    /// connection is closed.
+    /// Closes the descriptor that a mapping of the file has left, unless a connection holds a lock of the
+    /// file. Closing any descriptor of a file releases all POSIX locks that this process holds on it. Called
+    /// by a connection that is being closed and holds no lock. If any connection holds a lock, in this
+    /// process or another, the descriptor stays until another connection is closed.
     pub fn close_left_mapping(&self, lock: &FileLock<BaseFile>, was_served: bool) {
         let may_have_mapped = was_served || self.mapped.load(Ordering::Relaxed);
         let Some(file) = self.descriptor().filter(|_| may_have_mapped) else { return };
@@ -85,7 +85,8 @@ impl OpenedFile {
     }
 }
 
-/// The file that the base has just opened by this path. `None` when the path leads to another file by now.
+/// Opens a descriptor that identifies the file that the base VFS has just opened by this path. `None` when
+/// the path leads to another file by now.
 fn named_file(base: BaseFile, path: &Path) -> Result<Option<OwnedFd>, Errno> {
     let file = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         Ok(file) => {
@@ -97,7 +98,7 @@ fn named_file(base: BaseFile, path: &Path) -> Result<Option<OwnedFd>, Errno> {
     Ok((!base.has_moved()).then_some(file))
 }
 
-/// The base's file, as an engine may map it.
+/// The base VFS's file, for an engine that may map it.
 pub struct Mappable<'a> {
     base: BaseFile,
     file: &'a OpenedFile,
@@ -135,8 +136,8 @@ impl DatabaseFile for Mappable<'_> {
     }
 }
 
-/// The file through SQLite's own descriptor. Opening and closing another descriptor would give SQLite's locks
-/// back.
+/// The file, used through SQLite's own descriptor. Opening and closing another one would release SQLite's
+/// locks.
 impl DatabaseFile for BaseFile {
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
         match (*self).read(buf, offset) {

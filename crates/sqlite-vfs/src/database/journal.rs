@@ -1,9 +1,10 @@
-//! The rollback journal that SQLite has open, where this VFS keeps it or sees what SQLite does with it.
+//! The rollback journal that SQLite has open, if this VFS keeps it or watches it.
 //!
 //! SQLite makes a journal under RESERVED, while others still read, and changes the database under EXCLUSIVE.
-//! A guard goes on only under EXCLUSIVE (invariant 2). So where no guard is on yet, what SQLite writes before
-//! it has EXCLUSIVE is kept in memory: while the database is unchanged a journal counts for nothing. It takes
-//! as much memory as the pages that SQLite keeps in its cache meanwhile.
+//! A guard goes on only under EXCLUSIVE (invariant 2). So where no guard is on yet, the VFS keeps in memory
+//! what SQLite writes to the journal before it has EXCLUSIVE. Nothing can be lost with that memory: until
+//! SQLite changes the database there is nothing to roll back. The journal takes about as much memory as the
+//! changed pages that SQLite keeps in its cache at that time.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,11 +18,12 @@ use duralite_wal::engine::rollback::RollbackJournal;
 use crate::errors::{During, Failure};
 use crate::sqlite::base::BaseFile;
 
-/// The size of the smallest header, of one sector, with which SQLite begins a journal. SQLite writes less at
-/// the beginning when it syncs the journal, and when it leaves the journal with its first bytes zeroed.
+/// The size of the smallest header with which SQLite begins a journal: one sector. SQLite makes shorter
+/// writes at the beginning for other reasons: when it syncs the journal, and when it ends one by zeroing its
+/// first bytes.
 const HEADER_BYTES: usize = 512;
 
-/// Whether this write of SQLite's begins a journal: from then on the journal is another transaction's.
+/// Whether this write by SQLite begins a journal, so that the journal now belongs to a new transaction.
 pub fn begins_journal(data: &[u8], offset: u64) -> bool {
     offset == 0 && data.len() >= HEADER_BYTES
 }
@@ -30,13 +32,13 @@ pub fn begins_journal(data: &[u8], offset: u64) -> bool {
 #[derive(Default)]
 pub struct Journal {
     state: Mutex<State>,
-    /// Whether SQLite is making the database's first page, with a rollback journal of the base's.
+    /// Whether SQLite is making the database's first page, with a rollback journal in the base VFS's file.
     makes_database: AtomicBool,
 }
 
 enum State {
     Open(JournalStore),
-    /// No journal is open, or one that the base alone knows of.
+    /// No journal is open, or only the base VFS knows of it.
     Closed {
         /// Whether the journal that was open last never left memory.
         was_in_memory: bool,
@@ -54,12 +56,12 @@ impl Journal {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// SQLite opens a journal that is kept here, or goes on with it in another place.
+    /// Notes that SQLite opens a journal that is kept in `store`, or that an open journal has moved there.
     pub fn set(&self, store: JournalStore) {
         *self.state() = State::Open(store);
     }
 
-    /// The journal is not open here any more.
+    /// Notes that the journal is not open here any more.
     pub fn unset(&self) {
         let mut state = self.state();
         let was_in_memory = matches!(*state, State::Open(JournalStore::Memory(_)));
@@ -67,7 +69,7 @@ impl Journal {
     }
 
     /// Whether the journal that was open last was in memory. SQLite closes a journal before it deletes it,
-    /// and one in memory is gone then. `true` only once.
+    /// and a journal in memory is gone once it is closed, so there is nothing to delete. `true` only once.
     pub fn forget_closed(&self) -> bool {
         match &mut *self.state() {
             State::Closed { was_in_memory } => std::mem::take(was_in_memory),
@@ -80,7 +82,7 @@ impl Journal {
         matches!(*self.state(), State::Open(_))
     }
 
-    /// Whether the open journal is a file of the base's.
+    /// Whether the open journal is a file of the base VFS.
     pub fn is_base(&self) -> bool {
         matches!(*self.state(), State::Open(JournalStore::Base(_)))
     }
@@ -90,7 +92,8 @@ impl Journal {
         matches!(*self.state(), State::Open(JournalStore::Memory(_)))
     }
 
-    /// Closes the base's file, which holds nothing that counts. What SQLite writes next is kept in memory.
+    /// Closes the base VFS's file, which holds nothing that is needed. What SQLite writes next is kept in
+    /// memory.
     pub fn leave_base(&self) {
         let mut state = self.state();
         if let State::Open(JournalStore::Base(file)) = &*state {
@@ -109,14 +112,15 @@ impl Journal {
         file.map_or(ffi::OK, BaseFile::close)
     }
 
-    /// Puts the journal from memory into the log, which has none yet. After an error it is still in memory,
-    /// and the log has none.
+    /// Moves the journal from memory into the log, which has none yet. After an error the journal is still in
+    /// memory, and the log has none.
     pub fn pour(&self, journal: Arc<dyn RollbackJournal>) -> Result<(), LogError> {
         let mut state = self.state();
         let State::Open(JournalStore::Memory(bytes)) = &*state else { return Ok(()) };
         let poured = journal.delete().and_then(|()| journal.create()).and_then(|()| journal.write(bytes, 0));
         if let Err(error) = poured {
-            // A journal that cannot be deleted is hot, and rolls back to the present state of the database.
+            // If the deletion fails, the journal is left hot. That does no harm: it rolls the database back
+            // to its present state.
             let _ = journal.delete();
             return Err(error);
         }
@@ -164,8 +168,8 @@ impl Journal {
         self.with(During::Size, |store| store.size())
     }
 
-    /// Notes whether the transaction that begins makes the database. The base then keeps its journal, since
-    /// no page could carry a guard yet.
+    /// Notes whether the transaction that begins makes the database. The base VFS keeps the journal of such a
+    /// transaction, since there is no page yet that could carry a guard.
     pub fn set_makes_database(&self, makes: bool) {
         self.makes_database.store(makes, Ordering::Relaxed);
     }
@@ -178,9 +182,9 @@ impl Journal {
 
 /// An open rollback journal.
 pub enum JournalStore {
-    /// In the base's file, open in SQLite's memory. The transaction that makes the database has its journal
-    /// there, since no page can carry a guard yet. In exclusive locking mode SQLite keeps the file open for
-    /// the next transaction.
+    /// In the base VFS's file, whose handle is in SQLite's memory. The transaction that makes the database
+    /// has its journal there, since there is no page yet that could carry a guard. In exclusive locking mode
+    /// SQLite keeps the file open for the next transaction.
     Base(BaseFile),
     /// In memory: SQLite does not have EXCLUSIVE yet, and the database has no guard.
     Memory(Vec<u8>),
@@ -189,7 +193,7 @@ pub enum JournalStore {
 }
 
 impl JournalStore {
-    /// Fills `buf` from byte `offset` on. Returns how many bytes there were.
+    /// Fills `buf` with the journal from byte `offset` on. Returns how many bytes the journal had there.
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
         match self {
             Self::Memory(bytes) => {
@@ -233,7 +237,7 @@ impl JournalStore {
         }
     }
 
-    /// Makes the journal durable, where anything depends on it.
+    /// Makes the journal durable if anything depends on it.
     pub fn sync(&self) -> Result<(), LogError> {
         match self {
             // Nothing in the database depends on it yet.

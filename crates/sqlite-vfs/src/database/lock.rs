@@ -8,8 +8,8 @@ use duralite_sqlite_ffi as ffi;
 
 use super::{Db, Serving};
 
-/// Takes a lock stronger than SHARED for SQLite, or SHARED anew where it has that. (`guard::begin` takes
-/// SHARED from nothing.)
+/// Takes a lock stronger than SHARED for SQLite, or takes SHARED again where SQLite holds it already.
+/// (`guard::begin` takes the first SHARED.)
 pub fn lock(db: &Db, level: Level) -> c_int {
     if level >= Level::Exclusive {
         return lock_exclusive(db);
@@ -21,14 +21,15 @@ pub fn lock(db: &Db, level: Level) -> c_int {
     code
 }
 
-/// Takes EXCLUSIVE for SQLite. A connection that has the WAL to itself must be alone by the log's own account
-/// too ([`Attachment::take_alone`]): the base's bookkeeping is wrong in a child of a process that had the
-/// database open.
+/// Takes EXCLUSIVE for SQLite. A connection that has the WAL open must also be the log's only user by the
+/// log's own account ([`Attachment::take_alone`]). The base VFS's bookkeeping is not enough: it is wrong in a
+/// child of a process that had the database open.
 ///
 /// [`Attachment::take_alone`]: crate::attachment::Attachment::take_alone
 fn lock_exclusive(db: &Db) -> c_int {
     db.hold_off_checkpoints();
-    // A connection that writes with a rollback journal has the database to itself, and shares the log.
+    // A connection that writes with a rollback journal has the database to itself but shares the log, so it
+    // is not asked to be the log's only user.
     let serving = db.serving().filter(|(_, serving)| *serving != Serving::Journal);
     let attachment = serving.map(|(attachment, _)| attachment);
     let alone = attachment.as_ref().map_or(Ok(true), |attachment| attachment.take_alone(SegmentUse::Wal));
@@ -47,7 +48,7 @@ fn lock_exclusive(db: &Db) -> c_int {
     code
 }
 
-/// Tells SQLite that it has not got EXCLUSIVE. It then believes in the lock that it had before.
+/// Tells SQLite that it has not got EXCLUSIVE. SQLite then believes that it holds `before`.
 pub fn refuse_exclusive(db: &Db, before: Level) {
     db.lock.refuse_exclusive(before);
     db.allow_checkpoints();
@@ -63,9 +64,9 @@ pub fn unlock(db: &Db, level: Level) -> c_int {
     }
     let leaves_wal = db.end_leaving_wal() && level == Level::Shared;
     let code = if leaves_wal {
-        // SQLite goes on to change the mode in the header, and before that lets other connections in. Those
-        // would make a `-wal` that SQLite here does not look for any more. They are kept out until SQLite has
-        // ended that transaction (invariant 46).
+        // SQLite is about to change the mode in the header. Before it does, it would let other connections
+        // in, which would make a `-wal` that this SQLite no longer looks for. So the lock is kept until
+        // SQLite has ended the transaction that changes the mode (invariant 46).
         db.lock.keep_for_sqlite(level);
         ffi::OK
     } else {

@@ -1,5 +1,5 @@
-//! Writes home what is in a log that was deleted while in use, as soon as that is seen. If this process died
-//! before, nothing would be left of those commits.
+//! Writes the pages of a log that was deleted while in use to the database file, as soon as the deletion is
+//! seen. If this process died first, its commits in that log would be lost.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::sqlite::VFS_NAME;
 use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 
 /// Writes everything committed to the database file and syncs it, as far as readers allow; the last close
-/// does the rest. Failures go to SQLite's error log, since the caller reports its own reason. The caller
-/// holds none of this library's locks, but may hold WRITE.
+/// writes the rest. Failures go to SQLite's error log, since the caller reports a failure of its own. The
+/// caller holds none of this library's mutexes, but may hold WRITE.
 #[cold]
 pub fn put_home(db: &Db, attachment: &Attachment) {
     if !attachment.is_to_be_saved() || db.reserves_bytes().unwrap_or(true) {
@@ -26,7 +26,7 @@ pub fn put_home(db: &Db, attachment: &Attachment) {
     }
 }
 
-/// Lets a connection of the VFS's own checkpoint and sync.
+/// Checkpoints through a connection of the VFS's own, which also syncs the database file.
 fn checkpoint(db: &Db) -> Result<(), Failure> {
     let uri = uri_of(&db.path, &db.settings().parameters())?;
     let (wait, purpose) =

@@ -1,11 +1,11 @@
-//! `strict=on`: an operation that would end as plain SQLite is refused, with the reason.
+//! `strict=on`: refuses an operation that plain SQLite would serve, and says why.
 //!
 //! Whether a database will be in WAL mode is not known when it is opened. `PRAGMA journal_mode=WAL` comes
 //! later, and is itself a transaction with a rollback journal, which writes page 1 and nothing else. So a
-//! database outside WAL mode may be opened and read. Every other transaction on it is refused before it
-//! changes anything: when SQLite opens the journal, or, for journals in memory and under EXCLUSIVE, when it
-//! first writes to the database. Where a log keeps rollback journals, a transaction with one does not count
-//! as plain SQLite's, nor does the one that makes the database.
+//! database outside WAL mode may be opened and read, and that pragma is let pass. Every other transaction on
+//! such a database is refused before it changes anything: when SQLite opens the journal, or, for journals in
+//! memory and under EXCLUSIVE, when SQLite first writes to the database. Two kinds of transactions with a
+//! rollback journal are allowed: those whose journal a log keeps, and the one that makes the database.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use super::Db;
 use crate::errors::Failure;
 use crate::settings::Settings;
 
-/// The versions in page 1 in WAL mode.
+/// The format versions (bytes 18 and 19 of page 1) in WAL mode.
 const WAL_VERSIONS: [u8; 2] = [2, 2];
 /// Journal modes with a rollback journal, which a log may keep.
 const ROLLBACK_MODES: [&str; 3] = ["delete", "truncate", "persist"];
@@ -33,7 +33,7 @@ fn refused(path: &Path, why: &str) -> Failure {
 /// Checks a database that does not exist yet.
 pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
     let Some(why) = settings.placement(path).err().filter(|_| settings.strict) else { return Ok(()) };
-    // A missing directory is no matter of settings.
+    // A missing directory has nothing to do with settings, so it gets an error of its own.
     match media::check_parent(path) {
         Err(missing) => Err(Failure::cannot_open(format!("cannot make {}: {missing}", path.display()))),
         Ok(()) => Err(refused(path, &why)),
@@ -57,7 +57,7 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
     Err(refused(&db.path, why))
 }
 
-/// Refuses a WAL that SQLite's own file would serve.
+/// Refuses to open a WAL that SQLite would keep in an ordinary `-wal` file.
 pub fn check_wal(db: &Db) -> Result<(), Failure> {
     if !db.is_strict() {
         return Ok(());
@@ -79,16 +79,16 @@ pub fn check_wal(db: &Db) -> Result<(), Failure> {
     Err(refused(&db.path, why))
 }
 
-/// Refuses a rollback journal, except one that `PRAGMA journal_mode=WAL` may need: that pragma takes
-/// EXCLUSIVE first.
+/// Refuses to open a rollback journal under RESERVED. `PRAGMA journal_mode=WAL` opens its journal under
+/// EXCLUSIVE, and is let pass.
 pub fn check_journal(db: &Db, journal: &Path) -> Result<(), Failure> {
     let is_transaction =
         db.is_strict() && db.lock.believed() == Level::Reserved && !db.keeps_rollback_journals();
     if is_transaction && journal == db.beside("-journal") { Err(not_wal(db)) } else { Ok(()) }
 }
 
-/// Refuses the first write of a transaction with a rollback journal, unless it sets WAL mode. To roll back
-/// afterwards SQLite writes what is there already, so that write is let pass.
+/// Refuses the first write of a transaction with a rollback journal, unless the transaction sets WAL mode.
+/// When SQLite then rolls back, it writes what the file holds already, so such a write is let pass.
 pub fn check_write(db: &Db, offset: u64, data: &[u8]) -> Result<(), Failure> {
     if !db.is_strict()
         || !db.lock.in_rollback_transaction()

@@ -1,14 +1,14 @@
 //! Whether this thread is committing to several files at once, with a super-journal.
 //!
 //! SQLite deletes the super-journal between the two phases of such a commit. That deletion is the commit, and
-//! SQLite does not report failures in the second phase. So a transaction has to be durable when it is sealed,
-//! in the first phase (invariant 4).
+//! SQLite ignores failures in the second phase. So a transaction with a super-journal must be durable when it
+//! is sealed, in the first phase (invariant 4).
 //!
-//! Super-journals are opened through the VFS of the connection's main database. If that is another VFS, this
-//! one does not see them, and the database is told so ([`super::Db::set_main_elsewhere`]).
+//! SQLite opens a super-journal through the VFS of the connection's main database. If that is another VFS,
+//! this one does not see the super-journal, and the database is told so ([`super::Db::set_main_elsewhere`]).
 //!
-//! A thread that ends closes connections in its last destructors, possibly after the destructor of the value
-//! kept here. Then nothing is known, and a super-journal may be open.
+//! While a thread ends, its last destructors may close connections after the value kept here is gone. Then
+//! [`is_open`] answers `true`, since a super-journal may be open.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -46,13 +46,14 @@ pub unsafe fn deleted(name: *const c_char) {
     });
 }
 
-/// A transaction begins: every earlier commit of this thread is over.
+/// Forgets the super-journal, because a transaction begins: every earlier commit of this thread is over.
 pub fn forget() {
     if is_open() {
         let _ = OPEN.try_with(RefCell::take);
     }
 }
 
+/// Whether this thread has a super-journal open; `true` also where that cannot be known.
 pub fn is_open() -> bool {
     OPEN.try_with(|open| open.borrow().is_some()).unwrap_or(true)
 }

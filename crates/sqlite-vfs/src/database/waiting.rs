@@ -1,14 +1,14 @@
-//! How a connection waits: for WRITE in the queue for it, and with [`Patience`] while a log opens or closes.
+//! How a connection waits: for the WRITE lock in a queue, and with [`Patience`] while a log opens or closes.
 //!
-//! SQLite's sleeps between two tries for WRITE are places in the queue for it. When `xShmLock` says busy,
-//! SQLite drops its snapshot and calls the busy handler. The default one sleeps through `xSleep` on the same
-//! thread, for a time that it chooses, and counts that time against the busy timeout. So this VFS queues in
-//! that sleep. The sleep ends when the lock is reserved for the connection, and SQLite, when it tries again,
-//! finds the lock free under a fresh snapshot. (A wait in `xShmLock` itself would end with a stale snapshot,
-//! which SQLite has to give up.)
+//! A connection queues for WRITE while SQLite sleeps. When `xShmLock` returns busy, SQLite drops its snapshot
+//! and calls the busy handler. The default handler sleeps through `xSleep` on the same thread, for a time
+//! that it chooses, and counts that time against the busy timeout. This VFS queues during that sleep. The
+//! sleep ends when the lock is reserved for the connection, so SQLite finds the lock free at its next try,
+//! under a fresh snapshot. (A wait in `xShmLock` itself would end with a stale snapshot, which SQLite would
+//! have to give up.)
 //!
-//! A thread that ends may still use connections in its last destructors. There it sleeps as with stock
-//! SQLite.
+//! While a thread ends, its last destructors may still use connections. Those sleep as with stock SQLite,
+//! since the thread's variables are gone by then.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,10 +22,10 @@ use crate::sqlite::connection::BusyWait;
 
 /// A connection that was refused WRITE.
 struct Refused {
-    /// The process that it belongs to. A child of that process does not have the lock's memory.
+    /// The process that it belongs to. In a child of that process the lock's memory is not mapped.
     process: ProcessId,
     holder: Weak<Holder>,
-    /// Whether the connection tries again although it is in a read transaction.
+    /// Whether the connection tries again within its read transaction.
     in_transaction: bool,
 }
 
@@ -34,13 +34,15 @@ thread_local! {
     static REFUSED: RefCell<Option<Refused>> = const { RefCell::new(None) };
 }
 
-/// What a thread does that had WRITE and was told that it is busy, so that the log starts over first.
+/// A thread that gets WRITE while the log is short of room is told busy, so that the log can start over
+/// before the transaction begins again. This is how far such a thread has got.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
     Unwanted,
-    /// It was told so just now.
+    /// `xShmLock` has just returned busy for this reason.
     Wanted,
-    /// It goes on without a sleep, to begin again. The value is how long it was to sleep.
+    /// The busy handler's sleep was skipped, and the transaction begins again. The value is how long the
+    /// sleep would have been: the wait for room may last as long.
     Awaited(Duration),
 }
 
@@ -48,13 +50,13 @@ thread_local! {
     static ROOM: Cell<Room> = const { Cell::new(Room::Unwanted) };
 }
 
-/// Notes that this thread is to begin its transaction again, when the log has started over.
+/// Notes that this thread must begin its transaction again, after the log has started over.
 pub fn for_room() {
     let _ = ROOM.try_with(|room| room.set(Room::Wanted));
 }
 
-/// Whether this thread begins a transaction again for that reason, and how long it may wait. Answers so only
-/// once.
+/// How long this thread may wait for the log to start over, if it begins its transaction again for that
+/// reason; else `None`. Only the first call after the busy handler's sleep returns a time.
 pub fn for_room_until() -> Option<Duration> {
     match ROOM.try_with(|room| room.replace(Room::Unwanted)) {
         Ok(Room::Awaited(limit)) => Some(limit),
@@ -67,8 +69,8 @@ pub fn refused(holder: &Arc<Holder>) {
     note_refused(holder, false);
 }
 
-/// Notes that this thread was refused the WRITE lock, and that this VFS itself will try again, in the
-/// transaction that has begun.
+/// Notes that this thread was refused the WRITE lock within a transaction, where this VFS itself, and not
+/// SQLite, will try again.
 pub fn refused_in_transaction(holder: &Arc<Holder>) {
     note_refused(holder, true);
 }
@@ -83,8 +85,9 @@ pub fn forget() {
     let _ = REFUSED.try_with(RefCell::take);
 }
 
-/// Sleeps in the queue, if this thread was refused the WRITE lock. Otherwise returns `false` at once. A
-/// thread that is to begin its transaction again does not sleep here: it waits when it begins.
+/// Waits in the queue for at most `limit`, if this thread was refused the WRITE lock, and returns whether it
+/// waited; returns `false` at once otherwise. A thread that must begin its transaction again does not sleep
+/// here: it waits for room when the transaction begins. For that thread the answer is `true` too.
 pub fn sleep(limit: Duration) -> bool {
     if ROOM.try_with(|room| room.replace(Room::Unwanted) == Room::Wanted).unwrap_or(false) {
         let _ = ROOM.try_with(|room| room.set(Room::Awaited(limit)));
@@ -94,19 +97,20 @@ pub fn sleep(limit: Duration) -> bool {
         REFUSED.try_with(RefCell::take).ok().flatten().filter(|refused| refused.process.is_current());
     let Some(Refused { holder, in_transaction, .. }) = refused else { return false };
     match holder.upgrade() {
-        // Within a transaction SQLite does not try again. An error is left to the next try.
+        // A connection that SQLite left in a read transaction will not try again, so it must not queue. An
+        // error of the wait shows at the next try.
         Some(holder) if in_transaction || !holder.is_reading() => holder.wait_for_write(limit).is_ok(),
         _ => false,
     }
 }
 
-/// How a connection of the VFS's own waits: as any writer does, in the queue for WRITE, if that lock is in the
-/// way. If readers are in the way, the waiting connection has WRITE itself.
+/// How a connection of the VFS's own waits. For the WRITE lock it queues like any writer, for at most
+/// `queued`. For readers it polls, for at most `polling`: then it holds WRITE itself.
 pub fn in_queue(polling: Duration, queued: Duration) -> BusyWait {
     BusyWait { polling, queued, queue: sleep }
 }
 
-/// The longest wait in all, until something succeeds.
+/// The longest time that a connection waits in all, over its tries until one succeeds.
 const LIMIT: Duration = Duration::from_millis(250);
 const FIRST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(2);
@@ -116,23 +120,25 @@ const OVERSLEPT: u32 = 4;
 /// The patience of one connection: how long this VFS waits on its own, beyond what the application's busy
 /// handler asks for.
 ///
-/// Opening and closing a log takes the database alone for some milliseconds, where stock SQLite takes it for
-/// none. Other connections wait that long, as for a mutex, and no longer, so a busy timeout keeps its
-/// meaning. Waits are counted over all tries of a connection until one succeeds. Time in which this process
-/// stands still (stopped, or without a processor) does not count as waiting: no other connection gained from
-/// it.
+/// Opening or closing a log holds the database exclusively for some milliseconds, which stock SQLite does not
+/// do. Other connections wait about that long, as for a mutex, and no longer, so a busy timeout keeps its
+/// meaning. Waits are added up over all tries of a connection until one succeeds. Time in which this process
+/// stands still (stopped, or without a processor) does not count, because it gave no other connection time to
+/// finish.
 #[derive(Default)]
 pub struct Patience {
     waited_us: AtomicU64,
 }
 
 impl Patience {
-    /// Sleeps before try number `tries`, counted from 0. `false` when there is no patience left.
+    /// Sleeps before try number `tries`, counted from 0. Returns `false` without sleeping when no patience is
+    /// left.
     pub fn pause(&self, tries: u32) -> bool {
         self.sleep(FIRST.saturating_mul(1 << tries.min(10)).min(LONGEST))
     }
 
-    /// Sleeps for `pause`. `false` when there is no patience left.
+    /// Sleeps for `pause`, or for the patience that is left if that is less. Returns `false` without sleeping
+    /// when none is left.
     pub fn sleep(&self, pause: Duration) -> bool {
         let left = self.left();
         if left.is_zero() {
@@ -153,7 +159,7 @@ impl Patience {
         LIMIT.saturating_sub(Duration::from_micros(self.waited_us.load(Ordering::Relaxed)))
     }
 
-    /// Counts time that was waited in another way.
+    /// Counts time that the caller has waited in another way.
     pub fn spend(&self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.waited_us.fetch_add(us, Ordering::Relaxed);

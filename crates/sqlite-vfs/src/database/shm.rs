@@ -57,7 +57,8 @@ impl Db {
         })
     }
 
-    /// The address of a region of a wal-index that this connection has alone; `None` where it shares that of all.
+    /// The address of a region of a wal-index that this connection has alone; `None` where it shares that of
+    /// all.
     fn map_own(
         &self,
         attachment: &Arc<Attachment>,
