@@ -1,12 +1,12 @@
-//! What a commit asks of a log: a place to write, durability, and the acknowledgement. In between it asks
-//! whether the log is still where the next open of the database would find it.
+//! What a commit needs from a log: a place to write, durability, and the acknowledgement. In between it
+//! checks that the log is still where the next open of the database would find it.
 //!
-//! People delete files. A process that has a deleted log open goes on with it, and everything that it commits
-//! is lost when it dies. So each process looks now and then whether its log has a name. A process that finds
-//! none tells the others by a word of the segment, and so does whoever saves the log. Every connection loads
-//! that word before it writes a commit and before it acknowledges one. From then on nothing is committed or
-//! acknowledged (invariant 9). Readers, checkpoints and the last close go on, so that everything committed
-//! gets into the database file.
+//! People delete files. A process that has a deleted log open could go on with it, and everything that it
+//! commits would be lost when it dies. So each process looks now and then whether its log still has a name.
+//! If it has none, the process sets a word of the segment, and so does whoever copies the log to save it.
+//! Every connection loads that word before it writes a commit and before it acknowledges one. Once the word
+//! is set, nothing is committed or acknowledged (invariant 9). Readers, checkpoints and the last close still
+//! work, so that everything committed gets into the database file.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, MutexGuard};
@@ -21,11 +21,12 @@ use duralite_wal::{DatabaseIdentity, Log, LogError};
 
 use super::{Attachment, Key, attached};
 
-/// The time between two looks. Commits in between cost no system call, and are acknowledged although the log
-/// may be gone.
+/// The time between two looks. Commits in between cost no system call, and are acknowledged even if the log
+/// has just been deleted.
 const LOOK_EVERY_NS: u64 = 100_000_000;
 
-/// Whether it is time. Of the threads that ask at the same time one gets `true`.
+/// Whether it is time to look again, and notes the look if so. Of threads that ask at the same time only one
+/// gets `true`.
 fn is_due(last: &AtomicU64, now_ns: u64) -> bool {
     let before = last.load(Ordering::Relaxed);
     now_ns.saturating_sub(before) >= LOOK_EVERY_NS
@@ -33,8 +34,8 @@ fn is_due(last: &AtomicU64, now_ns: u64) -> bool {
 }
 
 impl Attachment {
-    /// The log, for a write of `bytes` bytes by the holder of the WRITE lock. If such a write has to wait for
-    /// anything, it waits here, where it keeps no reader waiting.
+    /// The log, locked for a write of `bytes` bytes by the holder of the WRITE lock. If the write has to wait
+    /// for a flush, it waits here, without the mutex of the log, which readers need.
     pub fn log_for_write(&self, bytes: usize) -> Result<MutexGuard<'_, Log>, LogError> {
         self.check_home()?;
         self.check_found()?;
@@ -49,8 +50,8 @@ impl Attachment {
         Ok(self.log())
     }
 
-    /// Tells the background thread that the log has `frames` frames, and whether a commit may have been
-    /// acknowledged that is not durable yet.
+    /// Tells the background thread that the log has `frames` frames, and whether a commit that is
+    /// acknowledged may not be durable yet.
     pub fn committed(&self, frames: u32, undurable: bool) {
         self.bound.committed(frames);
         let Some(maintenance) = self.maintenance.get() else { return };
@@ -68,8 +69,9 @@ impl Attachment {
         self.durability_waiter().map_or(Ok(()), |waiter| waiter.wait(ticket))
     }
 
-    /// Notes that a commit is acknowledged, as [`Log::newest_commit`] names it (invariant 15). Counts it, with
-    /// the time at which SQLite began to write it and with how full the log was after it.
+    /// Tells other processes that the commit `commit`, numbered as in [`Log::newest_commit`], is acknowledged
+    /// (invariant 15). Counts the commit: `began_ns` is when SQLite began to write it, and `fill` how full
+    /// the log was afterwards.
     pub fn acknowledge(&self, commit: u64, began_ns: u64, fill: Fill) {
         follow::acknowledge(&*self.segment, commit);
         let Some(recorder) = &self.recorder else { return };
@@ -87,9 +89,9 @@ impl Attachment {
         }
     }
 
-    /// Makes durable what Group Synch has acknowledged. Until then that is in memory that goes with the last
-    /// process.
-    pub fn flush_group(&self) {
+    /// Makes durable what Group Synch has acknowledged. Until then those commits are only in memory, which is
+    /// gone when the last process ends.
+    pub fn flush_acknowledged(&self) {
         if self.flush_interval.is_some()
             && let Some(waiter) = self.durability_waiter()
         {
@@ -98,7 +100,7 @@ impl Attachment {
         }
     }
 
-    /// Whether this process has this log attached, and the log was deleted.
+    /// Whether this process has this log attached and knows that the log was deleted.
     pub fn is_here_deleted(identity: &DatabaseIdentity, log: LogId) -> bool {
         let key = Key { inode: identity.inode, birth_ns: identity.birth_ns, log };
         let slot = attached().get(&key).map(Arc::clone);
@@ -115,7 +117,7 @@ impl Attachment {
         }
     }
 
-    /// As [`Self::look_for_log`], whenever the last look was.
+    /// As [`Self::look_for_log`], but looks even if the last look was a moment ago.
     pub fn look_for_log_now(&self, has_no_name: impl FnOnce() -> bool) {
         if self.outside().is_none() && self.log().is_deleted() && !has_no_name() {
             self.segment.fetch_or(LOG_DELETED, DELETION_SEEN);
@@ -134,17 +136,18 @@ impl Attachment {
         if self.is_deleted() { Err(self.deleted()) } else { Ok(()) }
     }
 
-    /// Refuses to acknowledge what is in a log that is known to have been deleted. Whoever saves the log says
-    /// that it was deleted and copies it then; a committer does the same the other way round, so that one of
-    /// the two sees what the other did. A commit that is refused here may have been saved.
+    /// Refuses to acknowledge a commit in a log that is known to have been deleted. Whoever saves the log
+    /// first sets the word and then copies the log; a committer first writes the log and then loads the word.
+    /// So either the copy has the commit, or the commit is refused. A commit that is refused may be in the
+    /// copy too.
     #[inline]
     pub fn check_found_after_commit(&self) -> Result<(), LogError> {
         fence(Ordering::SeqCst);
         self.check_found()
     }
 
-    /// As [`Self::check_found_after_commit`], where a commit that nobody copies is in the database file already:
-    /// with a rollback journal.
+    /// As [`Self::check_found_after_commit`], for a commit with a rollback journal. Such a commit is in the
+    /// database file already, so it is refused only if somebody has copied the deleted log.
     #[inline]
     pub fn check_not_copied_after_commit(&self) -> Result<(), LogError> {
         fence(Ordering::SeqCst);
@@ -157,8 +160,9 @@ impl Attachment {
         LogError::Deleted(self.log().path().to_path_buf())
     }
 
-    /// Whether this thread is to write home what is in a deleted log. It is asked each time that a commit is
-    /// refused, since readers may have been in the way before, but not more often than the log is looked for.
+    /// Whether this thread should try now to write a deleted log home. Asked each time that a commit is
+    /// refused, since readers may have kept earlier tries from writing everything. `true` at most once per
+    /// [`LOOK_EVERY_NS`].
     pub fn is_to_be_saved(&self) -> bool {
         is_due(&self.saved_ns, self.clock_ns())
     }

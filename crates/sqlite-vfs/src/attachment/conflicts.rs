@@ -1,5 +1,5 @@
-//! On which pages transactions of this process were overtaken, and how often this process has counted which
-//! event since it attached the log.
+//! Statistics of this process since it attached the log: the pages on which its transactions were overtaken,
+//! and how often each kind of event has happened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ impl HotPage {
     }
 }
 
-/// The most pages that are remembered.
+/// At most this many pages are remembered.
 const MOST: usize = 64;
 
 /// The conflicts of this process.
@@ -38,8 +38,8 @@ impl Conflicts {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a conflict on a page. Returns what is known of the page. Where too many pages are remembered, the
-    /// page takes the place of the one with the fewest conflicts.
+    /// Counts a conflict on a page, and returns what is known about the page. If no more pages can be
+    /// remembered, the page replaces the one with the fewest conflicts.
     pub fn add(&self, page: u32) -> HotPage {
         let mut pages = self.pages();
         if let Some(hot) = pages.iter_mut().find(|hot| hot.page == page) {

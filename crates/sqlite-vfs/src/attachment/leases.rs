@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 
-/// Leased pages. They are on the database's free list all the same: other processes know nothing of a lease.
+/// The pages leased by connections of this process. They stay on the database's free list, and other
+/// processes do not know of a lease.
 #[derive(Default)]
 pub struct Leases(Mutex<BTreeSet<u32>>);
 

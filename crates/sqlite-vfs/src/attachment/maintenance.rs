@@ -1,9 +1,9 @@
-//! What the background thread is asked to do, and when it may.
+//! Requests to the background thread, and the rules for when it may work.
 //!
-//! The thread never outlasts the connections that it works for. A connection lets go of the log only while
-//! the thread has no hold of it. A connection that is about to take EXCLUSIVE, as the last close does, keeps
-//! the thread from opening the database until that is over. So what has been closed stays closed, and the
-//! guard is off when the last `sqlite3_close` returns.
+//! The thread uses a log only while connections use it. A connection detaches the log only while the thread
+//! does not use it. A connection that is about to take EXCLUSIVE, as the last close does, keeps the thread
+//! from opening the database until EXCLUSIVE is released. So the thread never opens a database that was just
+//! closed, and the guard is off when the last `sqlite3_close` returns.
 
 use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,9 +13,9 @@ struct Needed {
     checkpoint: bool,
     flush: bool,
     stop: bool,
-    /// Whether a thread has the turn.
+    /// Whether a thread has the turn, as [`Turn`] explains.
     turn: bool,
-    /// Connections that have EXCLUSIVE, or try to get it.
+    /// How many connections hold EXCLUSIVE or try to get it.
     holding_off: u32,
 }
 
@@ -43,7 +43,7 @@ pub struct Maintenance {
     freed: Condvar,
 }
 
-/// While this lives, no other thread may let go of the log, or open another connection to it.
+/// While this lives, no other thread may detach the log or open another connection to it.
 pub struct Turn(Arc<Maintenance>);
 
 impl Drop for Turn {
@@ -85,15 +85,15 @@ impl Maintenance {
         }
     }
 
-    /// Asks the thread to end, some time soon.
+    /// Asks the thread to end. It ends some time after this returns.
     pub fn stop(&self) {
         self.needed().stop = true;
         self.asked.notify_one();
         self.freed.notify_all();
     }
 
-    /// Waits until the thread has done what it has begun, and keeps it from beginning more. `None` on the
-    /// thread itself.
+    /// Waits until the background thread has finished its present work, and keeps it from beginning more
+    /// while the result lives. `None` when called on the background thread itself.
     pub fn turn(self: &Arc<Self>) -> Option<Turn> {
         if IS_WORKER.get() {
             return None;
@@ -103,8 +103,9 @@ impl Maintenance {
         Some(Turn(Arc::clone(self)))
     }
 
-    /// Waits until the thread has done what it has begun, and keeps it from checkpoints only: Group Synch
-    /// goes on in exclusive locking mode. `None` on the thread itself.
+    /// Waits until the background thread has finished its present work, and keeps it from checkpoints while
+    /// the result lives. Flushes go on, since Group Synch needs them in exclusive locking mode too. `None`
+    /// when called on the background thread itself.
     pub fn hold_off(self: &Arc<Self>) -> Option<HoldOff> {
         if IS_WORKER.get() {
             return None;
@@ -113,8 +114,8 @@ impl Maintenance {
         Some(HoldOff(Arc::clone(self)))
     }
 
-    /// Takes the turn for the thread itself. `None` when the thread is to stop, or when checkpoints are held
-    /// off; the next commit then asks again.
+    /// Takes the turn for the background thread, which calls this. `None` when the thread must stop, or when
+    /// it wants to checkpoint and checkpoints are held off; the next commit then asks for one again.
     pub fn own_turn(self: &Arc<Self>, checkpoint: bool) -> Option<Turn> {
         let mut needed = self.wait_while(|needed| needed.turn && !needed.stop);
         if needed.stop || checkpoint && needed.holding_off > 0 {
@@ -128,12 +129,14 @@ impl Maintenance {
         self.freed.wait_while(self.needed(), condition).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread is about to flush. A transaction that is sealed from now on asks again.
+    /// Notes that the background thread is about to flush. A transaction that is sealed from now on asks
+    /// again.
     pub fn begin_flush(&self) {
         self.needed().flush = false;
     }
 
-    /// Sleeps until a checkpoint or a flush is needed, and says which. `None` when the thread is to stop.
+    /// Sleeps until work is needed. Returns whether that is a checkpoint and whether it is a flush; `None`
+    /// when the thread must stop.
     pub fn next(&self) -> Option<(bool, bool)> {
         let idle = |needed: &mut Needed| !needed.checkpoint && !needed.flush && !needed.stop;
         let mut needed = self.asked.wait_while(self.needed(), idle).unwrap_or_else(PoisonError::into_inner);

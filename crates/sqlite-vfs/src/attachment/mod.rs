@@ -1,7 +1,7 @@
 //! The logs that this process has attached. All its connections to a database share one attachment.
 //!
-//! An [`Attachment`] is the log as this process uses it. This module makes it and has its parts; the others add
-//! to it:
+//! An [`Attachment`] is the log as this process uses it. This module defines it and makes it; the other
+//! modules add what it can do:
 //!
 //! | module | holds |
 //! | --- | --- |
@@ -9,9 +9,9 @@
 //! | [`shared`] | what all users of the log tell each other: the guard, syncs of the database, the wal-index |
 //! | [`size`] | when the log is too large or short of room, and whose turn it is to start it over |
 //! | [`usage`] | which connections use the log |
-//! | [`leases`] | free pages that concurrent connections have for themselves |
+//! | [`leases`] | free pages that concurrent connections have reserved |
 //! | [`conflicts`] | the pages on which transactions were overtaken |
-//! | [`maintenance`] | what the background thread is asked to do |
+//! | [`maintenance`] | requests to the background thread |
 
 mod commit;
 pub mod conflicts;
@@ -52,7 +52,7 @@ use usage::{Usage, in_use};
 const _: () = assert!(duralite_locks::LAYOUT_BYTES <= LOCKS_BYTES);
 const _: () = assert!(LOCKS_OFFSET + duralite_locks::OUTSIDE == READABLE);
 
-/// Tells one attached log from another: the database file, and the log.
+/// Identifies an attached log: by the database file, and by the log's id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     inode: u64,
@@ -60,11 +60,12 @@ struct Key {
     log: LogId,
 }
 
-/// The attachment of one log, or the place where one is being made. A thread that wants the same attachment
-/// meanwhile waits here; no other thread does.
+/// The attachment of one log. The mutex is held while the attachment is being made, so that threads that want
+/// this log wait, and threads that want another one do not.
 type Slot = Arc<Mutex<Weak<Attachment>>>;
 
-/// The attachments belong to no single SQLite of the process. A child attaches anew.
+/// The attachments of this process, which may hold two copies of SQLite that share them. A child begins with
+/// none.
 static ATTACHED: PerProcess<Mutex<HashMap<Key, Slot>>> = PerProcess::new();
 
 fn attached() -> MutexGuard<'static, HashMap<Key, Slot>> {
@@ -85,8 +86,8 @@ fn lock_slot<'a>(slot: &'a Slot, pause: Pause<'_>) -> Result<MutexGuard<'a, Weak
 
 /// What the user of this process may do with a log.
 enum Access {
-    /// All. Here is what makes sealed transactions durable, where something has to: a commit waits for it without
-    /// the lock of the log.
+    /// Read and write. A commit waits for durability with this waiter, without the mutex of the log; `None`
+    /// if the engine makes transactions durable when they are sealed.
     Full(Option<Arc<dyn DurabilityWaiter>>),
     /// Read. Such a user can make nothing durable, and cannot wait for a process that does.
     Outside(Arc<Outside>),
@@ -100,17 +101,18 @@ pub struct Attachment {
     segment: Arc<FileSegment>,
     /// What keeps the database's rollback journals, if the engine does.
     journal: Option<Arc<dyn RollbackJournal>>,
-    /// What stands before the database file, if anything does.
+    /// The home through which the database file is accessed, if the log has one.
     home: Mutex<Option<Arc<dyn Home>>>,
-    /// Why the content of the home has lost its worth.
+    /// Set when the file was truncated under the home's mapping: the error that every commit gets from then
+    /// on.
     home_cut: OnceLock<String>,
-    /// Where this process counts its use of the log.
+    /// The counters of this process's use of the log.
     recorder: Option<Arc<Recorder>>,
     /// The locks of the wal-index.
     locks: Arc<Table>,
     /// Free pages of the database that concurrent connections of this process have leased.
     leases: Leases,
-    /// On which pages transactions of this process were overtaken.
+    /// The pages on which transactions of this process were overtaken.
     conflicts: Conflicts,
     /// The thread of this process that holds WRITE; 0 if none is known.
     writer: AtomicU64,
@@ -119,17 +121,17 @@ pub struct Attachment {
     room: Room,
     /// When this process last looked whether the log was deleted, by the segment's clock.
     looked_ns: AtomicU64,
-    /// When it last wrote home what was in a deleted log.
+    /// When this process last tried to save a deleted log to the database file, by the same clock.
     saved_ns: AtomicU64,
     maintenance: OnceLock<Arc<Maintenance>>,
     in_force: Mutex<Settings>,
-    /// The longest time for which an acknowledged commit may be undurable, if it may be at all.
+    /// As [`Attachment::flush_interval`].
     flush_interval: Option<Duration>,
 }
 
 impl Attachment {
     /// The attachment of this log, made by `attach` if this process has none yet. If another thread is just
-    /// making it, this one waits as long as `pause` allows.
+    /// making it, this thread waits as long as `pause` allows.
     pub fn get(
         identity: &DatabaseIdentity,
         id: LogId,
@@ -143,7 +145,7 @@ impl Attachment {
         if let Some(found) = place.upgrade() {
             drop(place);
             let conflict = settings.conflict_with(&found.in_force());
-            // The background thread has connections too, and those do not ask for a thread.
+            // The background thread's own connections come with 0, which must not turn the thread off.
             if conflict.is_none() && settings.background_checkpoint > 0 {
                 found.in_force().background_checkpoint = settings.background_checkpoint;
             }
@@ -209,15 +211,15 @@ impl Attachment {
         }
     }
 
-    /// Whether the log can start over. Asked by the holder of the WRITE lock. An error has poisoned the log,
-    /// and comes back from the write that starts it over.
+    /// Whether the log can start over. Asked by the holder of the WRITE lock. After an error the answer is
+    /// `true`: the write that starts the log over meets the error again, and can report it.
     pub fn may_start_over(&self) -> bool {
         let settled = self.durability_waiter().is_none_or(|waiter| waiter.settle().unwrap_or(true));
         settled && self.log().may_start_over().unwrap_or(true)
     }
 
-    /// What stands before the database file; `None` where nothing does. Whether there is anything never
-    /// changes.
+    /// The home through which the database file is accessed; `None` if the log has none. Whether it has one
+    /// never changes.
     pub fn home(&self) -> Option<Arc<dyn Home>> {
         self.home.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -233,14 +235,14 @@ impl Attachment {
         hot.map(|hot| hot.unwrap_or(false)).map_err(|error| Failure::of(&error, During::Delete))
     }
 
-    /// Whether the log has such a journal, or commits. What a crash has left belongs to the next reader of
-    /// the database.
+    /// Whether the log has commits, or a rollback journal that may be hot. Such a log must stay: the next
+    /// reader of the database needs what a crash has left.
     pub fn holds_anything(&self) -> Result<bool, Failure> {
         let pages = self.log().db_pages().map_err(|error| Failure::of(&error, During::Delete))?;
         Ok(pages > 0 || self.has_hot_journal()?)
     }
 
-    /// As [`Log::look_again`], which may bring another home.
+    /// As [`Log::look_again`]. The home may be another one afterwards.
     pub fn look_again(&self, pause: Pause<'_>) -> Result<bool, LogError> {
         let mut log = self.log();
         let is_live = log.look_again(pause)?;
@@ -253,7 +255,8 @@ impl Attachment {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What makes sealed transactions durable.
+    /// The object through which a commit waits for durability; `None` if transactions are durable when they
+    /// are sealed, or if this user may only read.
     pub fn durability_waiter(&self) -> Option<&dyn DurabilityWaiter> {
         match &self.access {
             Access::Full(waiter) => waiter.as_deref(),
@@ -261,7 +264,7 @@ impl Attachment {
         }
     }
 
-    /// How a user who may only read the log has it; `None` for all others.
+    /// The log as a user who may only read it sees it; `None` for all others.
     pub fn outside(&self) -> Option<&Outside> {
         match &self.access {
             Access::Full(_) => None,
@@ -272,12 +275,13 @@ impl Attachment {
     /// Notes the background thread of this log.
     ///
     /// # Errors
-    /// Returns `started` where the log has such a thread already.
+    /// Returns `started` if the log has such a thread already.
     pub fn set_maintenance(&self, started: Arc<Maintenance>) -> Result<(), Arc<Maintenance>> {
         self.maintenance.set(started)
     }
 
-    /// The longest time for which an acknowledged commit is undurable; `None` where every commit is durable.
+    /// The longest time after which an acknowledged commit is flushed (Group Synch); `None` if a commit is
+    /// not acknowledged before it is as durable as `durability` makes it.
     pub fn flush_interval(&self) -> Option<Duration> {
         self.flush_interval
     }
@@ -297,13 +301,13 @@ impl Attachment {
         &self.leases
     }
 
-    /// On which pages transactions of this process were overtaken, and its counts of events.
+    /// The pages on which transactions of this process were overtaken, and this process's counts of events.
     pub fn conflicts(&self) -> &Conflicts {
         &self.conflicts
     }
 
-    /// The attachment of any log of this file that this process has; `None` where it has none, or is just
-    /// making it.
+    /// An attachment that this process has to any log of this file; `None` if it has none, or is just making
+    /// it.
     pub fn here(identity: &DatabaseIdentity) -> Option<Arc<Self>> {
         let is_its = |key: &Key| (key.inode, key.birth_ns) == (identity.inode, identity.birth_ns);
         let slots: Vec<Slot> = {
@@ -313,7 +317,7 @@ impl Attachment {
         slots.iter().find_map(|slot| slot.try_lock().ok()?.upgrade())
     }
 
-    /// Notes that this thread has WRITE, or gives it back.
+    /// Notes that this thread has taken WRITE, or, with `false`, that it releases WRITE.
     pub fn set_writer(&self, has_write: bool) {
         self.writer.store(if has_write { this_thread() } else { 0 }, Ordering::Relaxed);
     }
@@ -323,8 +327,9 @@ impl Attachment {
         self.writer.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Notes that the file was truncated under the home that has it mapped. Everything committed then has to
-    /// be written anew, into a mapping of the present file, once the log has been attached again.
+    /// Notes that the file was truncated under the home that has it mapped, for the reason `why`. From now on
+    /// nothing is written here. Once the log has been attached again, all committed pages must be written
+    /// again, into a mapping of the present file.
     pub fn home_cut(&self, why: &str) {
         if self.home_cut.set(why.to_owned()).is_ok() {
             self.home_failed();
@@ -335,12 +340,12 @@ impl Attachment {
         self.home_cut.get().map_or(Ok(()), |why| Err(LogError::Poisoned(why.clone())))
     }
 
-    /// What this process knows of the log's size.
+    /// What this process knows about the size of the log.
     pub fn bound(&self) -> &Bound {
         &self.bound
     }
 
-    /// What this process knows of the room that is left in the log.
+    /// What this process knows about the room that is left in the log.
     pub fn room(&self) -> &Room {
         &self.room
     }
@@ -361,9 +366,9 @@ impl Attachment {
         Ok(used)
     }
 
-    /// Makes the only connection of this process that uses the log in this way the only one of all processes.
-    /// Returns whether it is. With [`SegmentUse::Wal`] other connections may still have the log attached that
-    /// have had rollback journals in it.
+    /// If one connection of this process uses the log in the way `kind`, makes it the only one of all
+    /// processes, and returns whether that succeeded. With [`SegmentUse::Wal`], connections that used only
+    /// rollback journals may keep the log attached.
     pub fn take_alone(&self, kind: SegmentUse) -> Result<bool, Failure> {
         if self.outside().is_some() { Ok(false) } else { self.usage.take_alone(kind) }
     }
@@ -387,7 +392,7 @@ fn this_thread() -> u64 {
     OWN.try_with(|own| *own).unwrap_or(u64::MAX)
 }
 
-/// The counts of this process's use of the log.
+/// What the log has done for this process.
 fn summary_of(log: &Log) -> Summary {
     let commits = log.metrics().into_iter().find(|(name, _)| *name == "commits");
     let commits = commits.and_then(|(_, value)| value.parse().ok()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What the users of a log tell each other through its segment: which guard is on and whether it is confirmed,
-//! whether the database file is synced, and SQLite's own header of the wal-index.
+//! What the users of a log tell each other through its segment: which guard is on and whether it is
+//! confirmed, whether the database file is synced, and SQLite's own header of the wal-index.
 
 use std::ptr::NonNull;
 
@@ -12,18 +12,18 @@ use super::Attachment;
 /// Values of the word that names the guard.
 const GUARD_WAL: u64 = 1;
 const GUARD_ROLLBACK: u64 = 2;
-/// Another log takes the place of this one. Its users look at the database's header before they begin
-/// anything.
+/// Another log is about to replace this one. Before this log's users begin anything, they look at the
+/// database's header to see which log it names.
 const REPLACED: u64 = 3;
 
-/// The offset, in the first region of the wal-index, of the number of changes of the database.
+/// Where the first region of the wal-index has SQLite's count of changes of the database: `iChange`.
 const CHANGES: usize = 8;
-/// The offset there of the number of committed frames.
+/// Where the first region of the wal-index has the number of committed frames: `mxFrame`.
 const FRAMES: usize = 16;
 
 impl Attachment {
-    /// The guard in the database's header, as it was last put there. `None` where the header has to be looked
-    /// at.
+    /// The kind of guard that was last put into the database's header. `None` if the caller has to look at
+    /// the header.
     pub fn guard_kind(&self) -> Option<JournalKind> {
         match self.segment.load(GUARD_KIND) {
             GUARD_WAL => Some(JournalKind::Wal),
@@ -48,14 +48,14 @@ impl Attachment {
         self.segment.store(GUARD_KIND, REPLACED);
     }
 
-    /// Whether another log may have taken this one's place. A connection that has this one attached and
-    /// begins anything then looks whether the database still names it.
+    /// Whether another log may have replaced this one. If so, a connection that has this log attached checks
+    /// that the database still names it before it begins anything.
     #[inline]
     pub fn may_be_replaced(&self) -> bool {
         self.segment.load(GUARD_KIND) == REPLACED
     }
 
-    /// Whether log and guard are known to be durable, and the guard is final.
+    /// Whether log and guard are known to be durable, and the guard to be final, not provisional.
     pub fn guard_is_confirmed(&self) -> bool {
         self.segment.load(GUARD_CONFIRMED) != 0
     }
@@ -65,8 +65,8 @@ impl Attachment {
         self.segment.store(GUARD_CONFIRMED, 1);
     }
 
-    /// How often syncing the database has failed, in any process, since everything was last written to it
-    /// anew.
+    /// How often a sync of the database file has failed, in any process, since all committed pages were last
+    /// written to it again.
     pub fn home_failures(&self) -> u64 {
         self.segment.load(HOME_FAILURES)
     }
@@ -82,48 +82,48 @@ impl Attachment {
         self.segment.fetch_add(HOME_WRITES, 1);
     }
 
-    /// The number of writes so far, to be taken before a sync begins, for [`Self::home_synced`].
+    /// The number of writes so far. The caller of [`Self::home_synced`] takes it before the sync begins.
     pub fn home_writes(&self) -> u64 {
         self.segment.load(HOME_WRITES)
     }
 
-    /// Notes that the database file has been synced, with at least this many writes in it.
+    /// Notes that the database file has been synced, after at least `writes` writes.
     pub fn home_synced(&self, writes: u64) {
         self.segment.store(HOME_SYNCED, writes + 1);
     }
 
     /// Notes that something is about to be written to the file and synced at once. Until that sync the file
-    /// counts as not synced.
+    /// counts as not synced, however many writes were counted.
     pub fn home_in_doubt(&self) {
         self.segment.store(HOME_SYNCED, 0);
     }
 
-    /// Whether everything in the database file is durable, the guard with it. A process that has begun the
-    /// shared memory anew does not know: another one may have died before its sync.
+    /// Whether everything in the database file is durable, including the guard. `false` at first in shared
+    /// memory that was set up again: another process may have died before its sync.
     pub fn home_is_synced(&self) -> bool {
         self.home_failures() == 0 && self.segment.load(HOME_SYNCED) == self.home_writes() + 1
     }
 
-    /// Notes that everything in the log has been written to the database anew and synced, unless syncing has
-    /// failed again since the `failures`-th failure.
+    /// Notes that everything in the log has been written to the database file again and synced. Changes
+    /// nothing if syncing has failed again since the `failures`-th failure.
     pub fn home_settled(&self, failures: u64) {
         let _ = self.segment.compare_exchange(HOME_FAILURES, failures, 0);
     }
 
-    /// A region of the wal-index. It belongs to the log, so index and log cannot part, whatever the
-    /// database's paths are (invariant 15).
+    /// The address of a region of the wal-index. The wal-index belongs to the log, so all users of a log
+    /// share one wal-index, by whatever path they opened the database (invariant 15).
     pub fn index_region(&self, number: u64, extend: bool) -> Result<Option<NonNull<u8>>, MediumError> {
         self.segment.index_region(number, extend)
     }
 
-    /// How often the database has been changed, by SQLite's count. By this count SQLite knows that a snapshot
-    /// is old.
+    /// How often the database has been changed, by SQLite's count. SQLite compares this count to see that a
+    /// snapshot is old.
     pub fn changes(&self) -> u32 {
         self.word_of_index(CHANGES)
     }
 
-    /// How many frames are committed. Another process may have started the log over since this one last
-    /// looked.
+    /// How many frames are committed by the wal-index, which also shows that another process has started the
+    /// log over.
     pub fn indexed_frames(&self) -> u32 {
         self.word_of_index(FRAMES)
     }

@@ -1,7 +1,9 @@
-//! Who uses a log: the connections of this process, and, by locks of the segment, all processes.
+//! Who uses a log: the connections of this process by an account in memory, all processes by locks of the
+//! segment.
 //!
-//! SQLite's locks of the database belong to a process and go by its own bookkeeping. A child inherits that
-//! bookkeeping, and two copies of SQLite do not share it. This account goes by the log.
+//! SQLite's locks of the database file do not answer that. They belong to the process, and SQLite keeps
+//! account of which connection holds which. A child inherits that account although it has no locks, and two
+//! copies of SQLite in one process do not share it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,10 +13,10 @@ use duralite_sqlite_ffi as ffi;
 
 use crate::errors::Failure;
 
-/// What a connection begins to use a log for.
+/// The purpose for which a connection begins to use a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entering {
-    /// For rollback journals. An idle connection of this kind is in nobody's way.
+    /// For rollback journals. While idle, such a connection keeps nobody from using the WAL alone.
     Journal,
     /// For the WAL, beside other connections.
     Wal,
@@ -27,9 +29,9 @@ pub enum Entering {
 enum Users {
     #[default]
     Nobody,
-    /// One, and this many others. Other processes may have more.
+    /// One connection and `others` more. Other processes may have connections too.
     Shared { others: u32 },
-    /// One, which is the only one of all processes.
+    /// One connection, and no other process has any.
     Alone,
 }
 
@@ -59,7 +61,7 @@ impl Kinds {
     }
 }
 
-/// The account of one log.
+/// The account of who uses one log.
 pub struct Usage {
     log: LogId,
     segment: Arc<FileSegment>,
@@ -109,8 +111,8 @@ impl Usage {
         }
     }
 
-    /// Makes the only connection of this process that uses the log in this way the only one of all processes.
-    /// Returns whether it is.
+    /// If one connection of this process uses the log in the way `kind`, makes it the only one of all
+    /// processes. Returns whether it now is.
     pub fn take_alone(&self, kind: SegmentUse) -> Result<bool, Failure> {
         let mut kinds = self.kinds();
         let users = kinds.of(kind);

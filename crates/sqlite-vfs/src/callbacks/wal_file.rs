@@ -129,7 +129,7 @@ impl Wal {
         }
         // SQLite has had the file settled before, when it locked the read marks, unless it has the database
         // to itself.
-        let settled = self.db.settle(&self.attachment, None, ffi::SYNC_NORMAL);
+        let settled = self.db.sync_home(&self.attachment, None, ffi::SYNC_NORMAL);
         settled.map_err(|failure| self.db.sqlite.fail(&failure))
     }
 }
@@ -196,13 +196,14 @@ unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
 
 unsafe extern "C" fn sync(file: *mut File, _flags: c_int) -> c_int {
     with_wal!(file, ffi::IOERR_FSYNC, |wal| {
-        // The commit frame has sealed the transaction already, and `Db::wait_durable` waits until it is durable.
+        // The commit frame has sealed the transaction already, and `Db::wait_durable` waits until it is
+        // durable.
         if wal.db.concurrent().is_some() {
             // The transaction is published too: SQLite must not roll it back any more.
             return ffi::OK;
         }
-        let in_order = wal.attachment.log().check();
-        wal.answer(During::Sync, in_order.map(|()| ffi::OK))
+        let usable = wal.attachment.log().check();
+        wal.answer(During::Sync, usable.map(|()| ffi::OK))
     })
 }
 

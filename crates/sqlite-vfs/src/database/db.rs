@@ -1,4 +1,4 @@
-//! One open main database: the states in which it has a log, and what it commits there.
+//! One open main database: which log it uses, in which state, and what it commits there.
 //!
 //! A connection has no log, or it has one attached in one of three states ([`State`]):
 //!
@@ -8,9 +8,10 @@
 //! | lingering | has closed the WAL under EXCLUSIVE, and is about to delete it | [`Db::wal_closed`], [`Db::attach`] | [`Db::detach`] |
 //! | journal | has its rollback journals in the log, or has looked for one | [`Db::attach`] | [`Db::leave_journal`], [`Db::end_outside`], [`Db::detach`] |
 //!
-//! Only [`Db::change_state`] changes the state. What every call of SQLite asks of it can be read without its
-//! lock. A user who may only read the log ([`Attachment::outside`]) has it for the WAL or for journals, and
-//! never lingering, since EXCLUSIVE is refused to such a user beside a log.
+//! Only [`Db::change_state`] changes the state. Four facts that every call of SQLite needs are also kept as
+//! bits, which can be read without the mutex of the state. A user who may only read the log
+//! ([`Attachment::outside`]) attaches it for the WAL or for journals. For this user it never lingers, since
+//! EXCLUSIVE is refused beside a log.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -60,38 +61,39 @@ pub struct Db {
     pub(crate) host: Host,
 }
 
-/// By whom the database was opened, and how it is to be served.
+/// Who opened the database, and the settings for it.
 struct Opened {
-    /// The process that opened it. In a child of it this connection fails, releases nothing and writes
-    /// nothing (invariant 14).
+    /// The process that opened the database. In a child of that process this connection fails, releases
+    /// nothing and writes nothing (invariant 14).
     process: ProcessId,
     /// Whether a connection of the VFS's own opened the database.
     is_helper: bool,
-    /// Whether nothing may end as plain SQLite.
+    /// Whether plain SQLite must not serve this database (`strict=on`).
     is_strict: bool,
     settings: Mutex<Settings>,
-    /// Where a new log goes. It is found out once.
+    /// Where a new log goes, determined at the first use.
     placement: OnceLock<Result<LogPlacement, String>>,
 }
 
-/// What SQLite believes of the journal mode, and what this connection knows of the guard that stands for it.
+/// Which journal mode SQLite believes in, and what this connection knows of the guard.
 #[derive(Default)]
 struct Mode {
     /// Whether SQLite has deleted the WAL, and has done nothing since.
     leaving_wal: AtomicBool,
-    /// Whether SQLite has left WAL mode, and has not looked at the change counter since. In exclusive locking
-    /// mode SQLite looks at it before it does anything else.
+    /// Whether SQLite has left WAL mode, and has not read the change counter since. In exclusive locking mode
+    /// reading the counter is the first thing that SQLite does then.
     doubts_cache: AtomicBool,
-    /// Whether the log of another engine may have the rollback journal: a guard that says so was seen.
+    /// Whether a guard was seen that says that the rollback journal is in a log. The log may belong to an
+    /// engine other than the one that the settings name.
     saw_rollback_guard: AtomicBool,
-    /// Set when it is not known whether the guard on disk is on.
+    /// Set after a failed sync, when it is not known whether the guard is on disk.
     header_in_doubt: AtomicBool,
 }
 
 /// The log that serves a database, as this connection has it.
 #[derive(Default)]
 struct Service {
-    /// What was prepared when SQLite took SHARED, for the moment at which it opens the WAL.
+    /// What will serve the WAL when SQLite opens it, as determined when SQLite took SHARED.
     prepared: Mutex<Option<Prepared>>,
     state: Mutex<State>,
     /// [`State::at_a_glance`] of that state.
@@ -101,14 +103,14 @@ struct Service {
     past: Mutex<Past>,
 }
 
-/// What the close of a database has to know of the logs that have served it.
+/// What the close of a database needs to know about the logs that have served it.
 #[derive(Default)]
 enum Past {
     #[default]
     Unserved,
     Served,
-    /// Other connections kept this one from having the database to itself, as the last one to close has it.
-    /// The path is that of the shared memory of the log that they use.
+    /// This connection was refused EXCLUSIVE, so it was not the last to close: other connections use the log.
+    /// The path is that of the log's shared memory.
     Refused(PathBuf),
 }
 
@@ -118,11 +120,11 @@ pub(super) struct Commit {
     pub(super) clock: CommitClock,
     /// The transaction that this connection has sealed and that is not acknowledged yet.
     sealed: Mutex<Option<Sealed>>,
-    /// Whether a connection has the database attached whose super-journals this VFS does not see.
+    /// Whether a connection whose super-journals this VFS does not see has this database attached.
     has_main_elsewhere: AtomicBool,
 }
 
-/// The names that SQLite's pager has for the files beside a database.
+/// The names by which SQLite's pager opens the files beside a database.
 #[derive(Debug, Clone, Copy)]
 pub struct Names {
     pub journal: PagerName,
@@ -131,7 +133,7 @@ pub struct Names {
 
 /// What serves a database's WAL.
 pub enum Prepared {
-    /// The base VFS's own files serve the WAL: no log has the database, or may have it.
+    /// The base VFS's own `-wal` file serves the WAL: the database has no log, and may get none.
     Base,
     /// A log.
     Log(Use),
@@ -151,21 +153,21 @@ pub enum Serving {
 /// An attached log.
 struct Attached {
     used: Use,
-    /// Whether something stands before the database file. That never changes.
+    /// Whether SQLite's accesses to the database file go through a home. That never changes.
     has_home: bool,
 }
 
-/// The log that a connection has attached, and what for.
+/// Which log a connection has attached, and for which purpose.
 #[derive(Default)]
 enum State {
     #[default]
     Without,
     /// The WAL is open.
     Wal(Attached),
-    /// The WAL is closed. Under EXCLUSIVE its deletion follows, and needs the log again.
+    /// The WAL is closed. SQLite holds EXCLUSIVE and will delete the WAL next, which needs the log again.
     Lingering {
         log: Attached,
-        /// Whether SQLite has deleted the WAL, and guard and log are to stay if it closes the database next.
+        /// Whether SQLite has deleted the WAL, but guard and log stay if SQLite closes the database next.
         is_kept: bool,
     },
     /// Rollback journals, until the database is closed.
@@ -174,7 +176,7 @@ enum State {
 
 /// [`State::at_a_glance`]: the WAL is open, and is a log's.
 const WAL_IS_OPEN: u8 = 1;
-/// Something stands before the database file.
+/// The attached log has a home.
 const HAS_HOME: u8 = 2;
 /// This user may only read the log.
 const IS_OUTSIDE: u8 = 4;
@@ -202,7 +204,7 @@ impl State {
         }
     }
 
-    /// What callbacks ask each time, as bits.
+    /// The facts that callbacks need at each call, as bits.
     fn at_a_glance(&self) -> u8 {
         let Some(log) = self.attached() else { return 0 };
         let of_log = if log.has_home { HAS_HOME } else { 0 }
@@ -214,8 +216,8 @@ impl State {
         }
     }
 
-    /// Lets go of the log while the background thread has no hold of it. So the next connection that opens
-    /// the database finds the log released.
+    /// Detaches the log while the background thread does not use it, so that the log is released on return
+    /// and the next connection that opens the database finds it so.
     fn let_go(self) {
         let Some(log) = self.attached() else { return };
         let _turn = log.used.maintenance().and_then(Maintenance::turn);
@@ -288,7 +290,7 @@ impl Db {
         self.opened.is_helper
     }
 
-    /// Whether nothing may end as plain SQLite.
+    /// Whether plain SQLite must not serve this database (`strict=on`).
     pub fn is_strict(&self) -> bool {
         self.opened.is_strict
     }
@@ -297,13 +299,13 @@ impl Db {
         locked(&self.opened.settings)
     }
 
-    /// Where a new log of this database goes. A message says why it goes nowhere.
+    /// Where a new log of this database goes, or a message that says why there can be none.
     pub fn placement(&self) -> Result<&LogPlacement, &str> {
         let found = self.opened.placement.get_or_init(|| self.settings().placement(&self.path));
         found.as_ref().map_err(String::as_str)
     }
 
-    /// The identity by which a log belongs to this file.
+    /// The identity by which a log recognises this file.
     pub fn identity(&self) -> Result<DatabaseIdentity, Failure> {
         self.file.identity(&self.path)
     }
@@ -318,7 +320,7 @@ impl Db {
         self.file.mappable(self.base, &self.path)
     }
 
-    /// This connection, if it is concurrent.
+    /// This connection's concurrent state, if it is a concurrent connection.
     #[inline]
     pub fn concurrent(&self) -> Option<Arc<Concurrent>> {
         self.index.concurrent()
@@ -329,7 +331,7 @@ impl Db {
         self.file.close_left_mapping(&self.lock, self.was_served());
     }
 
-    /// Whether an engine may serve this database.
+    /// Whether an engine may serve this database: `journal` is not `off`.
     pub fn is_capable(&self) -> bool {
         self.settings().journal != settings::Journal::Off
     }
@@ -351,18 +353,18 @@ impl Db {
         }
     }
 
-    /// Whether a guard may say that the rollback journal is in a log: the engine of this database keeps such
-    /// journals, or such a guard has been seen. Otherwise the VFS does not look.
+    /// Whether the VFS has to look for a guard that says that the rollback journal is in a log: the engine of
+    /// this database keeps rollback journals, or such a guard has been seen.
     pub fn looks_for_rollback_guard(&self) -> bool {
         self.mode.saw_rollback_guard.load(Ordering::Relaxed) || self.may_keep_rollback_journals()
     }
 
-    /// Notes that a guard was seen that says so.
+    /// Notes that a guard was seen that says that the rollback journal is in a log.
     pub fn set_saw_rollback_guard(&self) {
         self.mode.saw_rollback_guard.store(true, Ordering::Relaxed);
     }
 
-    /// Notes that SQLite has deleted the WAL, or that it has gone on since.
+    /// Notes that SQLite has deleted the WAL, or, with `false`, that it has done something else since.
     pub fn set_leaving_wal(&self, leaving: bool) {
         self.mode.leaving_wal.store(leaving, Ordering::Relaxed);
         if leaving {
@@ -370,7 +372,7 @@ impl Db {
         }
     }
 
-    /// Whether SQLite has left WAL mode, so that its cache may be older than a commit. `true` only once.
+    /// Whether SQLite has left WAL mode, so that its cache may be out of date. `true` only once.
     pub fn end_doubting_cache(&self) -> bool {
         self.mode.doubts_cache.load(Ordering::Relaxed)
             && self.mode.doubts_cache.swap(false, Ordering::Relaxed)
@@ -381,13 +383,14 @@ impl Db {
         self.mode.leaving_wal.swap(false, Ordering::Relaxed)
     }
 
-    /// Notes what serves the WAL when SQLite opens it next, under the lock that SQLite gets now.
+    /// Notes what serves the WAL when SQLite opens it next. The note holds as long as SQLite keeps the lock
+    /// that it is getting now.
     pub fn prepare(&self, prepared: Prepared) {
         let previous = locked(&self.service.prepared).replace(prepared);
         drop(previous);
     }
 
-    /// What was noted, if the lock under which it was concluded has lasted. Hands a log over.
+    /// What [`Self::prepare`] noted, if the note still holds. A log is handed over, so it is returned once.
     pub fn take_prepared(&self) -> Option<Prepared> {
         let mut prepared = locked(&self.service.prepared);
         match &*prepared {
@@ -396,14 +399,14 @@ impl Db {
         }
     }
 
-    /// Whether a log was noted; `None` where nothing was.
+    /// Whether [`Self::prepare`] noted a log; `None` if it noted nothing.
     pub fn prepared_log(&self) -> Option<bool> {
         locked(&self.service.prepared).as_ref().map(|prepared| matches!(prepared, Prepared::Log(_)))
     }
 
-    /// Forgets what was noted, if it no longer holds. When SQLite gives SHARED back, nothing holds any more.
-    /// When SQLite is about to write, the note that there is no log holds no more: SQLite itself may set WAL
-    /// mode then.
+    /// Forgets what [`Self::prepare`] noted, if it no longer holds once SQLite has the lock `level`. Without
+    /// SHARED nothing holds any more. With a lock to write, the note that there is no log no longer holds,
+    /// since SQLite itself may set WAL mode then.
     pub fn forget_prepared(&self, level: Level) {
         let mut prepared = locked(&self.service.prepared);
         let lasts = match &*prepared {
@@ -414,8 +417,8 @@ impl Db {
         let forgotten = if lasts { None } else { prepared.take() };
         drop(prepared);
         if let Some(Prepared::Log(used)) = &forgotten {
-            // A connection that closed the log meanwhile was not its last user. This one lifts the log when
-            // it closes.
+            // While the note held this log, a connection that closed was not its last user, and left guard
+            // and log to this connection. So the close of this connection must look whether it is the last.
             self.set_refused_exclusive(used.log().segment_path().to_path_buf());
         }
         drop(forgotten);
@@ -425,7 +428,7 @@ impl Db {
         locked(&self.service.state)
     }
 
-    /// Changes the state. `change` must not lock anything of this connection, nor drop a log.
+    /// Changes the state. `change` must not lock anything of this connection, and must not drop a log.
     fn change_state<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state();
         let changed = change(&mut state);
@@ -462,7 +465,7 @@ impl Db {
         }
     }
 
-    /// The log, if it serves this.
+    /// The log, if it serves `serving`.
     pub fn attached_for(&self, serving: Serving) -> Option<Arc<Attachment>> {
         let state = self.state();
         state.attachment().filter(|_| state.serving() == Some(serving)).map(Arc::clone)
@@ -474,7 +477,7 @@ impl Db {
         state.attachment().map(Arc::clone).zip(state.serving())
     }
 
-    /// The log that serves SQLite now: its WAL, or its rollback journals.
+    /// The log that serves SQLite's WAL or its rollback journals now.
     pub fn in_service(&self) -> Option<Arc<Attachment>> {
         let serving = self.serving().filter(|(_, serving)| *serving != Serving::Lingering);
         serving.map(|(attachment, _)| attachment)
@@ -497,19 +500,20 @@ impl Db {
         previous.let_go();
     }
 
-    /// Whether something stands before the database file, in the attached log.
+    /// Whether the attached log has a home, through which accesses to the database file go.
     #[inline]
     pub fn has_home(&self) -> bool {
         self.is_so_at_a_glance(HAS_HOME)
     }
 
-    /// What stands there.
+    /// The home of the attached log, if it has one.
     pub fn attached_home(&self) -> Option<Arc<dyn Home>> {
         self.attached().and_then(|attachment| attachment.home())
     }
 
-    /// Notes that a connection has this database attached to a main database of another VFS, which opens the
-    /// super-journals. Whether it does is not known, so every transaction is made durable when it is sealed.
+    /// Notes that a connection has attached this database to a main database of another VFS. That VFS opens
+    /// the super-journals, and this one cannot see whether one is open. So every transaction is made durable
+    /// when it is sealed.
     pub fn set_main_elsewhere(&self) {
         self.commit.has_main_elsewhere.store(true, Ordering::Relaxed);
     }
@@ -527,13 +531,13 @@ impl Db {
         }
     }
 
-    /// Notes that other connections kept this one from having the database to itself, as the last one to
-    /// close has it. `segment` is the shared memory of the log that they use.
+    /// Notes that other connections use the log, so that this one could not have the database to itself, as
+    /// the last one to close must. `segment` is the path of the log's shared memory.
     pub fn set_refused_exclusive(&self, segment: PathBuf) {
         *locked(&self.service.past) = Past::Refused(segment);
     }
 
-    /// That shared memory, if there were such connections.
+    /// The path that [`Self::set_refused_exclusive`] noted last, if it noted any.
     pub fn refused_exclusive(&self) -> Option<PathBuf> {
         match &*locked(&self.service.past) {
             Past::Refused(segment) => Some(segment.clone()),
@@ -546,7 +550,8 @@ impl Db {
         !matches!(*locked(&self.service.past), Past::Unserved)
     }
 
-    /// The WAL is closed.
+    /// Notes that SQLite has closed the WAL. Under EXCLUSIVE the log stays attached, for the deletion that
+    /// follows.
     pub fn wal_closed(&self) {
         if self.lock.believed() < Level::Exclusive {
             self.detach();
@@ -560,14 +565,14 @@ impl Db {
         });
     }
 
-    /// Lets go of the log. SQLite neither checkpoints nor deletes the WAL of a database that has been
-    /// deleted, so the log of a database without a name goes with its last user.
+    /// Detaches the log. If the database file has no name any more, this also removes the log with its last
+    /// user: SQLite neither checkpoints nor deletes the WAL of a deleted database.
     pub fn detach(&self) {
         let previous = self.change_state(std::mem::take);
-        // A ticket of this log is none of the next one's.
+        // A ticket of this log means nothing to the next one.
         *locked(&self.commit.sealed) = None;
         let Some(Attached { used, .. }) = previous.attached() else { return };
-        used.flush_group();
+        used.flush_acknowledged();
         let nameless = if self.has_no_name() { used.log().path_now().ok().flatten() } else { None };
         let id = used.id();
         previous.let_go();
@@ -576,7 +581,7 @@ impl Db {
         }
     }
 
-    /// Keeps background checkpoints from beginning, before EXCLUSIVE is asked for.
+    /// Keeps background checkpoints from beginning. Called before EXCLUSIVE is asked for.
     pub fn hold_off_checkpoints(&self) {
         let hold_off = self.attached().and_then(|attachment| attachment.maintenance()?.hold_off());
         if hold_off.is_some() {
@@ -601,7 +606,7 @@ impl Db {
         self.state().serving() == Some(serving)
     }
 
-    /// Lets go of a log that was kept for a deletion which did not come.
+    /// Detaches a log that stayed attached for the deletion of the WAL, if SQLite did not delete it.
     pub fn detach_lingering(&self) {
         if self.is_serving(Serving::Lingering) {
             self.detach();
@@ -617,16 +622,16 @@ impl Db {
         left.let_go();
     }
 
-    /// Lets go of a log in which a user who may only read it has only looked for a rollback journal: without
-    /// SHARED nothing keeps the log from being put home.
+    /// Detaches a log in which a user who may only read has looked for a rollback journal. Without SHARED
+    /// nothing keeps others from writing that log home and deleting it.
     pub fn end_outside(&self) {
         if self.is_outside() && self.is_serving(Serving::Journal) {
             self.detach();
         }
     }
 
-    /// SQLite deletes the WAL of a log that may stay at the last close. Only SQLite's next call shows whether
-    /// this is the last close. `false` where the log does not stay.
+    /// Answers SQLite's deletion of the WAL: returns whether the log may stay (`on_close=keep`), and keeps it
+    /// for now if so. Only SQLite's next call shows whether this is the last close.
     pub fn keep_log(&self) -> bool {
         self.change_state(|state| match state {
             State::Lingering { log, is_kept } => {
@@ -643,7 +648,8 @@ impl Db {
         self.is_so_at_a_glance(IS_KEPT)
     }
 
-    /// SQLite goes on. Returns whether the log was kept until now.
+    /// Ends the keeping of a log, because SQLite goes on with the database. Returns whether the log was kept
+    /// until now.
     pub fn end_keeping(&self) -> bool {
         self.change_state(|state| match state {
             State::Lingering { is_kept, .. } => std::mem::take(is_kept),
@@ -659,16 +665,16 @@ impl Db {
         self.journal.write(data, offset)
     }
 
-    /// Refuses to begin a transaction whose rollback journal would be in a deleted log: after a crash nothing
-    /// could undo it.
+    /// Refuses to begin a transaction whose rollback journal would be in a deleted log: after a crash nobody
+    /// could find the journal to roll it back.
     fn check_log(&self) -> Result<(), Failure> {
         let Some(attachment) = self.attached() else { return Ok(()) };
         attachment.look_for_log(attachment.clock_ns(), || self.has_no_name());
         attachment.check_found().map_err(|error| Failure::of(&error, During::Write))
     }
 
-    /// Writes to the log for SQLite. A transaction that this completes is sealed, and may be durable only after
-    /// [`Db::wait_durable`] (invariant 4).
+    /// Writes to the log for SQLite. If the write completes a transaction, the transaction is sealed, but it
+    /// may not be durable before [`Db::wait_durable`] returns (invariant 4).
     pub fn write_log(&self, attachment: &Attachment, offset: u64, data: &[u8]) -> Result<(), LogError> {
         if let Some(now_ns) = self.commit.clock.written(offset, || attachment.clock_ns()) {
             attachment.look_for_log(now_ns, || self.has_no_name());
@@ -681,8 +687,8 @@ impl Db {
             }
         });
         let sealed = written?;
-        // Also where nothing was sealed the log may have changed: it has started over, or the write has found
-        // other processes' commits.
+        // The log may have changed even if nothing was sealed: it has started over, or the write has found
+        // commits of other processes. Then the background thread must learn its size too.
         if sealed.is_none() && log.version() == before {
             return Ok(());
         }
@@ -696,14 +702,15 @@ impl Db {
         {
             attachment.wait(ticket)?;
         }
-        // A transaction that was sealed before, and whose commit SQLite has given up, is not waited for any more.
+        // This replaces the ticket of a transaction that was sealed before and whose commit SQLite has given
+        // up. Nobody waits for that one any more.
         *locked(&self.commit.sealed) = sealed;
         Ok(())
     }
 
-    /// Waits until the transaction that this connection sealed last is durable. By now SQLite has passed the
-    /// WRITE lock on, and it returns an error from here to the committer. A transaction with a rollback journal
-    /// is durable already.
+    /// Waits until the transaction that this connection sealed last is as durable as the log's `durability`
+    /// makes it, and acknowledges it. By now SQLite has released WRITE (except in exclusive locking mode). It
+    /// returns an error from here to the committer. A transaction with a rollback journal is durable already.
     pub fn wait_durable(&self) -> Result<(), Failure> {
         let sealed = locked(&self.commit.sealed).take();
         let Some((sealed, attachment)) = sealed.zip(self.attached()) else {
@@ -719,7 +726,7 @@ impl Db {
         Ok(())
     }
 
-    /// The path of SQLite's file beside the database whose name has this end.
+    /// The path of the file beside the database whose name is the database's name followed by `end`.
     pub fn beside(&self, end: &str) -> PathBuf {
         let mut name = self.path.clone().into_os_string();
         name.push(end);
@@ -736,12 +743,11 @@ impl Db {
     }
 }
 
-/// A time of the segment's clock.
+/// When the commit of this connection's transaction began, by the segment's clock.
 ///
-/// The latency of a commit is counted from here: from the first page that SQLite hands over at the commit.
-/// Before that SQLite has not begun to commit: the transaction's statements run, or the application does
-/// something else. Only a transaction that outgrows SQLite's cache hands pages over earlier, and is counted
-/// from the first of them.
+/// The latency of a commit is measured from this time, at which SQLite hands over the first page. Until then
+/// the transaction's statements run, or the application does something else. Only a transaction that outgrows
+/// SQLite's cache hands pages over before it commits, and is measured from the first of them.
 #[derive(Default)]
 pub struct CommitClock {
     /// In nanoseconds; 0 while nothing has been written since the last commit.
@@ -751,9 +757,10 @@ pub struct CommitClock {
 }
 
 impl CommitClock {
-    /// Notes that SQLite writes at this offset of the WAL. Asks for the time only at the first write after a
-    /// commit, and at a write over what was written before. That was rolled back, and SQLite says nothing of
-    /// it in exclusive locking mode. Returns the time if it has asked: then a transaction begins to commit.
+    /// Notes that SQLite writes at this offset of the WAL. If a transaction begins to commit with this write,
+    /// asks for the time and returns it. Such a write is the first one after a commit, or goes back to an
+    /// offset that was written before: the earlier transaction was rolled back, which SQLite does not tell
+    /// the VFS in exclusive locking mode.
     pub fn written(&self, offset: u64, clock_ns: impl FnOnce() -> u64) -> Option<u64> {
         if self.began.load(Ordering::Relaxed) != 0 && offset > self.offset.load(Ordering::Relaxed) {
             return None;
@@ -764,14 +771,14 @@ impl CommitClock {
         Some(now_ns)
     }
 
-    /// The writes are committed. Returns when they began.
+    /// Notes that the writes so far are committed. Returns when they began.
     pub fn committed(&self) -> u64 {
         let began = self.began.load(Ordering::Relaxed);
         self.forget();
         began
     }
 
-    /// Another transaction begins, and the writes so far are not committed.
+    /// Forgets the writes so far, because another transaction begins and they were not committed.
     pub fn forget(&self) {
         self.began.store(0, Ordering::Relaxed);
     }

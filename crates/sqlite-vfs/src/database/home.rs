@@ -1,9 +1,9 @@
 //! The I/O on the database file: reads and writes past the guard, and syncs (invariants 1, 5, 6).
 //!
-//! All that SQLite or this VFS does with pages is done here. It goes through the home of the attached log if
-//! the log has one ([`duralite_wal::engine::home`]), else to the base's file, at the cost of one branch. The
-//! guard alone is always in the file itself. Past the home the VFS looks there only for the guard, the page
-//! size, and whether the file is a database.
+//! Every access to pages by SQLite or this VFS is made here. An access goes through the home of the attached
+//! log if the log has one ([`duralite_wal::engine::home`]), else to the base VFS's file, at the cost of one
+//! branch. Only the guard is always in the file itself. The VFS bypasses the home for three things only: the
+//! guard, the page size, and whether the file is a database.
 
 use std::ffi::c_int;
 use std::path::Path;
@@ -20,15 +20,16 @@ use super::{Db, Serving};
 use crate::attachment::Attachment;
 use crate::errors::{During, Failure};
 
-/// The bytes of page 1 by which a guard is recognised.
+/// The bytes of page 1 that show whether a guard is on.
 const VERSIONS: std::ops::Range<u64> = guard::VERSIONS.start as u64..guard::VERSIONS.end as u64;
-/// A header that another process is writing right now looks damaged for a moment.
+/// How often a damaged header is read again: a header that another process is just writing looks damaged for
+/// a moment.
 const HEADER_TRIES: u32 = 5;
 const HEADER_PAUSE_US: c_int = 1000;
 
 impl Db {
-    /// The bytes at the file's beginning as they are on disk, and how many there are. Where a home holds the
-    /// header, these are old, except for the guard, until the home is drained.
+    /// The bytes at the file's beginning as they are on disk, and how many there are. If a home holds the
+    /// header, the bytes on disk are out of date until the home is drained, except for the guard.
     pub fn raw_header(&self) -> Result<([u8; HEADER_BYTES], usize), Failure> {
         let mut header = [0; HEADER_BYTES];
         let failed =
@@ -36,7 +37,7 @@ impl Db {
         if self.has_home()
             && let Some(home) = self.attached_home().filter(|home| home.header() == Header::Shared)
         {
-            // The mapped memory is the file, and reading it takes no system call.
+            // The mapped memory is the file, and reading memory takes no system call.
             let read = home.read(&self.base, &mut header, 0);
             return read.map(|len| (header, len)).map_err(|error| self.home_failure(&error, During::Read));
         }
@@ -44,14 +45,14 @@ impl Db {
             ffi::OK => Ok((header, HEADER_BYTES)),
             ffi::IOERR_SHORT_READ => {
                 let size = self.base.size().map_err(failed)?;
-                // A file that grew meanwhile counts as what was read: not yet a database.
+                // If the file has grown since the read, it still counts as what was read: not yet a database.
                 Ok((header, usize::try_from(size).map_or(0, |size| size.min(HEADER_BYTES - 1))))
             }
             code => Err(failed(code)),
         }
     }
 
-    /// What the file says about itself, with the guard as it is on disk.
+    /// What the file's header says about the database, including the guard as it is on disk.
     pub fn header(&self) -> Result<DatabaseHeader, Failure> {
         for _ in 1..HEADER_TRIES {
             let (header, len) = self.raw_header()?;
@@ -64,9 +65,9 @@ impl Db {
         Ok(self.note_guard(guard::inspect(&header[..len])))
     }
 
-    /// Whether pages end in bytes that are not SQLite's. A VFS above this one fills them, with checksums for
-    /// example, as SQLite writes pages home. A page that a connection of this library's own writes home would
-    /// go past that VFS.
+    /// Whether pages end in reserved bytes. A VFS above this one fills them, with checksums for example, when
+    /// SQLite writes pages to the database file. A page that a connection of this library's own writes there
+    /// would bypass that VFS.
     pub fn reserves_bytes(&self) -> Result<bool, Failure> {
         let (header, len) = self.raw_header()?;
         Ok(header[..len].get(guard::RESERVED_BYTES).is_some_and(|bytes| *bytes > 0))
@@ -79,8 +80,8 @@ impl Db {
         found
     }
 
-    /// The guard that is on while its log is attached. It changes only under EXCLUSIVE, so it stays as long
-    /// as SQLite holds SHARED.
+    /// The kind of the guard that is on while the log is attached. The guard changes only under EXCLUSIVE, so
+    /// the answer holds as long as SQLite holds SHARED.
     pub fn guard_kind(&self, attachment: &Attachment) -> Result<JournalKind, Failure> {
         if let Some(kind) = attachment.guard_kind() {
             return Ok(kind);
@@ -93,12 +94,12 @@ impl Db {
                 }
                 Ok(kind)
             }
-            // The guard could not be lifted, or not be put on. SQLite's next operation reports it.
+            // No guard is on: putting it on or lifting it has failed. SQLite's next operation reports that.
             _ => Ok(JournalKind::Wal),
         }
     }
 
-    /// Shows SQLite what it wrote, after a read of `buf` at `offset`.
+    /// Removes the guard from `buf`, which was read at `offset`, so that SQLite sees what it wrote.
     pub fn unmask(&self, offset: u64, buf: &mut [u8]) -> Result<(), Failure> {
         if !guard::touches(offset, buf.len()) || !self.is_capable() {
             return Ok(());
@@ -108,7 +109,8 @@ impl Db {
             let at = usize::try_from(VERSIONS.start - offset).unwrap_or(0);
             JournalKind::of_guard(buf.get(at..at + 2).unwrap_or_default())
         } else if offset >= VERSIONS.end && end <= guard::LOG_ID.start as u64 {
-            // This is the change counter, with which a transaction begins. No read may be added to it.
+            // Every transaction begins with this read, of the change counter. So the guard's kind must come
+            // from memory: a second read would slow every transaction down.
             match self.attached_for(Serving::Journal) {
                 Some(attachment) => Some(self.guard_kind(&attachment)?),
                 None => None,
@@ -125,9 +127,9 @@ impl Db {
         Ok(())
     }
 
-    /// Shows SQLite, once after it has left WAL mode, a change counter that it has never seen. Commits to the
-    /// WAL need not have moved the counter, and SQLite would trust what it has cached (invariant 46). SQLite
-    /// reads the counter alone for nothing else.
+    /// Shows SQLite, once after it has left WAL mode, a change counter that it has never seen, so that it
+    /// drops its cache (invariant 46). Commits to the WAL need not have moved the counter, so SQLite would
+    /// trust a cache that is out of date. SQLite reads the counter alone only to check its cache.
     pub fn show_change(&self, offset: u64, buf: &mut [u8]) {
         if offset == guard::COUNTER.start as u64
             && buf.len() < HEADER_BYTES
@@ -138,8 +140,9 @@ impl Db {
         }
     }
 
-    /// Refuses to read a database that may have a hot rollback journal in a log that is not attached: the
-    /// guard has come since the database was opened. The next transaction looks for it.
+    /// Refuses to read a database whose guard names a rollback journal in a log, if that log is not attached:
+    /// the guard was put on after the database was opened, and the journal may be hot. The next transaction
+    /// looks for it.
     fn check_rollback_guard(&self, kind: JournalKind) -> Result<(), Failure> {
         if kind == JournalKind::Wal || self.lock.believed() < Level::Shared || self.attached().is_some() {
             return Ok(());
@@ -152,7 +155,8 @@ impl Db {
         Err(Failure::new(ffi::BUSY, message))
     }
 
-    /// The database behind the home of the attached log. `None` where nothing stands before the base's file.
+    /// The database as the home of the attached log shows it; `None` if SQLite's accesses go straight to the
+    /// base VFS's file.
     #[inline]
     fn homed(&self) -> Option<Homed<'_>> {
         if self.has_home() {
@@ -163,7 +167,7 @@ impl Db {
     }
 
     /// Fills `buf` as `xRead` does: bytes past the end are zeros, and the answer is then `IOERR_SHORT_READ`.
-    /// The guard shows.
+    /// The guard is visible in `buf`.
     pub fn read(&self, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
         match self.homed() {
             None => Ok(self.base.read(buf, offset)),
@@ -173,7 +177,7 @@ impl Db {
         }
     }
 
-    /// As [`Self::read`], with what SQLite wrote where the guard is.
+    /// As [`Self::read`], but in place of the guard `buf` has what SQLite wrote there.
     pub fn read_unmasked(&self, buf: &mut [u8], offset: u64) -> Result<c_int, Failure> {
         let code = self.read(buf, offset)?;
         if offset < guard::MASKED_END && matches!(code, ffi::OK | ffi::IOERR_SHORT_READ) {
@@ -182,7 +186,7 @@ impl Db {
         Ok(code)
     }
 
-    /// Writes as `xWrite` does, with the guard as it is in `data`.
+    /// Writes `data` as `xWrite` does. The caller has put the guard into `data` if one belongs there.
     fn put(&self, data: &[u8], offset: u64) -> Result<c_int, Failure> {
         match self.homed() {
             None => Ok(self.base.write(data, offset)),
@@ -223,10 +227,10 @@ impl Db {
         self.put(&masked, offset)
     }
 
-    /// Whether SQLite may write over the place of the guard with no log attached. It may write over a
-    /// provisional guard. A power loss has then brought back the rollback journal of a transaction from
-    /// before the log, and the log has no commits. Such a log must not serve the WAL then, although it
-    /// exists.
+    /// Refuses a write over the guard while no log is attached. Under EXCLUSIVE SQLite may overwrite a
+    /// provisional guard: a power loss has brought back the rollback journal of a transaction from before the
+    /// log, and SQLite is rolling it back. The log has no commits. It exists but must not serve the WAL, so
+    /// the note that it will is forgotten.
     fn check_overwrites_guard(&self) -> Result<(), Failure> {
         let has_all = self.lock.sqlites_exclusive().is_some();
         if let DatabaseHeader::Guarded { provisional, .. } = self.header()?
@@ -242,7 +246,8 @@ impl Db {
         Ok(())
     }
 
-    /// Writes the first page, or a part of it, outside of WAL mode. SQLite may be about to change the mode.
+    /// Writes the first page, or a part of it, outside of WAL mode. If the page changes the journal mode, the
+    /// guard of the other kind is put on with it.
     fn put_first_page(
         &self,
         attachment: &Attachment,
@@ -263,8 +268,8 @@ impl Db {
         Ok(code)
     }
 
-    /// Makes durable what pages come from: the commits in the log. SQLite itself has synced a rollback
-    /// journal.
+    /// Makes the commits in the log durable before their pages are written to the database file. With a
+    /// rollback journal there is nothing to make durable here: SQLite itself has synced the journal.
     fn before_home_write(&self, log: &Attachment, serving: Serving, during: During) -> Result<(), Failure> {
         let ready = if serving == Serving::Journal { log.log().check() } else { log.before_home_write() };
         ready.map_err(|error| Failure::of(&error, during))
@@ -278,7 +283,8 @@ impl Db {
             return self.cut(size);
         }
         if size <= 0 {
-            // A rollback journal from before the database existed removes the guard as well.
+            // SQLite rolls back the transaction that made the database, by cutting the file to nothing. That
+            // removes the guard as well.
             self.check_overwrites_guard()?;
         }
         self.cut(size)
@@ -310,29 +316,29 @@ impl Db {
     /// Tells the home how large SQLite is about to make the database.
     pub fn hint(&self, bytes: u64) {
         if let Some(home) = self.attached_home() {
-            // If there is no space, the write that finds none tells SQLite.
+            // If there is no space, the write that needs it reports that to SQLite.
             let _ = home.hint(&self.base, bytes);
         }
     }
 
-    /// A checkpoint has written all that it will. Counts it, and tells the home.
+    /// Counts a checkpoint that has written all that it will, and tells the home of it.
     pub fn checkpointed(&self) {
         if let Some(attachment) = self.active() {
             attachment.count(Counter::Checkpoints);
             attachment.look_for_log_now(|| self.has_no_name());
         }
         if let Some(home) = self.attached_home() {
-            // A failure here comes again in a call that can report it.
+            // This call cannot report a failure. The failure comes again in a call that can.
             let _ = home.checkpointed(&self.base);
         }
     }
 
-    /// SQLite's `xSync`. In WAL mode a checkpoint ends with it, and what the checkpoint has written is still
-    /// in the log. The file is synced before the log forgets that, when it starts over or goes
-    /// ([`Db::settle`]). Where writers wait for each other, checkpoints follow one another long before that.
-    /// The last checkpoint of a database that is being closed is settled at once. The syncs of these two
-    /// kinds are left out. The VFS's own connections do sync: they checkpoint beside the writers, which would
-    /// wait for the sync later.
+    /// SQLite's `xSync`. In WAL mode SQLite calls it at the end of a checkpoint, when the log still holds all
+    /// that the checkpoint has written. [`Db::sync_home`] syncs the file before the log starts over or is
+    /// deleted, so this sync is left out in two cases: while connections queue for WRITE, since checkpoints
+    /// then follow one another long before the log starts over; and at the last close, where that sync
+    /// follows at once. The VFS's own connections do sync. They checkpoint beside the writers, which would
+    /// otherwise wait for the sync later.
     pub fn sync_for_sqlite(&self, flags: c_int) -> c_int {
         if !self.is_helper()
             && !self.has_home()
@@ -343,17 +349,18 @@ impl Db {
         self.sync(flags)
     }
 
-    /// Whether connections wait for WRITE, or the database is being closed. (With `locking_mode=EXCLUSIVE`
-    /// SQLite maps no wal-index.) If a power loss takes the log's memory, only what was checkpointed is left,
-    /// so that is synced.
+    /// Whether a later sync covers what a checkpoint has just written: connections queue for WRITE, or the
+    /// database is being closed. A close shows as EXCLUSIVE with a mapped wal-index, since SQLite maps none
+    /// with `locking_mode=EXCLUSIVE`. `false` for a log that a power loss destroys (`process-crash`): only
+    /// what was checkpointed survives, so each checkpoint is synced.
     fn is_synced_later(&self, log: &Attachment) -> bool {
         let begun_later =
             log.locks().has_waiters() || self.lock.believed() >= Level::Exclusive && self.index.is_mapped();
         begun_later && log.log().guarantee() != Guarantee::ProcessCrash
     }
 
-    /// Syncs the database file. A failure counts for every user of the log: the kernel reports it once, and a
-    /// second sync that succeeds proves nothing (invariants 6 and 9).
+    /// Syncs the database file. A failure counts for every user of the log: the kernel reports a failure only
+    /// once, so a later sync that succeeds proves nothing (invariants 6 and 9).
     pub fn sync(&self, flags: c_int) -> c_int {
         match self.homed() {
             None => {
@@ -369,7 +376,7 @@ impl Db {
         }
     }
 
-    /// As [`Self::sync`], for the base's file alone, which holds the header.
+    /// As [`Self::sync`], but syncs only the base VFS's file, which holds the header.
     pub fn sync_file(&self, flags: c_int) -> c_int {
         self.note_sync(self.base.sync(flags))
     }
@@ -383,8 +390,8 @@ impl Db {
         code
     }
 
-    /// Makes the home put everything into the file, durable on return. Returns whether there is a home. No
-    /// other connection may have the database: the guard is about to be lifted.
+    /// Makes the home write everything into the file. All of it is durable on return. Returns whether there
+    /// is a home. The caller has the database to itself, because the guard is about to be lifted.
     pub fn drain(&self) -> Result<bool, Failure> {
         let Some(homed) = self.homed() else { return Ok(false) };
         homed.drain().map_err(|error| {
@@ -394,15 +401,15 @@ impl Db {
         Ok(true)
     }
 
-    /// The code for SQLite.
+    /// The code for SQLite. Records a failure, so that `duralite_last_error()` tells it.
     pub fn answer(&self, result: Result<c_int, Failure>) -> c_int {
         result.unwrap_or_else(|failure| self.sqlite.fail(&failure))
     }
 
-    /// Makes the database file durable, so that the log may forget what it holds. If a sync has failed
-    /// before, in any process, writes everything committed anew first. `log` is the attachment's, where the
-    /// caller has locked it.
-    pub fn settle(
+    /// Makes the database file durable, so that the log may start over or be deleted. If a sync of the file
+    /// has failed before, in any process, first writes every committed page again. A caller that has locked
+    /// the attachment's log passes it as `log`.
+    pub fn sync_home(
         &self,
         attachment: &Attachment,
         log: Option<&mut Log>,
@@ -428,8 +435,8 @@ impl Db {
         Ok(())
     }
 
-    /// Writes everything committed in the log to the database file, and cuts the file to the size of the
-    /// database, as the last checkpoint does. The caller has EXCLUSIVE.
+    /// Writes everything committed in the log to the database file, and truncates the file to the size of the
+    /// database, as the last checkpoint does. Does not sync. The caller has EXCLUSIVE.
     pub(super) fn put_home_alone(&self, attachment: &Attachment) -> Result<(), Failure> {
         let pages = attachment.log().db_pages().map_err(|error| Failure::of(&error, During::Read))?;
         if pages == 0 {
@@ -448,8 +455,8 @@ impl Db {
         }
     }
 
-    /// Writes everything committed in a deleted log to the database file, and syncs the file, in exclusive
-    /// locking mode. There no other connection can do it, and none reads an older state.
+    /// Writes everything committed in a deleted log to the database file, and syncs the file. For exclusive
+    /// locking mode, where no other connection could checkpoint, and none reads an older state.
     pub fn save_alone(&self, attachment: &Attachment) -> Result<(), Failure> {
         attachment.before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
         self.write_all_home(attachment, &mut attachment.log())?;
@@ -459,8 +466,7 @@ impl Db {
         }
     }
 
-    /// Writes every committed page to the database file. SQLite has done so before, and no connection reads
-    /// an older state: SQLite is about to start the log over, or to delete it.
+    /// Writes every committed page to the database file. No connection may be reading an older state.
     fn write_all_home(&self, attachment: &Attachment, log: &mut Log) -> Result<(), Failure> {
         let failed = |error: LogError| Failure::of(&error, During::Read);
         let mut page = vec![0; log.page_bytes() as usize];
@@ -480,8 +486,8 @@ impl Db {
         Ok(())
     }
 
-    /// Refuses this rollback journal if the guard of its database is in doubt: after a power loss the guard
-    /// might be there, and keep SQLite from rolling back.
+    /// Refuses this rollback journal if it is not known whether the guard of the database is on disk. After a
+    /// power loss such a guard might be there, and would keep SQLite from rolling the journal back.
     pub fn check_journal(&self, journal: &Path) -> Result<(), Failure> {
         if !self.header_is_in_doubt() || journal != self.beside("-journal") {
             return Ok(());
@@ -496,12 +502,13 @@ impl Db {
     /// The size of the base VFS's `-wal` file; `None` when there is none.
     pub fn base_wal_bytes(&self) -> Result<Option<u64>, Failure> {
         let name = self.beside("-wal");
-        // The base VFS is asked second: it says of an empty file that it does not exist.
+        // The base VFS is asked second, because it says that an empty file does not exist.
         if let Ok(metadata) = std::fs::metadata(name) {
             return Ok(Some(metadata.len()));
         }
         match self.sqlite.parent.exists(self.names.wal.as_ptr()) {
-            // The base VFS keeps the file elsewhere, and stock SQLite has to look into it.
+            // The base VFS keeps the file elsewhere. Its size is unknown, so it counts as not empty, and
+            // stock SQLite has to look into it.
             Ok(true) => Ok(Some(u64::MAX)),
             Ok(false) => Ok(None),
             Err(code) => {
@@ -511,7 +518,7 @@ impl Db {
     }
 }
 
-/// Notes a write to the database file when the write is over, however it ends.
+/// Counts a write to the database file once it is over, whether or not it succeeded.
 struct Written<'a>(&'a Attachment);
 
 impl Drop for Written<'_> {

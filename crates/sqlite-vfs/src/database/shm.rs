@@ -1,5 +1,5 @@
-//! What SQLite does with the wal-index of a database whose WAL is in a log: `xShmMap`, `xShmLock`,
-//! `xShmBarrier`, `xShmUnmap`. Its memory and its locks are the log's.
+//! SQLite's calls about the wal-index of a database whose WAL is in a log: `xShmMap`, `xShmLock`,
+//! `xShmBarrier`, `xShmUnmap`. The log provides the memory and the locks of that wal-index.
 
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -34,7 +34,8 @@ impl Db {
         let mut code = ffi::OK;
         if attachment.outside().is_some() {
             code = ffi::READONLY;
-            // If SQLite has made an index of its own, it asks for the first region anew once it holds a mark.
+            // If SQLite has made an index of its own, it asks for the first region again once it holds a read
+            // mark. By then other processes may use the log.
             match if number == 0 { self.look_again(&attachment) } else { Ok(true) } {
                 Ok(true) => {}
                 Ok(false) => return Some(Ok((ffi::READONLY_CANTINIT, std::ptr::null_mut()))),
@@ -57,8 +58,8 @@ impl Db {
         })
     }
 
-    /// The address of a region of a wal-index that this connection has alone; `None` where it shares that of
-    /// all.
+    /// The address of a region of this connection's private wal-index; `None` if the connection uses the
+    /// shared one.
     fn map_own(
         &self,
         attachment: &Arc<Attachment>,
@@ -81,20 +82,21 @@ impl Db {
         Failure::new(code, format!("cannot map the wal-index of {}: {error}", self.path.display()))
     }
 
-    /// Makes room in the wal-index for the commit frame that is about to be written at this offset. Once the
-    /// frame is written the transaction is sealed. If room were missing then, the transaction would exist
-    /// although SQLite had reported that it failed.
+    /// Makes room in the wal-index for the commit frame that is about to be written at `offset`. The write of
+    /// that frame seals the transaction. If SQLite ran out of room in the wal-index only afterwards, it would
+    /// report a failed commit, and the transaction would exist all the same.
     pub fn make_room_in_index(&self, attachment: &Attachment, offset: u64) -> Result<(), Failure> {
         let region = region_of(offset, attachment.log().page_bytes());
-        // SQLite maps the first region before it writes, and maps none where it has the database to itself.
+        // SQLite maps the first region before it writes, so that one exists. In exclusive locking mode it
+        // maps no region at all.
         if region == 0 || !self.index.is_mapped() {
             return Ok(());
         }
         attachment.index_region(region, true).map(drop).map_err(|error| self.cannot_map(&error))
     }
 
-    /// SQLite wants to see what others have stored. Returns whether the index is a log's; else it is the
-    /// base's.
+    /// Answers SQLite's barrier, after which SQLite must see what others have stored. Returns whether the
+    /// wal-index belongs to a log; else it is the base VFS's.
     pub fn renew_index(&self) -> bool {
         if self.is_outside() {
             self.index.renew_first();
@@ -108,7 +110,7 @@ impl Db {
         Some(attachment.locks().has_other_readers().unwrap_or(true))
     }
 
-    /// SQLite is done with the wal-index. Returns whether it was a log's.
+    /// Unmaps the wal-index, which SQLite no longer uses. Returns whether it belonged to a log.
     pub fn unmap_index(&self) -> bool {
         let own = self.index.concurrent();
         if let Some(concurrent) = &own {
@@ -119,8 +121,9 @@ impl Db {
         self.index.unmap() || own.is_some()
     }
 
-    /// The locks of the log, if the WAL is open. This writes nothing that other connections use too. A count
-    /// of references that all share would move from processor to processor with each transaction that reads.
+    /// The locks of the log, if the WAL is open. This writes only to memory of this connection: it does not
+    /// change the reference count of the attachment, which all connections share. The cache line of that
+    /// count would move from processor to processor with each transaction that reads.
     pub(in crate::database) fn index_locks(&self) -> Option<Arc<IndexLocks>> {
         let mut held = self.index.locks();
         self.with_active(|attachment| {
@@ -131,8 +134,8 @@ impl Db {
         })?
     }
 
-    /// Takes or gives back locks of the wal-index as `xShmLock` asks. `None` while no log is open; the locks
-    /// are then the base's.
+    /// Takes or releases locks of the wal-index as `xShmLock` asks. `None` while no log is open; the locks
+    /// are then the base VFS's.
     pub fn lock_shared_memory(&self, first: c_int, count: c_int, flags: c_int) -> Option<c_int> {
         let asked = Asked::of(first, count, flags & ffi::SHM_SHARED != 0)?;
         if let Some(concurrent) = self.index.concurrent() {
@@ -159,27 +162,27 @@ impl Db {
         })
     }
 
-    /// What is done before a lock is tried. Returns whether SQLite has to try again, without the lock.
+    /// What must be done before a lock is tried. Returns whether SQLite has to begin again without the lock.
     fn is_to_wait(&self, locks: &IndexLocks, asked: &Asked) -> bool {
         let IndexLocks { attachment, holder } = locks;
         if attachment.outside().is_some() {
-            // Nothing needs to be done before a lock of such a user.
+            // A user who may only read the log can start nothing over.
             return false;
         }
         if asked.is_mark() && holder.begins() {
-            // Everything is home now. SQLite chose this mark before that, and under it would go on appending
-            // to the log.
+            // If `keep` has just checkpointed everything, the log can start over. SQLite chose this mark
+            // before that, and under it would go on appending to the log. So it must choose again.
             return restart::keep(self, attachment) && asked.first > FIRST_READ;
         }
         if (asked.first, asked.count) == (CHECKPOINT, 1) {
-            // This lock alone is for a checkpoint. Together with others SQLite takes it to recover.
+            // SQLite takes this lock alone for a checkpoint. To recover it takes this lock with others.
             attachment.bound().checkpoints();
             return restart::yields(attachment);
         }
         false
     }
 
-    /// What is done before SQLite goes on with a lock that was just taken. Gives the lock back where the
+    /// What must be done before SQLite goes on with a lock that was just taken. Releases the lock if the
     /// answer is not `SQLITE_OK`.
     fn after_lock(&self, locks: &IndexLocks, asked: &Asked) -> c_int {
         let IndexLocks { attachment, holder } = locks;
@@ -207,7 +210,7 @@ impl Db {
         code
     }
 
-    /// Another connection has the lock, or it cannot be taken.
+    /// The answer to SQLite if another connection holds the lock, or the lock cannot be taken.
     fn not_locked(&self, locks: &IndexLocks, asked: &Asked, error: LockError) -> c_int {
         let IndexLocks { attachment, holder } = locks;
         match error {
@@ -225,26 +228,28 @@ impl Db {
         }
     }
 
-    /// Whether the log can start over. SQLite is about to say so in the wal-index, and from then on every
-    /// connection reads the database file. So the file is settled before (invariant 6).
+    /// Answers `SQLITE_OK` if the log can start over. SQLite is about to say so in the wal-index, and from
+    /// then on every connection reads these pages from the database file. So the file is synced first
+    /// (invariant 6).
     pub(in crate::database) fn before_start_over(&self, attachment: &Attachment) -> c_int {
         if !attachment.may_start_over() {
             return ffi::BUSY;
         }
-        let settled = self.settle(attachment, None, ffi::SYNC_NORMAL);
-        self.answer(settled.map(|()| ffi::OK))
+        let synced = self.sync_home(attachment, None, ffi::SYNC_NORMAL);
+        self.answer(synced.map(|()| ffi::OK))
     }
 
-    /// Applies what has become of the log, for a user who may only read it. Returns whether others use the
-    /// log.
+    /// Looks at the log again, for a user who may only read it: others may have opened it, changed it or
+    /// gone. Returns whether processes that may write use the log now.
     fn look_again(&self, attachment: &Attachment) -> Result<bool, LogError> {
         let looked = attachment.look_again(&|tries| self.patience.pause(tries))?;
         self.patience.renew();
         Ok(looked)
     }
 
-    /// Begins a transaction of a user who may only read the log, whose mark has just been taken. The shared
-    /// memory may have begun anew since that user's last transaction. From now on it does not.
+    /// Begins a transaction of a user who may only read the log and has just taken a read mark. The shared
+    /// memory may have been set up again since this user's last transaction. The mark keeps that from
+    /// happening during the transaction.
     fn begin_outside(&self, attachment: &Attachment, holder: &Holder, mark: usize) -> c_int {
         let begun = attachment.outside().map_or(Ok(true), Outside::may_begin);
         if matches!(begun, Ok(true)) {
@@ -252,14 +257,15 @@ impl Db {
         }
         holder.unlock_shared(mark);
         match begun.and_then(|_| self.look_again(attachment)) {
-            // SQLite looks at the wal-index anew.
+            // Busy makes SQLite read the wal-index again.
             Ok(_) => ffi::BUSY,
             Err(error) => self.sqlite.fail(&Failure::of(&error, During::Read)),
         }
     }
 
-    /// Refuses what was read of the database file if the log has been recovered since the transaction began.
-    /// Meanwhile the wal-index may have been gone that would have shown the page in the log.
+    /// Refuses what was just read from the database file if the log has been recovered since the transaction
+    /// began. The newer version of the page may be in the log, and the wal-index that pointed to it may have
+    /// been gone during the read.
     pub fn check_outside(&self) -> Result<(), Failure> {
         let lost = self.is_outside()
             && self.active().is_some_and(|attachment| attachment.outside().is_some_and(Outside::is_lost));
@@ -273,28 +279,30 @@ impl Db {
         Ok(())
     }
 
-    /// A transaction may write now, unless it has to wait for the log to start over.
+    /// What is done once SQLite has taken WRITE: the transaction may write, unless it has to wait for the log
+    /// to start over.
     fn after_write_lock(&self, attachment: &Attachment, holder: &Arc<Holder>) -> c_int {
         if restart::is_ahead(attachment, holder) {
             return ffi::BUSY;
         }
         attachment.set_writer(true);
         self.begins_to_write();
-        // SQLite is about to find its snapshot old, and to give the lock back. That is as if the lock had
-        // been refused.
+        // If the database has changed, SQLite is about to find its snapshot old and to release the lock. The
+        // thread then queues for WRITE as if the lock had been refused.
         if self.index.seen_changes() != attachment.changes() {
             waiting::refused(holder);
         }
         ffi::OK
     }
 
-    /// A transaction has got WRITE.
+    /// Forgets what belongs to this connection's previous transaction, because one has just got WRITE.
     pub(in crate::database) fn begins_to_write(&self) {
         super_journal::forget();
         self.commit.clock.forget();
     }
 
-    /// With `read_durable`, a reader's snapshot, taken before this lock, becomes durable first.
+    /// With `read_durable`, makes durable every transaction that a reader may see under the mark that was
+    /// just taken.
     pub(in crate::database) fn after_mark(&self, attachment: &Attachment) -> c_int {
         if !self.settings().read_durable {
             return ffi::OK;
@@ -305,14 +313,14 @@ impl Db {
         }
     }
 
-    /// Whether the wal-index, which SQLite has just seen half written or empty, is whole by now or soon will
-    /// be. SQLite finds out, by taking WRITE, whether a writer is at work: that was a writer who is done by
-    /// now, or it will be one that has just opened the log anew.
+    /// Whether the wal-index, which SQLite has just seen half written or empty, is complete by now or soon
+    /// will be. SQLite takes WRITE to learn whether a writer is at work. It has got the lock, so a writer has
+    /// just finished, or one that has just opened the log will complete the wal-index soon.
     fn will_be_whole(&self, outside: &Outside) -> bool {
         self.index.first_is_whole() || outside.has_processes().unwrap_or(false)
     }
 
-    /// Gives all locks of the wal-index back.
+    /// Releases all locks of the wal-index.
     pub fn release_shared_memory(&self) {
         let locks = self.index.locks().take();
         if let Some(locks) = locks {
@@ -321,7 +329,7 @@ impl Db {
     }
 }
 
-/// Locks of the wal-index, as SQLite asks for them or gives them back.
+/// The locks of the wal-index that one call of `xShmLock` names.
 struct Asked {
     first: usize,
     count: usize,
@@ -345,7 +353,7 @@ impl Asked {
         !self.shared && self.first == WRITE
     }
 
-    /// Whether SQLite starts the log over with them.
+    /// Whether SQLite takes these locks to start the log over.
     fn starts_over(&self) -> bool {
         !self.shared && is_start_over(self.first, self.count)
     }
@@ -358,7 +366,7 @@ impl Asked {
         }
     }
 
-    /// Gives back what [`Self::lock`] has taken.
+    /// Releases what [`Self::lock`] has taken.
     fn give_back(&self, holder: &Holder) {
         if self.shared {
             holder.unlock_shared(self.first);
@@ -367,7 +375,7 @@ impl Asked {
         }
     }
 
-    /// Gives these locks back because SQLite is done with them.
+    /// Releases these locks because SQLite is done with them.
     fn unlock(&self, locks: &IndexLocks) {
         let IndexLocks { attachment, holder } = locks;
         if self.shared {
@@ -379,7 +387,8 @@ impl Asked {
             attachment.set_writer(false);
         }
         if self.first == CHECKPOINT {
-            // A checkpoint waits for WRITE by itself, and does not begin again.
+            // A checkpoint that was refused WRITE has done its waiting within the checkpoint, and does not
+            // begin again. The thread's next sleep must not queue for it.
             waiting::forget();
         }
         holder.unlock_exclusive(self.first, self.count);

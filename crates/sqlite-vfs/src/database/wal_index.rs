@@ -1,11 +1,12 @@
-//! The wal-index as this connection has it: what of it SQLite has mapped, and which of its locks it holds.
+//! The wal-index as this connection uses it: which parts SQLite has mapped, and which locks it holds.
 //!
-//! A user who may only read sees the first region as a copy. SQLite reads the header, then the readers'
-//! marks, and looks for a mark that is not behind the header's end. A user who may write makes such a mark
-//! where there is none. A user who may only read is told that there is no index. So this reader must not see
-//! the header from before a commit and the marks from after it. It gets the first region, which holds both,
-//! as a copy of one moment. The copy is renewed when SQLite asks for a barrier: between its two looks at the
-//! header, and between taking a mark and checking that nothing has changed.
+//! A user who may only read the log sees the first region as a copy. SQLite reads the header, then the
+//! readers' marks, and looks for a mark that is not beyond the end that the header names. A user who may
+//! write makes such a mark if there is none; a user who may only read cannot, and SQLite would act as if
+//! there were no index. So a user who may only read must not see a header from before a commit with marks
+//! from after it. This user gets the first region, which holds both, as a copy of one moment. The copy is
+//! renewed when SQLite asks for a barrier: between its two looks at the header, and between taking a mark and
+//! checking that nothing has changed.
 #![allow(unsafe_code)] // copies from memory that others change
 
 use std::ffi::c_void;
@@ -25,14 +26,14 @@ use crate::attachment::Attachment;
 pub struct Index {
     locks: Mutex<Option<Arc<IndexLocks>>>,
     mapped: Mutex<Option<Mapped>>,
-    /// A connection whose wal-index is its own, instead of `mapped`.
+    /// For a concurrent connection: its private wal-index, which SQLite uses instead of `mapped`.
     concurrent: Mutex<Option<Arc<Concurrent>>>,
     is_concurrent: AtomicBool,
     /// How often the database had been changed when SQLite last took a read mark.
     seen_changes: AtomicU32,
 }
 
-/// The wal-index that SQLite has mapped. A region stays where it is until SQLite says that it is done.
+/// The wal-index that SQLite has mapped. Its regions stay mapped at their addresses until SQLite unmaps them.
 struct Mapped {
     attachment: Arc<Attachment>,
     /// SQLite's substitute for the first region, for a user who may only read the log.
@@ -56,13 +57,13 @@ impl Index {
         self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// SQLite maps a region of the wal-index of this log.
+    /// Notes that SQLite maps a region of the wal-index of this log.
     pub fn map(&self, attachment: Arc<Attachment>) {
         mapping(&mut self.mapped(), attachment);
     }
 
-    /// SQLite maps the first region of the wal-index of a log that this user may only read. `shared` is that
-    /// region. Returns where SQLite reads its copy, which is of this moment.
+    /// Maps the first region for a user who may only read the log: copies `shared`, the region itself, and
+    /// returns the address of the copy, which SQLite reads instead.
     pub fn map_first(&self, attachment: Arc<Attachment>, shared: NonNull<u8>) -> *mut c_void {
         let mut mapped = self.mapped();
         let first = &mut mapping(&mut mapped, attachment).first;
@@ -79,20 +80,20 @@ impl Index {
         self.mapped().is_some()
     }
 
-    /// Copies the first region anew, if SQLite has a copy.
+    /// Copies the first region again, if SQLite has a copy.
     pub fn renew_first(&self) {
         if let Some(copy) = self.mapped().as_ref().and_then(|mapped| mapped.first.as_ref()) {
             copy.renew();
         }
     }
 
-    /// Whether the header of the first region is whole, of which SQLite has a copy.
+    /// Whether SQLite has a copy of the first region, and the region's header is whole now.
     pub fn first_is_whole(&self) -> bool {
         let mapped = self.mapped();
         mapped.as_ref().and_then(|mapped| mapped.first.as_ref()).is_some_and(FirstRegion::is_whole)
     }
 
-    /// The connection, if its wal-index is its own.
+    /// The connection's private wal-index, if it is concurrent.
     #[inline]
     pub fn concurrent(&self) -> Option<Arc<Concurrent>> {
         if !self.is_concurrent.load(Ordering::Relaxed) {
@@ -101,13 +102,14 @@ impl Index {
         self.concurrent.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// SQLite maps a wal-index of this connection's own, or has unmapped it.
+    /// Notes that SQLite maps this connection's private wal-index, or, with `None`, that it has unmapped it.
     pub fn set_concurrent(&self, concurrent: Option<Arc<Concurrent>>) {
         self.is_concurrent.store(concurrent.is_some(), Ordering::Relaxed);
         *self.concurrent.lock().unwrap_or_else(PoisonError::into_inner) = concurrent;
     }
 
-    /// SQLite is done with the wal-index. Returns whether it had any of it mapped.
+    /// Forgets the mapping, because SQLite no longer uses the wal-index. Returns whether any of it was
+    /// mapped.
     pub fn unmap(&self) -> bool {
         self.mapped().take().is_some()
     }
@@ -117,18 +119,19 @@ impl Index {
         self.locks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// SQLite has taken a read mark, after this many changes of the database.
+    /// Notes that SQLite has taken a read mark, when the database had been changed `changes` times.
     pub fn set_seen_changes(&self, changes: u32) {
         self.seen_changes.store(changes, Ordering::Relaxed);
     }
 
-    /// How often the database had been changed by then.
+    /// How often the database had been changed when SQLite last took a read mark.
     pub fn seen_changes(&self) -> u32 {
         self.seen_changes.load(Ordering::Relaxed)
     }
 }
 
-/// The mapping of the wal-index of this log. SQLite is done with an earlier log's before it maps this one's.
+/// The mapping of the wal-index of this log. Drops the mapping of an earlier log: SQLite is done with it
+/// before it maps this log's wal-index.
 fn mapping(mapped: &mut Option<Mapped>, attachment: Arc<Attachment>) -> &mut Mapped {
     drop(mapped.take_if(|mapped| !Arc::ptr_eq(&mapped.attachment, &attachment)));
     mapped.get_or_insert(Mapped { attachment, first: None })
@@ -140,8 +143,8 @@ const WORDS: usize = REGION_BYTES as usize / 8;
 const HEADER: usize = 6;
 /// Words of both headers and the marks.
 const HEAD: usize = 17;
-/// Reads until both headers agree, but not for ever: a process that dies while it writes the header leaves it
-/// so.
+/// How often a reader looks again until both copies of the header agree. A process that dies while it writes
+/// the header leaves them different, so the reader must not wait for ever.
 const TRIES: u32 = 1000;
 
 /// A copy of the first region.
@@ -163,12 +166,12 @@ impl FirstRegion {
         copy
     }
 
-    /// Whether it is a copy of this region.
+    /// Whether this is a copy of the region `shared`.
     fn is_of(&self, shared: NonNull<u8>) -> bool {
         self.shared == shared
     }
 
-    /// Where SQLite reads it.
+    /// The address at which SQLite reads the copy.
     fn address(&self) -> *mut c_void {
         self.words.as_ptr().cast_mut().cast()
     }
@@ -182,7 +185,7 @@ impl FirstRegion {
         std::array::from_fn(|at| self.word(at))
     }
 
-    /// Copies the present content.
+    /// Copies the region's present content.
     fn renew(&self) {
         let mut head = self.head();
         for _ in 0..TRIES {
@@ -195,7 +198,8 @@ impl FirstRegion {
             std::hint::spin_loop();
         }
         fence(Ordering::SeqCst);
-        // All that the header speaks of was stored before the header.
+        // The head was read first. All that it refers to was stored before it, so the words read now are at
+        // least as new.
         for at in 0..WORDS {
             let word = head.get(at).copied().unwrap_or_else(|| self.word(at));
             self.words[at].store(word, Ordering::Relaxed);
@@ -208,7 +212,7 @@ impl FirstRegion {
     fn is_whole(&self) -> bool {
         let head = self.head();
         let words = std::array::from_fn(|at| {
-            // A number of the header is half a word.
+            // The header has numbers of four bytes, and `head` has words of eight.
             let [a, b, c, d, e, f, g, h] = head[at / 2].to_ne_bytes();
             u32::from_ne_bytes(if at % 2 == 0 { [a, b, c, d] } else { [e, f, g, h] })
         });

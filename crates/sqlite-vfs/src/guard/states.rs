@@ -331,7 +331,7 @@ fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<()
     let holds_anything =
         !is_provisional && (log.was_begun() || db.has_home() || attachment.rollback_journal().is_some());
     if holds_anything {
-        db.settle(attachment, Some(&mut log), ffi::SYNC_FULL)?;
+        db.sync_home(attachment, Some(&mut log), ffi::SYNC_FULL)?;
     }
     if db.drain()? {
         // Now the pages must be in the file itself, where programs without the home find them.
