@@ -161,8 +161,8 @@ impl Attachment {
     }
 
     /// Whether this thread should try now to write a deleted log home. Asked each time that a commit is
-    /// refused, since readers may have kept earlier tries from writing everything. `true` at most once per
-    /// [`LOOK_EVERY_NS`].
+    /// refused, since readers may have kept earlier tries from writing everything. `true` at most once in a
+    /// tenth of a second.
     pub fn is_to_be_saved(&self) -> bool {
         is_due(&self.saved_ns, self.clock_ns())
     }

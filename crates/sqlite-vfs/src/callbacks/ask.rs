@@ -1,6 +1,6 @@
-//! The way from a connection to a database that it has open here: a file control of this library's own. The
-//! pointer to the file is not enough, since another VFS may stand above this one; such a VFS passes on file
-//! controls that it does not know.
+//! How the library gets from a connection to the [`Db`] of one of its schemas: by a file control of its own.
+//! The pointer to the connection's file is not enough, since the file may belong to another VFS above this
+//! one. Such a VFS passes on file controls that it does not know.
 #![allow(unsafe_code)] // calls SQLite, and is called back through it
 
 use std::ffi::{CStr, c_int, c_void};
@@ -13,10 +13,11 @@ use crate::errors::Failure;
 use crate::refusals;
 use crate::sqlite::{Sqlite, plain};
 
-/// SQLite's own operations are below 100. The letters are "Dura".
+/// The number of the file control: the letters "Dura". SQLite's own numbers are below 100.
 pub const OPERATION: c_int = 0x4475_7261;
 
-/// Its address tells a question of this library from one of another copy of it, whose layout may differ.
+/// The address of this value marks a question of this copy of the library. The layout of a question from
+/// another copy may differ.
 static MARK: u8 = 1;
 
 #[repr(C)]
@@ -25,10 +26,10 @@ struct Question<'a> {
     work: &'a mut dyn FnMut(&Db),
 }
 
-/// Answers [`OPERATION`]. `false` where another library asks.
+/// Answers [`OPERATION`]. `false` if another copy of the library asks.
 ///
 /// # Safety
-/// `argument` is the argument of a file control of this operation, from which a pointer can be read.
+/// `argument` is the argument of a file control with this number, from which a pointer can be read.
 pub unsafe fn answer(db: &Db, argument: *mut c_void) -> bool {
     // SAFETY: as promised by the caller.
     if argument.is_null() || unsafe { *argument.cast::<*const u8>() } != ptr::from_ref(&MARK) {
@@ -42,13 +43,13 @@ pub unsafe fn answer(db: &Db, argument: *mut c_void) -> bool {
 
 /// What a connection has open under the name of a schema.
 pub enum Subject<'a> {
-    /// A database of this VFS. Nobody closes it meanwhile.
+    /// A database of this VFS. It stays open while the work runs.
     Ours(&'a Db),
     /// Any other database, and how it is open.
     Plain(&'a str),
 }
 
-/// Does work about the database of a schema.
+/// Calls `work` with the database that the connection has open as `schema`.
 ///
 /// # Errors
 /// `ERROR` when the connection has no such schema, `IOERR` in a child of the process that opened the
@@ -78,7 +79,7 @@ pub unsafe fn about<T>(
     let mut once = |db: &Db| done = work.take().map(|work| work(Subject::Ours(db)));
     let mut question = Question { mark: ptr::from_ref(&MARK), work: &mut once };
     let at: *mut c_void = (&raw mut question).cast();
-    // SAFETY: as promised by the caller; code that answers this operation is given what it expects.
+    // SAFETY: as promised by the caller; `at` is what `answer` expects, and no other VFS knows this number.
     let code = unsafe { (sqlite.api.file_control)(connection, schema.as_ptr(), OPERATION, at) };
     if let Some(done) = done {
         return Ok(done);

@@ -19,8 +19,8 @@ use crate::registration::Registration;
 use crate::shield::shield;
 use crate::status;
 
-/// The front of the memory that SQLite gives for a file; the base VFS's file follows. Nothing in it is ever
-/// borrowed mutably: callbacks re-enter.
+/// The front of the memory that SQLite gives for a file; the base VFS's file follows. It is never borrowed
+/// mutably, because SQLite may call a method of the file while another one runs.
 #[repr(C)]
 pub struct DbFile {
     methods: *const IoMethods,
@@ -28,14 +28,14 @@ pub struct DbFile {
     registration: &'static Registration,
 }
 
-/// Bytes before the base VFS's file. A multiple of 8, the alignment SQLite gives.
+/// How many bytes come before the base VFS's file. A multiple of 8, the alignment of SQLite's memory.
 pub const HEADER_BYTES: c_int = 24;
 const _: () = assert!(size_of::<DbFile>() == HEADER_BYTES as usize && align_of::<DbFile>() <= 8);
 
 /// Where the base VFS's file lies in the memory of this VFS's file.
 ///
 /// # Safety
-/// `file` is memory of at least `HEADER_BYTES` and a file of the base.
+/// `file` has room for `HEADER_BYTES` bytes and a file of the base VFS.
 pub unsafe fn base_of(file: *mut File) -> *mut File {
     // SAFETY: within the memory the caller promises.
     unsafe { file.byte_add(HEADER_BYTES as usize) }
@@ -44,7 +44,7 @@ pub unsafe fn base_of(file: *mut File) -> *mut File {
 /// Makes `file` an open database.
 ///
 /// # Safety
-/// `file` is memory for a file of this VFS, with an open file of the base at [`base_of`].
+/// `file` is memory for a file of this VFS, with an open file of the base VFS at [`base_of`].
 pub unsafe fn install(file: *mut File, db: Arc<Db>, registration: &'static Registration) {
     let version = db.base.methods().map_or(1, |methods| methods.version);
     let methods: *const IoMethods = match version {
@@ -81,10 +81,11 @@ const fn methods(version: c_int) -> IoMethods {
     }
 }
 
-/// Writes that a file system can make atomic: of all sizes, and of several pages.
+/// The device characteristics that announce atomic writes: of each size, and of several pages at once.
 const ATOMIC: c_int = ((ffi::IOCAP_ATOMIC64K << 1) - ffi::IOCAP_ATOMIC) | ffi::IOCAP_BATCH_ATOMIC;
 
-/// One table for each version of the base: SQLite looks at the number before it calls.
+/// One table for each version of the base VFS's methods: SQLite looks at the version before it calls a later
+/// method.
 static METHODS_1: IoMethods = methods(1);
 static METHODS_2: IoMethods = methods(2);
 static METHODS_3: IoMethods = methods(3);
@@ -113,7 +114,8 @@ macro_rules! with_db {
     };
 }
 
-/// As [`with_db`], for calls that SQLite does not make between deleting the WAL and closing the database.
+/// As [`with_db`], for calls that SQLite does not make while it closes the database, after it has deleted the
+/// WAL. Such a call shows that SQLite goes on, so a guard that was kept for the close is lifted first.
 macro_rules! with_open_db {
     ($file:ident, $default:expr, |$db:ident| $body:expr) => {
         with_db!($file, $default, |$db| {
@@ -158,16 +160,17 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
             db.detach();
             db.close_left_mapping();
         } else {
-            // Repairs what the base VFS believes of the parent's connections, while all their files exist.
+            // Releases the locks that the base VFS believes this child to hold for the parent's connections,
+            // while the files of all of them still exist.
             registration.enter();
-            // The database is the parent's: nothing of it is given back or looked at here.
+            // The database belongs to the parent process, so this child releases nothing of it.
             std::mem::forget(db);
         }
         let code = base.close();
         if let Some(lifter) = lifter {
             lifter.run();
         }
-        // SAFETY: the memory is SQLite's until this returns.
+        // SAFETY: SQLite keeps this memory alive until `close` returns.
         unsafe { (*file).methods = ptr::null() };
         code
     })
@@ -218,7 +221,7 @@ unsafe fn read_home(db: &Db, buf: *mut c_void, len: c_int, offset: i64) -> Resul
 
 unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, offset: i64) -> c_int {
     with_open_db!(file, ffi::IOERR_WRITE, |db| {
-        // SAFETY: SQLite's buffer of this length, which it does not change meanwhile.
+        // SAFETY: SQLite's buffer of this length, which it does not change during the call.
         let Some((data, offset)) = (unsafe { to_write(data, len, offset) }) else { return ffi::IOERR_WRITE };
         answer(db, strict::check_write(db, offset, data).and_then(|()| db.write(offset, data)))
     })
@@ -285,7 +288,7 @@ unsafe extern "C" fn file_control(file: *mut File, op: c_int, arg: *mut c_void) 
     })
 }
 
-/// Does what a file control asks of this VFS. `None` where the base is asked next.
+/// Does what a file control asks of this VFS. `None` if the call goes on to the base VFS.
 ///
 /// # Safety
 /// `arg` is what belongs to the operation `op`.
@@ -304,7 +307,8 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
         // SAFETY: SQLite passes what the call was given.
         ask::OPERATION => unsafe { ask::answer(db, arg) }.then_some(ffi::OK),
         ffi::FCNTL_BUSYHANDLER => {
-            // SAFETY: SQLite passes its pair of function and argument, which last as long as the file is open.
+            // SAFETY: SQLite passes its pair of function and argument, which last as long as the file is
+            // open.
             unsafe { db.host.set_busy_handler(arg.cast()) };
             None
         }
@@ -330,14 +334,16 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
             unsafe { *arg.cast::<c_int>() = c_int::from(answer) };
             ffi::OK
         }),
-        // SQLite asks before the checkpoint of the last close. A `-wal` goes by its database's path, and that
-        // of another database must not be touched. A log goes by the file itself, which would stay guarded.
+        // SQLite asks this before the checkpoint of the last close, and leaves that checkpoint out if the
+        // file has moved: the `-wal` at the path may belong to another database. A log belongs to the file
+        // itself, wherever the file is, and without the checkpoint the file would stay guarded. So the answer
+        // is no.
         ffi::FCNTL_HAS_MOVED => db.has_log_for_wal().then(|| {
             // SAFETY: SQLite passes where it wants the answer.
             unsafe { *arg.cast::<c_int>() = 0 };
             ffi::OK
         }),
-        // How far the file reaches is decided by the home.
+        // The home decides how large the file is.
         ffi::FCNTL_SIZE_HINT => db.has_home().then(|| {
             // SAFETY: SQLite passes the size.
             let bytes = unsafe { arg.cast::<i64>().as_ref() };
@@ -360,11 +366,12 @@ unsafe extern "C" fn sector_size(file: *mut File) -> c_int {
 
 unsafe extern "C" fn device_characteristics(file: *mut File) -> c_int {
     with_db!(file, 0, |db| {
-        // A torn write next to a frame cannot harm the log, so SQLite need not pad its transactions to a
-        // sector's end.
+        // A torn write of one frame cannot harm the frames next to it in the log, so SQLite need not pad its
+        // transactions to a sector's end.
         let log = if db.is_active() { ffi::IOCAP_POWERSAFE_OVERWRITE } else { 0 };
         let base = db.base.device_characteristics();
-        // A transaction that the file system commits as a whole has no journal, and would go past the log.
+        // If the base VFS announces atomic writes, SQLite may commit a transaction without a journal, which
+        // would bypass the log.
         let atomic = if db.looks_for_rollback_guard() { ATOMIC } else { 0 };
         base & !atomic | log
     }, in_child: 0)
@@ -424,10 +431,10 @@ unsafe extern "C" fn fetch(file: *mut File, offset: i64, len: c_int, out: *mut *
         let guard_end = i64::try_from(duralite_format::guard::HEADER_BYTES).unwrap_or(i64::MAX);
         let is_concurrent = db.concurrent().is_some();
         if offset < guard_end && db.is_capable() || db.is_outside() || db.has_home() || is_concurrent {
-            // The page with the guard is not mapped: SQLite reads it instead. A user who may only read the
-            // log looks after each read whether it still counts. What a home holds is not in the file. A
-            // concurrent connection reads its own snapshot.
-            // SAFETY: SQLite passes where it wants the address.
+            // A null address makes SQLite read the page instead. It must read the page with the guard, so
+            // that the guard is removed from what it sees. For a user who may only read the log, each read is
+            // checked afterwards. What a home holds is not in the file, and a concurrent connection reads its
+            // own snapshot. SAFETY: SQLite passes where it wants the address.
             unsafe { *out = ptr::null_mut() };
             return ffi::OK;
         }

@@ -1,5 +1,5 @@
-//! What the files that SQLite calls have in common: its buffers, and the methods that it never calls on a WAL
-//! or a journal.
+//! What all files of this VFS share: access to SQLite's buffers, and the methods that a WAL and a journal
+//! need only for form.
 #![allow(unsafe_code)] // the functions that SQLite calls
 
 use std::ffi::{c_int, c_void};
@@ -9,8 +9,8 @@ use duralite_sqlite_ffi::{self as ffi, File, IoMethods};
 
 use crate::shield::shield;
 
-/// Methods of version 1 for a file beside a database. SQLite asks nothing else of such a file, and does not
-/// lock it, since the locks are the database's.
+/// The methods that all files beside a database have in common. They are of version 1, since SQLite calls no
+/// later methods on such a file. SQLite locks the database and not these files, so the locks do nothing.
 pub const BESIDE_DATABASE: IoMethods = IoMethods {
     version: 1,
     close: None,
@@ -49,11 +49,11 @@ unsafe extern "C" fn file_control(_file: *mut File, _op: c_int, _arg: *mut c_voi
     ffi::NOTFOUND
 }
 
-/// The buffer that SQLite wants filled, all zeros so far, and the position to read at. `None` where no file
-/// has this position.
+/// The buffer that SQLite wants filled, zeroed, and the position to read at. `None` if the position or the
+/// length is negative.
 ///
 /// # Safety
-/// `buf` has room for `len` bytes, which no other code looks at as long as the result is used.
+/// `buf` has room for `len` bytes, which no other code reads or writes as long as the result is used.
 pub unsafe fn to_fill<'a>(buf: *mut c_void, len: c_int, offset: i64) -> Option<(&'a mut [u8], u64)> {
     let (offset, len) = (u64::try_from(offset).ok()?, usize::try_from(len).ok()?);
     // SAFETY: as promised by the caller; zeroed first, so that it is initialised.
@@ -64,7 +64,8 @@ pub unsafe fn to_fill<'a>(buf: *mut c_void, len: c_int, offset: i64) -> Option<(
     Some((buf, offset))
 }
 
-/// The bytes that SQLite wants written, and the position to write at. `None` where no file has this position.
+/// The bytes that SQLite wants written, and the position to write at. `None` if the position or the length is
+/// negative.
 ///
 /// # Safety
 /// `data` are `len` bytes that do not change as long as the result is used.

@@ -18,7 +18,7 @@ use crate::shield::shield;
 enum Journal {
     /// The journal of an open database. SQLite closes it before the database.
     Own(Arc<Db>),
-    /// The journal of a database that a super-journal names, opened to be looked at.
+    /// A journal that a super-journal names, opened only for reading.
     Child(ChildJournal),
 }
 
@@ -41,7 +41,7 @@ static METHODS: IoMethods = IoMethods {
     ..BESIDE_DATABASE
 };
 
-/// Makes `file` the open journal of a database, as [`crate::guard::journal::open`] has opened it.
+/// Makes `file` the rollback journal of `db`, which [`crate::guard::journal::open`] has just opened.
 ///
 /// # Safety
 /// `file` is memory for a file of this VFS.
@@ -50,7 +50,7 @@ pub unsafe fn install(file: *mut File, db: Arc<Db>) {
     unsafe { put(file, Journal::Own(db)) };
 }
 
-/// Makes `file` the journal of a database that a super-journal names.
+/// Makes `file` a journal that a super-journal names.
 ///
 /// # Safety
 /// `file` is memory for a file of this VFS.
@@ -97,7 +97,8 @@ impl Journal {
         }
     }
 
-    /// Does an operation that SQLite asks only of a database's own journal.
+    /// Does an operation that SQLite calls only on the journal of an open database. Answers `refused` for
+    /// another one.
     fn change(&self, refused: c_int, work: impl FnOnce(&Db) -> Result<(), Failure>) -> c_int {
         match self {
             Self::Own(db) => db.answer(work(db).map(|()| ffi::OK)),
@@ -112,7 +113,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
         let journal = unsafe { Box::from_raw((*file.cast::<JournalFile>()).journal) };
         let code = match *journal {
             Journal::Own(db) if db.is_own() => db.journal.close(),
-            // The journal is the parent's: nothing of it is given back here.
+            // The journal belongs to the parent process, so this child releases nothing of it.
             Journal::Own(db) => {
                 std::mem::forget(db);
                 ffi::OK
@@ -122,7 +123,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
                 ffi::OK
             }
         };
-        // SAFETY: the memory is SQLite's until this returns.
+        // SAFETY: SQLite keeps this memory alive until `close` returns.
         unsafe { (*file).methods = ptr::null() };
         code
     })
@@ -138,7 +139,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
 
 unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, offset: i64) -> c_int {
     with_journal!(file, ffi::IOERR_WRITE, |journal| {
-        // SAFETY: SQLite's buffer of this length, which it does not change meanwhile.
+        // SAFETY: SQLite's buffer of this length, which it does not change during the call.
         let Some((data, offset)) = (unsafe { to_write(data, len, offset) }) else { return ffi::IOERR_WRITE };
         journal.change(ffi::IOERR_WRITE, |db| {
             if begins_journal(data, offset) {

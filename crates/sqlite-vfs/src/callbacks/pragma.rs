@@ -11,17 +11,16 @@ use crate::settings::{self, CONCURRENT};
 use crate::status::{self, Status, in_force};
 
 const PRAGMA: &str = "duralite";
-/// What follows in the name of the one pragma that is no setting.
+/// `PRAGMA duralite_conflicts`, whose name looks like that of a setting and is none.
 const CONFLICTS: &str = "conflicts";
-/// The name of a pragma of SQLite's own.
+/// Two pragmas of SQLite's own, whose values Duralite uses too.
 const SIZE_LIMIT: &str = "journal_size_limit";
-/// Another one.
 const AUTOCHECKPOINT: &str = "wal_autocheckpoint";
 
-/// Answers `SQLITE_FCNTL_PRAGMA`. `NOTFOUND` when the pragma is not Duralite's.
+/// Answers `SQLITE_FCNTL_PRAGMA`. `NOTFOUND` tells SQLite to carry the pragma out itself.
 ///
 /// # Safety
-/// `words` is the array of that call: result, name, value or null.
+/// `words` is the array of that file control: the result, the name, and the value or null.
 pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
     // SAFETY: the name is never null.
     let name = unsafe { CStr::from_ptr(*words.add(1)) }.to_string_lossy().to_lowercase();
@@ -66,8 +65,9 @@ pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
     code
 }
 
-/// Notes the value of SQLite's own pragma, which SQLite goes on to carry out. SQLite then compares the limit
-/// with the size of the log's content, so it would never ask for the file to be truncated.
+/// Notes the value of `PRAGMA journal_size_limit`, which SQLite also carries out itself. SQLite compares the
+/// limit with the size of the log's content, which is not that of the file, so it would never ask to truncate
+/// the file. The log applies the limit instead.
 fn limit_size(db: &Db, value: Option<&str>) {
     let Some(limit) = value.and_then(|value| value.trim().parse::<i64>().ok()) else { return };
     let limit = u64::try_from(limit).ok();
@@ -111,11 +111,11 @@ fn lines(status: &Status) -> String {
     status.iter().map(|(name, value)| format!("{name}\t{value}")).collect::<Vec<_>>().join("\n")
 }
 
-/// A line for each page on which transactions were overtaken: how many, the page, and what it belongs to, with
-/// tabs in between.
+/// A line for each page on which transactions were overtaken: how many, the page, and what it belongs to,
+/// with tabs in between.
 fn conflicts(db: &Db) -> String {
     let line = |hot: &HotPage| {
-        // A name may contain anything.
+        // A name of a table may contain tabs and line ends, which separate the columns and lines here.
         let owner = hot.owner().replace(|character: char| character.is_control(), " ");
         format!("{}\t{}\t{owner}", hot.count, hot.page)
     };

@@ -1,4 +1,4 @@
-//! `sqlite3_vfs`: the functions that SQLite calls with a file's name.
+//! `sqlite3_vfs`: the functions of the VFS itself, most of which take a file's name.
 #![allow(unsafe_code)] // the functions that SQLite calls
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
@@ -60,7 +60,7 @@ unsafe fn registration_of(vfs: *mut Vfs) -> &'static Registration {
     unsafe { &*(*vfs).app_data.cast::<Registration>() }
 }
 
-/// The registration behind a VFS, if the VFS is of this very library.
+/// The registration behind a VFS, if this copy of the library made the VFS.
 ///
 /// # Safety
 /// `vfs` is null or registered.
@@ -145,12 +145,12 @@ unsafe extern "C" fn open(
                 Err(failure) => return registration.sqlite.fail(&failure),
             }
         }
-        // SAFETY: files of this VFS are larger than the base's.
+        // SAFETY: memory for a file of this VFS has room for one of the base VFS.
         unsafe { registration.sqlite.parent.open(name, file, flags, out_flags) }
     })
 }
 
-/// Opens a rollback journal that a log keeps. `false` where the file is the base's.
+/// Opens a rollback journal that this VFS keeps or watches. `false` if the base VFS opens the file.
 ///
 /// # Safety
 /// `file` is memory for a file of this VFS, and `name` ends with a zero.
@@ -182,7 +182,7 @@ unsafe fn open_journal(
         journal::Opened::Base => return Ok(false),
         journal::Opened::Here => {}
         journal::Opened::Wrapped => {
-            // SAFETY: as promised by the caller; the first word says that the base's file is closed.
+            // SAFETY: as promised by the caller; null methods mark the base VFS's file as closed.
             let (base, code) = unsafe {
                 let at = db_file::base_of(file);
                 (*at).methods = ptr::null();
@@ -223,21 +223,22 @@ unsafe fn open_database(
         places::check_new(&settings, &path)?;
         strict::check_new(&settings, &path)?;
     }
-    // SAFETY: within the memory promised; the first word says that the base's file is closed.
+    // SAFETY: within the memory promised; null methods mark the base VFS's file as closed.
     let base = unsafe {
         let at = db_file::base_of(file);
         (*at).methods = ptr::null();
         BaseFile::new(at)
     };
     let mut granted: c_int = 0;
-    // SAFETY: room for a file of the base, which is not open.
+    // SAFETY: room for a file of the base VFS, which is not open.
     let code = unsafe { registration.sqlite.parent.open(name, base.as_ptr(), flags, &raw mut granted) };
     if code != ffi::OK {
         base.close();
         return Ok(code);
     }
     let api = &registration.sqlite.api;
-    // SAFETY: a name of the pager, as the functions want it; its names live until the file is closed.
+    // SAFETY: `name` comes from SQLite's pager, as these functions require; the names that they return live
+    // until the file is closed.
     let names = unsafe {
         Names {
             journal: PagerName::new((api.filename_journal)(name)),
@@ -265,7 +266,7 @@ unsafe fn open_database(
     Ok(ffi::OK)
 }
 
-/// The path in a name of SQLite's.
+/// The path that SQLite passes as `name`.
 ///
 /// # Safety
 /// `name` ends with a zero and outlives the result.
@@ -322,14 +323,14 @@ unsafe extern "C" fn delete(vfs: *mut Vfs, name: *const c_char, sync_directory: 
     with_registration!(vfs, ffi::IOERR_DELETE, |registration| {
         // SAFETY: a name of SQLite's.
         unsafe { super_journal::deleted(name) };
-        // This deletion is the last thing that SQLite does with a super-journal that it has read.
+        // If this thread was reading a super-journal, it has finished: SQLite deletes the super-journal last.
         child::super_journal_opened(false);
         if let Some(db) = registration.database_of_wal(name) {
             match guard::delete_wal(&db) {
                 Ok(false) => {}
                 Ok(true) => return ffi::OK,
                 Err(failure) => {
-                    // Guard and log stay; the next connection finds all of it.
+                    // Guard and log stay, so nothing is lost, and the next connection finds them.
                     registration.sqlite.report(ffi::WARNING, &failure.message);
                     return ffi::OK;
                 }
@@ -368,7 +369,7 @@ unsafe extern "C" fn access(vfs: *mut Vfs, name: *const c_char, flags: c_int, fo
     })
 }
 
-/// Whether a file exists that a log may keep. `None` where the base knows.
+/// Whether a WAL or journal of this name exists, if it may be in a log. `None` if only the base VFS can tell.
 ///
 /// # Safety
 /// `name` ends with a zero.
@@ -390,7 +391,8 @@ unsafe fn exists(registration: &'static Registration, name: *const c_char) -> Re
     ChildJournal::find(registration, &database)?.map(|child| child.counts()).transpose()
 }
 
-/// Sleeps for SQLite. If SQLite sleeps for the WRITE lock, the sleep is in that lock's queue.
+/// Sleeps for SQLite. If SQLite sleeps because it was refused WRITE, the thread waits in the queue for that
+/// lock.
 unsafe extern "C" fn sleep(vfs: *mut Vfs, microseconds: c_int) -> c_int {
     with_registration!(vfs, 0, |registration| {
         let limit = Duration::from_micros(u64::try_from(microseconds).unwrap_or(0));
@@ -405,7 +407,7 @@ unsafe extern "C" fn sleep(vfs: *mut Vfs, microseconds: c_int) -> c_int {
     })
 }
 
-/// Functions that only pass the call on to the base VFS.
+/// Defines functions that only pass the call on to the base VFS.
 macro_rules! forward {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty, $missing:expr;)*) => {$(
         unsafe extern "C" fn $name(vfs: *mut Vfs $(, $arg: $type)*) -> $result {

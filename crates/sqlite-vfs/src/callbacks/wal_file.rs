@@ -73,7 +73,8 @@ impl Wal {
         result.unwrap_or_else(|error| self.db.sqlite.fail(&Failure::of(&error, during)))
     }
 
-    /// Takes what SQLite writes. A concurrent connection hands it on with its commit.
+    /// Takes what SQLite writes to the WAL. A concurrent connection keeps it, and writes it to the log when
+    /// it commits.
     fn write_for_sqlite(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
         match self.db.concurrent() {
             None => self.write(offset, data),
@@ -81,8 +82,8 @@ impl Wal {
         }
     }
 
-    /// Writes to the log. With the header of a commit frame, the wal-index gets room for the frame
-    /// before the transaction can be sealed.
+    /// Writes to the log. Before a commit frame, makes room for it in the wal-index: once the frame is
+    /// written, the transaction is sealed.
     fn write(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
         if offset == 0 {
             return self.begin(data);
@@ -93,7 +94,8 @@ impl Wal {
         Ok(self.take(offset, data))
     }
 
-    /// Takes the header with which the WAL begins.
+    /// Takes the header with which the WAL begins. Before that, makes the guard final and durable if it is
+    /// not known to be, and makes sure that the log may start over.
     fn begin(&self, data: &[u8]) -> Result<c_int, Failure> {
         self.attachment.look_for_log_now(|| self.db.has_no_name());
         if self.attachment.is_deleted() {
@@ -121,20 +123,20 @@ impl Wal {
         self.answer(During::Write, written.map(|()| ffi::OK))
     }
 
-    /// Makes what was checkpointed durable before the log forgets it (invariant 6).
+    /// Makes what was checkpointed durable in the database file, before the log gives it up (invariant 6).
     fn before_reuse(&self) -> Result<(), c_int> {
-        // The log cannot start over while a process is stopped that may still write to it.
+        // The log cannot start over while a stopped process may still write to it.
         if !self.attachment.may_start_over() {
             return Err(ffi::BUSY);
         }
-        // SQLite has had the file settled before, when it locked the read marks, unless it has the database
-        // to itself.
-        let settled = self.db.sync_home(&self.attachment, None, ffi::SYNC_NORMAL);
-        settled.map_err(|failure| self.db.sqlite.fail(&failure))
+        // The file has been synced already when SQLite locked the read marks, except in exclusive locking
+        // mode, where SQLite takes no such locks.
+        let synced = self.db.sync_home(&self.attachment, None, ffi::SYNC_NORMAL);
+        synced.map_err(|failure| self.db.sqlite.fail(&failure))
     }
 }
 
-/// Whether this is the header of a frame that commits: such a header gives the size of the database.
+/// Whether this is the header of a commit frame: it gives the size of the database, which is 0 in others.
 fn is_commit_header(data: &[u8]) -> bool {
     data.len() == FRAME_HEADER_BYTES && data[4..8] != [0; 4]
 }
@@ -144,17 +146,18 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
         // SAFETY: made by `install`; SQLite closes a file once.
         let wal = unsafe { Box::from_raw((*file.cast::<WalFile>()).wal) };
         if !wal.db.is_own() {
-            // The WAL is the parent's: nothing of it is given back here.
+            // The WAL belongs to the parent process, so this child releases nothing of it.
             std::mem::forget(wal);
-            // SAFETY: the memory is SQLite's until this returns.
+            // SAFETY: SQLite keeps this memory alive until `close` returns.
             unsafe { (*file).methods = ptr::null() };
             return ffi::OK;
         }
         let Wal { db, attachment } = *wal;
-        // The database has a reference too. The last one goes with the turn that `wal_closed` takes.
+        // The database holds the last reference, and drops it in `wal_closed`, while the background thread
+        // does not use the log.
         drop(attachment);
         db.wal_closed();
-        // SAFETY: the memory is SQLite's until this returns.
+        // SAFETY: SQLite keeps this memory alive until `close` returns.
         unsafe { (*file).methods = ptr::null() };
         ffi::OK
     })
@@ -174,7 +177,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
 
 unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, offset: i64) -> c_int {
     with_wal!(file, ffi::IOERR_WRITE, |wal| {
-        // SAFETY: SQLite's buffer of this length, which it does not change meanwhile.
+        // SAFETY: SQLite's buffer of this length, which it does not change during the call.
         let Some((data, offset)) = (unsafe { to_write(data, len, offset) }) else { return ffi::IOERR_WRITE };
         wal.db.answer(wal.write_for_sqlite(offset, data))
     })
@@ -199,7 +202,7 @@ unsafe extern "C" fn sync(file: *mut File, _flags: c_int) -> c_int {
         // The commit frame has sealed the transaction already, and `Db::wait_durable` waits until it is
         // durable.
         if wal.db.concurrent().is_some() {
-            // The transaction is published too: SQLite must not roll it back any more.
+            // The transaction is already published too, so an error must not make SQLite roll it back.
             return ffi::OK;
         }
         let usable = wal.attachment.log().check();

@@ -1,10 +1,10 @@
 //! The rollback journals that a super-journal names.
 //!
 //! When SQLite has rolled back one of several databases, it deletes the super-journal unless the journal of
-//! another database still names it. If it deleted the super-journal too early, the transaction would count as
-//! committed in that other database (invariant 23). SQLite asks by the path of that journal, whose database
-//! may not be open. So this module looks at the database beside the journal: its guard says whether the
-//! journal is in a log.
+//! another database still names it. If SQLite deleted the super-journal too early, the transaction would
+//! count as committed in the other database (invariant 23). SQLite looks for the other database's journal by
+//! its path, and that database may not be open. So this module looks at the database file beside that path:
+//! its guard says whether the journal is in a log.
 
 use std::cell::Cell;
 use std::ffi::{CString, OsStr, c_int};
@@ -31,7 +31,7 @@ use crate::sqlite::base::OwnFile;
 const END: &[u8] = b"-journal";
 
 thread_local! {
-    /// Whether this thread reads a super-journal, and will ask for the journals that it names.
+    /// Whether this thread is reading a super-journal, and will look for the journals that it names.
     static READS_SUPER_JOURNAL: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -40,8 +40,7 @@ pub fn super_journal_opened(for_reading: bool) {
     let _ = READS_SUPER_JOURNAL.try_with(|reads| reads.set(for_reading));
 }
 
-/// The database of a journal with this name, if this thread is asking for the journals that a super-journal
-/// names.
+/// The database that a journal with this path belongs to, if this thread is reading a super-journal.
 pub fn database_of(journal: &Path) -> Option<PathBuf> {
     if !READS_SUPER_JOURNAL.try_with(Cell::get).unwrap_or(true) {
         return None;
@@ -50,7 +49,7 @@ pub fn database_of(journal: &Path) -> Option<PathBuf> {
     Some(OsStr::from_bytes(database).into())
 }
 
-/// Such a journal, opened to be looked at.
+/// A journal that a super-journal names, opened only for reading.
 pub struct ChildJournal {
     journal: Arc<dyn RollbackJournal>,
     registration: &'static Registration,
@@ -60,7 +59,7 @@ pub struct ChildJournal {
 }
 
 impl ChildJournal {
-    /// The journal of this database in its log. `None` where the journal is in a file, or does not exist.
+    /// The journal of this database in its log. `None` if the journal is in a file, or does not exist.
     pub fn find(registration: &'static Registration, database: &Path) -> Result<Option<Self>, Failure> {
         let path = CString::new(database.as_os_str().as_bytes());
         let Ok(path) = path.map_err(drop) else { return Ok(None) };
@@ -81,7 +80,7 @@ impl ChildJournal {
             return Err(Failure::new(code, format!("cannot read the header of {}", database.display())));
         }
         let id = match guard::inspect(&header) {
-            // The log of such a guard has no journal, and may not exist.
+            // The log of a provisional guard has no journal, and may not exist.
             DatabaseHeader::Guarded { provisional: true, .. } => return Ok(None),
             DatabaseHeader::Guarded { log_id, .. } => log_id,
             DatabaseHeader::Damaged => {
@@ -143,7 +142,7 @@ impl ChildJournal {
     }
 }
 
-/// Whether the database of such a journal exists at all.
+/// Whether this path is that of a database file that is not empty.
 pub fn is_database(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
 }

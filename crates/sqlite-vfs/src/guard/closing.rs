@@ -1,5 +1,5 @@
-//! The guard comes off: SQLite deletes the WAL, or shows after that that it goes on with the database
-//! (invariants 1 and 6).
+//! Taking the guard off: when SQLite deletes the WAL, or later, when SQLite shows that it goes on with the
+//! database (invariants 1 and 6).
 
 use std::ffi::c_int;
 
@@ -14,9 +14,9 @@ use crate::attachment::Entering;
 use crate::database::{Db, Serving, lock};
 use crate::errors::Failure;
 
-/// Deletes the WAL: lifts the guard if the database holds all that the log holds (invariant 1). Leaves a log
-/// that stays at the last close as it is, until SQLite has shown whether it closes: see [`lift_kept`].
-/// `false` when the database is not guarded; the deletion is then the base's.
+/// Deletes the WAL: lifts the guard if the database file holds all that the log holds (invariant 1). If the
+/// log may stay at the last close, changes nothing until SQLite has shown whether it closes: see
+/// [`lift_kept`]. `false` if the database has no guard of WAL mode; then the base VFS deletes the file.
 pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     let DatabaseHeader::Guarded { log_id, kind: JournalKind::Wal, provisional, .. } = db.header()? else {
         db.detach_lingering();
@@ -32,9 +32,9 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
     lift_and_detach(db)
 }
 
-/// Lifts the guard of a log that was kept, because SQLite goes on with the database after it has deleted the
-/// WAL. So that was no close: SQLite leaves WAL mode. It still holds EXCLUSIVE, so the guard comes off now.
-/// If it cannot, it stays, as where [`delete_wal`] fails.
+/// Lifts the guard of a log that was kept. SQLite has deleted the WAL and goes on with the database, so it is
+/// not closing it but leaving WAL mode. It still holds EXCLUSIVE, so the guard can come off. If lifting it
+/// fails, guard and log stay, as they do when [`delete_wal`] fails.
 #[cold]
 pub fn lift_kept(db: &Db) {
     if db.end_keeping()
@@ -44,16 +44,17 @@ pub fn lift_kept(db: &Db) {
     }
 }
 
-/// Gives a lock back for SQLite.
+/// Releases a lock for SQLite, down to `level`.
 pub fn unlock(db: &Db, level: Level) -> c_int {
-    // SQLite gives all of its lock back at once when it closes.
+    // When SQLite closes the database it releases its whole lock at once. If it keeps SHARED, it goes on.
     if level > Level::None && db.is_kept() {
         lift_kept(db);
     }
     lock::unlock(db, level)
 }
 
-/// As [`lift_kept`], before SQLite opens a rollback journal, which must never meet the guard.
+/// As [`lift_kept`], but fails if the guard stays: SQLite is about to open a rollback journal, which must
+/// never meet the guard.
 pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
     lift_kept(db);
     match db.header()? {
@@ -68,8 +69,8 @@ pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
     }
 }
 
-/// Lifts the guard of the attached log, and lets go of the log whether or not that succeeds. `false` where no
-/// log is attached.
+/// Lifts the guard of the attached log, and detaches the log whether or not that succeeds. `false` if no log
+/// is attached.
 fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
     let Some(attachment) = db.attached() else { return Ok(false) };
     let lifted = match db.lock.sqlites_exclusive() {
@@ -85,7 +86,7 @@ fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
     {
         maintenance.stop();
     }
-    // The last reference goes with the turn that `detach` takes.
+    // `detach` drops the last reference, while the background thread does not use the log.
     drop(attachment);
     db.detach();
     if lifted.is_ok() {

@@ -1,13 +1,13 @@
-//! Takes fixes of this module back one by one, so that the exploration of schedules has to find each fault
-//! again. It exists only in builds with the feature `controls`, and nothing that users load has that feature.
+//! Brings back faults that [`super::opening`] once had, to check that the exploration of schedules finds each
+//! of them. This module exists only in builds with the feature `controls`, which nothing that users load has.
 //!
-//! `LOCKING_CONTROL` names the fix:
+//! The environment variable `LOCKING_CONTROL` names the fault:
 //!
-//! | value | what is taken back |
+//! | value | the fault |
 //! | --- | --- |
-//! | `lapse` | as SQLite opens the WAL, SHARED is given up in SQLite's place, and what the header then says decides |
-//! | `absorb` | an ordinary `-wal` is put home as SQLite opens the WAL, EXCLUSIVE is given up meanwhile, and believed in afterwards |
-//! | `unlocked` | a read-only connection gives SHARED up as SQLite opens the WAL, and goes on whether or not it gets SHARED back |
+//! | `lapse` | when SQLite opens the WAL, SHARED is released without SQLite's knowledge, and the header is then read again to decide what serves the WAL |
+//! | `absorb` | when SQLite opens the WAL, an ordinary `-wal` is checkpointed; EXCLUSIVE is released for that time, and SQLite believes in it afterwards |
+//! | `unlocked` | when SQLite opens the WAL, a read-only connection releases SHARED, and goes on even if it does not get SHARED back |
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::attachment::Entering;
 use crate::database::{Db, Prepared};
 use crate::errors::Failure;
 
-/// A fix that is taken back.
+/// A fault to bring back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Control {
     Lapse,
@@ -46,7 +46,8 @@ fn has_base_wal(db: &Db) -> Result<bool, Failure> {
     Ok(db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
 }
 
-/// Whether SQLite gets SHARED without a log. The log is then opened when SQLite opens the WAL.
+/// Whether SQLite gets SHARED although no log was prepared, so that the log is opened only when SQLite opens
+/// the WAL.
 pub fn leaves_log_for_later(db: &Db) -> Result<bool, Failure> {
     if !is_in_wal_mode(db)? {
         return Ok(false);
@@ -59,7 +60,7 @@ pub fn leaves_log_for_later(db: &Db) -> Result<bool, Failure> {
     })
 }
 
-/// What serves the WAL, with the fault. `None` where the control does not apply.
+/// What serves the WAL, as the faulty code decided it. `None` if the control does not apply.
 pub fn open_wal(db: &Db) -> Result<Option<Prepared>, Failure> {
     let served = match control() {
         Some(Control::Lapse) if !db.read_only => lapse(db)?,
@@ -110,7 +111,7 @@ fn absorb_unlocked(db: &Db) -> Result<Option<Prepared>, Failure> {
         let _ = db.base.lock(Level::Exclusive);
         return Err(in_use(db));
     }
-    // This is the lock that SQLite believes in, whatever is held.
+    // The fault: this takes the lock that SQLite believes in for the lock that is held.
     let Ok(placement) = db.placement() else { return Ok(None) };
     for name in ["-wal", "-shm"] {
         drop(std::fs::remove_file(db.beside(name)));

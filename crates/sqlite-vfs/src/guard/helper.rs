@@ -1,16 +1,16 @@
 //! Connections that this VFS opens for itself, to do what the application's connection cannot: write, or use
 //! the base VFS.
 //!
-//! A closed database has no log. A connection that opens it read-only cannot make one, and would have to read
-//! the database without it. As long as that lasts, no other connection could make a log either. So a
-//! connection that may write makes the log, if this user has the right to, as stock SQLite makes `-wal` and
-//! `-shm` for a reader. Another such connection takes the log away again after the reader.
+//! A closed database has no log. A read-only connection cannot make one. If it read the database without a
+//! log, no other connection could make one either as long as it reads. So the VFS opens a second connection
+//! that makes the log, if this user may write, as stock SQLite makes `-wal` and `-shm` for a reader. After
+//! the reader has closed, another such connection closes the log and so deletes it.
 //!
-//! The same takes away a log whose last users closed at the same time. Each of them was in the others' way,
-//! so that none of them was the last.
+//! Such a connection also closes a log whose last users have closed at the same time: each of them kept the
+//! others from EXCLUSIVE, so that none of them was the last.
 //!
-//! Where pages end in reserved bytes no such connection is opened: what it writes home would go past the VFS
-//! that fills those bytes.
+//! If pages end in reserved bytes, no such connection is opened: its checkpoint would bypass the VFS that
+//! fills those bytes.
 //!
 //! An ordinary `-wal` that a program without Duralite has left is checkpointed by stock SQLite itself, in a
 //! connection through the base VFS.
@@ -33,11 +33,11 @@ use crate::shield::Said;
 use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
-/// A lock that keeps a helper waiting keeps the reader waiting too.
+/// How long a connection of the VFS's own waits for a lock. The application's connection waits for it.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long stock SQLite waits for those that use an ordinary `-wal`.
+/// How long stock SQLite waits for connections that use an ordinary `-wal`.
 const STOCK_TIMEOUT: Duration = Duration::from_secs(2);
-/// How often a connection tries again that closed at the same time as others.
+/// How often a connection that has closed at the same time as others tries to close the log.
 const TRIES: u32 = 3;
 
 thread_local! {
@@ -54,14 +54,15 @@ fn open(
         .and_then(|own| own.run(c"SELECT 1 FROM sqlite_master LIMIT 1").map(|_| own))
 }
 
-/// Does work that opens helpers. A helper needs no helper itself.
+/// Runs `work`, which opens a helper, and marks this thread meanwhile: the helper must not open another one.
 fn helping<T>(work: impl FnOnce() -> T) -> T {
     let _said = Said::here(&HELPING);
     work()
 }
 
-/// Opens a connection that may write beside a read-only one, which holds no lock of the file. `None` when
-/// this user may not write either, or when this is a helper itself.
+/// Opens a connection that may write, for a connection that may not and holds no lock of the file. `None` if
+/// this user may not write, if pages have reserved bytes, if the caller is a helper itself, or after an
+/// error, which goes to SQLite's error log.
 pub fn writer(db: &Db, purpose: &'static str) -> Option<OwnConnection<'static>> {
     if HELPING.get() || !may_write(db) || db.reserves_bytes().unwrap_or(true) {
         return None;
@@ -75,17 +76,20 @@ fn may_write(db: &Db) -> bool {
     access(&db.path, Access::WRITE_OK).is_ok()
 }
 
-/// Takes away a log that has lost its last user without being put home, once the files of a connection are
-/// closed. The log was made for a reader, or its last users were in each other's way as they closed.
+/// Closes a log that has lost its last user and was not checkpointed and deleted: it was made for a reader,
+/// or its last users closed at the same time. Made before the files of a connection are closed, and run
+/// after.
 pub struct Lifter {
     sqlite: &'static Sqlite,
     uri: CString,
-    /// The log's shared memory, where other connections may still use the log, or have put it home already.
+    /// The path of the log's shared memory. If it is set, nothing is done if that file shows that a process
+    /// uses the log, or if the file is gone.
     unless_used: Option<PathBuf>,
 }
 
 impl Lifter {
-    /// For a connection that has used a log: a read-only one, or one that was refused the database to itself.
+    /// `None` if there is nothing to do. There is, after a connection that has used a log and either was
+    /// read-only or was refused EXCLUSIVE.
     pub fn of(db: &Db) -> Option<Self> {
         let refused = db.refused_exclusive();
         if HELPING.get() || !db.was_served() || !(db.read_only || refused.is_some()) || !may_write(db) {
@@ -99,8 +103,9 @@ impl Lifter {
         Some(Self { sqlite: db.sqlite, uri, unless_used: refused.filter(|_| !db.read_only) })
     }
 
-    /// Opens and closes the database. The connection that closes it last puts the log home. Another one that
-    /// does the same at the same time may be in the way again.
+    /// Opens and closes the database, so that SQLite checkpoints at the last close and the log is deleted.
+    /// Other connections that do the same at the same time may be in the way again, so this is tried several
+    /// times.
     pub fn run(self) {
         helping(|| self.close_anew());
     }
@@ -122,12 +127,12 @@ impl Lifter {
     }
 }
 
-/// Whether any process uses the log with this shared memory, or the log has been put home.
+/// Whether any process uses the log with this shared memory, or the log is gone.
 fn is_used_or_gone(segment: &Path) -> bool {
     File::open(segment).map_or(true, |segment| FileSegment::has_processes(&segment).unwrap_or(true))
 }
 
-/// Whether this user may write the `-wal` and its wal-index, as far as they exist.
+/// Whether this user may write the `-wal` and the `-shm`, as far as they exist.
 pub fn may_write_base_wal(db: &Db) -> bool {
     let may = |end| {
         !matches!(access(db.beside(end), Access::WRITE_OK), Err(Errno::ACCESS | Errno::PERM | Errno::ROFS))
@@ -135,11 +140,12 @@ pub fn may_write_base_wal(db: &Db) -> bool {
     may("-wal") && may("-shm")
 }
 
-/// Checkpoints and empties the base VFS's `-wal`. Fails with BUSY when another connection uses it.
+/// Checkpoints and empties the base VFS's `-wal`. Fails with `BUSY` if another connection uses the file.
 pub fn checkpoint_base_wal(db: &Db) -> Result<(), Failure> {
     let name = CString::new([b"./".as_slice(), db.path.as_os_str().as_bytes()].concat())
         .map_err(|_| Failure::cannot_open("the path of the database holds a zero byte"))?;
-    // SQLite gives absolute paths, which are no URIs. A relative path gets `./` before it.
+    // A name that begins with `file:` would be taken for a URI. An absolute path does not; a relative one
+    // gets `./` in front.
     let name = if db.path.is_absolute() { &name.as_c_str()[2..] } else { name.as_c_str() };
     let purpose = "cannot checkpoint the ordinary -wal file";
     let parent = db.sqlite.parent.name();

@@ -2,13 +2,13 @@
 //! close.
 //!
 //! Invariant 21: a journal in a log counts only while the guard names that log. So the guard goes on, and is
-//! synced, before a page of the database changes, under SQLite's EXCLUSIVE. It comes off when no connection
-//! has the log attached, no journal is hot, and the home holds nothing back. A connection that has the log
-//! attached keeps the guard on until it is closed, so it need not look at the guard.
+//! synced, under SQLite's EXCLUSIVE, before any page of the database changes. It comes off when no connection
+//! has the log attached, no journal is hot, and the home holds nothing that is not in the file. A connection
+//! that has the log attached keeps the guard on until it is closed, so it need not look at the guard again.
 //!
 //! | where the open journal is | guard | the steps that leave this place |
 //! | --- | --- | --- |
-//! | a file of the base's: the database is just being made | none | [`begin`], for the next transaction |
+//! | in a file of the base VFS: the database is just being made | none | [`begin`], for the next transaction |
 //! | in memory: nothing of the database has changed | none, or on already | [`raise_for_journal`], under EXCLUSIVE |
 //! | in the log | on | [`delete`], which commits |
 //!
@@ -29,8 +29,8 @@ use crate::attachment::{Attachment, Entering};
 use crate::database::{Db, JournalStore, Serving};
 use crate::errors::{During, Failure};
 
-/// The rollback journal in the log of this database. `None` where the journal would be the base's. SQLite
-/// holds SHARED.
+/// The rollback journal in the log of this database, which is attached for it if need be. `None` if the base
+/// VFS would keep the journal. SQLite holds SHARED.
 fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
     if let Some(attachment) = db.attached() {
         return Ok(attachment.rollback_journal());
@@ -50,7 +50,7 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
             Err(failure) => return Err(failure),
         };
         let Some(journal) = attachment.rollback_journal() else { return Ok(None) };
-        // Other connections have the log attached as well, whatever SQLite's lock is.
+        // The log may have other users, whatever lock SQLite holds.
         match attachment.enter(Entering::Journal) {
             Ok(used) => db.attach(used, Serving::Journal),
             // Another connection is about to close the log, and will find that this one has SHARED.
@@ -63,8 +63,8 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
     Ok(None)
 }
 
-/// Leaves a log whose place another one has taken, as a transaction begins, under SHARED. A journal that
-/// SQLite has open is the new log's from now on.
+/// Detaches a log that another one has replaced. Called under SHARED, when a transaction begins. A journal
+/// that SQLite has open is in the new log from now on.
 pub fn renew(db: &Db) -> Result<(), Failure> {
     let replaced = db.attached_for(Serving::Journal).filter(|attachment| attachment.may_be_replaced());
     let Some(attachment) = replaced else { return Ok(()) };
@@ -82,7 +82,7 @@ pub fn renew(db: &Db) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether there is a rollback journal that may be hot. `None` where the base knows.
+/// Whether there is a rollback journal that may be hot. `None` if only the base VFS can tell.
 pub fn is_there(db: &Db) -> Result<Option<bool>, Failure> {
     match journal_of(db)? {
         Some(journal) => counts(&journal).map(Some).map_err(|error| Failure::of(&error, During::Open)),
@@ -94,13 +94,13 @@ pub fn is_there(db: &Db) -> Result<Option<bool>, Failure> {
 pub enum Opened {
     /// In memory or in the log, and open here.
     Here,
-    /// In a file of the base's, but this VFS sees what SQLite does with it.
+    /// In a file of the base VFS, but SQLite's calls go through this VFS.
     Wrapped,
-    /// In a file of the base's.
+    /// In a file of the base VFS, which SQLite calls itself.
     Base,
 }
 
-/// Opens the rollback journal for SQLite, unless it is the base's.
+/// Opens the rollback journal for SQLite, unless the base VFS opens it.
 pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<Opened, Failure> {
     let failed = |error| Failure::of(&error, During::Open);
     let makes = flags & ffi::OPEN_CREATE != 0;
@@ -144,9 +144,9 @@ fn can_carry_guard(header: &[u8; HEADER_BYTES], page_bytes: u32) -> bool {
     guard::page_size_is_valid(page_bytes) && guard::kind_of_page(0, header).is_some()
 }
 
-/// SQLite begins a transaction by writing a journal's header. In exclusive locking mode it has kept the
-/// journal open, and the lock. The journal of the transaction that has made the database is the base's, and
-/// the next one is in the log.
+/// Called when SQLite begins a transaction by writing a journal's header. In exclusive locking mode SQLite
+/// has kept the previous journal open, and EXCLUSIVE. If that journal is the base VFS's, of the transaction
+/// that has made the database, the next one goes into the log.
 pub fn begin(db: &Db) -> Result<(), Failure> {
     if db.journal.is_base() {
         let (header, len) = db.raw_header()?;
@@ -161,8 +161,8 @@ pub fn begin(db: &Db) -> Result<(), Failure> {
     if db.lock.believed() >= Level::Exclusive { raise_for_journal(db) } else { Ok(()) }
 }
 
-/// Refuses a rollback journal beside a WAL with commits: neither knows of the other. SQLite never has both,
-/// unless the WAL could not be deleted.
+/// Refuses to make a rollback journal beside a WAL with commits, since recovery of one would ignore the
+/// other. SQLite never wants both, unless the WAL could not be deleted.
 fn check_no_commits(db: &Db) -> Result<(), Failure> {
     let Some(attachment) = db.attached() else { return Ok(()) };
     if db.guard_kind(&attachment)? == JournalKind::Wal {
@@ -177,8 +177,8 @@ fn check_no_commits(db: &Db) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Puts the open journal into the log, and the guard on, synced. Called under EXCLUSIVE, before SQLite
-/// changes the database.
+/// Puts the guard on, durable, and moves the open journal from memory into the log. Called under EXCLUSIVE,
+/// before SQLite changes the database.
 pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
     if !db.journal.is_in_memory() {
         return Ok(());
@@ -196,10 +196,10 @@ pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
     db.journal.pour(journal).map_err(|error| Failure::of(&error, During::Write))
 }
 
-/// Deletes the rollback journal; this deletion is SQLite's commit. `false` where the journal is the base's.
+/// Deletes the rollback journal; this deletion is SQLite's commit. `false` if the base VFS has to delete it.
 pub fn delete(db: &Db) -> Result<bool, Failure> {
     if db.journal.forget_closed() {
-        // The base may have a journal from before there was a guard, which is worth nothing.
+        // A file of the base VFS may be left from before there was a guard. It holds nothing that is needed.
         let _ = db.sqlite.parent.delete(db.names.journal.as_ptr(), 0);
         return Ok(true);
     }
@@ -209,8 +209,8 @@ pub fn delete(db: &Db) -> Result<bool, Failure> {
     }
 }
 
-/// Takes the guard off as the database is closed, if no other connection has the log. SQLite holds no lock
-/// any more.
+/// Takes the guard off when the database is closed, if no other connection has the log attached. SQLite holds
+/// no lock any more.
 pub fn close(db: &Db) {
     let Some(attachment) = db.attached_for(Serving::Journal) else { return };
     if attachment.outside().is_some() || db.read_only {
@@ -225,8 +225,8 @@ pub fn close(db: &Db) {
                 maintenance.stop();
             }
         }
-        // Other connections have the log. The last one to close lifts the guard; if all close at once, the
-        // last one to look does.
+        // Other connections have the log attached. The last of them to close lifts the guard. If all close at
+        // once, each may refuse the others; then the one that looks last after its close lifts the guard.
         Ok(false) => db.set_refused_exclusive(attachment.log().segment_path().to_path_buf()),
         Err(failure) => db.sqlite.report(ffi::WARNING, &failure.message),
     }

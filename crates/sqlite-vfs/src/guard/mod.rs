@@ -1,11 +1,12 @@
 //! The guard: putting it on when a database's log is opened, taking it off when the log goes.
 //!
-//! [`states`] has the states of a guard and the steps between them. The other modules say when a step is taken:
+//! [`states`] has the states of a guard and the steps between them. The other modules say when a step is
+//! taken:
 //!
 //! | SQLite | module | the steps |
 //! | --- | --- | --- |
 //! | opens a database file | [`places`] | none; a log that came along with a copy is written home |
-//! | takes SHARED, opens the WAL | [`opening`] | a guard goes on, or one that counts for nothing comes off |
+//! | takes SHARED, opens the WAL | [`opening`] | a guard goes on, or a provisional guard without a log comes off |
 //! | writes the first frame | `callbacks::wal_file` | the guard is made final, or is put again |
 //! | deletes the WAL | [`closing`] | the guard comes off |
 //! | writes with a rollback journal, closes the database | [`journal`] | the guard goes on under EXCLUSIVE, and comes off with the last connection |

@@ -1,30 +1,31 @@
 //! Opening the log of a database (invariants 1, 2 and 44).
 //!
-//! Making a log takes the database alone for a moment. So does writing home an ordinary `-wal` that a program
-//! without Duralite has left. If two connections want the database alone, one of them has to let go of it.
-//! SQLite cannot: it believes what it has read under SHARED until it gives SHARED back. So all of that is
-//! done in [`begin`], when SQLite asks for SHARED and believes nothing yet. When SQLite opens the WAL, under
-//! the same SHARED, [`open_wal`] finds what [`begin`] has prepared.
+//! Making a log takes EXCLUSIVE for a moment. So does checkpointing an ordinary `-wal` that a program without
+//! Duralite has left. If two connections that hold SHARED both want EXCLUSIVE, one of them has to release
+//! SHARED. SQLite cannot do that: it relies on what it has read under SHARED until it releases SHARED itself.
+//! So this VFS does all such work in [`begin`], when SQLite asks for SHARED and relies on nothing yet. When
+//! SQLite opens the WAL, under the same SHARED, [`open_wal`] finds what [`begin`] has prepared.
 //!
-//! [`decide`] says what the database needs, and changes nothing; [`Opening`] and [`open_wal`] do it:
+//! [`decide`] says what the database needs, and changes nothing; [`Opening`] and [`open_wal`] do it. The
+//! first row that fits applies:
 //!
 //! | the file's header | what it needs |
 //! | --- | --- |
 //! | plain, rollback mode | nothing: SQLite's own files serve it |
-//! | plain, WAL mode, with a hot rollback journal | another connection, in which SQLite plays the journal back; else SQLite does in this one |
 //! | plain, WAL mode, and no log can be made | nothing: SQLite's own `-wal` serves it |
+//! | plain, WAL mode, with a hot rollback journal | another connection, in which SQLite plays the journal back; if that fails, SQLite plays it back in this connection |
 //! | plain, WAL mode, read-only connection | a connection that may write, to make the log |
-//! | plain, WAL mode, with an ordinary `-wal` | stock SQLite puts the `-wal` home, if nobody uses it |
-//! | the same, with reserved bytes in its pages, or which this user may not write | nothing: SQLite's own `-wal` serves it |
+//! | plain, WAL mode, with an ordinary `-wal`, but its pages have reserved bytes, or this user may not write the `-wal` | nothing: SQLite's own `-wal` serves it |
+//! | plain, WAL mode, with an ordinary `-wal` | stock SQLite checkpoints the `-wal`, if nobody uses it |
 //! | plain, WAL mode | a new log |
 //! | guard of rollback mode | nothing: the log is attached when SQLite looks for the journal |
-//! | guard of WAL mode, and the log can be attached | that log |
-//! | the same, but the log has nothing and does not fit | the log is put away |
-//! | a provisional guard without its log | the guard is forgotten; by a connection that may write |
-//! | a guard without its log, or a damaged one | an error says so |
+//! | guard of WAL mode, but its log holds nothing and does not fit | the log is deleted, and another look |
+//! | guard of WAL mode, and its log can be attached | that log |
+//! | a provisional guard whose log cannot be attached | the guard is taken off, by a connection that may write |
+//! | any other guard whose log cannot be attached, or a damaged guard | nothing: an error says why |
 //!
-//! A conclusion lapses when the lock is given up. Then the database is looked at again, or the open ends in
-//! `SQLITE_BUSY`.
+//! A decision holds only as long as the lock under which it was made. If the lock is released, the database
+//! is looked at again, or the open ends in `SQLITE_BUSY`.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -48,11 +49,12 @@ use crate::errors::Failure;
 use crate::sqlite::base::BaseFile;
 use crate::sqlite::connection::OwnConnection;
 
-/// How often a database is looked at under one lock: a log may be put away first, and another one made.
+/// How often a database is looked at under one lock. More than one look is needed if a log must be deleted
+/// before another one is made.
 const LOOKS: u32 = 4;
 
-/// `xLock`. Under EXCLUSIVE SQLite goes on to change the database, so the rollback journal is put in its
-/// place first.
+/// `xLock`. Once SQLite has EXCLUSIVE it changes the database, so its rollback journal is moved into the log
+/// first.
 pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
     let before = db.lock.believed();
     if before == Level::None && level == Level::Shared {
@@ -86,24 +88,22 @@ pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
 
 /// What a database needs before SQLite may read it.
 enum Need<'h, 'd> {
-    /// Nothing more: this serves its WAL, if SQLite opens one.
+    /// Nothing more. If SQLite opens a WAL, it is served by this.
     Served(Concluded<'h, Prepared>),
     /// Nothing: its log is attached when SQLite looks for the rollback journal.
     Journal,
     /// Nothing yet: SQLite first plays back the rollback journal that exists. The failure says why the open
     /// cannot go on without that.
     Playback(Failure),
-    /// A new log, in this directory.
+    /// A new log in this place.
     NewLog(&'d LogPlacement),
-    /// The ordinary `-wal` written home.
+    /// A checkpoint of the ordinary `-wal`.
     Absorb,
-    /// A connection that may write. With the reason why the log that the guard names cannot be attached, if
-    /// it names one.
+    /// A connection that may write. If a guard names a log that cannot be attached, the failure says why.
     Writer(Option<Failure>),
-    /// A provisional guard taken off, because its log is not what it was. With the reason why that log cannot
-    /// be attached.
+    /// That the provisional guard of this log is taken off. The failure says why the log cannot be attached.
     Forget(LogId, Failure),
-    /// A log put away that holds nothing, and is not the one that the database needs.
+    /// That this log, which holds nothing and does not fit the database, is deleted.
     PutAway(Arc<Attachment>),
     /// Another look: the guard has changed just now.
     Look,
@@ -115,7 +115,7 @@ fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, '
     // Is there a guard?
     match db.header()? {
         DatabaseHeader::Plain { page_bytes, wal: true } if guard::page_size_is_valid(page_bytes) => {
-            // No. May a log serve the database, and is anything in its way?
+            // There is none. May a log serve the database, and is anything in its way?
             Ok(match (db.placement(), check_journal(db)) {
                 (Err(_), _) => base(),
                 (Ok(_), Err(hot)) => Need::Playback(hot),
@@ -133,12 +133,12 @@ fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, '
         DatabaseHeader::Plain { .. } | DatabaseHeader::Empty | DatabaseHeader::NotSqlite => Ok(base()),
         DatabaseHeader::Damaged => Err(places::damaged(db)),
         DatabaseHeader::Guarded { kind: JournalKind::Rollback, .. } => Ok(Need::Journal),
-        // Yes. Whose log is it, and does it fit? To attach the log is to recover it.
+        // There is one. Can its log be attached (which also recovers the log), and does it fit?
         DatabaseHeader::Guarded { log_id, page_bytes, provisional, .. } => match attach(db, log_id) {
             Ok(log) if !fits(db, &log, page_bytes)? => Ok(Need::PutAway(log)),
             Ok(log) => Ok(Need::Served(held.conclude(Prepared::Log(log.enter(Entering::Wal)?)))),
-            // The log's last user has just closed it, or another log has taken its place, past SQLite's
-            // locks.
+            // The log's last user has just closed it, or has replaced it by another log. SQLite's locks do
+            // not keep that from happening here.
             Err(_) if !is_guarded_by(db, log_id)? => Ok(Need::Look),
             Err(failure) if !provisional || failure.code & 0xff == ffi::BUSY => Err(failure),
             Err(failure) if db.read_only => Ok(Need::Writer(Some(failure))),
@@ -152,20 +152,22 @@ fn has_base_wal(db: &Db) -> Result<bool, Failure> {
     Ok(db.base_wal_bytes()?.is_some_and(|bytes| bytes > 0))
 }
 
-/// Whether stock SQLite can put the ordinary `-wal` home for this connection. Where pages end in reserved bytes
-/// SQLite writes the `-wal` home itself, through the VFS above this one that fills those bytes.
+/// Whether stock SQLite can checkpoint the ordinary `-wal` for this connection. It must not do so if pages
+/// end in reserved bytes: then the application's SQLite checkpoints the `-wal`, through the VFS above this
+/// one that fills those bytes.
 fn can_absorb(db: &Db) -> Result<bool, Failure> {
     Ok(!db.reserves_bytes()? && helper::may_write_base_wal(db))
 }
 
-/// Whether the log is the one that the database needs: for pages of its size, and not [`is_outdated`].
+/// Whether the log fits the database: it is made for pages of the database's size, and it is not
+/// [`is_outdated`].
 fn fits(db: &Db, log: &Attachment, page_bytes: u32) -> Result<bool, Failure> {
     let has_size = log.log().page_bytes() == page_bytes;
     Ok(has_size && !is_outdated(db, log)?)
 }
 
-/// Takes SHARED for SQLite, which has no lock and relies on nothing yet, and first does what the database's
-/// log needs. `SQLITE_BUSY` where other connections are in the way for longer than
+/// Takes SHARED for SQLite, which has no lock and relies on nothing yet. Before that, does what the database
+/// needs. `SQLITE_BUSY` if other connections are in the way for longer than
 /// [`crate::database::Db::patience`] lasts.
 pub fn begin(db: &Db) -> Result<c_int, Failure> {
     let mut opening =
@@ -178,7 +180,7 @@ pub fn begin(db: &Db) -> Result<c_int, Failure> {
                     return Ok(ffi::OK);
                 }
             }
-            // Another connection is just opening or closing the log, and is done in a moment.
+            // Another connection may be just opening or closing the log, and will have finished in a moment.
             Err(code) if code & 0xff == ffi::BUSY && may_be_opening(db) && db.patience.pause(tries) => {}
             Err(code) => return Ok(code),
         }
@@ -186,9 +188,9 @@ pub fn begin(db: &Db) -> Result<c_int, Failure> {
     Err(contended(db))
 }
 
-/// Whether the connection that is in the way may be opening or closing the log. With a rollback journal
-/// SQLite also commits under EXCLUSIVE. Then a connection that has the log attached already is busy, as it is
-/// without a log.
+/// Whether the connection that is in the way may be opening or closing the log, so that waiting makes sense.
+/// In rollback mode SQLite also commits under EXCLUSIVE. A connection that has the log attached knows that it
+/// meets such a commit, and reports busy at once, as stock SQLite does.
 fn may_be_opening(db: &Db) -> bool {
     db.is_capable()
         && match db.header() {
@@ -198,19 +200,20 @@ fn may_be_opening(db: &Db) -> bool {
         }
 }
 
-/// What became of a step towards SHARED for SQLite.
+/// The outcome of a step towards SHARED for SQLite.
 #[derive(PartialEq, Eq)]
 enum Step {
     /// SQLite has SHARED.
     Begun,
-    /// The lock was given back, so everything has to be looked at again.
+    /// The lock was released, so everything has to be looked at again.
     Again,
 }
 
-/// The connection that may write, for one that may not, or in which SQLite must not play a journal back.
+/// A second connection, which may write. It makes the log for a read-only connection, or plays a hot journal
+/// back for a connection in which SQLite must not do that.
 enum Writer {
     NotAsked,
-    /// It is open until this is dropped; `None` where it could not be opened.
+    /// The connection is open until this is dropped; `None` if it could not be opened.
     Asked {
         _open: Option<OwnConnection<'static>>,
     },
@@ -222,8 +225,8 @@ struct Opening<'d> {
     /// The turn among the threads of this process.
     turn: Option<Turn>,
     writer: Writer,
-    /// Whether this user lacks a right that writing an ordinary `-wal` home takes, and so reads the database
-    /// as without this library.
+    /// Whether this user lacks a right that is needed to checkpoint an ordinary `-wal`, and so reads the
+    /// database as without this library.
     reads_base: bool,
     /// Whether another connection kept this one from taking EXCLUSIVE at the last try.
     is_in_use: bool,
@@ -274,7 +277,7 @@ impl Opening<'_> {
         self.again(tries)
     }
 
-    /// Waits a little before the next step. Nothing is held meanwhile.
+    /// Waits a little before the next step. The caller has released the lock.
     fn again(&self, tries: u32) -> Result<Step, Failure> {
         if self.db.patience.pause(tries) {
             return Ok(Step::Again);
@@ -282,8 +285,8 @@ impl Opening<'_> {
         Err(if self.is_in_use { in_use(self.db) } else { contended(self.db) })
     }
 
-    /// Takes the turn among the threads of this process. If another thread has the turn, gives back the lock,
-    /// which is in that thread's way, and waits for it.
+    /// Takes the turn among the threads of this process, and returns the lock. If another thread has the
+    /// turn, releases the lock, which is in that thread's way, and waits for the turn to end.
     fn with_turn<'l>(&mut self, own: Own<'l, BaseFile>) -> Result<Option<Own<'l, BaseFile>>, Failure> {
         if self.turn.is_some() {
             return Ok(Some(own));
@@ -300,7 +303,7 @@ impl Opening<'_> {
         Ok(None)
     }
 
-    /// Makes a log. Returns the lock again, if there is a log now.
+    /// Makes a log. Returns the lock if there is a log now; else the lock is released.
     fn make_log<'l>(
         &mut self,
         own: Own<'l, BaseFile>,
@@ -318,9 +321,8 @@ impl Opening<'_> {
         Ok(Some(own))
     }
 
-    /// Has stock SQLite checkpoint an ordinary `-wal` that a program without Duralite has left, but only one
-    /// that no connection uses. A `-wal` in use stays as it is. Another connection makes the checkpoint, so
-    /// this one holds nothing meanwhile.
+    /// Has stock SQLite checkpoint an ordinary `-wal` that a program without Duralite has left, unless a
+    /// connection uses it. Stock SQLite does so in another connection, so this one releases its lock first.
     fn absorb(&mut self, own: Own<'_, BaseFile>) -> Result<(), Failure> {
         let Some(mut own) = self.with_turn(own)? else { return Ok(()) };
         let is_unused = take_alone(self.db, own.held_mut())?.is_some();
@@ -330,8 +332,8 @@ impl Opening<'_> {
             return Ok(());
         }
         match helper::checkpoint_base_wal(self.db) {
-            // Another process has checkpointed it and had a log by then, and stock SQLite has met the guard
-            // of that log.
+            // Another process has checkpointed the `-wal` already and made a log, so stock SQLite has met the
+            // guard of that log.
             Err(failure) if failure.code & 0xff == ffi::NOTADB => Ok(()),
             Err(failure) if failure.code & 0xff == ffi::READONLY => {
                 self.reads_base = true;
@@ -341,9 +343,9 @@ impl Opening<'_> {
         }
     }
 
-    /// Opens the log for a read-only connection that could attach none. A connection that may write makes
-    /// one, if this user may write, and this connection shares it. `refused` says why a log that the guard
-    /// names could not be attached.
+    /// Gets a log for a read-only connection that could attach none. If this user may write, a second
+    /// connection makes the log, and this one shares it. `refused` says why a log that the guard names could
+    /// not be attached.
     fn with_writer(&mut self, own: Own<'_, BaseFile>, refused: Option<Failure>) -> Result<Step, Failure> {
         let db = self.db;
         match (&self.writer, refused) {
@@ -353,7 +355,7 @@ impl Opening<'_> {
                 self.writer = Writer::Asked { _open: writer.flatten() };
                 Ok(Step::Again)
             }
-            // Other connections may use that log, and a WAL of the base's would be beside it.
+            // Other connections may use that log, so SQLite must not make an ordinary `-wal` beside it.
             (Writer::Asked { .. }, Some(refused)) => Err(refused),
             (Writer::Asked { .. }, None) => {
                 db.prepare(own.held().conclude(Prepared::Base).keep());
@@ -362,9 +364,9 @@ impl Opening<'_> {
         }
     }
 
-    /// Has SQLite play a hot rollback journal back, in another connection of this VFS. There may be a `-wal`
-    /// as well, and SQLite would open that under the same lock once it has played the journal back here. If
-    /// that connection cannot do it, SQLite here does what stock SQLite does.
+    /// Has SQLite play a hot rollback journal back in another connection of this VFS. In this connection
+    /// SQLite would go on under the same lock after that, and open an ordinary `-wal` if there is one. If the
+    /// other connection fails, SQLite plays the journal back in this one, as stock SQLite does.
     fn play_back(&mut self, own: Own<'_, BaseFile>) -> Step {
         drop(own);
         self.writer =
@@ -372,7 +374,7 @@ impl Opening<'_> {
         Step::Again
     }
 
-    /// Takes off a provisional guard whose log is not what it was.
+    /// Takes off a provisional guard whose log cannot be attached.
     fn forget(
         &self,
         mut own: Own<'_, BaseFile>,
@@ -386,7 +388,8 @@ impl Opening<'_> {
             return Ok(Step::Again);
         }
         drop(own);
-        // Another connection uses the database with other settings, or is about to do the same.
+        // Another connection is in the way. It uses the database with other settings, or is about to take the
+        // guard off too.
         self.again(tries).or_else(|busy| Err(if is_guarded_by(db, id)? { refused } else { busy }))
     }
 }
@@ -405,9 +408,9 @@ fn pass(own: Own<'_, BaseFile>) -> Step {
     Step::Begun
 }
 
-/// Takes away a log that holds nothing and is not the one that the database needs. It was made for pages of
-/// another size (with a rollback journal SQLite can change that size, which a WAL depends on), or
-/// [`is_outdated`]. Another log takes its place.
+/// Deletes a log that holds nothing and does not fit the database, so that another one can be made. Either it
+/// was made for pages of another size (SQLite can change the page size in rollback mode), or it is
+/// [`is_outdated`].
 fn put_away(db: &Db, held: &mut Held<'_, BaseFile>, attachment: Arc<Attachment>) -> Result<(), Failure> {
     let used = attachment.enter(Entering::Wal)?;
     drop(attachment);
@@ -430,7 +433,7 @@ fn lift_empty(db: &Db, old: &Attachment, alone: &Alone<'_>) -> Result<(), Failur
     lift(db, alone, old)
 }
 
-/// Whether there is a WAL. `None` where the base knows.
+/// Whether there is a WAL. `None` if only the base VFS can tell.
 pub fn has_wal(db: &Db) -> Result<Option<bool>, Failure> {
     match db.prepared_log() {
         Some(true) => return Ok(Some(true)),
@@ -448,19 +451,19 @@ pub fn has_wal(db: &Db) -> Result<Option<bool>, Failure> {
 }
 
 /// Finds what serves the WAL that SQLite opens, under the lock that SQLite holds. If that lock would have to
-/// be given back, the answer is `SQLITE_BUSY`. SQLite then begins anew, and [`begin`] does the work.
+/// be released, the answer is `SQLITE_BUSY`. SQLite then begins again, and [`begin`] does the work.
 pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
     #[cfg(feature = "controls")]
     if let Some(served) = super::controls::open_wal(db)? {
         return Ok(served);
     }
     let mut held = db.lock.sqlites().ok_or_else(|| out_of_date(db))?;
-    // In exclusive locking mode SQLite opens a WAL again that it could not checkpoint. That is the log that
-    // was kept for the WAL's deletion.
+    // In exclusive locking mode SQLite opens a WAL again if it could not checkpoint it. The log has stayed
+    // attached for the deletion of that WAL, which does not come now.
     db.detach_lingering();
     db.set_leaving_wal(false);
-    // SQLite could not leave WAL mode, and goes on in it. The lock that was kept for the change would keep
-    // all other connections out.
+    // If SQLite could not leave WAL mode, it goes on in that mode. The lock that was kept for the change of
+    // mode would keep all other connections out.
     db.lock.end_keeping();
     match db.take_prepared() {
         Some(Prepared::Log(used)) => return serve(db, used),
@@ -500,7 +503,8 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
 fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
     background::start_if_wanted(db, used.attachment())?;
     if db.lock.believed() >= Level::Exclusive {
-        // Its own use of the log for journals would be in its way.
+        // This connection must be the log's only user. Its own use of the log for journals would count as
+        // another.
         db.leave_journal();
         if !used.take_alone(SegmentUse::Wal)? {
             return Err(contended(db));
@@ -509,10 +513,10 @@ fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
     Ok(Prepared::Log(used))
 }
 
-/// Whether commits are in an ordinary `-wal` while the log has none. No such file exists when a guard is put
-/// on, and none can come under a guard. So the guard was lifted by a process that died before that was
-/// durable, stock SQLite has used the database, and a power loss has brought the guard back. The log was
-/// retired before.
+/// Whether an ordinary `-wal` has commits while the log has none. When a guard is put on there is no such
+/// file, and under a guard none can come to be. So a process has lifted the guard and died before that was
+/// durable, stock SQLite has used the database since, and a power loss has brought the guard back. The log
+/// was retired before the guard was lifted, so it has nothing to lose.
 fn is_outdated(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     let may_be = !db.read_only && attachment.outside().is_none();
     let has_none = may_be && (!attachment.log().was_begun() || Guard::of(db, attachment)?.is_provisional());

@@ -1,5 +1,5 @@
-//! Where the log of a database is. And what is done, before SQLite sees the database, about a log that does
-//! not fit.
+//! Finding the log of a database, and, at `xOpen`, writing home a log that came along with a copy of its
+//! database.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,16 +18,18 @@ use crate::database::Db;
 use crate::errors::{During, Failure};
 use crate::settings::{Journal, Settings};
 
-/// Checks at `xOpen` that a database can be served, before anything else is done. Writes a log home that came
-/// along with a copy of its database, or whose database's first page an interrupted checkpoint has torn.
+/// Checks at `xOpen` that a database can be served, before anything else is done. In two cases this writes a
+/// log home: if the log came along with a copy of its database, and if an interrupted checkpoint has torn the
+/// first page of the database.
 pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
     let check = |header| check_header(db, header, ignores_wal);
     once_settled(|| db.header(), check, |tries| db.patience.pause(tries))
 }
 
-/// Checks what `look` finds, and checks again where that has changed meanwhile. No lock is held here, and
-/// another connection may just be putting the log home, or have closed it. Without patience left the answer
-/// is busy, whatever was not found.
+/// Calls `check` with what `look` finds. If the check fails, calls both again as long as `look` finds
+/// something else than before: no lock is held here, and another connection may be writing the log home or
+/// closing it. When `pause` allows no more tries, the failure's code becomes `SQLITE_BUSY`, and its text
+/// stays.
 fn once_settled<Seen: PartialEq + Copy>(
     mut look: impl FnMut() -> Result<Seen, Failure>,
     mut check: impl FnMut(Seen) -> Result<(), Failure>,
@@ -51,7 +53,8 @@ fn check_header(db: &Db, header: DatabaseHeader, ignores_wal: bool) -> Result<()
     match header {
         DatabaseHeader::Guarded { log_id, provisional, .. } => {
             match check_guarded(db, log_id, ignores_wal) {
-                // The connection that opens the WAL repairs this: nothing has been committed.
+                // Nothing has been committed under a provisional guard, so the connection that opens the WAL
+                // can take the guard off.
                 Err(failure) if provisional && !ignores_wal && db.is_capable() => {
                     if failure.code & 0xff == ffi::BUSY { Err(failure) } else { Ok(()) }
                 }
@@ -64,7 +67,7 @@ fn check_header(db: &Db, header: DatabaseHeader, ignores_wal: bool) -> Result<()
             put_torn_home(db).map(|_| ())
         }
         DatabaseHeader::Empty | DatabaseHeader::Plain { .. } => {
-            // This comes before the settings are locked, since it looks at them.
+            // `placement` locks the settings itself, so it is called before they are locked below.
             let placement = db.placement();
             check_log_dir(&db.settings(), placement)
         }
@@ -87,14 +90,14 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
     }
     let identity = db.identity()?;
     let log = match find(db, &identity, log_id) {
-        // The log was deleted, and this process still has it open.
+        // The log was deleted, but this process still has it open and goes on with it.
         Err(_) if Attachment::is_here_deleted(&identity, log_id) => return Ok(()),
         found => found?,
     };
     match placement::claim(&log, &identity).map_err(|error| Failure::of(&error, During::Open))? {
         Claim::Own => Ok(()),
         Claim::Copy => put_home(db, &identity, &log, true),
-        // The error of attaching it says why it does not belong to the database.
+        // Attaching such a log would fail with this error too.
         Claim::Foreign => Err(Failure::of(
             &LogError::Foreign {
                 owner: placement::describe(&log.path).map(|log| log.database).unwrap_or_default(),
@@ -106,8 +109,8 @@ fn check_guarded(db: &Db, log_id: LogId, ignores_wal: bool) -> Result<(), Failur
     }
 }
 
-/// Writes home the log that was made for this file, whose header does not name it any more. `None` when there
-/// is no such log.
+/// Writes home the log that was made for this file, where the file's torn header does not name the log any
+/// more. `None` if there is no such log.
 fn put_torn_home(db: &Db) -> Result<Option<()>, Failure> {
     if !db.is_capable() {
         return Ok(None);
@@ -140,7 +143,8 @@ fn put_home(db: &Db, identity: &DatabaseIdentity, log: &FoundLog, adopt: bool) -
     Ok(())
 }
 
-/// As [`check_open`], for a database that does not exist yet. It is not made if it could not be served.
+/// As [`check_open`], for a database that does not exist yet: fails before the file is made, if the database
+/// could not be served.
 pub fn check_new(settings: &Settings, path: &Path) -> Result<(), Failure> {
     let placement = settings.placement(path);
     check_log_dir(settings, placement.as_ref().map_err(String::as_str))
@@ -159,9 +163,9 @@ fn check_log_dir(settings: &Settings, placement: Result<&LogPlacement, &str>) ->
     placement.check().map_err(Failure::cannot_open)
 }
 
-/// Where a log may be: as configured, in shared memory, beside the database.
+/// Where a log may be: in the configured places, in shared memory, and beside the database.
 fn log_dirs(db: &Db) -> Vec<LogPlacement> {
-    // When this is asked first, it locks the settings itself.
+    // `placement` locks the settings itself, so it is called before they are locked below.
     let configured = db.placement().ok();
     log_dirs_with(&db.settings(), &db.path, configured)
 }
@@ -192,8 +196,8 @@ pub fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
         found => found.map(|found| found.placement),
     };
     let pause = |tries| db.patience.pause(tries);
-    // Where the database cannot be written, recovery is left to SQLite, and also where a VFS above this one
-    // may have a say in each page.
+    // If the database cannot be written, recovery of the pages is left to SQLite. So it is if the pages have
+    // reserved bytes, since SQLite writes them through the VFS above this one that fills those bytes.
     let attach = if db.read_only || db.reserves_bytes()? { Log::attach } else { duralite_wal::log::recover };
     let attach = || {
         attach(&db.mappable(), &placement?, &settings.options, &identity, id, &pause)
@@ -207,7 +211,7 @@ pub fn find(db: &Db, identity: &DatabaseIdentity, id: LogId) -> Result<FoundLog,
     find_in(log_dirs(db), db.placement().ok(), &db.path, identity, id)
 }
 
-/// As [`find`], for a database that is not open, as these settings would find its log.
+/// As [`find`], for a database that is not open. Looks where these settings say.
 pub fn find_with(
     settings: &Settings,
     path: &Path,
@@ -233,7 +237,7 @@ fn find_in(
                 found = Some((placement, path));
                 break;
             }
-            // A log that could not be looked for does not count as missing.
+            // If a directory could not be searched, that error is reported, and not that the log is missing.
             Err(error) => {
                 unknown.get_or_insert(error);
             }
@@ -257,7 +261,7 @@ pub fn damaged(db: &Db) -> Failure {
     ))
 }
 
-/// The error of a log that the database does not name: such a log gets no commits.
+/// The failure of a commit to a log that the database does not name any more.
 pub fn unguarded(db: &Db) -> Failure {
     let message =
         format!("{} does not name its log any more: close the database and open it again", db.path.display());

@@ -3,13 +3,13 @@
 //! | state | what it means | the steps that leave it |
 //! | --- | --- | --- |
 //! | off | the database is plain | [`raise`], which makes a log |
-//! | provisional | the log has no commits; neither it nor the guard need be durable | [`Provisional::make_final`], before the first frame; [`lift`]; [`forget`], where the log is not what it was |
+//! | provisional | the log has no commits; neither the log nor the guard need be durable | [`Provisional::make_final`], before the first frame; [`lift`]; [`forget`], if the log cannot be attached |
 //! | unconfirmed | the guard is final, and nobody knows whether it is durable | [`Unconfirmed::put_again`], before the first frame; [`lift`] |
 //! | confirmed | log and guard are durable, and the log may get commits | [`lift`] |
 //!
 //! The header in the file and one word of the segment hold the state, so it is the same for all processes.
-//! Each step from *off* or to it needs EXCLUSIVE, which [`Alone`] shows. The holder of WRITE does the other
-//! two. Nothing leads back to *provisional*.
+//! Each step from *off* or to *off* needs EXCLUSIVE, which [`Alone`] proves. The holder of WRITE takes the
+//! other two steps. No step leads back to *provisional*.
 
 use std::ffi::{CString, c_int};
 use std::fs::File;
@@ -34,9 +34,10 @@ use crate::settings::Settings;
 
 /// The guard of an attached log, as this process finds it.
 pub enum Guard<'a> {
-    /// The log has no commits, and nothing in it or in the database waits for a sync.
+    /// The guard is provisional: the log has no commits, and nothing in it or in the database needs a sync
+    /// yet.
     Provisional(Provisional<'a>),
-    /// The guard is final. That does not mean that it is durable.
+    /// The guard is final, but may not be durable.
     Unconfirmed(Unconfirmed<'a>),
     /// The guard is final, and durable like the log.
     Confirmed,
@@ -48,15 +49,15 @@ pub struct Provisional<'a> {
     attachment: &'a Attachment,
 }
 
-/// A final guard that nobody is known to have made durable.
+/// A final guard that may not be durable.
 pub struct Unconfirmed<'a> {
     db: &'a Db,
     attachment: &'a Attachment,
 }
 
 impl<'a> Guard<'a> {
-    /// The guard that is on for this log. Whoever must know that it is on at all looks at the header:
-    /// [`is_guarded_by`].
+    /// The state of the guard for this log. This does not show whether the guard is still on;
+    /// [`is_guarded_by`] looks at the header for that.
     pub fn of(db: &'a Db, attachment: &'a Attachment) -> Result<Self, Failure> {
         if attachment.guard_is_confirmed() {
             return Ok(Self::Confirmed);
@@ -70,12 +71,13 @@ impl<'a> Guard<'a> {
         })
     }
 
-    /// Whether the log has no commits.
+    /// Whether the guard is provisional, so that the log has no commits.
     pub fn is_provisional(&self) -> bool {
         matches!(self, Self::Provisional(_))
     }
 }
 
+/// Whether the header has a guard that names this log.
 pub fn is_guarded_by(db: &Db, id: LogId) -> Result<bool, Failure> {
     Ok(matches!(db.header()?, DatabaseHeader::Guarded { log_id, .. } if log_id == id))
 }
@@ -84,7 +86,7 @@ pub fn is_guarded_by(db: &Db, id: LogId) -> Result<bool, Failure> {
 pub enum Raised {
     /// The guard is on, and this is the log.
     Log(Arc<Attachment>),
-    /// The database is not what it was. Look again.
+    /// The database has changed. The caller has to look at it again.
     LookAgain,
 }
 
@@ -92,12 +94,12 @@ pub enum Raised {
 struct Plain {
     header: [u8; HEADER_BYTES],
     page_bytes: u32,
-    /// The kind of guard that fits the mode in which the database is.
+    /// The kind of guard for the journal mode that the header shows.
     kind: JournalKind,
 }
 
 impl Plain {
-    /// `None` where the header shows that another connection has been here.
+    /// `None` if the database cannot get a guard now: another connection has changed the header.
     fn of(db: &Db) -> Result<Option<Self>, Failure> {
         let (header, len) = db.raw_header()?;
         let DatabaseHeader::Plain { page_bytes, .. } = guard::inspect(&header[..len]) else {
@@ -106,7 +108,7 @@ impl Plain {
         Ok(guard::kind_of_page(0, &header).map(|kind| Self { header, page_bytes, kind }))
     }
 
-    /// The header with the guard that names this log: a provisional one, if the log is not durable yet.
+    /// The header with a guard that names this log. The guard is provisional if the log is not durable yet.
     fn masked(&self, log: &Log) -> [u8; HEADER_BYTES] {
         let mut masked = self.header;
         if log.is_provisional() {
@@ -118,7 +120,8 @@ impl Plain {
     }
 }
 
-/// Makes a log, and puts on the guard of the mode that the database is in: provisional, or confirmed.
+/// Makes a log, and puts on the guard for the database's journal mode. The guard is provisional if the log is
+/// not durable yet; else it is confirmed, and both are durable on return.
 pub fn raise(db: &Db, _alone: &Alone<'_>, placement: &LogPlacement) -> Result<Raised, Failure> {
     if !remove_base_files(db)? {
         return Ok(Raised::LookAgain);
@@ -132,9 +135,9 @@ pub fn raise(db: &Db, _alone: &Alone<'_>, placement: &LogPlacement) -> Result<Ra
             db.path.display()
         )));
     }
-    // What is read here may not be durable, if the process that lifted the guard has died. A power loss may
-    // then bring the guard back. The log that it names still exists, and holds nothing: making a log deletes
-    // it only after the header has been made durable.
+    // The header that was just read may not be durable, if a process has lifted a guard and died before the
+    // sync. A power loss may then bring that guard back. So the log that it names, which holds nothing, must
+    // still exist: `make_log` deletes it only after the new header is durable.
     remove_leftover_journal(db)?;
     let identity = db.identity()?;
     let settings = db.settings().clone();
@@ -146,7 +149,7 @@ pub fn raise(db: &Db, _alone: &Alone<'_>, placement: &LogPlacement) -> Result<Ra
         sync_names_beside(db, &log).and_then(|()| write_header(db, &masked))
     };
     if let Err(failure) = guarded {
-        // The log may go only if the database does not name it.
+        // The log may be deleted only once the database is sure not to name it.
         if write_header(db, &plain.header).is_ok()
             && let Err(error) = log.unlink()
         {
@@ -164,8 +167,8 @@ pub fn raise(db: &Db, _alone: &Alone<'_>, placement: &LogPlacement) -> Result<Ra
     Ok(Raised::Log(raised))
 }
 
-/// Takes away an empty `-wal` and the wal-index of the base's. No connection uses them now, and the log has a
-/// wal-index of its own. `false` where the `-wal` is not empty.
+/// Deletes an empty `-wal` and the `-shm` of the base VFS. No connection uses them now, and the log has a
+/// wal-index of its own. `false` if the `-wal` is not empty.
 fn remove_base_files(db: &Db) -> Result<bool, Failure> {
     match db.base_wal_bytes()? {
         None => {}
@@ -199,9 +202,8 @@ fn make_log(
     Ok(log)
 }
 
-/// Refuses a database that has a file beside it with the name of its rollback journal. Lets pass a file that
-/// is empty or begins with a zero, as a journal does that counts for nothing. Returns whether there is such a
-/// file.
+/// Refuses a database that has a rollback journal beside it which may be hot. Returns whether there is a
+/// journal that is not: its file is empty or begins with a zero.
 pub fn check_journal(db: &Db) -> Result<bool, Failure> {
     let name = db.beside("-journal");
     let failed =
@@ -219,9 +221,9 @@ pub fn check_journal(db: &Db) -> Result<bool, Failure> {
     }
 }
 
-/// Deletes a rollback journal that SQLite has emptied and left, as with TRUNCATE and PERSIST: a power loss
-/// could bring its content back. Emptying it again is not enough, since a sync may have failed before
-/// (invariant 6). Its name is gone for good with the sync of names that follows.
+/// Deletes a rollback journal that SQLite has emptied but not deleted, as with TRUNCATE and PERSIST: a power
+/// loss could bring its content back. Emptying the journal again is not enough, since a sync of it may have
+/// failed before (invariant 6). The deletion is durable after the caller's sync of the directory.
 fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
     if !check_journal(db)? {
         return Ok(());
@@ -236,9 +238,9 @@ fn remove_leftover_journal(db: &Db) -> Result<(), Failure> {
     }
 }
 
-/// Makes durable which files the database's directory has. If it is the log's directory as well, that has
-/// been done. The rollback journal under which the database came to be in WAL mode is deleted. But a power
-/// loss may bring its name back, and SQLite would roll the guard back.
+/// Syncs the database's directory, unless it is also the log's, which has been synced. SQLite has deleted the
+/// rollback journal with which it set WAL mode. Without this sync a power loss could bring the journal back,
+/// and SQLite would roll it back over the guard.
 fn sync_names_beside(db: &Db, log: &Log) -> Result<(), Failure> {
     if db.path.parent() == log.path().parent() {
         return Ok(());
@@ -247,8 +249,8 @@ fn sync_names_beside(db: &Db, log: &Log) -> Result<(), Failure> {
 }
 
 impl Provisional<'_> {
-    /// Makes the guard final, after the log has been made durable. The holder of WRITE does so before the
-    /// first frame is accepted. Durable on return, and so confirmed (invariant 1).
+    /// Makes the log durable, then makes the guard final. Called by the holder of WRITE, before the first
+    /// frame is accepted. The guard is durable on return, and so confirmed (invariant 1).
     pub fn make_final(self) -> Result<(), Failure> {
         let Self { db, attachment } = self;
         let mut log = attachment.log();
@@ -265,9 +267,9 @@ impl Provisional<'_> {
 }
 
 impl Unconfirmed<'_> {
-    /// Writes the guard once more. The process that put it on may have seen its syncs fail, or have died
-    /// before them. Then the guard that shows need not be on the disk, and another sync need not write it
-    /// back. Durable on return, and so confirmed.
+    /// Writes and syncs the guard once more. The process that put it on may have died before its sync, or the
+    /// sync may have failed. Then the guard that is visible may not be on disk, and a sync without a new
+    /// write might not put it there. The guard is durable on return, and so confirmed.
     pub fn put_again(self) -> Result<(), Failure> {
         let Self { db, attachment } = self;
         let (header, len) = db.raw_header()?;
@@ -275,14 +277,15 @@ impl Unconfirmed<'_> {
         if matches!(found, DatabaseHeader::Guarded { log_id, .. } if log_id == attachment.id()) {
             return confirm(db, attachment, &header);
         }
-        // A checkpoint may be writing the first page just now.
+        // A checkpoint may be just writing the first page, so that the header looked damaged. `is_guarded_by`
+        // reads it until it does not.
         if is_guarded_by(db, attachment.id())? { Ok(()) } else { Err(places::unguarded(db)) }
     }
 }
 
 /// Makes a final guard durable, and tells the other processes.
 fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
-    // If this process dies before the sync, the next one syncs what it finds.
+    // Until the sync the file counts as not synced. So if this process dies before it, the next one syncs.
     attachment.home_in_doubt();
     let writes = attachment.home_writes();
     write_header(db, header)?;
@@ -291,8 +294,8 @@ fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Res
     Ok(())
 }
 
-/// Takes off a provisional guard whose log is gone, or is not what it was. No connection uses that log, so it
-/// has no commits, and a power loss has left it like this.
+/// Takes off a provisional guard whose log a power loss has destroyed, wholly or in part. No connection uses
+/// that log, and it never had commits. Durable on return.
 pub fn forget(db: &Db, _alone: &Alone<'_>, id: LogId) -> Result<(), Failure> {
     let (mut header, len) = db.raw_header()?;
     let found = guard::inspect(&header[..len]);
@@ -304,14 +307,14 @@ pub fn forget(db: &Db, _alone: &Alone<'_>, id: LogId) -> Result<(), Failure> {
 }
 
 /// Takes the guard off and deletes the log, after SQLite has checkpointed. Idle connections that have had
-/// rollback journals in the log may still have it attached. They are told, and look at the guard before they
-/// begin anything.
+/// rollback journals in the log may still have it attached. A word of the segment tells them to look at the
+/// guard before they begin anything.
 pub fn lift(db: &Db, alone: &Alone<'_>, attachment: &Attachment) -> Result<(), Failure> {
     if attachment.take_alone(SegmentUse::Any)? {
         return lift_alone(db, alone, attachment);
     }
     attachment.set_replaced();
-    // After an error they find the guard as it was.
+    // If this fails, those connections look at the guard, find it still on, and go on with the log.
     lift_alone(db, alone, attachment)
 }
 
@@ -325,41 +328,43 @@ fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<()
     let is_provisional = Guard::of(db, attachment)?.is_provisional();
     let mut log = attachment.log();
     let versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset))?;
-    // A log in which no transaction has ever begun has nothing to forget: it was only read through. A log
-    // that has no commits any more may hold what a process wrote before it died, and that must never be found
-    // again.
+    // A log in which no transaction has ever begun holds nothing. A log that has no commits any more may
+    // still hold what a process wrote before it died. That must never be found again, so such a log is
+    // retired.
     let holds_anything =
         !is_provisional && (log.was_begun() || db.has_home() || attachment.rollback_journal().is_some());
     if holds_anything {
         db.sync_home(attachment, Some(&mut log), ffi::SYNC_FULL)?;
     }
     if db.drain()? {
-        // Now the pages must be in the file itself, where programs without the home find them.
+        // The home is drained, so the pages must now be in the file itself, where programs without the home
+        // read them.
         find_all(db, &mut log, |buf, offset| Ok(db.base.read(buf, offset)))?;
     }
-    // A journal that is left is worth nothing, as PERSIST leaves it.
+    // A journal that is still there is not hot: PERSIST leaves one.
     if let Some(journal) = attachment.rollback_journal() {
         journal.delete().map_err(failed)?;
     }
     if holds_anything {
         log.retire().map_err(failed)?;
     }
-    // What a home has held of the header is in the file by now.
+    // If a home held the header, draining it has written the header to the file.
     let (mut header, _) = db.raw_header()?;
     guard::lift(&mut header);
     if let Some(versions) = versions {
         header[VERSIONS].copy_from_slice(&versions);
     }
     let lifted = write_header(db, &header);
-    // A provisional guard may come back, and then needs no log.
+    // Without a durable end of a final guard the log must stay. A provisional guard may come back after a
+    // power loss, but needs no log.
     if lifted.is_ok() || is_provisional {
         log.unlink().map_err(failed)?;
     }
     lifted
 }
 
-/// Checks that every committed page is in what `read` reads of the database. Returns the versions in page 1,
-/// if the log has that page.
+/// Checks that `read` returns every committed page as the log has it. Returns the format versions (bytes 18
+/// and 19) of page 1, if the log has that page.
 fn find_all(
     db: &Db,
     log: &mut Log,
@@ -380,17 +385,17 @@ fn find_all(
 
 /// Whether the database file holds what the log holds.
 enum Comparison {
-    /// It holds every committed page. `versions` are those of page 1, where the log has it.
+    /// The file holds every committed page. `versions` are the format versions of page 1, if the log has it.
     Same { versions: Option<[u8; 2]> },
-    /// It holds all pages before this one.
+    /// This is the first committed page that the file does not hold.
     Differs { page_number: u32 },
 }
 
-/// Looks for every committed page in the database file.
+/// Compares every committed page with the database as `read` returns it.
 ///
-/// The versions of page 1 are not compared: the guard stands in their place, and the log may say that the
-/// database is not in WAL mode. That happens when the guard could not be lifted for a change of the journal
-/// mode. SQLite then finds the WAL still there, opens it again, and commits the new mode through it.
+/// The format versions of page 1 are not compared, since the guard is in their place. The log may have
+/// versions that are not those of WAL mode. That happens if the guard could not be lifted for a change of the
+/// journal mode: SQLite finds the WAL still there, opens it again, and commits the new mode through it.
 fn compare(
     db: &Db,
     log: &mut Log,
@@ -402,7 +407,7 @@ fn compare(
     let (mut home, mut logged) = (vec![0; page_bytes], vec![0; page_bytes]);
     let mut versions = None;
     // A VFS above this one may keep bytes at the end of pages (checksums, for example), and may change them
-    // on the way home.
+    // when SQLite checkpoints. So the reserved bytes are not compared.
     let mut reserved = [0];
     if !matches!(read(&mut reserved, guard::RESERVED_BYTES as u64)?, ffi::OK | ffi::IOERR_SHORT_READ) {
         return Err(Failure::new(ffi::IOERR_READ, format!("cannot read {}", db.path.display())));
@@ -428,12 +433,13 @@ fn compare(
     Ok(Comparison::Same { versions })
 }
 
-/// Writes and syncs the header as it is to be on disk. Everything else in the file is durable already.
+/// Writes and syncs the header. Everything else in the file is durable already.
 ///
-/// SQLite goes on as the header reads now, whatever it is told, so a sync that failed is tried again. With
-/// the guard in doubt on disk, a rollback journal that comes back with it could not be rolled back. A second
-/// sync proves something here, because the bytes are written anew before it. If it fails too, this connection
-/// gets no rollback journal any more.
+/// Even after an error SQLite goes on in the mode that the header shows, so a sync that failed is tried
+/// again. If it is not known whether the guard is on disk, a rollback journal may be useless: after a power
+/// loss the guard would keep SQLite from rolling it back. A second sync that succeeds proves something here,
+/// because the bytes are written again before it. If it fails too, this connection gets no rollback journal
+/// any more.
 fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
     put_header(db, header)?;
     if db.base.sync(ffi::SYNC_FULL) == ffi::OK {

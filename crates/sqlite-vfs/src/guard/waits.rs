@@ -1,6 +1,7 @@
-//! What this VFS does while others have the database file locked, beyond what the application's busy handler
-//! does. And the turns to open a log among the threads of this process: each thread needs the database alone
-//! for a moment, and without turns all of them would be in each other's way.
+//! How this VFS waits while others hold locks of the database file, in addition to the application's busy
+//! handler, and the failures when it has waited for nothing. Also the turns that the threads of this process
+//! take to open a log: each thread needs EXCLUSIVE for a moment, and without turns they would keep each other
+//! from getting it.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -16,26 +17,28 @@ use crate::database::Db;
 use crate::errors::Failure;
 use crate::sqlite::base::BaseFile;
 
-/// Proof that the database is this connection's alone. Code that puts a guard on or takes one off has to show
-/// it (invariant 2).
+/// Proof that this connection holds EXCLUSIVE. The functions that put a guard on or take one off require it
+/// (invariant 2).
 pub type Alone<'h> = Exclusive<'h, BaseFile>;
 
-/// How long a pending EXCLUSIVE waits, at most, for connections that it keeps from beginning.
+/// How long a connection with PENDING waits at most for others to release SHARED. During that time no
+/// connection can begin a transaction.
 const PENDING: Duration = Duration::from_millis(50);
 const PENDING_PAUSE: Duration = Duration::from_micros(100);
 const PENDING_TRIES: u32 = (PENDING.as_micros() / PENDING_PAUSE.as_micros()) as u32;
 
-/// The kernel gives `/proc/locks` out in pieces. While others lock and unlock, a lock may be in none of them.
+/// How often `/proc/locks` is read until it shows a lock. The kernel returns the file in pieces, and while
+/// others lock and unlock, a lock may be missing from all of them.
 const LOOKS_AT_LOCKS: u32 = 8;
 
-/// Takes EXCLUSIVE. `None` where another connection is in the way that does not let go. Waits for connections
-/// that are about to let go while the pending EXCLUSIVE keeps them from beginning anew.
+/// Takes EXCLUSIVE. Waits a short time for connections that hold SHARED; PENDING keeps others from taking it
+/// again. `None` if a connection does not release it in that time.
 pub fn take_alone<'h>(db: &Db, held: &'h mut Held<'_, BaseFile>) -> Result<Option<Alone<'h>>, Failure> {
     let pending = |tries| tries < PENDING_TRIES && db.patience.sleep(PENDING_PAUSE);
     held.exclusive(pending).map_err(cannot_lock(db))
 }
 
-/// The failure to report to SQLite when the file could not be locked.
+/// Makes the failure to report to SQLite when a lock of the file could not be taken.
 pub fn cannot_lock(db: &Db) -> impl Fn(Code) -> Failure + '_ {
     |code| Failure::new(code, format!("cannot lock {}", db.path.display()))
 }
@@ -57,7 +60,7 @@ pub fn contended(db: &Db) -> Failure {
     Failure::new(ffi::BUSY, message).because_of(reason)
 }
 
-/// The failure when what SQLite has read under its lock of the file does not hold any more.
+/// The failure when what SQLite has read under its lock of the file is out of date.
 pub fn out_of_date(db: &Db) -> Failure {
     let path = db.path.display();
     let message = format!(
@@ -67,7 +70,8 @@ pub fn out_of_date(db: &Db) -> Failure {
     Failure::new(ffi::BUSY, message)
 }
 
-/// The same failure for this reason, whether or not a process that has the lock is seen this time.
+/// As [`in_use`]. Only the message depends on `who`, the processes that hold locks; the reason is always the
+/// same.
 fn in_use_by(path: &Path, who: Option<String>) -> Failure {
     let path = path.display();
     let reason = format!(
@@ -83,8 +87,8 @@ fn in_use_by(path: &Path, who: Option<String>) -> Failure {
     Failure::new(ffi::BUSY, message).because_of(reason)
 }
 
-/// The other processes that have locks of the database file. `None` where none is seen, as in another
-/// container.
+/// The other processes that hold locks of the database file. `None` if none can be seen, for example because
+/// it runs in another container.
 fn who_locks(db: &Db) -> Option<String> {
     let meta = std::fs::metadata(&db.path).ok()?;
     let file =
@@ -106,8 +110,8 @@ fn who_locks(db: &Db) -> Option<String> {
     (!named.is_empty()).then(|| named.join(", "))
 }
 
-/// The processes that `/proc/locks` names for this file, each once. A process with the number 0 or less is in
-/// another container.
+/// The processes that `/proc/locks` names for this file, each once. Leaves out numbers of 0 or less, which
+/// stand for processes of another container.
 fn processes_with(locks: &str, file: &str) -> Vec<u32> {
     let mut processes = Vec::new();
     for line in locks.lines() {
