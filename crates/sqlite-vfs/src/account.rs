@@ -1,7 +1,7 @@
-//! What became of the databases that this process has opened, for a report at the process's end (`duralite
-//! run`).
+//! An account of which engine has served each database that this process opened, and of how many commits. It
+//! is reported at the process's end (`duralite run`).
 //!
-//! Nothing is kept before [`begin`]. A child of the process begins with an empty account.
+//! Nothing is recorded before [`begin`]. A child of the process begins with an empty account.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use duralite_format::LogId;
 use duralite_medium::process::PerProcess;
 
-/// What to know at the end of a process that has not closed a database.
+/// The hint about a database that is still open at the end of the process.
 const NOT_CLOSED: &str = "; not closed: its newest commits are in the log, where only programs with Duralite \
                           see them; `duralite checkpoint` makes the database one plain file";
 
@@ -47,7 +47,7 @@ struct Account {
 struct Fate {
     /// The sum over logs that are no longer in use.
     served: Option<Summary>,
-    /// What to say of the database as long as no log has served it.
+    /// What to report about the database as long as no log has served it.
     plain: Option<String>,
 }
 
@@ -71,7 +71,7 @@ fn account() -> MutexGuard<'static, Account> {
     ACCOUNT.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Begins to keep what becomes of the databases that this process opens.
+/// Begins to keep the account.
 pub fn begin() {
     IS_ON.store(true, Ordering::Relaxed);
 }
@@ -86,7 +86,8 @@ pub fn is_on() -> bool {
 #[must_use]
 pub fn text() -> String {
     let mut text = String::new();
-    // Dropped after the account: an attachment that ends with its last use adds to the account.
+    // Declared before `account`, so dropped after it: if an attachment's last use ends here, the attachment
+    // locks the account to add to it.
     let mut in_use = Vec::new();
     let account = account();
     for (path, fate) in &account.databases {
@@ -121,7 +122,7 @@ pub fn ended(id: LogId, summary: Summary) {
     }
 }
 
-/// Notes that no log has served a database so far.
+/// Notes why no log has served a database so far.
 pub fn plain(path: &Path, why: &str) {
     if is_on() {
         let why = why.trim_start_matches("idle: ").trim_start_matches("off: ");
@@ -130,7 +131,7 @@ pub fn plain(path: &Path, why: &str) {
     }
 }
 
-/// Notes that a database was refused when it was opened.
+/// Notes why a database was refused when it was opened.
 pub fn refused(path: &Path, why: &str) {
     if is_on() {
         account().databases.entry(path.to_path_buf()).or_default().plain = Some(format!("not opened: {why}"));

@@ -1,5 +1,5 @@
-//! A thread for each log that works beside the commits. It checkpoints, so that no commit has to, and makes
-//! durable in time what Group Synch has acknowledged. [`Maintenance`] says when it may.
+//! The background thread of a log. It checkpoints, so that no commit has to, and flushes in time what Group
+//! Synch has acknowledged. [`Maintenance`] says when it may work.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -14,11 +14,12 @@ use crate::errors::{During, Failure};
 use crate::sqlite::connection::{OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
-/// How long a checkpoint waits for readers before it leaves the rest to the next. Writers wait meanwhile.
+/// How long a checkpoint waits for readers before it leaves the rest to the next one. Writers wait during
+/// that time.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(10);
 /// How long a checkpoint waits in the queue for WRITE.
 const QUEUE_TIMEOUT: Duration = Duration::from_millis(50);
-/// The pause between two checkpoints that did not get everything home.
+/// The pause after a checkpoint.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// What the thread works with.
@@ -30,7 +31,7 @@ struct Worker {
     flush_interval: Duration,
 }
 
-/// Starts the thread for the log of `db`, if the settings ask for it and it does not run yet.
+/// Starts the thread for the log of `db`, if the settings ask for one and none is running yet.
 pub fn start_if_wanted(db: &Db, attachment: &Arc<Attachment>) -> Result<(), Failure> {
     if attachment.outside().is_some() {
         return Ok(());
@@ -99,13 +100,14 @@ impl Worker {
         }
     }
 
-    /// Writes most of the log home beside the writers, then the little that has come meanwhile without them.
-    /// The next writer then starts the log over.
+    /// Checkpoints most of the log beside the writers, then keeps writers out and checkpoints the little that
+    /// was added in between. The next writer then starts the log over.
     fn checkpoint(&self) -> Result<(), Failure> {
         let Some(_turn) = self.maintenance.own_turn(true) else { return Ok(()) };
-        // A child would find SQLite's allocator locked for good.
+        // Forks wait: a child that is forked during SQLite's work could find SQLite's allocator locked for
+        // good.
         let _forks = ForksWait::begin();
-        // The settings of this moment: some can be changed while the log is in use.
+        // The settings are read now, since some can be changed while the log is in use.
         let Some(settings) = self.attachment.upgrade().map(|attachment| attachment.in_force().clone()) else {
             return Ok(());
         };

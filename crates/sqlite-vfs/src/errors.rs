@@ -1,4 +1,4 @@
-//! From failures to what SQLite is told.
+//! Turns failures into what SQLite is told.
 
 use std::ffi::c_int;
 
@@ -10,7 +10,7 @@ use duralite_wal::{ErrorKind, LogError};
 pub struct Failure {
     pub code: c_int,
     pub message: String,
-    /// What stays the same when the message differs at the next try for the same reason.
+    /// The constant part of a message that differs from try to try. `None` if the whole message is constant.
     reason: Option<String>,
 }
 
@@ -19,12 +19,13 @@ impl Failure {
         Self { code, message: message.into(), reason: None }
     }
 
-    /// Marks this failure as one of a reason whose messages differ by what could be found out at the moment.
+    /// Gives this failure a reason that is the same at each try, because its message is not: the message has
+    /// details that may or may not be known at the moment.
     pub fn because_of(self, reason: impl Into<String>) -> Self {
         Self { reason: Some(reason.into()), ..self }
     }
 
-    /// The text that is the same at each try that fails for the same reason.
+    /// A text that is the same at each try that fails for the same reason.
     pub fn reason(&self) -> &str {
         self.reason.as_ref().unwrap_or(&self.message)
     }
@@ -35,7 +36,7 @@ impl Failure {
 
     pub fn of(error: &LogError, during: During) -> Self {
         let code = match error {
-            // An error of the VFS below about the database file reaches SQLite as it would without this VFS.
+            // SQLite gets an error of the base VFS about the database file as it would without this VFS.
             LogError::BaseVfs { code, .. } if during != During::Open => *code,
             _ => code_of(error.kind(), during),
         };
@@ -70,7 +71,8 @@ impl During {
     }
 }
 
-/// The one place where kinds of *journal* errors become SQLite's codes. The VFS's own refusals carry theirs.
+/// The one place where kinds of [`LogError`] become SQLite's codes. The VFS's own refusals have their codes
+/// already.
 fn code_of(kind: ErrorKind, during: During) -> c_int {
     match kind {
         ErrorKind::Full => ffi::FULL,
@@ -80,7 +82,7 @@ fn code_of(kind: ErrorKind, during: During) -> c_int {
         ErrorKind::ReadOnly if during == During::Open => ffi::CANTOPEN,
         ErrorKind::ReadOnly => ffi::READONLY,
         ErrorKind::Busy => ffi::BUSY,
-        // Only followers lose their place.
+        // `LostPlace` concerns only followers of a log, and never reaches SQLite.
         ErrorKind::Io | ErrorKind::LostPlace => during.io_error(),
     }
 }

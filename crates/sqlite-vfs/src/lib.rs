@@ -4,22 +4,22 @@
 //! `-wal` gets a [`callbacks::wal_file::Wal`] when an engine serves it. Every other file is the base VFS's
 //! own, untouched. The numbered invariants are those of `docs/invariants.md`.
 //!
-//! The modules from above; each is built on those below it:
+//! The modules, from the top layer down; each uses those below it:
 //!
 //! | module | holds |
 //! | --- | --- |
-//! | [`mod@register`] | the entry |
+//! | [`mod@register`] | the entry point |
 //! | [`sql`] | the functions and tables of SQL |
 //! | [`callbacks`] | the functions that SQLite calls |
 //! | [`registration`] | the databases that are open through one SQLite |
 //! | [`guard`] | opening and closing a log: the guard, and when it may be put on |
-//! | [`background`] | the thread that checkpoints beside the commits |
+//! | [`background`] | the thread that checkpoints and flushes in the background |
 //! | [`database`] | an open database: its file, its locks, its wal-index, restarts of an outgrown log |
-//! | [`attachment`] | logs that this process has attached |
+//! | [`attachment`] | the logs that this process has attached |
 //! | [`sqlite`] | the calling SQLite, the VFS below this one, the VFS's own connections |
-//! | [`settings`] | settings |
+//! | [`settings`] | the settings, and where they come from |
 //! | [`status`] | what serves a database, and what was done |
-//! | [`account`] | what became of the databases that were opened |
+//! | [`account`] | a report of what served the databases that this process opened |
 //! | [`mod@version`] | version and build id |
 
 pub mod account;

@@ -1,8 +1,9 @@
-//! The reason of the last refusal. SQLite's own text for most refusals is "unable to open database file".
+//! The reason of the last refusal. For most refusals SQLite itself says no more than "unable to open database
+//! file".
 //!
-//! It is kept for each thread, since a program asks on the thread whose call failed. It is also kept for the
-//! process, since the refusal may have come on a thread of the library's own. None of it belongs to one
-//! SQLite.
+//! The reason is kept for each thread, since a program asks on the thread whose call failed. It is also kept
+//! for the process, since a thread of the library's own may have been refused. Copies of SQLite that share
+//! the library share it.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -10,20 +11,21 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, TryLockError};
 
-/// How often a reader looks again while another thread writes. It does not wait longer: in a process that was
-/// forked at that moment it would wait for ever.
+/// How often a reader tries to lock the process's reason while another thread writes it. The tries are
+/// limited because a child that was forked during such a write would find it locked for good.
 const TRIES: u32 = 100;
 
 #[derive(Default)]
 struct Own {
-    /// The value of [`COUNT`] at that refusal.
+    /// The value of [`COUNT`] after this thread's last refusal.
     number: u64,
     last: Option<CString>,
     /// The text of another thread, kept alive because this thread was given it.
     borrowed: Option<CString>,
 }
 
-/// Refusals in this process so far. A host that looks before each call of SQLite reads it without a call.
+/// The number of refusals in this process so far. Public, so that a host that looks at it before each call of
+/// SQLite need not call a function.
 pub static COUNT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
@@ -49,26 +51,27 @@ pub fn record(reason: &str) {
     });
 }
 
-/// The reason of this thread's last refusal, else of the process's last.
+/// The reason of this thread's last refusal, or of the process's last if this thread has had none.
 pub fn last() -> Option<CString> {
     let own = OWN.try_with(|own| own.borrow().last.clone()).ok().flatten();
     own.or_else(|| with_process(TRIES, |last| last.clone()).flatten())
 }
 
-/// The number of this thread's last refusal, counted through the process; 0 for none. It is greater than the
-/// value of [`COUNT`] before a call if something in that call was refused.
+/// The number of this thread's last refusal among all refusals of the process, from 1; 0 for none. If it is
+/// greater than [`COUNT`] was before a call of SQLite, something was refused in that call.
 #[must_use]
 pub fn last_refusal() -> u64 {
     OWN.try_with(|own| own.borrow().number).unwrap_or(0)
 }
 
-/// The reason of this thread's last refusal, else of the process's last.
+/// The reason of this thread's last refusal, or of the process's last if this thread has had none.
 #[must_use]
 pub fn last_error() -> Option<String> {
     last().map(|text| text.to_string_lossy().into_owned())
 }
 
-/// As [`last_error`], as text for C, or null. The text stays until the thread's next refusal or next call.
+/// As [`last_error`], as text for C, or null. The text stays valid until this thread's next refusal or its
+/// next call of this function.
 #[must_use]
 pub fn last_error_text() -> *const c_char {
     let text = OWN.try_with(|own| {

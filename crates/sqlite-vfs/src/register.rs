@@ -1,4 +1,4 @@
-//! The entry that registers the VFS with a SQLite.
+//! The entry point that registers the VFS with a SQLite.
 #![allow(unsafe_code)] // calls SQLite through its table of routines
 
 use std::ffi::{c_char, c_int, c_void};
@@ -18,7 +18,7 @@ use crate::sqlite::base::BaseVfs;
 use crate::sqlite::{Api, RegisterError, Sqlite, VFS_NAME, connection, plain};
 use crate::{refusals, settings, sql};
 
-/// Serialises registering, so that two threads do not both find the name free.
+/// Serialises registrations, so that two threads do not both find the name free.
 static REGISTERING: PerProcess<Mutex<()>> = PerProcess::new();
 
 /// How the library was entered.
@@ -26,8 +26,8 @@ static REGISTERING: PerProcess<Mutex<()>> = PerProcess::new();
 pub struct Entry {
     /// Whether the VFS becomes the default one.
     pub make_default: bool,
-    /// Whether a program loaded the library through this connection, as opposed to SQLite calling for each
-    /// connection that it opens.
+    /// Whether a program has loaded the library through this connection. `false` if SQLite calls the entry
+    /// point because it has opened a connection.
     pub loaded: bool,
 }
 
@@ -37,11 +37,11 @@ pub struct Entry {
 ///
 /// # Errors
 /// When SQLite is too old or refuses the VFS, or when `db` has a file open without Duralite and the
-/// environment says `strict`. If `message` is not null, the text is put there too.
+/// environment says `strict`. If `message` is not null, the error text is put there too.
 ///
 /// # Safety
 /// `routines` is null or the table that SQLite passes to extensions, `db` is null or the connection that
-/// it passes, and `message` is null or where it wants the error text.
+/// SQLite passes, and `message` is null or the place for an error text that SQLite passes.
 pub unsafe fn register(
     db: *mut Connection,
     routines: *const ApiRoutines,
@@ -81,7 +81,8 @@ unsafe fn register_through(db: *mut Connection, api: Api, entry: Entry) -> Resul
     // SAFETY: as promised by the caller.
     let plain = if looked_at { unsafe { plain::plain_database(&api, db) } } else { None };
     if let Some(plain) = plain.as_ref().filter(|plain| is_strict && !plain.on_purpose) {
-        // This comes before anything is registered: SQLite unloads a library that fails.
+        // The check comes before anything is registered: after an error SQLite unloads the library, and a
+        // registered VFS would be left without its code.
         return Err(RegisterError::new(format!("duralite: {}", plain.refusal())));
     }
     let registration = register_with(api, entry.make_default)?;
@@ -94,7 +95,8 @@ unsafe fn register_through(db: *mut Connection, api: Api, entry: Entry) -> Resul
     Ok(())
 }
 
-/// The registration, unless the VFS of this name belongs to another library.
+/// The registration of this SQLite, made now if there is none. `None` if another copy of the library has
+/// registered the VFS.
 fn register_with(api: Api, make_default: bool) -> Result<Option<&'static Registration>, RegisterError> {
     let _one_at_a_time = REGISTERING.get().lock().unwrap_or_else(PoisonError::into_inner);
     let (find, register) = (api.vfs_find, api.vfs_register);
@@ -128,7 +130,7 @@ fn register_with(api: Api, make_default: bool) -> Result<Option<&'static Registr
     if code != ffi::OK {
         return Err(refused(code));
     }
-    // If there is no memory for it, later connections do without the functions.
+    // If SQLite has no memory for this, later connections have to do without the functions.
     // SAFETY: an entry point that is there as long as the VFS is.
     unsafe { auto_extension(opened) };
     Ok(Some(registration))

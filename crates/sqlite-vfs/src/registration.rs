@@ -1,7 +1,8 @@
-//! What belongs to one SQLite of the process: its VFS of this library, and the databases that are open
-//! through it.
+//! What belongs to one copy of SQLite in the process: this library's VFS in it, and the databases that are
+//! open through that VFS.
 //!
-//! It is found through the VFS's `pAppData`, since another SQLite may share this library.
+//! A registration is found through the VFS's `pAppData` and is not global, since another SQLite may share
+//! this library.
 
 use std::collections::HashMap;
 use std::ffi::c_char;
@@ -22,22 +23,23 @@ pub struct Registration {
     databases: PerProcess<Mutex<Databases>>,
 }
 
-/// This process's open databases, by the addresses of the names of their WALs and rollback journals. SQLite's
-/// calls about those files are recognised by these addresses.
+/// This process's open databases, by the addresses of the names of their WALs and rollback journals. SQLite
+/// passes the same addresses in its calls about those files.
 #[derive(Default)]
 struct Databases {
     by_wal: HashMap<usize, Arc<Db>>,
     by_journal: HashMap<usize, Arc<Db>>,
 }
 
-/// Gives back the locks that the base VFS believes this child to hold for its parent's connections. The base
-/// counts the locks of a process on its own, and would otherwise take none from the kernel for the child's
-/// connections.
+/// Releases the locks that the base VFS believes this child to hold for its parent's connections. The base
+/// VFS counts the locks of a process itself. As long as it counts the parent's, it would take no lock from
+/// the kernel for the child's own connections.
 fn disown(parents: &'static Mutex<Databases>) {
-    // If it was locked at the fork it stays locked: the child does not have the thread that could unlock it.
+    // If the mutex was locked at the fork, it stays locked: the thread that could unlock it is not in the
+    // child.
     if let Ok(databases) = parents.try_lock() {
         for db in databases.by_wal.values() {
-            // A lock that cannot be given back was not taken.
+            // This fails only if the lock was not taken.
             let _ = db.base.unlock(Level::None);
         }
     }
@@ -49,7 +51,8 @@ impl Registration {
         Self { sqlite, databases: PerProcess::new() }
     }
 
-    /// Must be called before anything else is done for this process, which may be a child.
+    /// Must be called before anything else is done in this process: in a child it releases what the base VFS
+    /// counts for the parent's connections.
     pub fn enter(&self) {
         drop(self.databases());
     }
@@ -58,12 +61,12 @@ impl Registration {
         self.databases.get_after(disown).lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The database whose WAL has this very name.
+    /// The database whose WAL has its name at this address.
     pub fn database_of_wal(&self, wal_name: *const c_char) -> Option<Arc<Db>> {
         self.databases().by_wal.get(&wal_name.addr()).cloned()
     }
 
-    /// The database whose rollback journal has this very name.
+    /// The database whose rollback journal has its name at this address.
     pub fn database_of_journal(&self, journal_name: *const c_char) -> Option<Arc<Db>> {
         self.databases().by_journal.get(&journal_name.addr()).cloned()
     }
@@ -73,7 +76,7 @@ impl Registration {
         self.databases().by_wal.values().cloned().collect()
     }
 
-    /// Refuses a rollback journal that its database must not get now.
+    /// Refuses to open this rollback journal if its database must not have one now.
     pub fn check_journal(&self, journal: &Path) -> Result<(), Failure> {
         let databases = self.databases();
         let mut checked = databases
@@ -83,8 +86,8 @@ impl Registration {
         checked.find(Result::is_err).unwrap_or(Ok(()))
     }
 
-    /// The databases with this rollback journal whose logs are kept until SQLite shows whether it closes
-    /// them.
+    /// The databases with this rollback journal whose logs are kept until SQLite shows whether it is closing
+    /// the database.
     pub fn kept_with_journal(&self, journal: &Path) -> Vec<Arc<Db>> {
         let databases = self.databases();
         let kept = databases.by_wal.values().filter(|db| db.is_kept() && db.beside("-journal") == journal);

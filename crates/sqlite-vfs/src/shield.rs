@@ -1,4 +1,5 @@
-//! What a panic must not do: cross into C, or leave behind what a thread had said of itself.
+//! Protection from panics: a panic must not cross into C, and must not leave a mark on a thread that says
+//! what the thread is doing.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,8 +10,8 @@ pub fn shield<T>(default: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(default)
 }
 
-/// What a thread is doing, for callbacks further down on its stack. Marks the thread until it is dropped, also
-/// by a panic: [`shield`] stops the panic, and the thread goes on.
+/// Marks this thread as doing something, for callbacks that SQLite calls on it. The mark ends when this is
+/// dropped. A panic drops it too, which matters because [`shield`] stops the panic and the thread goes on.
 pub struct Said {
     at: &'static LocalKey<Cell<bool>>,
     before: bool,

@@ -1,5 +1,5 @@
-//! What serves a database, with which settings, and what was done. It is the one source of `PRAGMA duralite`,
-//! of the table `duralite`, and of `duralite_json()`.
+//! The status of a database: what serves it, with which settings, and what was done. `PRAGMA duralite`, the
+//! table `duralite` and `duralite_json()` all show this.
 
 use duralite_format::guard::DatabaseHeader;
 use duralite_wal::metrics::Counter;
@@ -8,10 +8,11 @@ use crate::account;
 use crate::database::Db;
 use crate::settings::{self, Settings};
 
-/// Names and values; no name comes twice. `docs/status.md` says which process a count of work belongs to.
+/// Names and values; no name occurs twice. `docs/status.md` says for each count whether it covers one process
+/// or all.
 pub type Status = Vec<(&'static str, String)>;
 
-/// What concurrent transactions of this process have come to.
+/// The counts of what became of this process's concurrent transactions.
 const CONCURRENCY: [(&str, Counter); 7] = [
     ("commits_merged", Counter::Merged),
     ("conflicts_page", Counter::PageConflicts),
@@ -22,7 +23,7 @@ const CONCURRENCY: [(&str, Counter); 7] = [
     ("snapshots_moved", Counter::SnapshotsMoved),
 ];
 
-/// The number that a value is, if it is written as a number is.
+/// The value as a number, if its text is exactly that of a number.
 pub fn number(value: &str) -> Option<i64> {
     value.parse().ok().filter(|number: &i64| number.to_string() == value)
 }
@@ -32,7 +33,8 @@ pub fn in_force(db: &Db) -> Settings {
     match db.in_service() {
         Some(attachment) => {
             let mut settings = attachment.in_force().clone();
-            // Whether a connection is concurrent is its own matter.
+            // Each connection decides for itself whether it is concurrent, so the log's setting does not
+            // count.
             settings.concurrent = db.settings().concurrent;
             settings
         }
@@ -88,7 +90,7 @@ pub fn account_for(db: &Db) {
     }
 }
 
-/// The engine that would serve the database, and why none does now.
+/// The engine that would serve the database, and the reason why none does now.
 fn why_idle(db: &Db, settings: &Settings) -> (&'static str, String) {
     let engine = match settings.placement(&db.path) {
         Ok(directory) => directory.engine.name,

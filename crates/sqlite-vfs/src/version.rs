@@ -11,7 +11,7 @@ pub fn version() -> &'static str {
     text().to_str().unwrap_or(env!("CARGO_PKG_VERSION"))
 }
 
-/// [`version`] for C. The text stays for ever.
+/// [`version`] for C. The text is never freed.
 pub fn version_text() -> *const c_char {
     text().as_ptr()
 }

@@ -1,5 +1,5 @@
-//! Settings. URI parameters come first, then what the program sets for all its databases, then environment
-//! variables, then defaults.
+//! Reading the settings. A URI parameter wins over what the program sets for all its databases, that over an
+//! environment variable, and that over the default.
 
 mod names;
 mod table;
@@ -16,15 +16,15 @@ pub use names::{refuse_unknown, unknown, variable_of};
 use table::STRICT;
 pub use table::{CONCURRENT, Concurrency, Journal, Settings, find, rows};
 
-/// Pairs of an environment variable and its value. They are set once, so a reader never waits: the process
-/// may be forked at any moment.
+/// What the program has set for all its databases: names of environment variables, and values. Set once, so
+/// that a reader takes no lock, which a child might find locked for good after a fork.
 static GIVEN: OnceLock<Vec<(String, String)>> = OnceLock::new();
 
-/// Sets settings that come before the environment of this process, and after a URI. Of two settings with one
-/// name the last counts. The first call decides for good.
+/// Sets settings that win over environment variables and lose against URI parameters. Of two settings with
+/// the same name the last counts. The first call decides for good.
 ///
 /// # Errors
-/// A text that says which setting is wrong, or that other settings are in force.
+/// A text that says which setting is wrong, or that an earlier call has set something else.
 pub fn set_defaults(settings: &[(&str, &str)]) -> Result<(), String> {
     let mut checked = Settings::default();
     let mut given = Vec::new();
@@ -43,19 +43,21 @@ pub fn set_defaults(settings: &[(&str, &str)]) -> Result<(), String> {
     }
 }
 
-/// The value for all databases of this process, by the name of an environment variable.
+/// The value of a setting for all databases of this process: what the program has set, else the environment
+/// variable `name`.
 pub fn variable(name: &str) -> Option<String> {
     let given = GIVEN.get().into_iter().flatten().find(|(given, _)| given == name);
     given.map(|(_, value)| value.clone()).or_else(|| std::env::var(name).ok())
 }
 
-/// Whether `strict` is asked for wherever a URI does not say otherwise.
+/// Whether `strict` is on where a URI does not say otherwise.
 pub fn is_strict() -> bool {
     let value = variable(&variable_of(STRICT)).unwrap_or_default();
     !value.is_empty() && !is_off(&value)
 }
 
-/// Checks that this is a setting and that it takes this value. `Ok` is the name of its environment variable.
+/// Checks that there is a setting `name` and that it takes this value. Returns the name of its environment
+/// variable.
 ///
 /// # Errors
 /// A text that says what is wrong, and what was probably meant.
@@ -65,7 +67,8 @@ pub fn check(name: &str, value: &str) -> Result<String, String> {
 }
 
 impl Settings {
-    /// Reads every setting. An empty environment variable counts as unset.
+    /// Reads every setting from `uri`, else from `environment`. An empty environment variable counts as
+    /// unset.
     pub fn resolve(
         uri: impl Fn(&str) -> Option<String>,
         environment: impl Fn(&str) -> Option<String>,
@@ -100,19 +103,19 @@ impl Settings {
     }
 
     /// The settings that were given, as URI parameters for another connection to the same log.
-    /// `background_checkpoint` is not among them: the thread belongs to the log.
+    /// `background_checkpoint` is left out, because the thread belongs to the log and not to a connection.
     pub fn parameters(&self) -> Vec<(&'static str, String)> {
         let given = self.explicit.iter().filter(|name| **name != "background_checkpoint");
         given.filter_map(|name| Some((*name, self.value_of(name)?))).collect()
     }
 
-    /// The same values as if none had been given, so that they conflict with no other settings.
+    /// The same values, but marked as defaults, so that they conflict with no other settings.
     pub fn not_given(mut self) -> Self {
         self.explicit.clear();
         self
     }
 
-    /// The first setting that was given here and differs from the one that a live log runs with.
+    /// A message about the first setting that was given here and differs from that of a log in use.
     pub fn conflict_with(&self, in_force: &Self) -> Option<String> {
         let shared = rows().into_iter().filter(|setting| setting.is_shared()).map(|setting| setting.name());
         shared.filter(|name| self.explicit.contains(name)).find_map(|name| {
@@ -126,7 +129,7 @@ impl Settings {
         })
     }
 
-    /// Where a new log of the database at this path goes. A message says why it goes nowhere.
+    /// Where a new log of the database at this path goes, or a message that says why there can be none.
     pub fn placement(&self, database: &Path) -> Result<LogPlacement, String> {
         let media = || MediaSet::named(&self.options.media, database);
         match self.journal {
@@ -136,13 +139,13 @@ impl Settings {
         }
     }
 
-    /// The longest time for which a commit in a log of this engine is undurable. `None` where nothing has to
-    /// be made durable in the background.
+    /// The longest time after which an acknowledged commit in a log of this engine is flushed (Group Synch).
+    /// `None` if nothing has to be flushed in the background.
     pub fn flush_interval(&self, engine: &Descriptor) -> Option<Duration> {
         (engine.flush_interval)(&self.options)
     }
 
-    /// Checks what no single value shows.
+    /// Checks that the settings fit together.
     fn check(&self) -> Result<(), String> {
         let media = &self.options.media;
         match self.journal {

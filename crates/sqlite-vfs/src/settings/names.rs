@@ -1,14 +1,14 @@
-//! Names that are meant for Duralite and are no settings.
+//! Finds mistyped settings: names that are meant for Duralite and are no settings.
 //!
-//! SQLite hands every parameter of a URI to its VFS, also those of other VFSs and of drivers. So a name
-//! counts as a typing error only if it resembles a setting, or begins as Duralite's settings do.
+//! SQLite hands every parameter of a URI to its VFS, including those for other VFSs and for drivers. So an
+//! unknown name counts as mistyped only if it resembles a setting, or begins as Duralite's settings do.
 
 use duralite_wal::engines;
 
 use super::table::{Row, find, names, rows};
 
-/// Variables that are no settings. They are the library's own, the Python package's, those of `duralite run`,
-/// the tests', and one of a measurement.
+/// Environment variables of Duralite that are no settings: of the library, of the Python package, of
+/// `duralite run`, of the tests, and of one benchmark.
 const OTHER_VARIABLES: [&str; 8] = [
     "DURALITE_MAKE_DEFAULT",
     "DURALITE_LOG",
@@ -20,11 +20,11 @@ const OTHER_VARIABLES: [&str; 8] = [
     "DURALITE_BENCH_10GB",
 ];
 const VARIABLE_PREFIX: &str = "DURALITE_";
-/// Names that begin like this, or like an engine, are Duralite's, whatever follows.
+/// A name that begins like one of these, or with the name of an engine, is meant for Duralite.
 const OWN_PREFIXES: [&str; 7] = ["nvram", "journal", "log_", PRODUCT, "group_", "read_d", "background"];
 const PRODUCT: &str = "duralite";
-/// Parameters of SQLite itself, and of VFSs that come with it or are built over it. They are never refused.
-/// Names that begin with `_` are those of drivers, and are not looked at either.
+/// Parameters of SQLite itself, and of VFSs that come with it or are stacked over it. They are never refused.
+/// Nor are names that begin with `_`, which belong to drivers.
 const FOREIGN: [&str; 28] = [
     "vfs",
     "mode",
@@ -55,11 +55,11 @@ const FOREIGN: [&str; 28] = [
     "delay",
     "schema",
 ];
-/// Pragmas whose names begin like settings, and that SQLite does not take as parameters.
+/// Pragmas whose names begin like settings. SQLite does not accept them as parameters.
 const PRAGMAS: [&str; 2] = ["journal_mode", "journal_size_limit"];
-/// The least length of a name of one word that is looked for within a longer name.
+/// A setting of one word is recognised within a longer name only if the word has at least this length.
 const DISTINCT_BYTES: usize = 6;
-/// At this length a name stays recognisable after two slips of the finger.
+/// A setting of at least this length is recognised with two typing errors, a shorter one with one.
 const LONG_BYTES: usize = 7;
 
 /// Refuses names that are meant for Duralite and are no settings.
@@ -90,7 +90,7 @@ fn begins_as_ours(name: &str) -> bool {
     OWN_PREFIXES.into_iter().chain(engines).any(|prefix| name.starts_with(prefix))
 }
 
-/// The message about a name in a place where only a setting can stand.
+/// The message about an unknown name where only a setting is allowed.
 pub fn unknown(name: &str) -> String {
     match setting_meant(name) {
         Some(meant) => format!("{name} is not a setting; did you mean {meant}?"),
@@ -106,7 +106,7 @@ pub fn variable_of(name: &str) -> String {
 fn check_variable(variable: &str) -> Result<(), String> {
     let Some((prefix, rest)) = variable.split_once('_') else { return Ok(()) };
     let (prefix, own) = (prefix.to_uppercase(), VARIABLE_PREFIX.trim_end_matches('_'));
-    // Most variables of an environment differ from Duralite's by their length.
+    // The lengths are compared first, because that is cheap and excludes most variables of an environment.
     if prefix != own && (prefix.len().abs_diff(own.len()) > 2 || distance(&prefix, own) > 2) {
         return Ok(());
     }
@@ -154,7 +154,7 @@ fn meant<'a>(name: &str, candidates: &[&'a str]) -> Option<&'a str> {
     })
 }
 
-/// The name in small letters, and with the separator that settings have.
+/// The name in lower case, with `_` between its words as in settings.
 fn plain(name: &str) -> String {
     name.to_lowercase().replace(['-', '.', ' '], "_")
 }
@@ -166,8 +166,8 @@ fn is_within(name: &str, candidate: &str) -> bool {
     distinct(candidate) && contains(name, candidate) || name.contains('_') && contains(candidate, name)
 }
 
-/// The number of insertions, deletions, substitutions and swaps of neighbours that turn one word into the
-/// other.
+/// The least number of insertions, deletions, substitutions and swaps of neighbouring characters that turn
+/// one word into the other.
 fn distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=to.len()).collect()];

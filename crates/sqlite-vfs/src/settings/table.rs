@@ -1,12 +1,12 @@
-//! The settings of one open database, and the table of all settings: those of connections, of every engine, and
-//! of the media that engines need. A new setting of a connection is a field of [`Settings`] and a row.
+//! The settings of one open database, and the table of all settings: those of connections, of every engine,
+//! and of the media that engines need. A new setting of a connection is a field of [`Settings`] and a row.
 
 use duralite_wal::engine::settings::{EngineSetting, Given, SWITCH, Setting, Values, on_off};
 use duralite_wal::{Descriptor, EngineOptions, engines};
 
-/// The setting that also counts where no database is opened through this VFS.
+/// The setting that also concerns databases that are not opened through this VFS.
 pub const STRICT: &str = "strict";
-/// The setting that each connection has for itself, until it first reads.
+/// The setting that each connection may choose for itself until it first reads.
 pub const CONCURRENT: &str = "concurrent";
 
 /// The settings of one open database.
@@ -17,15 +17,18 @@ pub struct Settings {
     pub options: EngineOptions,
     /// Whether a reader waits until what it reads is durable.
     pub read_durable: bool,
-    /// The number of frames at which a thread checkpoints the log, so that no committer has to; 0 for never.
+    /// The number of frames at which a background thread checkpoints the log, so that no committer has to; 0
+    /// for never.
     pub background_checkpoint: u32,
-    /// Whether an open that would end as plain SQLite is refused.
+    /// Whether to refuse what plain SQLite would serve.
     pub strict: bool,
-    /// How write transactions of several connections go together.
+    /// How write transactions of several connections run together.
     pub concurrent: Concurrency,
-    /// At how many frames a commit checkpoints: SQLite's own `PRAGMA wal_autocheckpoint`; 0 for never.
+    /// The number of frames at which a commit checkpoints: SQLite's own `PRAGMA wal_autocheckpoint`; 0 for
+    /// never.
     pub autocheckpoint: u32,
-    /// What the log's file keeps when the log starts over: SQLite's own `PRAGMA journal_size_limit`.
+    /// The size in bytes to which the log's file is cut when the log starts over: SQLite's own `PRAGMA
+    /// journal_size_limit`. `None` for no limit.
     pub size_limit: Option<u64>,
     /// The names of the settings that were given, as opposed to defaults.
     pub(super) explicit: Vec<&'static str>,
@@ -50,7 +53,7 @@ impl Default for Settings {
 /// What serves the write-ahead log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Journal {
-    /// The first engine that has the media it needs, else the base VFS.
+    /// The first engine whose media are there, else the base VFS.
     Auto,
     /// Always this engine.
     Engine(&'static Descriptor),
@@ -58,21 +61,21 @@ pub enum Journal {
     Off,
 }
 
-/// How write transactions of several connections go together.
+/// How write transactions of several connections run together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Concurrency {
-    /// As SQLite has it.
+    /// As in stock SQLite.
     Off,
-    /// One writes at a time, but a transaction that has read may go on to write when its turn comes.
+    /// One transaction writes at a time, but a transaction that has read can wait for its turn to write.
     Upgrade,
-    /// Transactions run beside each other, and are validated when they commit.
+    /// Transactions run at the same time, and are validated when they commit.
     On,
 }
 
 /// SQLite's default for `PRAGMA wal_autocheckpoint`.
 const AUTOCHECKPOINT: u32 = 1000;
 
-/// One setting. Its environment variable is the name in capitals after `DURALITE_`.
+/// One setting. Its environment variable is `DURALITE_` followed by the name in capitals.
 #[derive(Clone, Copy)]
 pub enum Row {
     /// A setting of a connection.
@@ -81,7 +84,7 @@ pub enum Row {
     Engine(&'static EngineSetting),
 }
 
-/// Asks a setting of either kind.
+/// Evaluates an expression for a setting of either kind.
 macro_rules! ask {
     ($row:expr, $setting:ident => $answer:expr) => {
         match $row {
@@ -102,22 +105,22 @@ impl Row {
         ask!(self, setting => setting.values.to_string())
     }
 
-    /// Whether it is a setting of a live log, the same for every connection of a process.
+    /// Whether the setting belongs to a log in use, so that all connections of a process must agree on it.
     pub fn is_shared(&self) -> bool {
         ask!(self, setting => setting.shared)
     }
 
-    /// Whether it can be changed while a log is in use.
+    /// Whether the setting can be changed while a log is in use.
     pub fn is_changeable(&self) -> bool {
         ask!(self, setting => setting.changeable)
     }
 
-    /// Whether the status of a log in use shows it.
+    /// Whether the status of a log in use shows the setting.
     pub fn is_shown(&self) -> bool {
         ask!(self, setting => setting.shown)
     }
 
-    /// Sets it from its text.
+    /// Sets the setting from a text.
     pub fn set(&self, settings: &mut Settings, value: &str) -> Result<(), String> {
         match self {
             Self::Connection(setting) => setting.set(settings, value),
@@ -125,7 +128,7 @@ impl Row {
         }
     }
 
-    /// Its text, as [`Row::set`] reads it.
+    /// The text of the setting, as [`Row::set`] reads it.
     pub fn get(&self, settings: &Settings) -> String {
         match self {
             Self::Connection(setting) => setting.get(settings),

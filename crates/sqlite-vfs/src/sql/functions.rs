@@ -1,7 +1,7 @@
 //! `duralite_last_error()` and `duralite_json()`.
 //!
-//! A function does not learn which SQLite calls it before it has called back, and two copies of SQLite in a
-//! process share this library. So each registration has functions of its own.
+//! Two copies of SQLite in a process may share this library, and a function is not told which of them calls
+//! it. It would have to call SQLite to find out. So each copy of SQLite gets functions of its own.
 #![allow(unsafe_code)] // registers and answers functions of SQLite's
 
 use std::ffi::{CStr, c_int};
@@ -17,9 +17,10 @@ use crate::refusals;
 use crate::shield::shield;
 use crate::sqlite::Sqlite;
 
-/// The number of copies of SQLite in one process that get the functions. Any more still have the C symbols.
+/// At most this many copies of SQLite in one process get the functions. For others the C symbols still work.
 const COPIES: usize = 8;
-/// Without locks: a child that is forked meanwhile would find one taken for ever.
+/// Which SQLite each copy of the functions belongs to. Atomic pointers and no mutex: a child that is forked
+/// while a mutex is held would find it locked for good.
 static OWNERS: [AtomicPtr<Sqlite>; COPIES] = [const { AtomicPtr::new(ptr::null_mut()) }; COPIES];
 
 /// One function for each copy of SQLite.
@@ -47,8 +48,8 @@ struct Function {
     copies: [SqlFunction; COPIES],
 }
 
-/// A function that tells where files are is not for views and triggers: a database may come from another
-/// person.
+/// A database may come from another person, with views and triggers that this person wrote. They must not
+/// call a function that tells where files of this machine are (`SQLITE_DIRECTONLY`).
 const FUNCTIONS: [Function; 3] = [
     Function {
         name: c"duralite_last_error",
@@ -60,13 +61,13 @@ const FUNCTIONS: [Function; 3] = [
     Function { name: c"duralite_json", arguments: 1, risk: ffi::DIRECTONLY, copies: copies!(status) },
 ];
 
-/// The SQLite that calls the function of this number.
+/// The SQLite to which the functions of this number belong.
 fn owner(copy: usize) -> Option<&'static Sqlite> {
     // SAFETY: null, or one that is never freed.
     OWNERS.get(copy).and_then(|owner| unsafe { owner.load(Ordering::Acquire).as_ref() })
 }
 
-/// Answers NULL when nothing was refused so far.
+/// `duralite_last_error()`: the reason of the last refusal, or NULL if nothing was refused so far.
 unsafe extern "C" fn last_error<const COPY: usize>(context: *mut Context, _: c_int, _: *mut *mut Value) {
     shield((), || {
         let (Some(sqlite), Some(text)) = (owner(COPY), refusals::last_error()) else { return };
@@ -75,7 +76,7 @@ unsafe extern "C" fn last_error<const COPY: usize>(context: *mut Context, _: c_i
     });
 }
 
-/// Answers the rows of the table `duralite` as one object.
+/// `duralite_json()`: the rows of the table `duralite` as one JSON object.
 unsafe extern "C" fn status<const COPY: usize>(
     context: *mut Context,
     count: c_int,
@@ -98,7 +99,7 @@ unsafe extern "C" fn status<const COPY: usize>(
     });
 }
 
-/// Gives a connection the functions. Where it cannot, the connection does without.
+/// Gives a connection the functions. If that fails, the connection has to do without them.
 ///
 /// # Safety
 /// `db` is an open connection of this SQLite.

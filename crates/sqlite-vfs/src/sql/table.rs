@@ -1,8 +1,9 @@
-//! A [`View`] as a virtual table of SQLite's, which exists in every schema without being made, and is
+//! A [`View`] as an eponymous virtual table of SQLite, which exists in every schema without `CREATE` and is
 //! read-only.
 //!
-//! Views and triggers must not use it (`SQLITE_VTAB_DIRECTONLY`), like SQLite's own tables that show how a
-//! database is stored. It tells where files of this machine are, and a database may come from elsewhere.
+//! Views and triggers must not use the table (`SQLITE_VTAB_DIRECTONLY`): it tells where files of this machine
+//! are, and a database with its views and triggers may come from elsewhere. SQLite protects its own tables
+//! that show how a database is stored in the same way.
 #![allow(unsafe_code)] // the functions that SQLite calls
 
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -21,13 +22,14 @@ use crate::sqlite::Sqlite;
 static VIEWS: [View; 3] = [STATUS, LOG, CONFLICTS];
 static MODULES: [Module; 3] = [module(connect::<0>), module(connect::<1>), module(connect::<2>)];
 
-/// The plan for a given schema. Without one the table is about the first schema.
+/// The plan if the query names a schema. Without a schema the table is about `main`.
 const BY_SCHEMA: c_int = 1;
 
-/// The cost that the planner is told; it has nothing else to choose.
+/// The cost that the planner is told. The value does not matter, since there is no other plan to choose.
 const COST: f64 = 100.0;
 
-/// Without `xCreate` the table exists without being made, and nobody can make it.
+/// Makes the module of a table. Because it has no `xCreate`, the table exists without `CREATE VIRTUAL TABLE`,
+/// and that statement fails.
 const fn module(connect: Connect) -> Module {
     Module {
         version: 0,
@@ -69,7 +71,7 @@ struct Cursor {
     at: usize,
 }
 
-/// Gives a connection the tables. If that fails, the connection does without.
+/// Gives a connection the tables. If that fails, the connection has to do without them.
 ///
 /// # Safety
 /// `db` is an open connection of this SQLite.
@@ -82,7 +84,7 @@ pub unsafe fn add(sqlite: &'static Sqlite, db: *mut Connection) {
     }
 }
 
-/// The table that a call of SQLite is about.
+/// The table behind the pointer that SQLite passes.
 ///
 /// # Safety
 /// `table` was made by [`connect`] and not disconnected.
@@ -91,7 +93,7 @@ unsafe fn table_of<'a>(table: *mut VTab) -> &'a Table {
     unsafe { &*table.cast::<Table>() }
 }
 
-/// The cursor that a call of SQLite is about. No other code uses it meanwhile.
+/// The cursor behind the pointer that SQLite passes. No other code uses it during the call.
 ///
 /// # Safety
 /// `cursor` was made by [`open`] and not closed.
@@ -156,7 +158,7 @@ unsafe extern "C" fn best_index(table: *mut VTab, info: *mut IndexInfo) -> c_int
             }
             cannot |= is_schema;
         }
-        // The schema comes from a table that has to be read first.
+        // If the schema comes from another table that SQLite has not read yet, this plan is impossible.
         if cannot { ffi::CONSTRAINT } else { ffi::OK }
     })
 }
@@ -198,7 +200,7 @@ unsafe extern "C" fn filter(
         };
         (cursor.rows, cursor.at) = (None, 0);
         let look = |subject: ask::Subject<'_>| (table.view.rows)(&subject);
-        // SAFETY: the connection whose table it is, which calls.
+        // SAFETY: the connection that the table belongs to, which makes this call.
         let rows = unsafe { ask::about(table.sqlite, table.connection, &cursor.schema, look) };
         match rows.and_then(|rows| rows) {
             Ok(rows) => {
@@ -206,7 +208,7 @@ unsafe extern "C" fn filter(
                 ffi::OK
             }
             Err(failure) => {
-                // SAFETY: SQLite has taken the text before out of the table, and frees this one.
+                // SAFETY: SQLite has taken an earlier text out of the table already, and frees this one.
                 unsafe { (*cursor.base.table).message = table.sqlite.text(&failure.message) };
                 failure.code
             }
@@ -234,7 +236,7 @@ unsafe extern "C" fn column(cursor: *mut VTabCursor, context: *mut Context, colu
     shield(ffi::ERROR, || {
         // SAFETY: an open cursor of SQLite's.
         let cursor = unsafe { cursor_of(cursor) };
-        // SAFETY: the table that it is of.
+        // SAFETY: the table that the cursor belongs to.
         let table = unsafe { table_of(cursor.base.table) };
         let cell = match (&cursor.rows, usize::try_from(column)) {
             _ if column == table.view.schema_column => {

@@ -1,4 +1,4 @@
-//! The argument that functions and tables take, and the results of functions and columns.
+//! Reads the arguments of functions and tables, and returns the results of functions and columns.
 #![allow(unsafe_code)] // takes values from SQLite, and hands values to it
 
 use std::ffi::{CStr, CString, c_int, c_void};
@@ -10,7 +10,7 @@ use super::views::Cell;
 use crate::refusals;
 use crate::sqlite::Api;
 
-/// The schema that a value names; the first one for null.
+/// The name of the schema that a value gives; `main` for null.
 ///
 /// # Safety
 /// `value` is null, or an argument of a call that has not returned, of the SQLite that `api` is from.
@@ -28,13 +28,13 @@ pub unsafe fn schema(api: &Api, value: *mut Value) -> CString {
     unsafe { CStr::from_ptr(text.cast()) }.to_owned()
 }
 
-/// Answers with a value.
+/// Returns a value to SQLite.
 ///
 /// # Safety
 /// `context` is that of a call, not yet returned, of the SQLite that `api` is from.
 pub unsafe fn answer(api: &Api, context: *mut Context, value: &Cell) {
     match value {
-        // SQLite takes NULL where nothing is answered.
+        // If nothing is returned, SQLite takes NULL.
         Cell::Null => {}
         // SAFETY: as promised by the caller.
         Cell::Integer(number) => unsafe { (api.result_int64)(context, *number) },
@@ -43,7 +43,7 @@ pub unsafe fn answer(api: &Api, context: *mut Context, value: &Cell) {
     }
 }
 
-/// Answers with a text, which SQLite copies.
+/// Returns a text to SQLite, which copies it.
 ///
 /// # Safety
 /// As for [`answer`].
@@ -58,7 +58,7 @@ unsafe fn text_of(api: &Api, context: *mut Context, text: &str) {
     unsafe { (api.result_text)(context, text.as_ptr().cast(), bytes, transient) };
 }
 
-/// Answers with an error.
+/// Returns an error to SQLite.
 ///
 /// # Safety
 /// As for [`answer`].

@@ -1,5 +1,5 @@
-//! What SQL can see, without SQLite: the tables `duralite`, `duralite_log` and `duralite_conflicts`, and JSON
-//! text.
+//! The contents of the tables `duralite`, `duralite_log` and `duralite_conflicts`, and JSON text. Nothing
+//! here calls SQLite.
 
 use std::ffi::{CStr, c_int};
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// An INTEGER; the greatest one if the number is too large.
+    /// An INTEGER; the greatest one if the number does not fit.
     pub fn of(number: impl TryInto<i64>) -> Self {
         Self::Integer(number.try_into().unwrap_or(i64::MAX))
     }
@@ -34,19 +34,19 @@ pub trait Rows {
     /// How many there are.
     fn count(&self) -> usize;
 
-    /// The value of a column in a row. `row` is below the count. `column` is not the hidden one, and is
-    /// counted from 0.
+    /// The value of a column in a row, both counted from 0. `row` is less than the count, and `column` is not
+    /// the hidden one.
     fn cell(&self, row: usize, column: usize) -> Cell;
 }
 
-/// A table that exists without being made. Its last column is hidden: it names the schema that the table is
-/// about.
+/// A table that exists without `CREATE`. Its last column is hidden: it names the schema whose database the
+/// table shows.
 pub struct View {
     /// Its name in SQL.
     pub name: &'static CStr,
     /// The declaration for `sqlite3_declare_vtab`.
     pub declaration: &'static CStr,
-    /// The place of the hidden column.
+    /// The index of the hidden column.
     pub schema_column: c_int,
     /// Reads the rows as they are now.
     pub rows: fn(&Subject<'_>) -> Result<Box<dyn Rows>, Failure>,
@@ -64,7 +64,7 @@ fn status_rows(subject: &Subject<'_>) -> Result<Box<dyn Rows>, Failure> {
     Ok(Box::new(status_of(subject)))
 }
 
-/// The status of any database.
+/// The status of a database, whether or not Duralite serves it.
 pub fn status_of(subject: &Subject<'_>) -> Status {
     match subject {
         Subject::Ours(db) => status::of(db),
@@ -88,9 +88,10 @@ impl Rows for Status {
     }
 }
 
-/// `SELECT * FROM duralite_log`: a row for each transaction in the log, oldest first, as [`Listing`] has them. No
-/// rows where no log serves the database. They are those of one moment, when the statement begins to read. The
-/// log goes on meanwhile, and waits only for one pass over its frames in memory.
+/// `SELECT * FROM duralite_log`: a row for each transaction in the log, oldest first, as [`Listing`] has
+/// them. No rows if no log serves the database. The rows are a copy of the moment at which the statement
+/// begins to read. While the copy is made, in one pass over the log's frames in memory, commits wait; after
+/// that they go on.
 pub const LOG: View = View {
     name: c"duralite_log",
     declaration: c"CREATE TABLE x(position INTEGER, number INTEGER, time_ms INTEGER, first_frame INTEGER, \
@@ -166,7 +167,7 @@ impl Rows for Vec<HotPage> {
     }
 }
 
-/// A JSON object. A value is a number where its text is one, else a text.
+/// A JSON object. A value whose text is that of a number becomes a number, any other a string.
 pub fn json_object(status: &Status) -> String {
     let mut json = String::from("{");
     for (i, (name, value)) in status.iter().enumerate() {

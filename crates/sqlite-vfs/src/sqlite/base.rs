@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use duralite_locks::file::{Code, Level, LockedFile};
 use duralite_sqlite_ffi::{self as ffi, File, IoMethods, Vfs};
 
-/// Calls a method of the base, or answers `$missing` where the base has none.
+/// Calls a method of the base VFS. Answers `$missing` if the base VFS does not have it.
 macro_rules! call {
     ($table:expr, $method:ident, $missing:expr, $($arg:expr),*) => {
         match $table.$method {
@@ -19,8 +19,8 @@ macro_rules! call {
     };
 }
 
-/// Copies a function pointer out of a VFS. SQLite may change the table's `next` meanwhile, so no reference to
-/// the whole table is made.
+/// Copies a function pointer out of a VFS's table. SQLite may change the table's `next` at any time, so this
+/// makes no reference to the whole table.
 macro_rules! method {
     ($vfs:expr, $method:ident) => {{
         // SAFETY: `BaseVfs::new` promised a VFS that stays registered.
@@ -41,8 +41,8 @@ unsafe impl Sync for BaseFile {}
 
 impl BaseFile {
     /// # Safety
-    /// `file` is where the base VFS's `xOpen` is told to put its file. It stays allocated as long as this
-    /// value is used, and its first word is null whenever the file is not open.
+    /// `file` is the memory that the base VFS's `xOpen` is given for its file. It stays allocated as long as
+    /// this value is used, and its first word is null whenever the file is not open.
     pub unsafe fn new(file: *mut File) -> Self {
         Self(file)
     }
@@ -96,7 +96,7 @@ impl BaseFile {
         if rc == ffi::OK { u64::try_from(size).map_err(|_| ffi::IOERR_FSTAT) } else { Err(rc) }
     }
 
-    /// Whether the file's name leads elsewhere by now. `false` where the base does not tell.
+    /// Whether the file's name no longer leads to this file. `false` if the base VFS cannot tell.
     pub fn has_moved(self) -> bool {
         let mut moved: c_int = 0;
         let at = (&raw mut moved).cast::<c_void>();
@@ -115,7 +115,7 @@ impl BaseFile {
     }
 }
 
-/// The base's locks. The base keeps the account of them for this process.
+/// The locks of the base VFS, which keeps account of them for this process.
 impl LockedFile for BaseFile {
     fn lock(&self, level: Level) -> Result<(), Code> {
         let code =
@@ -140,11 +140,11 @@ impl LockedFile for BaseFile {
     }
 }
 
-/// A file that this VFS has opened for itself, with the base. Because the base closes it, none of the locks
-/// is given back that this SQLite holds of the file.
+/// A file that this VFS has opened for itself through the base VFS. The base VFS also closes it, so the locks
+/// that this SQLite holds on the file are not released with the descriptor.
 pub struct OwnFile {
     file: BaseFile,
-    /// Holds the file, which stays where it is.
+    /// The memory of the file. A box, so that the address does not change.
     _memory: Box<[u64]>,
     _name: Vec<u8>,
 }
@@ -155,9 +155,9 @@ unsafe impl Send for OwnFile {}
 unsafe impl Sync for OwnFile {}
 
 impl OwnFile {
-    /// Opens a database for reading. `None` where that fails.
+    /// Opens a database for reading. `None` if that fails.
     pub fn open(vfs: BaseVfs, path: &CStr) -> Option<Self> {
-        // The layout of SQLite's names of databases: four zeros before the name, and no parameters after it.
+        // SQLite's layout of a database's name: four zeros before it, and here no parameters after it.
         let name = [&[0; 4], path.to_bytes(), &[0; 4]].concat();
         let bytes = usize::try_from(method!(vfs, os_file_bytes)).ok()?;
         let mut memory = vec![0_u64; bytes.div_ceil(8)].into_boxed_slice();
@@ -168,7 +168,7 @@ impl OwnFile {
         // SAFETY: room for a file that is not open; the name ends with zeros and outlives the file.
         let code =
             unsafe { vfs.open(name.as_ptr().add(4).cast(), file.as_ptr(), flags, std::ptr::null_mut()) };
-        // From here on the drop closes the file, also where opening it has failed half-way.
+        // From here on the drop closes the file, even if opening it has failed half-way.
         let own = Self { file, _memory: memory, _name: name };
         (code == ffi::OK).then_some(own)
     }

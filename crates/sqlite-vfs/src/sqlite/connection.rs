@@ -1,4 +1,4 @@
-//! Connections of the VFS's own, through the host's SQLite.
+//! Connections that this VFS opens for itself, through the application's SQLite.
 #![allow(unsafe_code)] // calls SQLite's functions
 
 use std::cell::Cell;
@@ -24,31 +24,34 @@ pub fn is_opening() -> bool {
     OPENING.try_with(Cell::get).unwrap_or(false)
 }
 
-/// How a connection of the VFS's own waits for a lock. SQLite's own busy handler sleeps for longer and
-/// longer, up to tens of milliseconds, and a checkpoint may keep all writers out meanwhile.
+/// How a connection of the VFS's own waits for a lock. SQLite's own busy handler is not used, because it
+/// sleeps for up to tens of milliseconds at a time, and a checkpoint may keep all writers out during such a
+/// sleep.
 #[derive(Clone, Copy)]
 pub struct BusyWait {
-    /// For how long one statement looks again at short intervals.
+    /// How long one statement polls for a lock, at short intervals.
     pub polling: Duration,
-    /// For how long it waits, besides, in the queue for a lock, where it keeps no other connection waiting.
+    /// How long the statement waits in addition in the queue for a lock, where it keeps no other connection
+    /// waiting.
     pub queued: Duration,
-    /// Waits in that queue for at most the given time. `false` at once if the lock that is in the way has no
-    /// queue.
+    /// Waits in that queue for at most the given time. Returns `false` at once if the lock that was refused
+    /// has no queue.
     pub queue: fn(Duration) -> bool,
 }
 
 impl BusyWait {
-    /// Waits by looking again at short intervals.
+    /// Waits only by polling, for at most `limit`.
     pub fn polling(limit: Duration) -> Self {
         Self { polling: limit, queued: Duration::ZERO, queue: |_| false }
     }
 }
 
-/// The pause between two looks.
+/// The interval of polling.
 const PAUSE: Duration = Duration::from_micros(250);
 
-/// What the busy handler knows of this statement: since when it waits, and how much of that time in the
-/// queue. SQLite's work between two tries counts as waiting, since opening a log may wait itself.
+/// What the busy handler knows about the statement that waits: since when, and how much of that time it has
+/// waited in the queue. The time between two calls of the handler counts too, since opening a log, which
+/// SQLite may try then, waits itself.
 struct Busy {
     wait: BusyWait,
     since: Cell<Instant>,
@@ -66,7 +69,7 @@ impl Busy {
         }
     }
 
-    /// Waits, if there is any time left. Returns whether to try again.
+    /// Waits if any time is left. Returns whether SQLite should try again.
     fn wait(&self, is_first: bool) -> bool {
         let begun = Instant::now();
         if is_first {
@@ -89,16 +92,16 @@ impl Busy {
     }
 }
 
-/// SQLite's busy handler.
+/// The busy handler that SQLite calls, with `busy` as its argument.
 unsafe extern "C" fn on_busy(busy: *mut c_void, before: c_int) -> c_int {
     shield(0, || {
-        // SAFETY: the connection's own, which outlives it, and is used by its thread only.
+        // SAFETY: the `Busy` of the connection, which outlives the connection; only its thread uses it.
         let busy = unsafe { &*busy.cast::<Busy>() };
         c_int::from(busy.wait(before == 0))
     })
 }
 
-/// A connection, closed when dropped. Only the thread that opened it uses it.
+/// A connection of the VFS's own, closed when dropped. Only the thread that opened it uses it.
 pub struct OwnConnection<'a> {
     api: &'a Api,
     connection: *mut Connection,
@@ -117,8 +120,8 @@ impl Drop for OwnConnection<'_> {
 }
 
 impl<'a> OwnConnection<'a> {
-    /// Opens a database by its name, or URI, through the VFS of this name. The messages of its failures begin
-    /// with `purpose`.
+    /// Opens a database by its path or URI through the VFS `vfs`. The messages of this connection's failures
+    /// begin with `purpose`.
     pub fn open(
         api: &'a Api,
         name: &CStr,
@@ -142,7 +145,7 @@ impl<'a> OwnConnection<'a> {
         Ok(own)
     }
 
-    /// Whether the last wait ended because its time was up.
+    /// Whether the last wait ended because no time was left.
     pub fn gave_up(&self) -> bool {
         // SAFETY: alive as long as the connection is.
         unsafe { &*self.busy }.gave_up.get()
@@ -154,7 +157,7 @@ impl<'a> OwnConnection<'a> {
         Failure::new(code, format!("{}: {}", self.purpose, text.to_string_lossy()))
     }
 
-    /// Runs one statement. Returns the first column of its first row, if it has any.
+    /// Runs one statement. Returns the first column of its first row, as a number; `None` if it has no row.
     pub fn run(&self, sql: &CStr) -> Result<Option<c_int>, Failure> {
         let mut statement: *mut Statement = ptr::null_mut();
         // SAFETY: an open connection and a terminated text; no tail is wanted.
@@ -194,7 +197,7 @@ pub fn uri_of(path: &Path, parameters: &[(&str, String)]) -> Result<CString, Fai
     CString::new(uri).map_err(|_| Failure::cannot_open("the path of the database holds a zero byte"))
 }
 
-/// Appends text as it may stand in a URI.
+/// Appends `text` with all bytes escaped that have a meaning in a URI.
 fn escape(uri: &mut Vec<u8>, text: &[u8]) {
     for byte in text {
         if byte.is_ascii_alphanumeric() || b"/._-".contains(byte) {

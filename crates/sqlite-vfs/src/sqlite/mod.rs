@@ -1,7 +1,8 @@
-//! One SQLite of the process: its functions, the VFS below this one, and the reports of failures to it.
+//! One copy of SQLite in the process: its functions, the VFS below this one, and how failures are reported to
+//! it.
 //!
-//! Two copies of SQLite in one process that load the same library share its globals. So nothing here is
-//! global: each registration keeps its own copies of the function pointers.
+//! Two copies of SQLite in one process may load the same library, and then share its globals. So the function
+//! pointers are not global: each registration keeps its own.
 #![allow(unsafe_code)] // calls SQLite through its table of routines
 
 pub mod base;
@@ -21,10 +22,10 @@ use crate::errors::Failure;
 use crate::refusals;
 use base::BaseVfs;
 
-/// The name under which the VFS is registered. It is a static: a VFS that has this very text is one of this
-/// library's, and not of another copy of it.
+/// The name under which the VFS is registered. It is a static, so that its address identifies a VFS of this
+/// copy of the library: another copy has the same name at another address.
 pub static VFS_NAME: &CStr = c"duralite";
-/// `SQLITE_VERSION_NUMBER` of the oldest SQLite that has all the functions that are called.
+/// `SQLITE_VERSION_NUMBER` of the oldest SQLite that has all functions that this library calls.
 pub const OLDEST_SQLITE: c_int = 3_031_000;
 
 /// Why the VFS could not be registered.
@@ -171,7 +172,7 @@ impl Api {
     }
 }
 
-/// The entry for `sqlite3_db_name`; `None` where this SQLite is older than it.
+/// The entry for `sqlite3_db_name`; `None` if this SQLite is too old to have it.
 ///
 /// # Safety
 /// `routines` is the table that a SQLite of this version passes to extensions.
@@ -191,18 +192,18 @@ impl Api {
     }
 }
 
-/// The reason of the last message on standard error.
+/// The reason of the last message that was printed on standard error.
 static LAST_SAID: Mutex<String> = Mutex::new(String::new());
 
-/// One SQLite, and the VFS that was its default one. Never freed: SQLite may call this library's VFS until
-/// the process ends.
+/// One copy of SQLite, and the VFS that was its default when this library was registered. Never freed: SQLite
+/// may call this library's VFS until the process ends.
 pub struct Sqlite {
     pub api: Api,
     pub parent: BaseVfs,
 }
 
 impl Sqlite {
-    /// Writes to SQLite's error log, and to stderr if asked to.
+    /// Writes to SQLite's error log, and to standard error if `DURALITE_LOG=stderr`.
     pub fn report(&self, code: c_int, message: &str) {
         self.report_because(code, message, message);
     }
@@ -213,8 +214,8 @@ impl Sqlite {
         unsafe { (self.api.log)(code, c"%s".as_ptr(), text.as_ptr()) };
         if std::env::var_os("DURALITE_LOG").is_some_and(|value| value == "stderr") {
             // A connection that waits for a lock tries again and again, and is refused for the same reason
-            // each time. This does not wait for the mutex: in a child another thread may have held it at the
-            // fork.
+            // each time, so only a new reason is printed. This does not wait for the mutex: if another thread
+            // held it at a fork, it stays locked in the child.
             let last = LAST_SAID.try_lock().ok();
             if last.as_ref().is_none_or(|last| **last != reason) {
                 eprintln!("duralite: {message}");
@@ -225,16 +226,17 @@ impl Sqlite {
         }
     }
 
-    /// Reports a refusal, keeps its reason, and returns its code.
+    /// Records a failure for `duralite_last_error()`, reports it to SQLite's error log, and returns its code.
     pub fn fail(&self, failure: &Failure) -> c_int {
         refusals::record(&failure.message);
         self.report_because(failure.code, &failure.message, failure.reason());
         failure.code
     }
 
-    /// Whether the first database of a connection is a file of another VFS than this one. Super-journals are
-    /// then opened through that VFS. A database without a name, as in memory, opens none. Where the first
-    /// database is not there yet, it is the one that is being opened.
+    /// Whether the main database of a connection is a file of another VFS than this one, so that SQLite opens
+    /// super-journals through that VFS. A main database without a name, such as one in memory, needs no
+    /// super-journals, so the answer is `false`. It is `false` too if there is no main database yet: the
+    /// database that is being opened becomes the main one.
     ///
     /// # Safety
     /// `connection` is open, or is being opened, on this thread.
@@ -253,7 +255,7 @@ impl Sqlite {
         }
     }
 
-    /// Text in SQLite's memory; null when there is none left.
+    /// The text in memory that SQLite frees; null if SQLite is out of memory.
     pub fn text(&self, text: &str) -> *mut c_char {
         let text = refusals::c_text(text);
         // SAFETY: the format takes one string, which lives across the call.

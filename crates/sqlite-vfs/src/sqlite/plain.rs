@@ -1,5 +1,5 @@
-//! Whether a program's connection stands on this VFS at all. A connection that was opened before the library
-//! was loaded, or without `vfs=duralite`, is plain SQLite and does not say so.
+//! Finds out whether a connection uses this VFS. A connection that was opened before the library was loaded,
+//! or without `vfs=duralite`, uses plain SQLite, and the program may not notice.
 #![allow(unsafe_code)] // asks SQLite about a connection
 
 use std::ffi::{CStr, c_char, c_void};
@@ -14,7 +14,7 @@ use crate::settings;
 pub struct PlainDatabase {
     pub file: String,
     pub vfs: String,
-    /// Whether its URI says `strict=off`.
+    /// Whether the URI of the database says `strict=off`.
     pub on_purpose: bool,
 }
 
@@ -37,7 +37,7 @@ impl PlainDatabase {
     }
 }
 
-/// The first database file of a connection that is not open through Duralite.
+/// The first database file that the connection has open without Duralite, if there is one.
 ///
 /// # Safety
 /// `db` is an open connection of the SQLite that `api` is from.
@@ -96,7 +96,7 @@ unsafe fn look_at(
     Some(PlainDatabase { file: path, vfs, on_purpose })
 }
 
-/// The names of the VFSs that a database is open through, from above.
+/// The names of the VFSs through which a database is open, from the top of the stack.
 ///
 /// # Safety
 /// As for [`plain_database`]; `name` is not null, and ends with a zero.
