@@ -9,9 +9,9 @@ use duralite_sqlite_vfs::{RegisterError, VFS_NAME, last_error, last_refusal, set
 
 use crate::entry::sqlite3_duralite_auto;
 
-/// Registers the VFS `duralite` with the SQLite that is linked into this program. From then on databases
-/// whose URI says `vfs=duralite`, as those of [`uri`](crate::uri) do, go through Duralite. All others stay as
-/// they are. A second call is harmless. Nothing is opened on disk.
+/// Registers the VFS `duralite` with the SQLite that is linked into this program. From then on Duralite
+/// serves databases whose URI says `vfs=duralite`, such as one made by [`uri`](crate::uri). Plain SQLite
+/// serves all others. A second call is harmless. The call opens no file.
 ///
 /// # Errors
 /// When SQLite is older than 3.31, was built with `SQLITE_OMIT_LOAD_EXTENSION`, or opens no database in
@@ -20,14 +20,14 @@ pub fn register() -> Result<(), RegisterError> {
     registered().map(|_| ())
 }
 
-/// As [`register`], and makes Duralite the default: databases that are opened by plain name go through it
-/// too, if they are in WAL mode.
+/// As [`register`], and makes Duralite the default: it also serves databases that are opened by plain name,
+/// if they are in WAL mode.
 ///
-/// `settings` are for all databases of this process. They come before the process's environment, and a URI
-/// comes before both. `strict` is `on` unless they say otherwise. Then a database that is not in WAL mode can
-/// be read, and its first write is refused until `PRAGMA journal_mode=WAL`; and opening a file through
-/// another VFS is refused. A process has one set of settings: the first call decides. A database that was
-/// opened before the call stays as it was.
+/// `settings` are for all databases of this process. They win over environment variables, and a URI wins over
+/// both. `strict` is `on` unless `settings` say otherwise: a database that is not in WAL mode can be read,
+/// but a write is refused until `PRAGMA journal_mode=WAL`, and opening a file through another VFS is refused.
+/// A process has one set of settings, which the first call decides. A database that was opened before the
+/// call stays as it was.
 ///
 /// # Errors
 /// As [`register`]. Also when a setting is unknown or has a value that it does not take, or when an earlier
@@ -44,12 +44,12 @@ pub fn register_default(settings: &[(&str, &str)]) -> Result<(), RegisterError> 
     }
 }
 
-/// The VFS in SQLite's list. SQLite hands its table of routines only to automatic extensions, when it opens a
-/// database.
+/// Registers the VFS and finds it in SQLite's list. SQLite hands its table of routines only to extensions, so
+/// this makes the entry point an automatic extension and opens a database in memory.
 fn registered() -> Result<*mut Vfs, RegisterError> {
     let before = last_refusal();
-    // SAFETY: an entry point that exists as long as the program. Connections that other threads open
-    // meanwhile register the VFS too, which is harmless.
+    // SAFETY: an entry point that exists as long as the program. If another thread opens a connection at this
+    // time, that registers the VFS too, which is harmless.
     let opened = unsafe {
         match sqlite::sqlite3_auto_extension(sqlite3_duralite_auto) {
             ffi::OK => {
@@ -73,7 +73,7 @@ fn registered() -> Result<*mut Vfs, RegisterError> {
 /// Opens a database in memory and closes it.
 ///
 /// # Errors
-/// SQLite's message, if it cannot.
+/// SQLite's message.
 fn open_in_memory() -> Result<(), String> {
     let mut db: *mut Connection = ptr::null_mut();
     let flags: c_int = ffi::OPEN_READWRITE | ffi::OPEN_CREATE;

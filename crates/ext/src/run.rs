@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use duralite_sqlite_ffi as ffi;
 
-/// How often a transaction may lose to others before it takes the write lock when it begins.
+/// After this many conflicts a transaction takes the write lock when it begins.
 const CONFLICTS: u32 = 5;
-/// The longest pause before the second attempt, in microseconds. Each one after it may be twice as long.
+/// The longest pause before the second attempt, in microseconds. The limit doubles with each further attempt.
 const PAUSE: u64 = 2000;
 
-/// Runs a transaction, and runs it again if it has lost to another connection (`SQLITE_BUSY`,
-/// `SQLITE_BUSY_SNAPSHOT`), after a short random pause. After five conflicts it takes the write lock when it
-/// begins, and cannot lose any more. Every other error is returned, also one of `COMMIT` that leaves open
-/// whether the transaction is committed.
+/// Runs a transaction. If it loses to another connection (`SQLITE_BUSY`, `SQLITE_BUSY_SNAPSHOT`), runs it
+/// again after a short random pause. After five conflicts the transaction takes the write lock when it
+/// begins, and can no longer lose. Every other error is returned, including an error of `COMMIT` that leaves
+/// open whether the transaction is committed.
 ///
-/// `transaction` begins as it is told, works, and commits; where it fails it rolls back, as drivers do when
-/// their transaction is dropped. It may run several times, so it should change nothing but the database. `code`
-/// is SQLite's code of an error of the driver's, extended or not.
+/// `transaction` begins as [`Attempts`] says, works, and commits. If it fails, it must roll back, as drivers
+/// do when their transaction object is dropped. It may run several times, so it should change nothing but the
+/// database. `code` returns SQLite's result code, extended or not, of an error of the driver.
 ///
 /// ```
 /// use rusqlite::{Connection, TransactionBehavior};
@@ -58,14 +58,15 @@ pub fn run<T, E>(
     }
 }
 
-/// The attempts at one transaction: for drivers that wait in another way than [`run`] does, asynchronous ones.
+/// Counts the attempts at one transaction. Asynchronous drivers, which cannot wait as [`run`] does, use this
+/// directly.
 #[derive(Debug, Default)]
 pub struct Attempts {
     conflicts: u32,
 }
 
 impl Attempts {
-    /// Whether this attempt takes the write lock when it begins. Then it is the last one.
+    /// Whether this attempt must take the write lock when it begins. Such an attempt is the last.
     pub fn takes_lock(&self) -> bool {
         self.conflicts == CONFLICTS
     }
@@ -75,8 +76,9 @@ impl Attempts {
         if self.takes_lock() { "BEGIN IMMEDIATE" } else { "BEGIN" }
     }
 
-    /// After an attempt that failed with this code, and was rolled back: how long to wait before the next one.
-    /// `None` where there is none, because this was the last one, or the transaction has not lost to another.
+    /// How long to wait before the next attempt, after one that failed with this code and was rolled back.
+    /// `None` if there is no next attempt: the transaction has not lost to another connection, or this was
+    /// the last attempt.
     pub fn pause_after(&mut self, code: Option<i32>) -> Option<Duration> {
         let has_lost = code.is_some_and(|code| code & 0xff == ffi::BUSY);
         if self.takes_lock() || !has_lost {

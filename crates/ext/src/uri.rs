@@ -5,13 +5,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// The URI under which SQLite opens a database through Duralite: `file:app.db?vfs=duralite&strict=on`,
-/// followed by the settings. These are the ones of `docs/settings.md`, or SQLite's own such as `("mode",
-/// "ro")`.
+/// followed by the settings. These are the settings of `docs/settings.md`, or parameters of SQLite such as
+/// `("mode", "ro")`.
 ///
-/// The URI says `strict=on` unless the settings say otherwise. What would end as plain SQLite is then
-/// refused; a database that is not in WAL mode is refused at its first write. Any path can be given. A path
-/// with a zero byte names no file; the URI keeps the byte, so that no text for C can be made of it. A
-/// relative path stays relative.
+/// The URI says `strict=on` unless the settings say otherwise. Then Duralite refuses what plain SQLite would
+/// serve, such as the first write to a database that is not in WAL mode. Any path can be given, and a
+/// relative path stays relative. A path with a zero byte names no file. The URI keeps that byte, so that
+/// making a C string of the URI fails.
 ///
 /// Settings are checked when the database is opened. [`last_error`](crate::last_error) has the reason of a
 /// refusal.
@@ -30,8 +30,8 @@ pub fn uri(path: impl AsRef<Path>, settings: &[(&str, &str)]) -> String {
     text
 }
 
-/// Encodes every byte that has a meaning in a URI. A zero byte stays: SQLite would drop everything after its
-/// code.
+/// Encodes every byte that has a meaning in a URI. A zero byte stays: encoded, it would make SQLite drop the
+/// rest of the path.
 fn encode(text: &mut String, bytes: &[u8]) {
     for byte in bytes {
         match byte {

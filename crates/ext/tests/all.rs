@@ -1,4 +1,4 @@
-//! The tests of the library, loaded by a shell and linked to a program.
+//! Tests of the library, both loaded by a shell and linked to a program.
 
 mod host;
 mod linked;

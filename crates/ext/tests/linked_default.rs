@@ -1,5 +1,5 @@
-//! A program that makes Duralite the default of its SQLite. The test is a program of its own, since the default is the
-//! process's.
+//! A program that makes Duralite the default of its SQLite. The test is a program of its own, since the
+//! default holds for the whole process.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use rusqlite::Connection;

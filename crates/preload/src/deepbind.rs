@@ -1,9 +1,10 @@
-//! Modules that are loaded so that they find their own libraries' symbols first (`RTLD_DEEPBIND`), as PHP
-//! loads its extensions. If such a module is linked to SQLite, its calls would not reach this library.
+//! A preloaded `dlopen`, for modules that a program loads with `RTLD_DEEPBIND`, as PHP loads its extensions.
+//! With this flag a module finds its own libraries' symbols first. If such a module is linked to SQLite, its
+//! calls would not reach this library.
 //!
-//! The program's calls of `dlopen` come here first. A module that is linked to SQLite is loaded without that
-//! flag. All others are loaded as they were to be. The linker sees the program's own caller, and takes the
-//! caller's search path.
+//! The program's calls of `dlopen` come here first. If the module is linked to SQLite, the flag is left out.
+//! Then the call goes on to the linker's function by a jump, so that the linker sees the program as the
+//! caller and uses the caller's search path.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,12 +13,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::orders::orders;
 
-/// The text in every file that is linked to SQLite's library.
+/// A text that every file contains that is linked to SQLite's library.
 const LIBRARY: &[u8] = b"libsqlite3.so";
-/// Larger files are not searched for it.
+/// Files larger than this are not searched for the text.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// How the call goes on, in two registers.
+/// What the call goes on with: the function to jump to, and its flags. Small enough to be returned in two
+/// registers.
 #[repr(C)]
 struct Plan {
     real: *mut c_void,
@@ -75,7 +77,8 @@ fn real() -> *mut c_void {
     real
 }
 
-/// Whether a file names SQLite's library. A file that the linker searches for by name is not looked into.
+/// Whether a file names SQLite's library. A name without a slash, for which the linker would search, is not
+/// looked into.
 fn is_linked_to_sqlite(file: &CStr) -> bool {
     let path = OsStr::from_bytes(file.to_bytes());
     let is_small = std::fs::metadata(path).is_ok_and(|meta| meta.len() <= MOST_BYTES);

@@ -1,7 +1,7 @@
 //! The functions that programs call instead of SQLite's, and what this library does when it is loaded.
 //!
-//! Each function begins with a few instructions that pass on, as an additional argument, the address from
-//! which it was called.
+//! Each function begins with instructions that pass its return address on as an additional argument. The
+//! address tells who has called.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::catch_unwind;
@@ -18,9 +18,9 @@ use crate::sqlite::Sqlite;
 /// A function under SQLite's name that jumps to another one, with the caller's address as its last argument.
 macro_rules! entry {
     ($name:ident, $target:ident, $x86_64:literal, $aarch64:literal) => {
-        /// SQLite's function of this name, with Duralite as the default VFS; its arguments, result and
-        /// errors. If Duralite cannot be registered, no database is opened: the result is `SQLITE_ERROR`, and
-        /// the reason is on standard error.
+        /// SQLite's function of this name, with the same arguments, result and errors, but with Duralite as
+        /// the default VFS. If Duralite cannot be registered, no database is opened: the result is
+        /// `SQLITE_ERROR`, and the reason is on standard error.
         ///
         /// # Safety
         /// The same as for SQLite's function.
@@ -35,10 +35,11 @@ macro_rules! entry {
     };
 }
 
-/// How long to wait for a database that another process or thread uses, and the pause between two tries.
+/// How long to try to set WAL mode while another process or thread uses the database, and the pause between
+/// two tries.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
-/// The name of no VFS: a text that ends SQLite's error message.
+/// A name that no VFS has. SQLite puts it at the end of its error message.
 const FAILED: &CStr = c"duralite (the reason is on standard error)";
 
 entry!(sqlite3_open, open, "rdx", "x2");
@@ -66,7 +67,8 @@ unsafe extern "C" fn open_v2(
     through(caller, db, |sqlite| unsafe { (sqlite.open_v2)(name, db, flags, vfs) })
 }
 
-/// Opens with the SQLite that the caller means, after making Duralite its default VFS.
+/// Makes Duralite the default VFS of the SQLite that the caller means, then opens the database with that
+/// SQLite.
 fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&Sqlite) -> c_int) -> c_int {
     let Ok(Some(sqlite)) = catch_unwind(|| Sqlite::of(caller)) else {
         report::say("no database is opened: the program's SQLite cannot be found");
@@ -76,7 +78,8 @@ fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&S
         }
         return ffi::CANTOPEN;
     };
-    // A process in which `duralite run` has asked for nothing is left alone.
+    // If `duralite run` has started neither this process nor an ancestor, SQLite opens the database
+    // unchanged.
     let registered = if orders().are_given {
         catch_unwind(|| register(&sqlite)).unwrap_or_else(|_| Err("an error in Duralite itself".to_owned()))
     } else {
@@ -84,8 +87,8 @@ fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&S
     };
     if let Err(why) = registered {
         report::say(&format!("no database is opened: {why}"));
-        // SAFETY: the caller's own place. A VFS that does not exist gives a connection that has failed and
-        // has the message.
+        // SAFETY: the caller's own place. With a VFS that does not exist SQLite makes a failed connection,
+        // which has the message.
         return unsafe { (sqlite.open_v2)(c":memory:".as_ptr(), db, ffi::OPEN_READWRITE, FAILED.as_ptr()) };
     }
     let code = open(&sqlite);
@@ -99,8 +102,8 @@ fn through(caller: *const c_void, db: *mut *mut Connection, open: impl FnOnce(&S
     code
 }
 
-/// Puts a database file into WAL mode. A file that cannot have that mode now stays as it is; this is
-/// reported, and is no error.
+/// Puts a database file into WAL mode. If that fails, the file stays in its mode, which is reported but is no
+/// error.
 fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
     let main = c"main".as_ptr();
     // SAFETY: an open connection, and the name of its database.
@@ -125,7 +128,8 @@ fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
     if code != ffi::OK {
         let name = name.to_string_lossy();
         report::say(&format!("{name} stays in its journal mode: SQLite's error {code}"));
-        // The program's open has not failed, so the program must not find an error.
+        // The program's open has not failed, so the connection must not show the error of the pragma. An
+        // empty statement clears it.
         exec(c"");
     }
 }
@@ -136,8 +140,8 @@ extern "C" fn begin() {
         if !orders().are_given {
             return;
         }
-        // The program itself comes before this library: its calls do not come here, so its SQLite is
-        // registered now.
+        // If the program contains a SQLite, the linker prefers that one to this library. The program's calls
+        // do not come here then, so Duralite is registered with that SQLite now.
         if let Some(Err(why)) = Sqlite::of_program().map(|sqlite| register(&sqlite)) {
             report::say(&format!("this program stays plain SQLite: {why}"));
         }

@@ -10,10 +10,10 @@ use duralite_sqlite_ffi::EntryPoint;
 const VARIABLE: &str = "DURALITE_LIBRARY";
 
 type Begin = extern "C" fn();
-/// A function of the library that answers with a text, or null.
+/// A function of the library that returns a text or null.
 type Text = unsafe extern "C" fn() -> *const c_char;
 
-/// The functions of the library that are called.
+/// The functions of `libduralite.so` that this library calls.
 pub struct Library {
     /// Registers the VFS as the default one.
     pub enter: EntryPoint,
@@ -23,7 +23,7 @@ pub struct Library {
 
 static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
 
-/// The library. Loads it at the first call.
+/// The library `libduralite.so`, loaded at the first call.
 ///
 /// # Errors
 /// The linker's message.
@@ -72,12 +72,12 @@ fn linker_error() -> String {
     )
 }
 
-/// The text that a function of the library returns; empty where it returns none.
+/// A copy of the text that a function of the library returns; empty if it returns null.
 pub fn said(function: Text) -> String {
     // SAFETY: null or a text that stays until the next call, which is not made before the copy is.
     let text = unsafe { function().as_ref().map(|text| CStr::from_ptr(text)) };
     text.map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// SQLite's code for the success of an entry point that stays loaded.
+/// The result of an entry point that has succeeded and whose library must stay loaded.
 pub const STAYS: c_int = duralite_sqlite_ffi::OK_LOAD_PERMANENTLY;

@@ -1,8 +1,9 @@
-//! What `duralite run` asks for: words in the variable `DURALITE_RUN`, which the program's children inherit.
+//! What `duralite run` asks for: words in the environment variable `DURALITE_RUN`, which the program's
+//! children inherit.
 
 use std::sync::LazyLock;
 
-/// The words are `wal`, `quiet`, and `pid=` with the number of the process that was asked for.
+/// The words are `wal`, `quiet`, and `pid=` with the id of the process that `duralite run` has started.
 const VARIABLE: &str = "DURALITE_RUN";
 
 /// The orders for a process.
@@ -10,11 +11,11 @@ const VARIABLE: &str = "DURALITE_RUN";
 pub struct Orders {
     /// Whether `duralite run` has started this process, or an ancestor of it.
     pub are_given: bool,
-    /// Whether databases that are opened get WAL mode.
+    /// Whether to put databases into WAL mode when they are opened.
     pub wal: bool,
-    /// Whether there is no report at the end.
+    /// Whether to leave out the report at the end.
     pub quiet: bool,
-    /// The process that was asked for, as opposed to its children.
+    /// The id of the process that `duralite run` has started, which its children have too.
     pub pid: Option<u32>,
 }
 

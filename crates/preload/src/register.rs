@@ -1,7 +1,7 @@
-//! Duralite as the default VFS of a SQLite.
+//! Makes Duralite the default VFS of a SQLite.
 //!
-//! SQLite itself is asked at each open whether it is so: after `sqlite3_shutdown` its own VFS is the default
-//! again.
+//! This asks SQLite at each open which VFS is its default, and remembers nothing: after `sqlite3_shutdown`
+//! SQLite's own VFS is the default again.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -13,13 +13,14 @@ use crate::library::{self, STAYS, library};
 use crate::sqlite::{OpenV2, Sqlite};
 
 const NAME: &CStr = c"duralite";
-/// The default VFS of a SQLite that no program has changed.
+/// The name of SQLite's own default VFS. Another default is one that the program has set.
 const STOCK: &CStr = c"unix";
-/// `SQLITE_VERSION_NUMBER` of the oldest SQLite whose table of routines is as long as the copy that is made
-/// of it.
+/// `SQLITE_VERSION_NUMBER` of the oldest SQLite whose table of routines is at least as long as the copy that
+/// [`entered`] makes of it.
 const OLDEST: c_int = 3_031_000;
 
-/// The SQLite that is being entered. SQLite passes no argument to an automatic extension.
+/// The real `sqlite3_open_v2` of the SQLite that [`enter`] works with, for [`entered`]: SQLite passes no
+/// argument to an automatic extension.
 static ENTERING: Mutex<Option<OpenV2>> = Mutex::new(None);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -45,7 +46,8 @@ pub fn register(sqlite: &Sqlite) -> Result<(), String> {
     Ok(())
 }
 
-/// Has SQLite call the library's entry point with its table of routines, which it gives only to extensions.
+/// Has SQLite call the entry point of `libduralite.so` with its table of routines, which SQLite gives only to
+/// extensions.
 fn enter(sqlite: &Sqlite) -> Result<(), String> {
     let library = library().map_err(str::to_owned)?;
     let _one_at_a_time = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -75,7 +77,7 @@ unsafe extern "C" fn entered(
 ) -> c_int {
     let Ok(library) = library() else { return ffi::ERROR };
     let open_v2 = *ENTERING.lock().unwrap_or_else(PoisonError::into_inner);
-    // This is a connection that another thread opens meanwhile.
+    // `None`: another thread has opened this connection, and `enter` has finished.
     let Some(open_v2) = open_v2 else { return ffi::OK };
     // SAFETY: SQLite's table; this entry is in every version's.
     let version = unsafe { (*routines).libversion_number.map_or(0, |version| version()) };
@@ -85,7 +87,8 @@ unsafe extern "C" fn entered(
     }
     // SAFETY: a SQLite of this version has the whole table, which holds only words.
     let mut own = unsafe { ptr::read(routines) };
-    // SQLite's table has this library's function in the place of SQLite's own, because it stands first.
+    // SQLite's table has the preloaded function instead of SQLite's own, since the linker finds that one
+    // first.
     own.open_v2 = Some(open_v2);
     // SAFETY: SQLite's own arguments; the library copies what it needs of the table.
     as_auto_extension(unsafe { (library.enter)(db, message, &raw const own) })

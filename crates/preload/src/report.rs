@@ -1,4 +1,4 @@
-//! What a process reports on standard error: failures when they happen, and at its end what became of its
+//! What a process reports on standard error: failures when they happen, and at its end what served its
 //! databases.
 
 use std::ffi::c_int;
@@ -16,13 +16,13 @@ pub fn note_failure(code: c_int) {
     FAILED.store(code, Ordering::Relaxed);
 }
 
-/// Prints a line, in one write. Standard error may be closed.
+/// Prints a line, in one write. Ignores errors, since standard error may be closed.
 pub fn say(line: &str) {
     let _ = std::io::stderr().write_all(format!("duralite: {line}\n").as_bytes());
 }
 
-/// Prints a line for each database. Children that have opened none print nothing. The program that was asked
-/// for reports that it has opened none.
+/// Prints a line for each database. If this process has opened none, it says so only if `duralite run` has
+/// started it directly; its children print nothing.
 pub fn at_exit() {
     let orders = orders();
     if !orders.are_given || orders.quiet {

@@ -1,4 +1,4 @@
-//! One SQLite of the process, found by its caller, since a process may have several.
+//! One copy of SQLite in the process, found by the address of its caller, since a process may have several.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::{self, MaybeUninit};
@@ -24,7 +24,7 @@ macro_rules! functions {
         }
 
         impl Sqlite {
-            /// The SQLite that this handle's symbols lead to.
+            /// The SQLite whose functions the linker finds through this handle.
             fn within(handle: *mut c_void) -> Option<Self> {
                 Some(Self { $($name: {
                     let symbol = symbol(handle, concat!("sqlite3_", stringify!($name), "\0"))?;
@@ -81,25 +81,26 @@ fn object_of(address: *const c_void) -> Option<&'static CStr> {
     if found == 0 || map.is_null() {
         return None;
     }
-    // SAFETY: the linker's own; the object is not unloaded while its code waits for this call.
+    // SAFETY: the linker's own structure; the object is not unloaded while its code waits for this call.
     let name = unsafe { CStr::from_ptr((*map.cast::<LinkMap>()).name) };
     (!name.is_empty()).then_some(name)
 }
 
 impl Sqlite {
-    /// The SQLite that the code at `caller` is linked to: its own or one of its libraries', else the first in
-    /// the process after this library.
+    /// The SQLite that the code at `caller` is linked to. It is in the caller's own object or in one of that
+    /// object's libraries; if it is in neither, it is the first in the process after this library.
     pub fn of(caller: *const c_void) -> Option<Self> {
         let object = object_of(caller).and_then(|name| {
-            // SAFETY: a text. Nothing is loaded; the handle is kept, which costs one count.
+            // SAFETY: a text. Nothing is loaded. The handle is never closed, which only leaves a reference
+            // count too high.
             let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
             (!handle.is_null()).then_some(handle)
         });
         object.and_then(Self::within).or_else(|| Self::within(libc::RTLD_NEXT))
     }
 
-    /// The SQLite of the program itself, if it has one that others can see. The program's calls do not come
-    /// here.
+    /// The SQLite that the program itself contains, if the dynamic linker can see one. The program's calls go
+    /// there and not to this library.
     pub fn of_program() -> Option<Self> {
         Self::within(libc::RTLD_DEFAULT).filter(|sqlite| object_of(sqlite.open_v2 as *const c_void).is_none())
     }

@@ -1,4 +1,4 @@
-//! The prefix of `sqlite3_api_routines` that SQLite 3.31 has.
+//! The table of routines, `sqlite3_api_routines`, as long as it is in SQLite 3.31.
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 
@@ -36,8 +36,9 @@ pub type CreateModule = unsafe extern "C" fn(
 
 type Unused<const N: usize> = [*const c_void; N];
 
-/// The function that SQLite calls when a lock is taken, with its argument and with how often SQLite has
-/// called it for the same lock before. The result 0 means: give up.
+/// The function that SQLite calls when another connection holds a lock. Its arguments are the pointer that
+/// was given with it, and how often SQLite has called it for the same lock before. The result 0 means: give
+/// up.
 pub type BusyHandler = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 
 /// `sqlite3_api_routines` up to `filename_wal` (3.31). Entries that Duralite does not use are kept as unnamed
@@ -118,7 +119,8 @@ pub struct ApiRoutines {
     _185: Unused<4>,
     pub uri_parameter: Option<unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char>,
     _190: Unused<2>,
-    /// C declares it with a function that takes nothing. SQLite calls that function as an [`EntryPoint`].
+    /// The header declares the argument as a function without arguments. SQLite calls it as an
+    /// [`EntryPoint`].
     pub auto_extension: Option<unsafe extern "C" fn(EntryPoint) -> c_int>,
     _193: Unused<52>,
     pub uri_key: Option<unsafe extern "C" fn(*const c_char, c_int) -> *const c_char>,
@@ -129,7 +131,7 @@ pub struct ApiRoutines {
 
 /// `sqlite3_db_name`, which SQLite has since 3.39.
 pub type DbName = unsafe extern "C" fn(*mut Connection, c_int) -> *const c_char;
-/// The first SQLite that has it, as `SQLITE_VERSION_NUMBER`.
+/// `SQLITE_VERSION_NUMBER` of the first SQLite that has `sqlite3_db_name`.
 pub const DB_NAME_SINCE: c_int = 3_039_000;
-/// Where it is in `sqlite3_api_routines`, in words.
+/// The offset of `sqlite3_db_name` in `sqlite3_api_routines`, in words.
 pub const DB_NAME_WORD: usize = 264;

@@ -1,8 +1,8 @@
 //! The part of SQLite's C interface that Duralite uses, declared by hand.
 //!
-//! Generated bindings would tie the build to one SQLite and to libclang. What a VFS extension needs is small,
-//! and has kept its layout since 3.31. `tests/layout.rs` compares every offset and constant with the header
-//! of the machine that runs the tests.
+//! Generated bindings would tie the build to one SQLite and to libclang. The part that a VFS extension needs
+//! is small, and has kept its layout since SQLite 3.31. `tests/layout.rs` compares every offset and constant
+//! with the header on the machine that runs the tests.
 
 #![allow(missing_docs)] // names and meaning are SQLite's own
 

@@ -1,7 +1,7 @@
 //! Functions of the SQLite that is linked into the program.
 //!
-//! Everything else reaches SQLite through the table that SQLite hands to an extension. These functions are
-//! for a program that is linked to a SQLite: a caller needs that SQLite at link time.
+//! All other code calls SQLite through the table that SQLite hands to an extension. Only a program that is
+//! linked to a SQLite can call these functions.
 #![allow(unsafe_code)] // declarations of what C has
 
 use std::ffi::{c_char, c_int};

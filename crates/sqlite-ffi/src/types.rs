@@ -1,4 +1,4 @@
-//! SQLite's opaque types, and the functions that SQLite is handed.
+//! SQLite's opaque types, and the type of a function of SQL.
 
 use std::ffi::c_int;
 

@@ -1,4 +1,4 @@
-//! `sqlite3_module` and its types: virtual tables, their cursors, and the questions of the query planner.
+//! `sqlite3_module` and its types: virtual tables, their cursors, and what the query planner asks.
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 
@@ -73,7 +73,7 @@ pub type FindFunction = unsafe extern "C" fn(
     *mut *mut c_void,
 ) -> c_int;
 
-/// `sqlite3_module`, version 1. SQLite asks for nothing after it.
+/// `sqlite3_module`, version 1. SQLite reads later fields only of later versions.
 #[repr(C)]
 pub struct Module {
     pub version: c_int,

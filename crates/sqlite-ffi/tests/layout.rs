@@ -1,4 +1,4 @@
-//! Compares the declarations with the C header of this machine, as the machine's compiler reads it.
+//! Compares the declarations with SQLite's header on this machine, as the machine's C compiler reads it.
 
 use std::fmt::Write as _;
 use std::mem::offset_of;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::shell::{Host, library};
 
 const FILL: &str = "pragma journal_mode=wal; create table t(a); insert into t values(1),(2),(3);";
-/// The shell dies without closing anything.
+/// Kills the shell before it closes anything.
 const DIE: &str = ".shell kill -9 $PPID";
 const VERSIONS: std::ops::Range<usize> = 18..20;
 
@@ -97,7 +97,7 @@ fn a_damaged_guard_is_mended_by_the_log() {
     assert_eq!(said.out, "6", "{}", said.err);
 }
 
-/// Opens a WAL database with stock SQLite, which holds it until it is told to go.
+/// Starts stock SQLite on a WAL database. It keeps the database open until it is killed.
 fn stock_holder(host: &Host, name: &str, sql: &str) -> Child {
     let ready = host.path("ready");
     let child = Command::new("sqlite3")
@@ -192,7 +192,7 @@ fn connections_of_a_process_share_the_log_and_its_settings() {
     let conflict = format!("attach '{uri}&sync=eager' as third; select * from third.t;");
     let said = host.open(&uri, &["select * from t;", &conflict]);
     assert!(said.err.contains("sync=eager conflicts with sync=lazy"), "{}", said.err);
-    // The shell stops at an error without closing. The next open finds everything.
+    // After an error the shell ends without closing the database. The next open finds all commits.
     assert_eq!(host.open(&uri, &["select sum(a) from t;"]).out, "10");
     assert!(host.logs().is_empty());
 }
@@ -229,8 +229,8 @@ fn rollback_mode_leaves_the_engine_idle() {
     assert!(host.logs().is_empty());
 }
 
-/// With `synchronous=OFF` SQLite syncs nothing. The database is synced all the same, before a log that covers
-/// it starts over.
+/// With `synchronous=OFF` SQLite syncs nothing. The VFS syncs the database all the same before its log starts
+/// over.
 #[test]
 fn inv06_the_database_is_synced_before_the_log_starts_over() {
     let Some(host) = Host::new() else { return };

@@ -1,4 +1,4 @@
-//! The library in the system's `sqlite3` shell.
+//! Tests of the library in the system's `sqlite3` shell.
 
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 

@@ -1,4 +1,5 @@
-//! The library in the `sqlite3` shell, without an engine.
+//! The library in the `sqlite3` shell where no engine serves a database: SQLite's calls go through to the
+//! base VFS.
 
 use std::process::Command;
 
@@ -136,8 +137,8 @@ fn temporary_files_attach_and_vacuum_go_through() {
     assert_eq!(host.stock("c.db", "select a from t;").out, "1");
 }
 
-/// `duralite::register` calls functions of SQLite, for programs that are linked to one. The loadable library
-/// must not need them.
+/// `duralite::register` calls functions of the SQLite that the program is linked to. The loadable library
+/// must not need those functions, since the program that loads it may not export them.
 #[test]
 fn the_loadable_library_asks_for_no_function_of_sqlite() {
     let listed = Command::new("nm").args(["-D", "--undefined-only"]).arg(library()).output().unwrap();

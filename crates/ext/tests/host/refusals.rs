@@ -1,4 +1,4 @@
-//! The reason of a refusal, in SQL.
+//! Asking for the reason of a refusal in SQL.
 
 use super::shell::{Host, library};
 
@@ -41,7 +41,7 @@ fn loading_again_while_the_function_runs_is_harmless() {
     assert_eq!(said.out, "|none\n|none", "{}", said.err);
 }
 
-/// A package brings the library, and the program has its own copy.
+/// A package may come with a copy of the library, and the program with another.
 #[test]
 fn a_second_copy_of_the_library_leaves_the_first_in_place() {
     let Some(host) = Host::new() else { return };

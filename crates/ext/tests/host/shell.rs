@@ -4,7 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A directory with a log directory, and the shell.
+/// A temporary directory with a log directory in it, in which the shell is run.
 pub struct Host {
     dir: tempfile::TempDir,
 }
@@ -17,7 +17,7 @@ pub struct Said {
 }
 
 impl Host {
-    /// `None`, with a message, where the machine has no shell.
+    /// `None`, with a message, if the machine has no `sqlite3` shell.
     pub fn new() -> Option<Self> {
         if Command::new("sqlite3").arg("--version").output().is_err() {
             assert!(std::env::var_os("DURALITE_REQUIRE_RIGS").is_none(), "no sqlite3 shell on this machine");
@@ -43,7 +43,7 @@ impl Host {
         paths.filter(|path| !path.to_string_lossy().ends_with("-shm")).collect()
     }
 
-    /// A URI of the database for the engine, with its log in the log directory.
+    /// A URI that opens the database with `nvwal`, in emulated NVRAM, with the log in the log directory.
     pub fn uri(&self, name: &str) -> String {
         format!(
             "file:{}?vfs=duralite&journal=nvwal&nvram=emulate&nvram_dir={}",
@@ -52,7 +52,7 @@ impl Host {
         )
     }
 
-    /// The shell, without any setting from outside.
+    /// The shell, without Duralite's environment variables of the test's own process.
     pub fn command(&self) -> Command {
         let mut command = Command::new("sqlite3");
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("DURALITE_")) {
@@ -86,7 +86,7 @@ impl Host {
         said(shell.envs(environment.iter().copied()).args(arguments).output().unwrap())
     }
 
-    /// Runs lines as a person types them: the shell goes on after an error.
+    /// Runs lines as if a person typed them: the shell goes on after an error.
     pub fn script(&self, lines: &str) -> Said {
         let mut shell = self.command();
         shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -95,7 +95,8 @@ impl Host {
         said(child.wait_with_output().unwrap())
     }
 
-    /// How often the shell syncs a file while it runs the SQL on a URI. `None` without strace.
+    /// How often the shell syncs a file while it opens the URI and runs the SQL. `None` if the machine has no
+    /// strace.
     pub fn syncs(&self, uri: &str, sql: &str) -> Option<usize> {
         let trace = self.path("trace");
         let shell = self.command();

@@ -1,4 +1,4 @@
-//! `strict=on`: nothing ends as plain SQLite without a message.
+//! `strict=on`: what plain SQLite would serve is refused with a message.
 
 use super::shell::{Host, Said, library};
 
@@ -69,7 +69,7 @@ fn a_transaction_is_refused_at_its_first_write() {
     assert!(said.err.contains("attempt to write a readonly database"), "{}", said.err);
 }
 
-/// The transaction that another process has left is rolled back, although the database is not in WAL mode.
+/// A transaction that a killed process has left is rolled back, although the database is not in WAL mode.
 #[test]
 fn a_hot_journal_is_rolled_back() {
     let Some(host) = Host::new() else { return };
@@ -126,7 +126,7 @@ fn what_cannot_be_served_is_not_opened() {
     }
 }
 
-/// A `-wal` of SQLite's own beside a database whose first page does not say WAL mode.
+/// An ordinary `-wal` lies beside a database whose first page does not say WAL mode.
 #[test]
 fn a_wal_that_stock_sqlite_would_serve_is_not_opened() {
     let Some(host) = Host::new() else { return };
@@ -147,7 +147,7 @@ fn a_database_opened_before_the_load_is_caught() {
     };
     let refusal = "app.db is open through the VFS unix, not through Duralite";
     for default in ["0", "1"] {
-        // The warning is in the log, and where it is asked for.
+        // Without `strict` there is only a warning.
         let said = shell(&[("DURALITE_MAKE_DEFAULT", default)], "app.db");
         assert!(said.out == "1" && said.err.contains("stays plain SQLite on the VFS unix"), "{}", said.err);
         let said = shell(&[("DURALITE_MAKE_DEFAULT", default), ("DURALITE_STRICT", "1")], "app.db");
@@ -158,7 +158,8 @@ fn a_database_opened_before_the_load_is_caught() {
     let said = shell(&[("DURALITE_STRICT", "1")], "file:app.db?strict=off");
     assert_eq!(said.out, "1", "{}", said.err);
 
-    // As with `.sqliterc`. With `-bail` the shell does not go on.
+    // The library is loaded from a file of commands, like `.sqliterc`. With `-bail` the shell stops at the
+    // error.
     std::fs::write(host.path("sqliterc"), format!("{load}\n")).unwrap();
     let arguments = ["-init", "sqliterc", "-bail", "app.db", "select a from t;"];
     let said = host.shell_with(&[("DURALITE_STRICT", "1")], &arguments);
@@ -183,7 +184,8 @@ fn a_database_opened_after_the_load_without_the_vfs_is_caught() {
     assert_eq!(said.out, "wal\n1", "{}", said.err);
 }
 
-/// The VFS's own connection to what stock SQLite has left does not count as the program's.
+/// The VFS checkpoints the `-wal` that stock SQLite has left in a connection of its own, through stock
+/// SQLite. `DURALITE_STRICT` does not refuse that connection.
 #[test]
 fn what_stock_sqlite_left_is_taken_over() {
     let Some(host) = Host::new() else { return };

@@ -4,8 +4,8 @@ use super::shell::{Host, library};
 
 const STATE: &str = "select value from duralite where name = 'state';";
 
-/// The connection that loads the library has its database open already, and tells that it stays plain. The
-/// next one is served.
+/// The connection that loads the library has its database open already, so that database stays plain, and the
+/// tables say so. Duralite serves the database that is opened next.
 #[test]
 fn the_connection_that_loads_and_later_ones_have_the_tables() {
     let Some(host) = Host::new() else { return };

@@ -280,8 +280,8 @@ impl Attachment {
         self.maintenance.set(started)
     }
 
-    /// The longest time after which an acknowledged commit is flushed (Group Synch); `None` if a commit is
-    /// not acknowledged before it is as durable as `durability` makes it.
+    /// The longest time after which an acknowledged commit is flushed (Group Synch); `None` if nothing has to
+    /// be flushed in the background.
     pub fn flush_interval(&self) -> Option<Duration> {
         self.flush_interval
     }
