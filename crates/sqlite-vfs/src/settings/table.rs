@@ -27,8 +27,8 @@ pub struct Settings {
     /// The number of frames at which a commit checkpoints: SQLite's own `PRAGMA wal_autocheckpoint`; 0 for
     /// never.
     pub autocheckpoint: u32,
-    /// The size in bytes to which the log's file is cut when the log starts over: SQLite's own `PRAGMA
-    /// journal_size_limit`. `None` for no limit.
+    /// The size in bytes to which the log's file is cut when the log starts over, by SQLite's own
+    /// `PRAGMA journal_size_limit`. `None` for no limit.
     pub size_limit: Option<u64>,
     /// The names of the settings that were given, as opposed to defaults.
     pub(super) explicit: Vec<&'static str>,
