@@ -45,7 +45,7 @@ pub(crate) struct Lost {
 /// If the search finds the log; without consent; `Busy` if a process has the database open.
 pub(crate) fn discard(target: &Target, lost: &Lost, yes: bool) -> Result<String> {
     let database = &target.path;
-    // First, so that the user is not asked for consent in vain.
+    // Checked first, so that the user is not asked for consent needlessly.
     if !offline::is_unused(database)? {
         bail!("{}: a process has the database open; close it first", database.display());
     }

@@ -13,12 +13,12 @@ use crate::program;
 
 const LIBRARY: &str = "libduralite.so";
 const PRELOAD: &str = "libduralite_preload.so";
-/// Names where Duralite reports what it refuses.
+/// The environment variable that says where Duralite reports refusals.
 const LOG: &str = "DURALITE_LOG";
 /// The dynamic linker's variable.
 const LD_PRELOAD: &str = "LD_PRELOAD";
 
-/// What a database is opened with.
+/// The settings with which a database is opened.
 #[derive(Args, Clone, Default)]
 pub(crate) struct Settings {
     /// Where the log goes: auto, waldio, nvwal, ppl, scratchpad, off

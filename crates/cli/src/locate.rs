@@ -82,8 +82,8 @@ pub(crate) enum Place {
 const TRIES: u32 = 50;
 const BETWEEN: Duration = Duration::from_millis(10);
 
-/// Reads a database's header and finds its newest commits. Programs may open or close the database meanwhile, so a missing log or a damaged
-/// header counts only when two reads in a row agree.
+/// Reads a database's header and finds the newest commits. Programs may open or close the database at the same time, so a missing log or a
+/// damaged header counts only when two reads in a row agree.
 ///
 /// # Errors
 /// `Io`; also if the header keeps changing.

@@ -48,7 +48,7 @@ pub(crate) fn check(path: &Path) -> Result<()> {
 }
 
 fn check_to(path: &Path, depth: u32) -> Result<()> {
-    let Ok(mut file) = File::open(path) else { return Ok(()) }; // one may be allowed to run it, and not to read it
+    let Ok(mut file) = File::open(path) else { return Ok(()) }; // a user may be allowed to run a program, and not to read it
     check_rights(path, &file)?;
     let mut head = [0; 256];
     let read = file.read(&mut head)?;
@@ -59,7 +59,7 @@ fn check_to(path: &Path, depth: u32) -> Result<()> {
             _ => Ok(()),
         };
     }
-    let Some(program) = Elf::read(head) else { return Ok(()) }; // the system will say that it cannot be run
+    let Some(program) = Elf::read(head) else { return Ok(()) }; // no program: the system reports that when it is started
     let own = File::open("/proc/self/exe").and_then(|mut own| {
         let mut head = [0; 64];
         own.read_exact(&mut head).map(|()| head)

@@ -36,8 +36,8 @@ impl HowFar {
     }
 }
 
-/// Does the work. On a terminal it shows meanwhile what the work is, how long it has taken, and its progress. The line is cleared at the
-/// end, whether the work succeeds or fails.
+/// Does the work. While it runs, a line on the terminal shows what the work is, how long it has taken, and its progress. The line is cleared
+/// at the end, whether the work succeeds or fails.
 pub fn with<T>(what: &str, how_far: impl Fn() -> HowFar + Send, work: impl FnOnce() -> T) -> T {
     with_on(ProgressDrawTarget::stderr(), PATIENCE, what, how_far, work)
 }

@@ -43,7 +43,7 @@ pub(crate) struct ShellArguments {
     rest: Vec<OsString>,
 }
 
-/// Replaces this process with the program, which so keeps its own exit status, signals and terminal.
+/// Replaces this process with the program. So the program has its own exit status, signals and terminal.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let Some((program, rest)) = arguments.program.split_first() else {
         return Ok(ExitCode::from(WRONG_USAGE));

@@ -1,4 +1,4 @@
-//! The tests of the command, each run of which is a process of its own.
+//! The tests of the command. Each run of the command is a process of its own.
 
 mod backup;
 mod checkpoint;

@@ -33,8 +33,8 @@ fn temporary_files(dir: &Path) -> usize {
     names.filter(|name| name.to_string_lossy().contains("duralite-backup")).count()
 }
 
-/// Each transaction adds a row to both tables. So a backup of one moment has equally many rows in both, and includes every commit that was
-/// acknowledged before.
+/// Each transaction adds a row to both tables. So if a backup is of one moment, it has as many rows in one table as in the other. It also
+/// has every commit that was acknowledged before it began.
 #[test]
 fn a_backup_beside_a_writer_is_of_one_moment_and_has_every_acknowledged_commit() {
     for engine in Engine::all() {

@@ -159,7 +159,7 @@ conn.execute('SELECT * FROM t').fetchall()
 sys.exit(subprocess.run([sys.argv[1], 'shell', 'r.db', '-cmd', '.timeout 300', 'SELECT 1 FROM t']).returncode)
 ";
     let said = place.run(PYTHON, &["-c", program, COMMAND]);
-    // Said once, whether or not the kernel shows the holder's lock at each of the 40 attempts.
+    // The reason is printed once, whether or not the kernel shows the holder's lock at each of the 40 attempts.
     let times = said.err.matches("close it there, or open it with").count()
         + said.err.matches("close that one, or open it with").count();
     assert_eq!(times, 1, "{said:?}");

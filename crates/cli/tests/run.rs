@@ -66,7 +66,7 @@ fn what_was_served_is_said_and_what_was_not() {
     assert_eq!((said.out.as_str(), said.err.as_str()), ("4\n", ""));
 }
 
-/// The interpreter loads the module later, with `RTLD_LOCAL`, and the module brings SQLite along.
+/// Python loads the module only when it is imported, with `RTLD_LOCAL`. The module is linked to SQLite.
 #[test]
 fn pythons_module_is_served_with_all_its_connections_and_children() {
     let place = Place::new();

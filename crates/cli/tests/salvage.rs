@@ -222,7 +222,7 @@ fn zeros_over_the_word_that_a_transaction_begins_with_do_not_end_the_log() {
     }
 }
 
-/// The same in a region: zeros over the pages that hold the transaction's records.
+/// In a region, too, zeros over the pages that hold a transaction's records do not end the log.
 #[test]
 fn zeros_over_the_pages_of_a_transaction_in_a_region_do_not_end_the_log() {
     damaged_in_the_middle(Engine::SCRATCHPAD, "", |fixture, transaction| {
@@ -287,7 +287,7 @@ fn a_block_of_zeros_in_a_log_of_blocks_costs_the_transaction_that_was_in_it() {
     }
 }
 
-/// The last checkpoint has put transactions home that follow the damage.
+/// The last checkpoint has written transactions that follow the damage to the database file.
 #[test]
 fn where_a_checkpoint_went_beyond_the_damage_the_file_alone_may_be_what_is_whole() {
     for engine in [Engine::WALDIO, Engine::NVWAL, Engine::SCRATCHPAD] {

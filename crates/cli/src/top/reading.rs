@@ -51,7 +51,7 @@ pub(crate) struct Counts {
     pub(crate) snapshots_moved: u64,
 }
 
-/// Transactions that were overtaken, by why.
+/// Counts of transactions that were overtaken, by reason.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Conflicts {
     pub(crate) page: u64,
@@ -143,7 +143,7 @@ impl Reading {
         self.fill.map(|fill| fill.limit_bytes).filter(|limit| *limit < u64::MAX)
     }
 
-    /// What has happened since an earlier look; `None` if the shared memory has been created anew since then.
+    /// What has happened since an earlier look; `None` if the shared memory has been set up again since then.
     pub(crate) fn since(&self, earlier: &Self) -> Option<Recent> {
         let same = (&self.log_id, self.beginning) == (&earlier.log_id, earlier.beginning);
         let elapsed = self.clock_ns.checked_sub(earlier.clock_ns).filter(|ns| same && *ns > 0)?;

@@ -77,7 +77,7 @@ pub(crate) fn facts(reading: &Reading) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// What has become of concurrent transactions; `None` where there were none.
+/// The counts of concurrent transactions, in one line; `None` if there were no such transactions.
 fn concurrency(counts: &Counts) -> Option<String> {
     let conflicts = counts.conflicts.all();
     let of = [
