@@ -32,7 +32,7 @@ pub(crate) fn in_words(holder: &Value) -> String {
     }
 }
 
-/// The living processes that have the log open. The list is empty if they have all closed it meanwhile.
+/// The living processes that have the log open. The list is empty if all of them have just closed it.
 ///
 /// # Errors
 /// As [`Watch::open`].

@@ -103,7 +103,7 @@ fn tell(
 
 fn style(template: &str) -> ProgressStyle {
     let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_spinner());
-    // Characters that every terminal has. The middle one stands at the bar's current position.
+    // Characters that every terminal has. The middle one marks the bar's current position.
     style.progress_chars("##.").tick_chars("-\\|/ ")
 }
 

@@ -1,4 +1,4 @@
-//! What a command works on.
+//! The database or log that a command works on.
 
 use std::path::PathBuf;
 

@@ -60,7 +60,7 @@ fn registered() -> Result<*mut Vfs, RegisterError> {
             code => Err(format!("SQLite takes no automatic extension (code {code})")),
         }
     };
-    // SAFETY: a name that lives for good.
+    // SAFETY: a name that is never freed.
     let vfs = unsafe { sqlite::sqlite3_vfs_find(VFS_NAME.as_ptr()) };
     match opened {
         Ok(()) if !vfs.is_null() => Ok(vfs),

@@ -59,7 +59,7 @@ fn symbol(handle: *mut c_void, name: &str) -> Option<*mut c_void> {
 
 /// The file that contains the code at an address; `None` for the program itself.
 fn object_of(address: *const c_void) -> Option<&'static CStr> {
-    /// `struct link_map`, as far as it is public.
+    /// The public fields of `struct link_map`.
     #[repr(C)]
     struct LinkMap {
         base: usize,

@@ -1,4 +1,4 @@
-//! The table of routines, `sqlite3_api_routines`, as long as it is in SQLite 3.31.
+//! The table of routines, `sqlite3_api_routines`, with the entries that SQLite 3.31 has.
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 

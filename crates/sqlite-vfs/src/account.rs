@@ -112,7 +112,7 @@ pub fn serves(path: &Path, id: LogId, log: Weak<dyn Accounted>) {
     }
 }
 
-/// Notes that the last connection of this process has let go of a log.
+/// Notes that the last connection of this process has detached a log.
 pub fn ended(id: LogId, summary: Summary) {
     if is_on() {
         let mut account = account();

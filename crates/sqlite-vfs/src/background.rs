@@ -22,7 +22,7 @@ const QUEUE_TIMEOUT: Duration = Duration::from_millis(50);
 /// The pause after a checkpoint.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// What the thread works with.
+/// What the background thread needs for its work.
 struct Worker {
     maintenance: Arc<Maintenance>,
     attachment: Weak<Attachment>,

@@ -20,7 +20,7 @@ struct Own {
     /// The value of [`COUNT`] after this thread's last refusal.
     number: u64,
     last: Option<CString>,
-    /// The text of another thread, kept alive because this thread was given it.
+    /// A text of another thread that was returned to the caller, kept alive as long as the caller may use it.
     borrowed: Option<CString>,
 }
 

@@ -59,10 +59,10 @@ pub unsafe fn register(
     })
 }
 
-/// Puts the text of an error where SQLite wants it.
+/// Stores the text of an error in the place that SQLite passed for it.
 ///
 /// # Safety
-/// `routines` is null or SQLite's table, and `message` null or where it wants the text.
+/// `routines` is null or SQLite's table, and `message` is null or SQLite's place for the text.
 unsafe fn tell(routines: *const ApiRoutines, message: *mut *mut c_char, text: &str) {
     // SAFETY: as promised by the caller; this entry is as old as extensions are.
     let mprintf = unsafe { routines.as_ref() }.and_then(|table| table.mprintf);
@@ -101,7 +101,7 @@ fn register_with(api: Api, make_default: bool) -> Result<Option<&'static Registr
     let _one_at_a_time = REGISTERING.get().lock().unwrap_or_else(PoisonError::into_inner);
     let (find, register) = (api.vfs_find, api.vfs_register);
     let refused = |code: c_int| RegisterError::new(format!("duralite: SQLite refused the VFS (code {code})"));
-    // SAFETY: a name that lives for good.
+    // SAFETY: a name that is never freed.
     let existing = unsafe { find(VFS_NAME.as_ptr()) };
     if !existing.is_null() {
         if make_default {
@@ -145,7 +145,7 @@ unsafe extern "C" fn opened(
     shield(ffi::OK, || {
         // SAFETY: null, or the table of the SQLite that calls.
         let find = unsafe { routines.as_ref() }.and_then(|routines| routines.vfs_find);
-        // SAFETY: a name that lives for good, and what is registered under it.
+        // SAFETY: a name that is never freed, and what is registered under it.
         let registration = find.and_then(|find| unsafe { vfs::ours(find(VFS_NAME.as_ptr())) });
         let Some(registration) = registration else { return ffi::OK };
         // SAFETY: SQLite passes the connection that it has opened.

@@ -68,7 +68,7 @@ fn ways(dir: &Path) -> Vec<Way> {
     all.into_iter().filter_map(open).collect()
 }
 
-/// A file that is deleted as soon as it is open. If it is to be overwritten, all of its blocks are written first.
+/// A file that is deleted as soon as it is open. For overwriting, all of its blocks are written first.
 fn scratch(dir: &Path, flags: OFlags, is_append: bool) -> io::Result<File> {
     let named = tempfile::Builder::new().prefix(".duralite-doctor-").tempfile_in(dir)?;
     if !is_append {

@@ -95,7 +95,7 @@ impl Attachment {
         if self.flush_interval.is_some()
             && let Some(waiter) = self.durability_waiter()
         {
-            // An error has poisoned the log, and the next commit reports it.
+            // An error poisons the log, so the next commit reports it.
             let _ = waiter.wait_all();
         }
     }
@@ -109,8 +109,8 @@ impl Attachment {
     }
 
     /// Looks whether the log has been deleted, unless this process has looked within the last tenth of a
-    /// second. The log of a database that itself `has_no_name` does not count: it goes with its last user, as
-    /// SQLite's files do.
+    /// second. If the database itself `has_no_name`, a deleted log is ignored: the files of a deleted
+    /// database go with its last user, as with stock SQLite.
     pub fn look_for_log(&self, now_ns: u64, has_no_name: impl FnOnce() -> bool) {
         if is_due(&self.looked_ns, now_ns) {
             self.look_for_log_now(has_no_name);

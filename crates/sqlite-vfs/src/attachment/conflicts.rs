@@ -17,7 +17,7 @@ pub struct HotPage {
 }
 
 impl HotPage {
-    /// What the page belongs to, for people.
+    /// What the page belongs to, or `unknown`.
     pub fn owner(&self) -> &str {
         self.owner.as_deref().unwrap_or("unknown")
     }

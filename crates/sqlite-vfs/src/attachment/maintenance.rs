@@ -20,16 +20,16 @@ struct Needed {
 }
 
 thread_local! {
-    /// Whether this thread works in the background. Its own connections do not wait for its work.
+    /// Whether this is a background thread, whose own connections must not wait for its work.
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread works in the background.
+/// Whether this is a background thread.
 pub fn is_worker() -> bool {
     IS_WORKER.get()
 }
 
-/// Notes that this thread works in the background from now on.
+/// Notes that this is a background thread.
 pub fn become_worker() {
     IS_WORKER.set(true);
 }

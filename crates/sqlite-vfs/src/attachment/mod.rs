@@ -99,7 +99,7 @@ pub struct Attachment {
     log: Mutex<Log>,
     access: Access,
     segment: Arc<FileSegment>,
-    /// What keeps the database's rollback journals, if the engine does.
+    /// The database's rollback journal in the log, if the engine keeps such journals.
     journal: Option<Arc<dyn RollbackJournal>>,
     /// The home through which the database file is accessed, if the log has one.
     home: Mutex<Option<Arc<dyn Home>>>,
@@ -199,7 +199,8 @@ impl Attachment {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Must be called before a page is written to the database file (invariant 5).
+    /// Makes everything sealed durable. Must be called before a page is written to the database file
+    /// (invariant 5).
     pub fn before_home_write(&self) -> Result<(), LogError> {
         self.check_home()?;
         match self.durability_waiter() {
@@ -224,7 +225,7 @@ impl Attachment {
         self.home.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What keeps the database's rollback journals; `None` where SQLite keeps them in files.
+    /// The database's rollback journal in the log; `None` if SQLite keeps rollback journals in files.
     pub fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
         self.journal.clone()
     }
@@ -322,7 +323,7 @@ impl Attachment {
         self.writer.store(if has_write { this_thread() } else { 0 }, Ordering::Relaxed);
     }
 
-    /// Whether this very thread has WRITE, through another connection.
+    /// Whether this thread holds WRITE, through another connection.
     pub fn writer_is_here(&self) -> bool {
         self.writer.load(Ordering::Relaxed) == this_thread()
     }
@@ -350,7 +351,7 @@ impl Attachment {
         &self.room
     }
 
-    /// Which connection has the turn to start the log over.
+    /// The turn to start the log over, which one connection of all processes can take.
     pub fn restart_turn(&self) -> RestartTurn<'_> {
         RestartTurn(&*self.segment)
     }
@@ -383,7 +384,7 @@ impl Attachment {
     }
 }
 
-/// A number of this thread, above 0.
+/// A number above 0 that identifies this thread in this process.
 fn this_thread() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local! {

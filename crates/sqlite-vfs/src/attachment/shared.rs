@@ -42,8 +42,8 @@ impl Attachment {
         self.segment.store(GUARD_KIND, word);
     }
 
-    /// Notes that another log is about to take the place of this one. Called under EXCLUSIVE, while this log
-    /// holds nothing that counts.
+    /// Notes that another log is about to replace this one. Called under EXCLUSIVE, when nothing in this log
+    /// is needed any more.
     pub fn set_replaced(&self) {
         self.segment.store(GUARD_KIND, REPLACED);
     }

@@ -98,7 +98,7 @@ impl Usage {
         Ok(())
     }
 
-    /// Removes a connection, after it has let others in again.
+    /// Removes a connection. If it was the only one, other connections may use the log again.
     pub fn leave(&self, is_wal: bool) {
         let mut kinds = self.kinds();
         self.let_in(&mut kinds);
@@ -132,7 +132,7 @@ impl Usage {
             let users = kinds.of(kind);
             if *users == Users::Alone {
                 *users = Users::Shared { others: 0 };
-                // This cannot fail: a lock that is held only gets weaker.
+                // This cannot fail: an exclusive lock that is held becomes a shared one.
                 let _ = self.segment.share_use(kind);
             }
         }

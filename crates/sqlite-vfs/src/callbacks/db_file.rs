@@ -99,8 +99,8 @@ unsafe fn db_of<'a>(file: *mut File) -> &'a Db {
     unsafe { &*(*file.cast::<DbFile>()).db }
 }
 
-/// Runs `$body` with the database of `$file`, and lets no panic out. In a child of the process that opened
-/// the database the answer is `$default`.
+/// Runs `$body` with the database of `$file`, and stops a panic from crossing into C. In a child of the
+/// process that opened the database the answer is `$default`.
 macro_rules! with_db {
     ($file:ident, $default:expr, |$db:ident| $body:expr) => {
         with_db!($file, $default, |$db| $body, in_child: $db.check_process($default).err().unwrap_or($default))
@@ -131,7 +131,7 @@ macro_rules! with_open_db {
 macro_rules! forward {
     ($db:ident, $method:ident, $missing:expr, $($arg:expr),*) => {
         match $db.base.methods().and_then(|methods| methods.$method) {
-            // SAFETY: the base's own file, with SQLite's arguments unchanged.
+            // SAFETY: the base VFS's own file, with SQLite's arguments unchanged.
             Some(method) => unsafe { method($db.base.as_ptr(), $($arg),*) },
             None => $missing,
         }
@@ -179,7 +179,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
 unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset: i64) -> c_int {
     with_open_db!(file, ffi::IOERR_READ, |db| {
         if let Some(concurrent) = db.concurrent() {
-            // SAFETY: SQLite's buffer of this length.
+            // SAFETY: `buf` is SQLite's buffer of `len` bytes.
             let read = unsafe { to_fill(buf, len, offset) }
                 .and_then(|(buf, offset)| concurrent.read(db, buf, offset));
             if let Some(read) = read {
@@ -187,7 +187,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
             }
         }
         let code = if db.has_home() {
-            // SAFETY: SQLite's buffer of this length.
+            // SAFETY: `buf` is SQLite's buffer of `len` bytes.
             answer(db, unsafe { read_home(db, buf, len, offset) })
         } else {
             forward!(db, read, ffi::IOERR_READ, buf, len, offset)
@@ -199,7 +199,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
         if offset >= duralite_format::guard::MASKED_END || !matches!(code, ffi::OK | ffi::IOERR_SHORT_READ) {
             return code;
         }
-        // SAFETY: SQLite's buffer of this length, which the base has just filled.
+        // SAFETY: `buf` is SQLite's buffer of `len` bytes, which was just filled.
         let buf = unsafe { std::slice::from_raw_parts_mut(buf.cast::<u8>(), len) };
         let shown = db.unmask(offset, buf);
         if shown.is_ok() {
@@ -221,7 +221,7 @@ unsafe fn read_home(db: &Db, buf: *mut c_void, len: c_int, offset: i64) -> Resul
 
 unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, offset: i64) -> c_int {
     with_open_db!(file, ffi::IOERR_WRITE, |db| {
-        // SAFETY: SQLite's buffer of this length, which it does not change during the call.
+        // SAFETY: `data` is SQLite's buffer of `len` bytes, which SQLite does not change during the call.
         let Some((data, offset)) = (unsafe { to_write(data, len, offset) }) else { return ffi::IOERR_WRITE };
         answer(db, strict::check_write(db, offset, data).and_then(|()| db.write(offset, data)))
     })
@@ -238,7 +238,7 @@ unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
 unsafe extern "C" fn file_size(file: *mut File, size: *mut i64) -> c_int {
     with_open_db!(file, ffi::IOERR_FSTAT, |db| {
         if let Some(bytes) = db.concurrent().and_then(|concurrent| concurrent.size()) {
-            // SAFETY: SQLite passes where it wants the size.
+            // SAFETY: SQLite passes a place for the size.
             unsafe { *size = i64::try_from(bytes).unwrap_or(i64::MAX) };
             return ffi::OK;
         }
@@ -249,7 +249,7 @@ unsafe extern "C" fn file_size(file: *mut File, size: *mut i64) -> c_int {
         answer(
             db,
             bytes.map(|bytes| {
-                // SAFETY: SQLite passes where it wants the size.
+                // SAFETY: SQLite passes a place for the size.
                 unsafe { *size = bytes };
                 ffi::OK
             }),
@@ -330,7 +330,7 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
             None
         }
         ffi::FCNTL_EXTERNAL_READER => db.has_external_reader().map(|answer| {
-            // SAFETY: SQLite passes where it wants the answer.
+            // SAFETY: SQLite passes a place for the answer.
             unsafe { *arg.cast::<c_int>() = c_int::from(answer) };
             ffi::OK
         }),
@@ -339,7 +339,7 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
         // itself, wherever the file is, and without the checkpoint the file would stay guarded. So the answer
         // is no.
         ffi::FCNTL_HAS_MOVED => db.has_log_for_wal().then(|| {
-            // SAFETY: SQLite passes where it wants the answer.
+            // SAFETY: SQLite passes a place for the answer.
             unsafe { *arg.cast::<c_int>() = 0 };
             ffi::OK
         }),
@@ -352,7 +352,7 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
         }),
         ffi::FCNTL_VFSNAME => {
             let name = format!("duralite/{}", db.sqlite.parent.name().to_string_lossy());
-            // SAFETY: SQLite passes where it wants the text, which it frees itself.
+            // SAFETY: SQLite passes a place for the text, which it frees itself.
             unsafe { *arg.cast::<*mut c_char>() = db.sqlite.text(&name) };
             Some(ffi::OK)
         }
@@ -386,7 +386,7 @@ unsafe extern "C" fn shm_map(
 ) -> c_int {
     with_db!(file, ffi::IOERR_SHMMAP, |db| match db.map_index(region, extend != 0) {
         Some(Ok((code, address))) => {
-            // SAFETY: SQLite passes where it wants the address.
+            // SAFETY: SQLite passes a place for the address.
             unsafe { *out = address };
             code
         }

@@ -39,7 +39,7 @@ unsafe extern "C" fn lock(_file: *mut File, _level: c_int) -> c_int {
 
 unsafe extern "C" fn check_reserved_lock(_file: *mut File, held: *mut c_int) -> c_int {
     shield(ffi::IOERR_CHECKRESERVEDLOCK, || {
-        // SAFETY: SQLite passes where it wants the answer.
+        // SAFETY: SQLite passes a place for the answer.
         unsafe { *held = 0 };
         ffi::OK
     })

@@ -67,8 +67,8 @@ unsafe fn put(file: *mut File, journal: Journal) {
     unsafe { ptr::write(file.cast::<JournalFile>(), JournalFile { methods: &METHODS, journal }) };
 }
 
-/// Runs `$body` with the journal of `$file`, and lets no panic out. In a child of the process that opened it
-/// the answer is `$default`.
+/// Runs `$body` with the journal of `$file`, and stops a panic from crossing into C. In a child of the
+/// process that opened it the answer is `$default`.
 macro_rules! with_journal {
     ($file:ident, $default:expr, |$journal:ident| $body:expr) => {
         shield($default, || {
@@ -131,7 +131,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
 
 unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset: i64) -> c_int {
     with_journal!(file, ffi::IOERR_READ, |journal| {
-        // SAFETY: SQLite's buffer of this length.
+        // SAFETY: `buf` is SQLite's buffer of `len` bytes.
         let Some((buf, offset)) = (unsafe { to_fill(buf, len, offset) }) else { return ffi::IOERR_READ };
         journal.read(buf, offset)
     })
@@ -139,7 +139,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
 
 unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, offset: i64) -> c_int {
     with_journal!(file, ffi::IOERR_WRITE, |journal| {
-        // SAFETY: SQLite's buffer of this length, which it does not change during the call.
+        // SAFETY: `data` is SQLite's buffer of `len` bytes, which SQLite does not change during the call.
         let Some((data, offset)) = (unsafe { to_write(data, len, offset) }) else { return ffi::IOERR_WRITE };
         journal.change(ffi::IOERR_WRITE, |db| {
             if begins_journal(data, offset) {
@@ -174,7 +174,7 @@ unsafe extern "C" fn file_size(file: *mut File, out: *mut i64) -> c_int {
             },
         };
         let Ok(size) = i64::try_from(size) else { return ffi::IOERR_FSTAT };
-        // SAFETY: SQLite passes where it wants the size.
+        // SAFETY: SQLite passes a place for the size.
         unsafe { *out = size };
         ffi::OK
     })

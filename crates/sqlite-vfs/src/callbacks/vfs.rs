@@ -23,7 +23,7 @@ use crate::sqlite::VFS_NAME;
 use crate::sqlite::base::{BaseFile, BaseVfs, PagerName, method};
 use crate::status;
 
-/// The table of a VFS that stands over `parent`.
+/// The table of a VFS that is stacked on `parent`.
 pub fn table(parent: BaseVfs, app_data: *mut c_void) -> Vfs {
     Vfs {
         version: method!(parent, version).min(3),
@@ -71,7 +71,7 @@ pub unsafe fn ours(vfs: *mut Vfs) -> Option<&'static Registration> {
     (name == VFS_NAME.as_ptr()).then(|| unsafe { registration_of(vfs) })
 }
 
-/// Runs `$body` with the registration of `$vfs`, and lets no panic out.
+/// Runs `$body` with the registration of `$vfs`, and stops a panic from crossing into C.
 macro_rules! with_registration {
     ($vfs:ident, $default:expr, |$registration:ident| $body:expr) => {
         shield($default, || {
@@ -123,7 +123,7 @@ unsafe extern "C" fn open(
                     // SAFETY: memory for a file of this VFS.
                     unsafe { wal_file::install(file, db, used) };
                     if !out_flags.is_null() {
-                        // SAFETY: SQLite passes where it wants the flags.
+                        // SAFETY: SQLite passes a place for the flags.
                         unsafe { *out_flags = granted };
                     }
                     return ffi::OK;
@@ -137,7 +137,7 @@ unsafe extern "C" fn open(
                 Ok(false) => {}
                 Ok(true) => {
                     if !out_flags.is_null() {
-                        // SAFETY: SQLite passes where it wants the flags.
+                        // SAFETY: SQLite passes a place for the flags.
                         unsafe { *out_flags = flags };
                     }
                     return ffi::OK;
@@ -257,10 +257,10 @@ unsafe fn open_database(
         registration.remember(&db);
     }
     status::account_for(&db);
-    // SAFETY: memory for a file of this VFS, in which the base's file is open.
+    // SAFETY: memory for a file of this VFS, in which the base VFS's file is open.
     unsafe { db_file::install(file, db, registration) };
     if !out_flags.is_null() {
-        // SAFETY: SQLite passes where it wants the flags.
+        // SAFETY: SQLite passes a place for the flags.
         unsafe { *out_flags = granted };
     }
     Ok(ffi::OK)
@@ -354,7 +354,7 @@ unsafe extern "C" fn access(vfs: *mut Vfs, name: *const c_char, flags: c_int, fo
             match unsafe { exists(registration, name) } {
                 Ok(None) => {}
                 Ok(Some(answer)) => {
-                    // SAFETY: SQLite passes where it wants the answer.
+                    // SAFETY: SQLite passes a place for the answer.
                     unsafe { *found = c_int::from(answer) };
                     return ffi::OK;
                 }
@@ -362,7 +362,7 @@ unsafe extern "C" fn access(vfs: *mut Vfs, name: *const c_char, flags: c_int, fo
             }
         }
         match method!(registration.sqlite.parent, access) {
-            // SAFETY: the base's own VFS, with SQLite's arguments unchanged.
+            // SAFETY: the base VFS's own VFS, with SQLite's arguments unchanged.
             Some(access) => unsafe { access(registration.sqlite.parent.as_ptr(), name, flags, found) },
             None => ffi::IOERR_ACCESS,
         }
@@ -400,7 +400,7 @@ unsafe extern "C" fn sleep(vfs: *mut Vfs, microseconds: c_int) -> c_int {
             return microseconds;
         }
         match method!(registration.sqlite.parent, sleep) {
-            // SAFETY: the base's own VFS, with SQLite's argument unchanged.
+            // SAFETY: the base VFS's own VFS, with SQLite's argument unchanged.
             Some(sleep) => unsafe { sleep(registration.sqlite.parent.as_ptr(), microseconds) },
             None => 0,
         }
@@ -412,7 +412,7 @@ macro_rules! forward {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty, $missing:expr;)*) => {$(
         unsafe extern "C" fn $name(vfs: *mut Vfs $(, $arg: $type)*) -> $result {
             with_registration!(vfs, $missing, |registration| match method!(registration.sqlite.parent, $name) {
-                // SAFETY: the base's own VFS, with SQLite's arguments unchanged.
+                // SAFETY: the base VFS's own VFS, with SQLite's arguments unchanged.
                 Some(method) => unsafe { method(registration.sqlite.parent.as_ptr() $(, $arg)*) },
                 None => $missing,
             })

@@ -53,8 +53,8 @@ pub unsafe fn install(file: *mut File, db: Arc<Db>, used: Use) {
     unsafe { ptr::write(file.cast::<WalFile>(), WalFile { methods: &METHODS, wal }) };
 }
 
-/// Runs `$body` with the WAL of `$file`, and lets no panic out. In a child of the process that opened it the
-/// answer is `$default`.
+/// Runs `$body` with the WAL of `$file`, and stops a panic from crossing into C. In a child of the process
+/// that opened it the answer is `$default`.
 macro_rules! with_wal {
     ($file:ident, $default:expr, |$wal:ident| $body:expr) => {
         shield($default, || {
@@ -165,7 +165,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
 
 unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset: i64) -> c_int {
     with_wal!(file, ffi::IOERR_READ, |wal| {
-        // SAFETY: SQLite's buffer of this length.
+        // SAFETY: `buf` is SQLite's buffer of `len` bytes.
         let Some((buf, offset)) = (unsafe { to_fill(buf, len, offset) }) else { return ffi::IOERR_READ };
         if let Some(concurrent) = wal.db.concurrent() {
             return concurrent.read_wal(buf, offset);
@@ -177,7 +177,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
 
 unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, offset: i64) -> c_int {
     with_wal!(file, ffi::IOERR_WRITE, |wal| {
-        // SAFETY: SQLite's buffer of this length, which it does not change during the call.
+        // SAFETY: `data` is SQLite's buffer of `len` bytes, which SQLite does not change during the call.
         let Some((data, offset)) = (unsafe { to_write(data, len, offset) }) else { return ffi::IOERR_WRITE };
         wal.db.answer(wal.write_for_sqlite(offset, data))
     })
@@ -220,7 +220,7 @@ unsafe extern "C" fn file_size(file: *mut File, out: *mut i64) -> c_int {
             During::Size,
             size.map(|size| match i64::try_from(size) {
                 Ok(size) => {
-                    // SAFETY: SQLite passes where it wants the size.
+                    // SAFETY: SQLite passes a place for the size.
                     unsafe { *out = size };
                     ffi::OK
                 }

@@ -38,7 +38,7 @@ use crate::settings::{self, Settings};
 use crate::sqlite::base::{BaseFile, PagerName};
 use crate::sqlite::{Sqlite, connection};
 
-/// An open main database: the base VFS's file, and what stands above it.
+/// An open main database: the base VFS's file, and the VFS's state for it.
 pub struct Db {
     pub sqlite: &'static Sqlite,
     pub base: BaseFile,
@@ -47,7 +47,7 @@ pub struct Db {
     pub names: Names,
     pub read_only: bool,
     opened: Opened,
-    /// Which file the base has opened.
+    /// The file that the base VFS has opened.
     file: OpenedFile,
     /// The lock of the database file (invariant 44).
     pub lock: FileLock<BaseFile>,
@@ -98,7 +98,7 @@ struct Service {
     state: Mutex<State>,
     /// [`State::at_a_glance`] of that state.
     at_a_glance: AtomicU8,
-    /// Present while EXCLUSIVE is held or asked for.
+    /// Keeps background checkpoints from beginning while EXCLUSIVE is held or asked for.
     hold_off: Mutex<Option<HoldOff>>,
     past: Mutex<Past>,
 }

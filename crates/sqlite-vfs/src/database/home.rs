@@ -303,7 +303,7 @@ impl Db {
     }
 
     /// The answer to SQLite for a failure of the home. If the file was truncated under its mapping, nothing
-    /// more is acknowledged until the log is attached anew (invariant 9).
+    /// more is acknowledged until the log is attached again (invariant 9).
     fn home_failure(&self, error: &LogError, during: During) -> Failure {
         if let LogError::Medium { source: MediumError::Cut { .. }, .. } = error
             && let Some(attachment) = self.attached()
@@ -321,7 +321,7 @@ impl Db {
         }
     }
 
-    /// Counts a checkpoint that has written all that it will, and tells the home of it.
+    /// Counts a checkpoint that has finished writing, and informs the home.
     pub fn checkpointed(&self) {
         if let Some(attachment) = self.active() {
             attachment.count(Counter::Checkpoints);
@@ -401,7 +401,7 @@ impl Db {
         Ok(true)
     }
 
-    /// The code for SQLite. Records a failure, so that `duralite_last_error()` tells it.
+    /// The code for SQLite. Records a failure for `duralite_last_error()`.
     pub fn answer(&self, result: Result<c_int, Failure>) -> c_int {
         result.unwrap_or_else(|failure| self.sqlite.fail(&failure))
     }

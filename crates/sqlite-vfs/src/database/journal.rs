@@ -77,7 +77,7 @@ impl Journal {
         }
     }
 
-    /// Whether a rollback journal is open that is kept here.
+    /// Whether this VFS keeps or watches an open rollback journal.
     pub fn is_open(&self) -> bool {
         matches!(*self.state(), State::Open(_))
     }

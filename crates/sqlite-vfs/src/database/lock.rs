@@ -1,4 +1,4 @@
-//! SQLite's locks of the database file, and what this VFS does along with them.
+//! SQLite's locks of the database file, and what this VFS does when SQLite takes or releases one.
 
 use std::ffi::c_int;
 

@@ -22,7 +22,7 @@ use crate::errors::{During, Failure};
 impl Db {
     /// The address of a region of the wal-index, with the code for SQLite. The address is null when the
     /// region does not exist and `extend` does not ask to make it. `None` while no log is open; the index is
-    /// then the base's.
+    /// then the base VFS's.
     pub fn map_index(&self, region: c_int, extend: bool) -> Option<Result<(c_int, *mut c_void), Failure>> {
         let attachment = self.active()?;
         let number = u64::try_from(region).ok()?;
@@ -162,7 +162,8 @@ impl Db {
         })
     }
 
-    /// What must be done before a lock is tried. Returns whether SQLite has to begin again without the lock.
+    /// Does what must be done before a lock is tried: starts an outgrown log over, or gives way to a
+    /// connection that does. Returns whether SQLite has to begin again without the lock.
     fn is_to_wait(&self, locks: &IndexLocks, asked: &Asked) -> bool {
         let IndexLocks { attachment, holder } = locks;
         if attachment.outside().is_some() {
@@ -182,7 +183,7 @@ impl Db {
         false
     }
 
-    /// What must be done before SQLite goes on with a lock that was just taken. Releases the lock if the
+    /// Does what must be done before SQLite goes on with a lock that was just taken. Releases the lock if the
     /// answer is not `SQLITE_OK`.
     fn after_lock(&self, locks: &IndexLocks, asked: &Asked) -> c_int {
         let IndexLocks { attachment, holder } = locks;

@@ -114,7 +114,7 @@ pub fn in_queue(polling: Duration, queued: Duration) -> BusyWait {
 const LIMIT: Duration = Duration::from_millis(250);
 const FIRST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(2);
-/// A sleep counts for at most this many times its intended length.
+/// A sleep that takes longer than intended counts as at most this many times the intended length.
 const OVERSLEPT: u32 = 4;
 
 /// The patience of one connection: how long this VFS waits on its own, beyond what the application's busy

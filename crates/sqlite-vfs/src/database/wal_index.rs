@@ -21,7 +21,7 @@ use duralite_medium::REGION_BYTES;
 use super::concurrent::Concurrent;
 use crate::attachment::Attachment;
 
-/// What a connection has of the wal-index of its log.
+/// A connection's use of the wal-index of its log.
 #[derive(Default)]
 pub struct Index {
     locks: Mutex<Option<Arc<IndexLocks>>>,
@@ -36,7 +36,7 @@ pub struct Index {
 /// The wal-index that SQLite has mapped. Its regions stay mapped at their addresses until SQLite unmaps them.
 struct Mapped {
     attachment: Arc<Attachment>,
-    /// SQLite's substitute for the first region, for a user who may only read the log.
+    /// The copy of the first region that SQLite reads, if this user may only read the log.
     first: Option<FirstRegion>,
 }
 

@@ -54,7 +54,8 @@ fn open(
         .and_then(|own| own.run(c"SELECT 1 FROM sqlite_master LIMIT 1").map(|_| own))
 }
 
-/// Runs `work`, which opens a helper, and marks this thread meanwhile: the helper must not open another one.
+/// Runs `work`, which opens a helper. The thread is marked during that time, so that the helper opens no
+/// other helper.
 fn helping<T>(work: impl FnOnce() -> T) -> T {
     let _said = Said::here(&HELPING);
     work()

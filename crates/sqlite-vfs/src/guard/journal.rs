@@ -69,7 +69,7 @@ pub fn renew(db: &Db) -> Result<(), Failure> {
     let replaced = db.attached_for(Serving::Journal).filter(|attachment| attachment.may_be_replaced());
     let Some(attachment) = replaced else { return Ok(()) };
     if is_guarded_by(db, attachment.id())? {
-        // The connection that was about to replace the log has died, or could not.
+        // The connection that was about to replace the log has died, or has failed to do it.
         attachment.set_guard_kind(None);
         return Ok(());
     }
@@ -139,7 +139,7 @@ pub fn open(db: &Db, flags: std::ffi::c_int) -> Result<Opened, Failure> {
     Ok(Opened::Here)
 }
 
-/// Whether a guard has a place in this header: SQLite wrote it, for a journal mode that a guard can hide.
+/// Whether this header can carry a guard: SQLite wrote it, for a journal mode that has a kind of guard.
 fn can_carry_guard(header: &[u8; HEADER_BYTES], page_bytes: u32) -> bool {
     guard::page_size_is_valid(page_bytes) && guard::kind_of_page(0, header).is_some()
 }

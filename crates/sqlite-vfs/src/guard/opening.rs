@@ -437,7 +437,7 @@ fn lift_empty(db: &Db, old: &Attachment, alone: &Alone<'_>) -> Result<(), Failur
 pub fn has_wal(db: &Db) -> Result<Option<bool>, Failure> {
     match db.prepared_log() {
         Some(true) => return Ok(Some(true)),
-        // No guard is on, and none goes on under SQLite's lock.
+        // No guard is on, and none can go on while SQLite holds its lock.
         Some(false) => return Ok(None),
         None => {}
     }
@@ -478,7 +478,7 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
                     Prepared::Base => Ok(Prepared::Base),
                 };
             }
-            // SQLite opens a WAL only where page 1 asks for one.
+            // SQLite opens a WAL only if page 1 says WAL mode, which a guard of rollback mode does not.
             Need::Journal => return Ok(Prepared::Base),
             Need::Playback(hot) => return Err(hot),
             Need::NewLog(placement) => {

@@ -202,8 +202,8 @@ fn make_log(
     Ok(log)
 }
 
-/// Refuses a database that has a rollback journal beside it which may be hot. Returns whether there is a
-/// journal that is not: its file is empty or begins with a zero.
+/// Refuses a database if a rollback journal beside it may be hot. Returns whether there is a journal that is
+/// not hot: its file is empty or begins with a zero.
 pub fn check_journal(db: &Db) -> Result<bool, Failure> {
     let name = db.beside("-journal");
     let failed =
@@ -283,7 +283,7 @@ impl Unconfirmed<'_> {
     }
 }
 
-/// Makes a final guard durable, and tells the other processes.
+/// Makes a final guard durable, and notes for all processes that it is confirmed.
 fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
     // Until the sync the file counts as not synced. So if this process dies before it, the next one syncs.
     attachment.home_in_doubt();

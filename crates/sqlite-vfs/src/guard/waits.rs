@@ -127,7 +127,7 @@ fn processes_with(locks: &str, file: &str) -> Vec<u32> {
     processes
 }
 
-/// Lets one thread at a time open the log of a database.
+/// The turns to open the log of one database: one thread of this process at a time.
 #[derive(Default)]
 pub struct Gate {
     taken: Mutex<bool>,

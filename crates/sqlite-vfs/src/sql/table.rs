@@ -124,7 +124,7 @@ unsafe extern "C" fn connect<const VIEW: usize>(
         unsafe { (api.vtab_config)(connection, ffi::VTAB_DIRECTONLY) };
         let base = VTab { module: ptr::null(), references: 0, message: ptr::null_mut() };
         let table = Box::into_raw(Box::new(Table { base, view, sqlite, connection }));
-        // SAFETY: SQLite passes where it wants the table.
+        // SAFETY: SQLite passes a place for the table.
         unsafe { *out = table.cast() };
         ffi::OK
     })
@@ -167,7 +167,7 @@ unsafe extern "C" fn open(_table: *mut VTab, out: *mut *mut VTabCursor) -> c_int
     shield(ffi::ERROR, || {
         let base = VTabCursor { table: ptr::null_mut() };
         let cursor = Cursor { base, schema: CString::default(), rows: None, at: 0 };
-        // SAFETY: SQLite passes where it wants the cursor.
+        // SAFETY: SQLite passes a place for the cursor.
         unsafe { *out = Box::into_raw(Box::new(cursor)).cast() };
         ffi::OK
     })

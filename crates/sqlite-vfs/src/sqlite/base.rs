@@ -10,7 +10,7 @@ use duralite_sqlite_ffi::{self as ffi, File, IoMethods, Vfs};
 macro_rules! call {
     ($table:expr, $method:ident, $missing:expr, $($arg:expr),*) => {
         match $table.$method {
-            // SAFETY: the pointer comes from the base's own table, and `new` promised that the
+            // SAFETY: the pointer comes from the base VFS's own table, and `new` promised that the
             // object outlives this value; buffers are live slices of the stated length, other
             // pointers are SQLite's own and passed on unchanged.
             Some(method) => unsafe { method($($arg),*) },
@@ -34,7 +34,7 @@ pub(crate) use method;
 pub struct BaseFile(*mut File);
 
 // SAFETY: SQLite calls a connection's files under the connection's mutex, and these methods run
-// within such calls only; the base's file is not bound to a thread.
+// within such calls only; the base VFS's file is not bound to a thread.
 unsafe impl Send for BaseFile {}
 // SAFETY: as above.
 unsafe impl Sync for BaseFile {}
@@ -149,7 +149,7 @@ pub struct OwnFile {
     _name: Vec<u8>,
 }
 
-// SAFETY: no other code has the file, and the base's file is not bound to a thread.
+// SAFETY: no other code has the file, and the base VFS's file is not bound to a thread.
 unsafe impl Send for OwnFile {}
 // SAFETY: as above.
 unsafe impl Sync for OwnFile {}
@@ -213,7 +213,7 @@ impl BaseVfs {
 
     pub fn delete(self, name: *const c_char, sync_directory: c_int) -> c_int {
         let Some(delete) = method!(self, delete) else { return ffi::IOERR_DELETE };
-        // SAFETY: the base's own method and VFS, and a file name of SQLite's.
+        // SAFETY: the base VFS's own method and VFS, and a file name of SQLite's.
         unsafe { delete(self.0, name, sync_directory) }
     }
 
@@ -229,7 +229,7 @@ impl BaseVfs {
     /// Opens a file into `file`.
     ///
     /// # Safety
-    /// `file` has room for a file of the base and is not open; `out` is null or writable.
+    /// `file` has room for a file of the base VFS and is not open; `out` is null or writable.
     pub unsafe fn open(self, name: *const c_char, file: *mut File, flags: c_int, out: *mut c_int) -> c_int {
         let Some(open) = method!(self, open) else { return ffi::CANTOPEN };
         // SAFETY: as promised by the caller.
@@ -238,7 +238,7 @@ impl BaseVfs {
 
     pub fn sleep(self, microseconds: c_int) {
         if let Some(sleep) = method!(self, sleep) {
-            // SAFETY: the base's own method and VFS.
+            // SAFETY: the base VFS's own method and VFS.
             unsafe { sleep(self.0, microseconds) };
         }
     }
