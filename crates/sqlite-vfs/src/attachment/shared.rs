@@ -122,8 +122,8 @@ impl Attachment {
         self.word_of_index(CHANGES)
     }
 
-    /// How many frames are committed by the wal-index, which also shows that another process has started the
-    /// log over.
+    /// The number of committed frames, as the wal-index has it. A smaller number than this process last saw
+    /// shows that another process has started the log over.
     pub fn indexed_frames(&self) -> u32 {
         self.word_of_index(FRAMES)
     }

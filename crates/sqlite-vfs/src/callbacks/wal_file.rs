@@ -94,8 +94,8 @@ impl Wal {
         Ok(self.take(offset, data))
     }
 
-    /// Takes the header with which the WAL begins. Before that, makes the guard final and durable if it is
-    /// not known to be, and makes sure that the log may start over.
+    /// Takes the header with which the WAL begins. Also makes the guard final and durable if it is not known
+    /// to be. If the log may have had commits, first makes sure that it may start over.
     fn begin(&self, data: &[u8]) -> Result<c_int, Failure> {
         self.attachment.look_for_log_now(|| self.db.has_no_name());
         if self.attachment.is_deleted() {

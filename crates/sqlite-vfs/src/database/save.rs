@@ -11,9 +11,9 @@ use crate::errors::Failure;
 use crate::sqlite::VFS_NAME;
 use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 
-/// Writes everything committed to the database file and syncs it, as far as readers allow; the last close
-/// writes the rest. Failures go to SQLite's error log, since the caller reports a failure of its own. The
-/// caller holds none of this library's mutexes, but may hold WRITE.
+/// Writes the committed pages of the log to the database file and syncs the file, as far as readers allow;
+/// the last close writes the rest. Failures go to SQLite's error log, since the caller reports a failure of
+/// its own. The caller holds none of this library's mutexes, but may hold WRITE.
 #[cold]
 pub fn put_home(db: &Db, attachment: &Attachment) {
     if !attachment.is_to_be_saved() || db.reserves_bytes().unwrap_or(true) {

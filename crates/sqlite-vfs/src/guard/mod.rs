@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | opens a database file | [`places`] | none; a log that came along with a copy is written home |
 //! | takes SHARED, opens the WAL | [`opening`] | a guard goes on, or a provisional guard without a log comes off |
-//! | writes the first frame | `callbacks::wal_file` | the guard is made final, or is put again |
+//! | writes the first frame | `callbacks::wal_file` | the guard is made final, or is written again |
 //! | deletes the WAL | [`closing`] | the guard comes off |
 //! | writes with a rollback journal, closes the database | [`journal`] | the guard goes on under EXCLUSIVE, and comes off with the last connection |
 

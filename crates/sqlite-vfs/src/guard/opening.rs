@@ -388,8 +388,9 @@ impl Opening<'_> {
             return Ok(Step::Again);
         }
         drop(own);
-        // Another connection is in the way. It uses the database with other settings, or is about to take the
-        // guard off too.
+        // Another connection is in the way. If the guard is still on when patience has run out, that
+        // connection uses the database with other settings, and the error of attaching the log tells more
+        // than busy. If the guard is gone, that connection has taken it off.
         self.again(tries).or_else(|busy| Err(if is_guarded_by(db, id)? { refused } else { busy }))
     }
 }
