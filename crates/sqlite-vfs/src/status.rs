@@ -93,7 +93,7 @@ pub fn account_for(db: &Db) {
 /// The engine that would serve the database, and the reason why none does now.
 fn why_idle(db: &Db, settings: &Settings) -> (&'static str, String) {
     let engine = match settings.placement(&db.path) {
-        Ok(directory) => directory.engine.name,
+        Ok(placement) => placement.engine.name,
         Err(why) => return ("off", format!("off: {why}")),
     };
     let state = match db.header() {
