@@ -417,8 +417,9 @@ impl Db {
         let forgotten = if lasts { None } else { prepared.take() };
         drop(prepared);
         if let Some(Prepared::Log(used)) = &forgotten {
-            // While the note held this log, a connection that closed was not its last user, and left guard
-            // and log to this connection. So the close of this connection must look whether it is the last.
+            // As long as the note holds the log, another connection that closes is not the log's last user,
+            // and leaves guard and log in place. So when this connection closes, it must check whether a log
+            // is left, as after a refused EXCLUSIVE.
             self.set_refused_exclusive(used.log().segment_path().to_path_buf());
         }
         drop(forgotten);

@@ -102,7 +102,7 @@ impl Journal {
         }
     }
 
-    /// SQLite closes the journal.
+    /// Closes the journal for SQLite. Returns the code for SQLite.
     pub fn close(&self) -> c_int {
         let file = match &*self.state() {
             State::Open(JournalStore::Base(file)) => Some(*file),
