@@ -44,6 +44,12 @@ pub const ACKNOWLEDGED: u64 = 24;
 /// The time, by the segment's clock, until which a process has the turn to start the log over. The lowest bits are its
 /// process slot.
 pub const RESTART_UNTIL: u64 = 32;
+/// The time until which transactions of concurrent connections do not begin, so that the log can start over. The lowest
+/// bits are as in [`RESTART_UNTIL`].
+pub const BEGINS_AFTER: u64 = 112;
+/// A transaction of a concurrent connection that has been writing since before this time, by the segment's clock, is to
+/// end. 0 where there has been no such connection.
+pub const OVERDUE_BEFORE: u64 = 120;
 
 /// Which guard is in the database's header, or that another log is about to replace this one. A connection stores this
 /// under EXCLUSIVE when it changes the header; 0 where the guard is unknown, or about to change.
