@@ -66,8 +66,8 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     let nvm = hooked(new.file.path, mapping.map(&new.file, SUPERBLOCK_BYTES)?)?;
     Scratchpad::format(nvm.as_ref(), &superblock)
         .map_err(|source| LogError::Medium { path: new.file.path.to_path_buf(), source })?;
-    // The log has no name yet. From here until the log is attached, no process holds the region for it, so the region counts
-    // it.
+    // The log has no name yet. Until the log is attached, no process holds the region on its behalf, so the region has to count
+    // it now.
     let path = region.path.clone();
     let region = hooked(&path, mapping.map(&OpenFile { path: &path, file: &region.file }, PAGE_BYTES)?)?;
     count_log(nvm.as_ref(), region.as_ref());

@@ -32,7 +32,7 @@ pub struct WaldioOptions {
     pub limit_bytes: u64,
     /// Bytes of page images kept in memory.
     pub cache_bytes: usize,
-    /// How long committers wait for a leader that makes no progress. After that another committer leads in its place, since the
+    /// How long committers wait for a leader that makes no progress. After that another committer leads instead, because the
     /// leader's process may be stopped.
     pub leader_patience: Duration,
 }

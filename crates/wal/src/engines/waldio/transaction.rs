@@ -55,8 +55,8 @@ impl Open {
         self.direct.as_ref().map_or(0, |direct| direct.written) + self.bytes.len() as u64
     }
 
-    /// Whether the transaction may have to bypass the ring once `bytes` more bytes of pages have been staged. A page may take
-    /// more than its own bytes in the log: by less than half or, embedded, by a block.
+    /// Whether the transaction may have to bypass the ring after `bytes` more bytes of pages have been staged. In the log a
+    /// page may take more than its own bytes: less than half as much again or, embedded, one block more.
     pub(super) fn outgrows(&self, bytes: usize, block_bytes: usize) -> bool {
         let frame = self.frames.first().map_or(0, |(_, page)| page.len() + block_bytes);
         let staged = self.bytes.len() + self.frames.len() * frame + block_bytes;
