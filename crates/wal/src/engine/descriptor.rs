@@ -127,7 +127,7 @@ pub struct OpenFile<'a> {
 /// A log that is being made.
 pub struct NewLog<'a> {
     /// The placement of the log.
-    pub directory: &'a LogPlacement,
+    pub placement: &'a LogPlacement,
     /// The settings for the log.
     pub options: &'a EngineOptions,
     /// The log's file, still empty.
@@ -139,7 +139,7 @@ pub struct NewLog<'a> {
 /// A log that is being attached.
 pub struct Attaching<'a> {
     /// The placement of the log.
-    pub directory: &'a LogPlacement,
+    pub placement: &'a LogPlacement,
     /// The settings to use.
     pub options: &'a EngineOptions,
     /// The log's file.

@@ -272,7 +272,7 @@ impl<'a> Place<'a> {
         let Found { alone, of_another, is_new, left } = found;
         let is_of_another_boot = alone && !is_new && left.is_none();
         let engine = (self.placement.engine.attach)(Attaching {
-            directory: self.placement,
+            placement: self.placement,
             options,
             file: OpenFile { path: self.path, file: &file },
             database,

@@ -53,7 +53,7 @@ pub(crate) fn create(
         let segment = place.join(shared, true)?;
         let head = head_of(db, page_bytes, id, identity::of_log(&file));
         let file_of_log = OpenFile { path: &path, file: &file };
-        (placement.engine.format)(&NewLog { directory: placement, options, file: file_of_log, head })?;
+        (placement.engine.format)(&NewLog { placement, options, file: file_of_log, head })?;
         let publish = if is_provisional { log_file::publish_provisionally } else { log_file::publish };
         publish(&path, &file).map_err(|error| LogError::io("make", &path, &error))?;
         log_file::name(&segment_path, &named).map_err(|error| LogError::io("make", &segment_path, &error))?;

@@ -55,16 +55,16 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
         limit_blocks,
         blocks_offset: Superblock::blocks_offset_for(limit_blocks),
     };
-    let access = Access::Write { dax: new.directory.is_dax() };
+    let access = Access::Write { dax: new.placement.is_dax() };
     let nvm = hooked(new.file.path, map(access, &new.options.media, &new.file, &superblock)?)?;
     Nvwal::format(nvm.as_ref(), &superblock)
 }
 
 /// Maps and opens a log. A process that is alone with the log repairs its heap.
 fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
-    let Attaching { directory, options, file, alone, .. } = log;
+    let Attaching { placement, options, file, alone, .. } = log;
     let superblock = superblock_of(&file)?;
-    let access = Access::Write { dax: directory.is_dax() };
+    let access = Access::Write { dax: placement.is_dax() };
     let nvm = hooked(file.path, map(access, &options.media, &file, &superblock)?)?;
     let mut engine = Nvwal::open(nvm, file.path, NvwalOptions::of(options))?;
     if alone {

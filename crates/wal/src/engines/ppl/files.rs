@@ -80,7 +80,7 @@ pub(super) fn shape(options: &PplOptions, head: &LogHead) -> Superblock {
 /// Writes an empty log into a new file.
 pub(super) fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     let superblock = shape(&PplOptions::of(new.options), &new.head);
-    let access = Access::Write { dax: new.directory.is_dax() };
+    let access = Access::Write { dax: new.placement.is_dax() };
     let nvm = map_log(access, &new.options.media, &new.file, &superblock)?;
     Ppl::format(nvm.as_ref(), &superblock)
         .map_err(|source| LogError::Medium { path: new.file.path.to_path_buf(), source })
@@ -136,9 +136,9 @@ fn superblock_on(nvm: &dyn Nvm, path: &Path) -> Result<Superblock, LogError> {
 
 /// Maps and opens a log. A process that is alone with the log recovers it.
 pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
-    let Attaching { directory, options, file, segment, base, alone, .. } = log;
+    let Attaching { placement, options, file, segment, base, alone, .. } = log;
     let superblock = superblock_of(&file)?;
-    let access = Access::Write { dax: directory.is_dax() };
+    let access = Access::Write { dax: placement.is_dax() };
     let nvm = map_log(access, &options.media, &file, &superblock)?;
     let area = Area::new(nvm, &superblock, file.path)?;
     let segment: Arc<dyn Segment> = segment;

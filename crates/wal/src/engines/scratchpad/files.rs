@@ -54,7 +54,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
 /// Writes an empty log into a new file. Makes the log's region if there is none.
 fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     let options = ScratchpadOptions::of(new.options);
-    let mapping = Mapping::of(new.directory, &new.options.media);
+    let mapping = Mapping::of(new.placement, &new.options.media);
     let (region, found) = region_file::open_or_make(&new.file, &mapping, options.region_bytes)?;
     let pages = options.limit_bytes.div_ceil(PAGE_BYTES).min(u64::from(u32::MAX));
     let superblock = Superblock {
@@ -224,8 +224,8 @@ impl Role {
 
 /// Maps and opens a log. A process that is alone with the log recovers it.
 fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
-    let Attaching { directory, options, database, file, segment, base, alone, of_another, .. } = log;
-    let mapping = Mapping::of(directory, &options.media);
+    let Attaching { placement, options, database, file, segment, base, alone, of_another, .. } = log;
+    let mapping = Mapping::of(placement, &options.media);
     let segment: Arc<dyn Segment> = segment;
     let opening = Opening { mapping, segment: Some(Arc::clone(&segment)), is_kept: of_another };
     let (superblock, nvm, region) = opening.open(&file)?;
@@ -236,7 +236,7 @@ fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
         // Sync the region like the log's own file, because it may have been used as emulated memory before.
         place.file.sync_all().map_err(|error| LogError::io("sync", &place.path, &error))?;
     }
-    let memory = database.map(directory.home_kind())?;
+    let memory = database.map(placement.home_kind())?;
     memory.set_latency(options.media.latency);
     let home = MappedHome::new(memory, superblock.head.page_bytes, options.media.home_sync);
     let own = ScratchpadOptions::of(options);

@@ -48,8 +48,8 @@ pub(super) struct Mapping {
 
 impl Mapping {
     /// A mapping for writing, on the media of a log directory.
-    pub(super) fn of(directory: &LogPlacement, media: &MediaOptions) -> Self {
-        let scratchpad = directory.media().scratchpad.as_ref();
+    pub(super) fn of(placement: &LogPlacement, media: &MediaOptions) -> Self {
+        let scratchpad = placement.media().scratchpad.as_ref();
         let durable_on_store = scratchpad.is_some_and(|scratchpad| scratchpad.durable_on_store);
         Self {
             dax: scratchpad.is_some_and(|scratchpad| scratchpad.memory.kind == MemoryKind::Dax),
