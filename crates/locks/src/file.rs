@@ -191,7 +191,6 @@ impl<F: LockedFile> FileLock<F> {
     /// `xUnlock`: gives a lock back for SQLite.
     ///
     /// # Errors
-    /// SQLite's code. SQLite then believes that it has given the lock back all the same, and the file may
     /// SQLite's code. SQLite then nevertheless believes that it has given the lock back; the file may hold
     /// more than that.
     pub fn unlock_for_sqlite(&self, level: Level) -> Result<(), Code> {
@@ -273,6 +272,7 @@ impl<F: LockedFile> Held<'_, F> {
     /// Takes EXCLUSIVE. Returns `None` if another connection is in the way. PENDING keeps other connections
     /// from beginning, and this connection waits for those that are just finishing. `wait` sleeps, and
     /// returns whether to try again. Whatever was concluded before cannot be used after this call.
+    ///
     /// # Errors
     /// SQLite's code. The file still holds the lock that it held before.
     pub fn exclusive(&mut self, mut wait: impl FnMut(u32) -> bool) -> Result<Option<Exclusive<'_, F>>, Code> {

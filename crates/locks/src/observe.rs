@@ -76,7 +76,7 @@ impl Table {
     /// been held by its process without a break.
     ///
     /// # Errors
-    /// The kernel does not report which processes are alive.
+    /// If the kernel does not report which processes are alive.
     pub fn readers(&self) -> Result<(u32, Duration), LockError> {
         let segment = self.words.segment();
         let now = segment.clock_ns();
@@ -98,7 +98,7 @@ impl Table {
     /// Whether another living process holds a read mark.
     ///
     /// # Errors
-    /// The kernel does not report which processes are alive.
+    /// If the kernel does not report which processes are alive.
     pub fn has_other_readers(&self) -> Result<bool, LockError> {
         let marks = (FIRST_READ..SLOTS).fold(0, |marks, slot| marks | 1 << slot);
         for process in (0..self.high()).filter(|process| *process != self.process) {

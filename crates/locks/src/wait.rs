@@ -120,7 +120,7 @@ impl Table {
             }
         }
         drop(waiter);
-        // It may have become this waiter's turn just now. It is giving up, so it wakes the next waiter.
+        // This waiter gives up. Its turn may have come just now, so wake the next waiter.
         queue.wake_oldest();
         Ok(false)
     }

@@ -179,7 +179,7 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     ///
     /// # Panics
     ///
-    /// The word is out of bounds or not aligned.
+    /// If the word is out of bounds or not aligned.
     fn load_u64(&self, at: u64) -> u64;
 
     /// Stores bytes through the cache. Not durable until flushed and fenced.
@@ -190,7 +190,7 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     ///
     /// # Panics
     ///
-    /// The word is out of bounds or not aligned.
+    /// If the word is out of bounds or not aligned.
     fn store_u64(&self, at: u64, value: u64);
 
     /// Stores `new` in the word at `at`, which must be a multiple of 8, if the word is `current`. This is one
@@ -203,7 +203,7 @@ pub trait Nvm: Send + Sync + fmt::Debug {
     ///
     /// # Panics
     ///
-    /// The word is out of bounds or not aligned.
+    /// If the word is out of bounds or not aligned.
     fn compare_exchange_u64(&self, at: u64, current: u64, new: u64) -> Result<u64, u64>;
 
     /// Stores bytes: whole lines of the range with non-temporal stores, and the rest with ordinary stores and

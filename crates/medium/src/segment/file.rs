@@ -179,7 +179,7 @@ impl FileSegment {
     /// used it during the life of that reader's process.
     ///
     /// # Errors
-    /// The kernel does not report it.
+    /// If the kernel does not report this.
     pub fn has_live_readers(file: &File) -> Result<bool, MediumError> {
         fence(Ordering::SeqCst);
         if !Self::has_readers(file)? {
@@ -206,7 +206,7 @@ impl FileSegment {
     /// Whether the file has a name.
     ///
     /// # Errors
-    /// The kernel does not report it.
+    /// If the kernel does not report this.
     pub fn has_name(&self) -> Result<bool, MediumError> {
         let stat = rustix::fs::fstat(&self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
         Ok(stat.st_nlink > 0)
@@ -216,7 +216,7 @@ impl FileSegment {
     /// its marks, which become marks of that kind.
     ///
     /// # Errors
-    /// The kernel refuses it.
+    /// If the kernel refuses this.
     pub fn set_live(&self, live: bool) -> Result<(), MediumError> {
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         marks.live = live;
@@ -229,7 +229,7 @@ impl FileSegment {
     /// Whether any process has a slot of the segment in this file.
     ///
     /// # Errors
-    /// The kernel does not report it.
+    /// If the kernel does not report this.
     pub fn has_processes(file: &File) -> Result<bool, MediumError> {
         locks::others_hold(file, lock_of(0), PROCESS_SLOTS)
     }
@@ -237,7 +237,7 @@ impl FileSegment {
     /// Whether any other process has a slot.
     ///
     /// # Errors
-    /// The kernel does not report it.
+    /// If the kernel does not report this.
     pub fn has_other_processes(&self) -> Result<bool, MediumError> {
         Self::has_processes(&self.file)
     }
@@ -246,7 +246,7 @@ impl FileSegment {
     /// process is the only one that may.
     ///
     /// # Errors
-    /// The kernel does not report it.
+    /// If the kernel does not report this.
     pub fn share_use(&self, kind: Use) -> Result<bool, MediumError> {
         locks::set(&self.file, Kind::Shared, kind.at())
     }
@@ -254,7 +254,7 @@ impl FileSegment {
     /// Makes this process the only one that uses the log in this way. Returns `false` if others use it so.
     ///
     /// # Errors
-    /// The kernel does not report it.
+    /// If the kernel does not report this.
     pub fn take_use(&self, kind: Use) -> Result<bool, MediumError> {
         locks::set(&self.file, Kind::Exclusive, kind.at())
     }

@@ -68,7 +68,7 @@ fn lock_of(code: libc::c_short, at: i64, count: i64) -> libc::flock {
 /// file description holds it; an earlier lock then stays.
 ///
 /// # Errors
-/// The kernel cannot lock.
+/// If the kernel cannot lock.
 pub fn set(file: &File, kind: Kind, at: i64) -> Result<bool, MediumError> {
     let lock = lock_of(kind.code(), at, 1);
     // SAFETY: the file is open and the lock description complete.
@@ -91,7 +91,7 @@ pub fn clear(file: &File, at: i64) {
 /// Whether any of these bytes is locked through another open file description than this file's.
 ///
 /// # Errors
-/// The kernel does not report it.
+/// If the kernel does not report this.
 pub fn others_hold(file: &File, at: i64, count: usize) -> Result<bool, MediumError> {
     let mut lock = lock_of(Kind::Exclusive.code(), at, count as i64);
     // SAFETY: the file is open and the lock description complete; the kernel changes the description.

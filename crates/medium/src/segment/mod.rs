@@ -110,7 +110,7 @@ pub trait Segment: Send + Sync {
     /// Whether a process holds the slot. This process's own slot counts as held.
     ///
     /// # Errors
-    /// The kernel does not report it.
+    /// If the kernel does not report this.
     fn is_alive(&self, process: usize) -> Result<bool, MediumError>;
 
     /// Whether this process may only read the segment, and so has no process slot. Then operations that would
@@ -128,7 +128,7 @@ pub trait Segment: Send + Sync {
     /// reader that is not found here sees what this process announced in words before the call.
     ///
     /// # Errors
-    /// The kernel does not report it.
+    /// If the kernel does not report this.
     fn has_outside_readers(&self, _first: usize, _count: usize) -> Result<bool, MediumError> {
         Ok(false)
     }
@@ -138,7 +138,7 @@ pub trait Segment: Send + Sync {
     /// Returns `false` if the mark cannot be had.
     ///
     /// # Errors
-    /// The kernel does not report it.
+    /// If the kernel does not report this.
     fn hold_mark(&self, _mark: usize) -> Result<bool, MediumError> {
         Ok(false)
     }

@@ -124,7 +124,8 @@ pub trait DurabilityWaiter: Send + Sync {
     /// Returns when the transaction is as durable as the log's `durability` makes it: with `durability=normal` it is
     /// only written.
     ///
-    /// The transaction could not be made durable. Whether it is durable is in doubt until the log is attached again,
+    /// # Errors
+    /// If the transaction could not be made durable. Whether it is durable is in doubt until the log is attached again,
     /// and no transaction sealed after it is acknowledged (invariant 9).
     fn wait(&self, ticket: Ticket) -> Result<(), LogError>;
 

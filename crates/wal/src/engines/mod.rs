@@ -24,7 +24,7 @@ static ADDED: OnceLock<&'static [&'static Descriptor]> = OnceLock::new();
 /// database is opened: settings that were read earlier do not include those of the new engines.
 ///
 /// # Errors
-/// One of the engines has a name or a magic number that is already used, or engines have been added before.
+/// If one of the engines has a name or a magic number that is already used, or engines have been added before.
 pub fn add(engines: &'static [&'static Descriptor]) -> Result<(), &'static str> {
     for (position, engine) in engines.iter().enumerate() {
         let mut others = ENGINES.iter().chain(&engines[..position]);

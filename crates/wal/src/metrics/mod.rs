@@ -353,7 +353,7 @@ fn read(segment: &dyn Segment, slot: usize, block: u64) -> Result<ProcessMetrics
 /// ended.
 ///
 /// # Errors
-/// The kernel does not report which processes are alive.
+/// If the kernel does not report which processes are alive.
 pub(crate) fn read_all(
     segment: &dyn Segment,
     base: u64,

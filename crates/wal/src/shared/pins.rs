@@ -83,7 +83,7 @@ impl Pins {
     /// follower can pin a transaction before the log's end (invariant 16).
     ///
     /// # Errors
-    /// The kernel does not report which processes are alive.
+    /// If the kernel does not report which processes are alive.
     pub fn may_recycle(&self, recycling: &Recycling) -> Result<bool, MediumError> {
         let Recycling { oldest, end, is_full } = *recycling;
         let decided = end.saturating_add(1);
@@ -109,7 +109,7 @@ impl Pins {
     /// The lowest position that a living process has pinned.
     ///
     /// # Errors
-    /// The kernel does not report which processes are alive.
+    /// If the kernel does not report which processes are alive.
     pub fn oldest(&self) -> Result<Option<u64>, MediumError> {
         let mut oldest = None;
         for process in 0..PROCESS_SLOTS as u64 {

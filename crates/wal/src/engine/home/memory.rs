@@ -62,7 +62,6 @@ fn key_of(stat: &Stat) -> Key {
 /// Maps a file. `named` is a descriptor of the file (which may allow no access), and `path` is the file's name. All callers in
 /// this process share the mapping. The exception is a mapping that has found its file cut: those who have it keep it, and new
 /// callers get another mapping.
-/// one.
 ///
 /// # Errors
 /// `Medium`: not DAX, no address space, or no space to fill the file's holes. `Io`: the file cannot be opened.

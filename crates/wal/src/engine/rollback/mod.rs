@@ -122,7 +122,6 @@ pub struct PlayedBack {
 /// disk, through its home. Page 1 gets the guard of the log `id`. The database is durable before the journal is deleted, and
 /// the deletion is durable on return. After a crash in between, the journal can be played back again. The caller must be the
 /// only user of the database.
-/// database to itself.
 ///
 /// # Errors
 /// Those of `journal` and `file`.

@@ -158,7 +158,7 @@ impl Words {
     /// Takes the lock. Returns `None` if a living process, perhaps a stopped one, holds the lock for seconds.
     ///
     /// # Errors
-    /// The kernel does not report which processes are alive.
+    /// If the kernel does not report which processes are alive.
     pub(super) fn lock(&self) -> Result<Option<Turn<'_>>, MediumError> {
         let own = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let mine = self.id;
@@ -187,7 +187,7 @@ impl Words {
     /// Whether a living process is merging the page of a slot.
     ///
     /// # Errors
-    /// The kernel does not report which processes are alive.
+    /// If the kernel does not report which processes are alive.
     pub(super) fn is_merged_by_another(&self, slot: u32) -> Result<bool, MediumError> {
         let owner = self.load(SLOT_OWNERS + 8 * u64::from(slot));
         if owner == 0 {

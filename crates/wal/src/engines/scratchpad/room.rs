@@ -146,6 +146,7 @@ pub struct RegionUse {
 
 /// Examines the regions in a directory. With `discard` it also gives back the pages of missing logs. That cannot be undone,
 /// even if such a log was only moved. The result still counts the bytes that were given back as missing.
+///
 /// # Errors
 /// `Io` if the directory or one of its logs cannot be read; `Format` and `Owner` for a region; `Busy` while a region is being
 /// deleted.
