@@ -7,12 +7,12 @@ use duralite_medium::{MediumError, Words};
 
 use crate::layout::{EPOCH, EXAMINED, member};
 
-/// The shortest time between two checks whether one process is alive whose lock is in the way. A dead process
+/// The shortest time between two checks whether a process whose lock is in the way is alive. A dead process
 /// may stay unnoticed for that long. This is for connections that can wait: a queued connection tries again
 /// anyway, and a connection that begins to read can choose another mark.
 pub(crate) const SUSPICION: Duration = Duration::from_millis(2);
-/// The same time for a connection that can do neither, and may be told that it is busy. This time is shorter
-/// than any program needs to learn of the death.
+/// The shortest time between two such checks for a connection that cannot wait, and may be told that it is
+/// busy. It is shorter than any program needs to learn of the death.
 pub(crate) const SUSPICION_AT_ONCE: Duration = Duration::from_micros(200);
 
 /// Finds dead processes, and frees the locks that they have left.

@@ -56,7 +56,7 @@ pub enum MediumError {
     Io {
         /// The system call.
         op: &'static str,
-        /// Its error.
+        /// The error that the call returned.
         source: Errno,
     },
     /// Another program truncated the file while it was mapped, or the file lost a page: an access found

@@ -64,9 +64,9 @@ pub enum LogError {
     Missing {
         /// The database.
         database: PathBuf,
-        /// Its log.
+        /// The log that the database names.
         id: LogId,
-        /// Where Duralite looked for it.
+        /// Where Duralite looked for the log.
         searched: PathBuf,
     },
     /// The database names no log.
@@ -135,7 +135,7 @@ pub enum LogError {
         log: PathBuf,
         /// The region.
         region: RegionId,
-        /// Where Duralite looked for it.
+        /// Where Duralite looked for the region.
         searched: String,
     },
     /// Another process or thread holds a file that the operation needs.

@@ -57,7 +57,7 @@ fn good_after(sync: SyncMode, transactions: u32) -> (Vec<u8>, Vec<u8>) {
     written(sync, transactions, Model::new(512, 20))
 }
 
-/// The same for pages whose rows are inserted and deleted, so that the log holds page changes.
+/// Like `good`, for pages whose rows are inserted and deleted, so that the log holds page changes.
 fn changes() -> (Vec<u8>, Vec<u8>) {
     written(SyncMode::Lazy, TRANSACTIONS, Model::of_leaves(512, 5))
 }

@@ -38,7 +38,7 @@ fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
     written(layout, Model::new(512, 20))
 }
 
-/// The same for pages whose rows are inserted and deleted, so that the log holds page changes.
+/// Like `good`, for pages whose rows are inserted and deleted, so that the log holds page changes.
 fn changes() -> (Vec<u8>, Vec<u8>) {
     written(Layout::Delta, Model::of_leaves(512, 5))
 }

@@ -139,8 +139,8 @@ fn inv24_pages_of_a_transaction_whose_process_died_are_had_again() {
     assert_eq!((rig.taken(), log.engine().committed()), (0, 0));
 }
 
-/// The same for a rollback journal, whose writer knows nothing about transactions. The pages of committed transactions
-/// stay.
+/// A rollback journal, whose writer knows nothing about transactions, also gets the pages that dead processes have
+/// left. The pages of committed transactions stay.
 #[test]
 fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     let (rig, mut log, mut model, transaction) = small();

@@ -118,7 +118,7 @@ fn inv26_a_head_that_a_process_stored_over_when_it_died_does_not_come_back() {
     }
 }
 
-/// The same for a header that a process was erasing, in pages that it had just taken.
+/// A process dies while erasing a header, in pages that it has just taken. That header does not come back either.
 #[test]
 fn inv26_a_head_that_a_process_was_erasing_when_it_died_does_not_come_back() {
     for second in [512, 4096, 8192] {

@@ -71,8 +71,8 @@ pub(super) fn told_alignment(direct: &File) -> Option<(u32, u32)> {
     told.then_some((stat.stx_dio_offset_align, stat.stx_dio_mem_align))
 }
 
-/// The same alignments, found by reading a file that has at least two of the largest sectors. `None` if
-/// nothing can be read directly.
+/// The alignments of positions and of memory, found by reading a file that has at least two of the largest
+/// sectors. `None` if nothing can be read directly.
 pub(super) fn tried_alignment(direct: &File) -> Option<(u32, u32)> {
     let mut buffer = AlignedBuf::default();
     buffer.resize(2 * LARGEST_SECTOR as usize);

@@ -150,8 +150,8 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// the later read reports the error.
     fn will_read(&self, _at: u64, _len: u64) {}
 
-    /// The first range from `at` on that may hold something other than zeros; it ends where only zeros follow for certain. So
-    /// searching a sparse file takes only as long as its data requires. An empty range at [`len`](Block::len) if there is no
+    /// The first range from `at` on that may hold something other than zeros. The range ends where the next bytes are known to
+    /// be zeros. So searching a sparse file takes only as long as its data requires. An empty range at [`len`](Block::len) if there is no
     /// such range; everything from `at` on if the medium cannot tell.
     ///
     /// # Errors

@@ -110,7 +110,7 @@ impl Eq for Descriptor {}
 /// The size of an engine's part of the segment, the memory that the processes using a log share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedBytes {
-    /// Bytes at the beginning of the part that are zeroed whenever the segment begins anew.
+    /// Bytes at the beginning of the part that are zeroed whenever the segment begins again.
     pub zeroed: u64,
     /// All bytes of the part.
     pub all: u64,

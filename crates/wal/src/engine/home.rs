@@ -34,7 +34,7 @@
 //!
 //! A held header leaves an older header in the file:
 //! | --- | --- |
-//! | the guard is put on | that of the database, written anew and synced before the first commit: SQLite has made page 1 without a log |
+//! | the guard is put on | that of the database, written again and synced before the first commit: SQLite has made page 1 without a log |
 //! | under the guard | as the home last wrote it ([`write_past_guard`]), or as it was before; with the guard |
 //! | SQLite changes the page size or mode | what SQLite writes, with the guard for that mode |
 //! | after `drain` | that of the database, with the guard |

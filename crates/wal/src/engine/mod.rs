@@ -50,11 +50,11 @@ pub struct Frame {
 /// A committed transaction that no later one has replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transaction {
-    /// Its number in the generation, from 1.
+    /// The transaction's number in the generation, from 1.
     pub sequence: u32,
-    /// Its first frame.
+    /// The transaction's first frame.
     pub first_frame: u32,
-    /// Its commit frame.
+    /// The transaction's commit frame.
     pub last_frame: u32,
     /// Database size in pages after the transaction.
     pub db_pages: u32,

@@ -1,8 +1,8 @@
 //! Following a log from another process: every transaction in order, through all generations.
 //!
 //! A follower describes its progress by a *position*: the number of transactions that were sealed since the log was
-//! made. It is given a transaction only once that transaction is durable and can no longer be replaced, because its
-//! commit was acknowledged or another transaction has been committed after it (invariant 16). A follower *pins* a
+//! made. It is given a transaction only when that transaction is durable and can no longer be replaced. That is so once
+//! its commit was acknowledged, or another transaction has been committed after it (invariant 16). A follower *pins* a
 //! position. The log then does not start over past that position, until the log comes near its limit.
 //!
 //! A follower counts as a user of the database. So the log is not deleted while it is being followed, and the database

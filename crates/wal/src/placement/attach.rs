@@ -117,13 +117,14 @@ enum Entry {
 /// that attaching processes wait for. Only a living process, in a segment that was completed, proves that the log is in
 /// use.
 ///
-/// A process that gets the exclusive lock reads no state older than what was acknowledged. For an engine's descriptors
-/// are duplicates of the descriptor that holds the lock. So the lock of a dead process is released with the last of
-/// these, when none of its operations is still running. That process had flushed everything that it acknowledged (or,
-/// under Group Synch, flushed it when it closed the log). Then it may still hold the shared memory, whose locks have
-/// been released, and the lock of its own process slot, which no other process takes before it is free. A process that
-/// does not get the lock joins the state in force. The last process that uses that state may end at any time:
-/// transactions that it sealed and did not flush stay in the ring for the next leader.
+/// A process that gets the exclusive lock reads no state older than what was acknowledged. Every descriptor of an
+/// engine is a duplicate of the descriptor that holds the lock. So the lock of a dead process is released with the last
+/// of these duplicates, when none of the process's operations is still running. The dead process had flushed everything
+/// that it acknowledged (or, under Group Synch, flushed it when it closed the log). It may then still hold the shared
+/// memory, whose locks have been released, and the lock of its own process slot. No other process takes that slot
+/// before it is free. A process that does not get the exclusive lock joins the state in force. The last process that
+/// uses that state may end at any time: transactions that it sealed and did not flush stay in the ring for the next
+/// leader.
 fn how_to_enter(
     file: &File,
     place: &Place<'_>,

@@ -1,8 +1,8 @@
 //! Finding the file of a log in a directory in which anybody may have renamed, copied or deleted files. Also deals with
 //! logs that their databases do not name.
 //!
-//! A crash leaves such a log if it comes after a new log has got its name and before its id is in the database, or
-//! after the guard was lifted and before the log is deleted. A power loss may leave the name of a provisional log, and
+//! A crash leaves such a log in two cases: after a new log has got its name but before its id is in the database, and
+//! after the guard was lifted but before the log is deleted. A power loss may leave the name of a provisional log, and
 //! a part of its contents. People also delete, replace and restore databases. A database that names no log needs no
 //! log. So a log without commits that was made for this very file is deleted. Any other log that has the name of a new
 //! log is kept under its longer name. [`super::whose`] decides whose a log is; this module acts on that decision.

@@ -349,9 +349,9 @@ pub(crate) fn apply_record(page: &mut [u8], record: &[u8]) -> Result<(), FormatE
 // The volatile index of committed and staged records. It says which record holds a frame, and which earlier record of the same
 // page that record builds on. Each process rebuilds the index from the log.
 
-/// The next record of a page is a whole image if the page's chain has this many differences …
+/// The next record of a page is a whole image if the page's chain has this many differences.
 pub(crate) const CHAIN_RECORDS: u32 = 64;
-/// … or if the differences have more bytes than this many pages.
+/// The next record of a page is also a whole image if the chain's differences have more bytes than this many pages.
 pub(crate) const CHAIN_PAGES: u32 = 2;
 
 /// The newest record of a page, and the length of its chain, which determines the cost of reading the page.

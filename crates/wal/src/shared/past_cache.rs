@@ -90,7 +90,7 @@ impl Choice {
         Self { trial, through: AtomicBool::new(through) }
     }
 
-    /// A choice that is always ordinary stores and flushes.
+    /// A choice that always uses ordinary stores, which are flushed.
     pub(crate) fn write_back() -> Self {
         Self::new(HomeSync::WriteBack)
     }

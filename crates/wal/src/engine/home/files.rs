@@ -15,7 +15,7 @@ use crate::{LogError, hooks};
 
 /// A database file that this library has opened itself, outside SQLite.
 pub struct OpenDatabase {
-    /// The file's mapping shares it. So the locks on the file stay until the mapping is gone too.
+    /// Shared with the file's mapping, so that the locks on the file last until both are gone.
     file: Arc<OwnFile>,
     path: PathBuf,
 }

@@ -23,7 +23,7 @@
 //! when SQLite asks for it, before a writer begins, and when an access lies beyond the known size. SQLite does not read a part
 //! that is gone.
 //!
-//! # A file that an outsider cuts
+//! # A file that another program truncates
 //!
 //! If a program without these locks cuts the file, the home reports an error: after each access it checks what it has read or
 //! stored ([`duralite_medium::Nvm::check`]).
