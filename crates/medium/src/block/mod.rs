@@ -1,8 +1,9 @@
 //! A preallocated file on a block device, behind one trait.
 //!
-//! Every effect that a log has on a block device goes through [`Block`]: whole blocks are *written*, and a *flush* makes them
-//! durable. No write allocates anything. The file's blocks are initialised and its metadata durable before the first log block
-//! is written there (WALDIO, section 4.1). So the file system's journal has nothing to do at a commit.
+//! Every effect that a log has on a block device goes through [`Block`]: whole blocks are *written*, and a
+//! *flush* makes them durable. No write allocates anything. The file's blocks are initialised and its
+//! metadata durable before the first log block is written there (WALDIO, section 4.1). So the file system's
+//! journal has nothing to do at a commit.
 
 mod direct;
 mod extents;
@@ -30,8 +31,8 @@ pub enum Durability {
     Full,
     /// One write that the device itself makes durable, if the device can (the paper's persistent direct I/O).
     Fua,
-    /// A write only. The data does not survive a power loss; it survives a crash of the system if it was written directly (the
-    /// paper's normal synch).
+    /// A write only. The data does not survive a power loss; it survives a crash of the system if it was
+    /// written directly (the paper's normal synch).
     Normal,
 }
 
@@ -54,9 +55,9 @@ pub struct BlockCounters {
 ///
 /// # What is durable when
 ///
-/// A written sector of 512 bytes *may* become durable at any moment after the call begins, in any order with others. It *is*
-/// durable after a [`flush`](Block::flush) that began after the write has returned. A sector is atomic: after a power loss it
-/// holds either what was written last or what was durable before.
+/// A written sector of 512 bytes *may* become durable at any moment after the call begins, in any order with
+/// others. It *is* durable after a [`flush`](Block::flush) that began after the write has returned. A sector
+/// is atomic: after a power loss it holds either what was written last or what was durable before.
 ///
 /// If a write or a flush fails, nothing is known about the blocks concerned, even if a later flush succeeds.
 ///
@@ -75,21 +76,24 @@ pub trait Block: Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
-    /// Free bytes in the file system of the blocks, for this user. If that is not known, a number larger than any file system.
+    /// Free bytes in the file system of the blocks, for this user. If that is not known, a number larger than
+    /// any file system.
     fn free_bytes(&self) -> u64 {
         u64::MAX
     }
 
-    /// Preallocates zeroed bytes up to `len` (a multiple of the block). Writes nothing if the file is that long already. On
-    /// return the blocks are initialised, and everything in the file is durable, with its metadata.
+    /// Preallocates zeroed bytes up to `len` (a multiple of the block). Writes nothing if the file is that
+    /// long already. On return the blocks are initialised, and everything in the file is durable, with its
+    /// metadata.
     ///
     /// # Errors
-    /// [`MediumError::NoSpace`] if the file system is full, or another error of the file system. Earlier preallocation stays.
+    /// [`MediumError::NoSpace`] if the file system is full, or another error of the file system. Earlier
+    /// preallocation stays.
     fn preallocate(&self, len: u64) -> Result<(), MediumError>;
 
-    /// Makes the file `len` bytes long (a multiple of the block), for a caller that will itself write the new part. The new
-    /// part reads as zeros, and its space is reserved, but nothing is written if the medium can avoid it. Durable with the next
-    /// [`flush`](Block::flush).
+    /// Makes the file `len` bytes long (a multiple of the block), for a caller that will itself write the new
+    /// part. The new part reads as zeros, and its space is reserved, but nothing is written if the medium can
+    /// avoid it. Durable with the next [`flush`](Block::flush).
     ///
     /// # Errors
     /// As [`preallocate`](Block::preallocate).
@@ -97,8 +101,8 @@ pub trait Block: Send + Sync + fmt::Debug {
         if self.len() < len { self.preallocate(len) } else { Ok(()) }
     }
 
-    /// Writes whole blocks at `at`, up to the end of the file or beyond it. Does not wait for the device. The blocks are
-    /// durable after the next [`flush`](Block::flush) or [`preallocate`](Block::preallocate).
+    /// Writes whole blocks at `at`, up to the end of the file or beyond it. Does not wait for the device. The
+    /// blocks are durable after the next [`flush`](Block::flush) or [`preallocate`](Block::preallocate).
     ///
     /// # Errors
     /// [`MediumError::NoSpace`], or an error of the device.
@@ -116,9 +120,10 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// An error of the file system.
     fn refresh_len(&self) -> Result<(), MediumError>;
 
-    /// Truncates the file to `len` bytes (a multiple of the block). The caller must be sure that nobody needs the rest, and
-    /// that every object of the file learns its length again before relying on it. Not durable on return: after a power loss
-    /// the bytes may be back, until as much is preallocated again. A medium that cannot give space back does nothing.
+    /// Truncates the file to `len` bytes (a multiple of the block). The caller must be sure that nobody needs
+    /// the rest, and that every object of the file learns its length again before relying on it. Not durable
+    /// on return: after a power loss the bytes may be back, until as much is preallocated again. A medium
+    /// that cannot give space back does nothing.
     ///
     /// # Errors
     /// An error of the file system.
@@ -132,8 +137,8 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// [`MediumError::OutOfBounds`] beyond what is preallocated, or an error of the device.
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError>;
 
-    /// Fills several buffers, one after the other, with the bytes from any position on. Uses as few system calls as the medium
-    /// can.
+    /// Fills several buffers, one after the other, with the bytes from any position on. Uses as few system
+    /// calls as the medium can.
     ///
     /// # Errors
     /// As [`read`](Block::read); the contents of the buffers are then undefined.
@@ -146,13 +151,14 @@ pub trait Block: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Announces that these bytes will be read soon. A medium that can begins to fetch them, without waiting. If that fails,
-    /// the later read reports the error.
+    /// Announces that these bytes will be read soon. A medium that can begins to fetch them, without waiting.
+    /// If that fails, the later read reports the error.
     fn will_read(&self, _at: u64, _len: u64) {}
 
-    /// The first range from `at` on that may hold something other than zeros. The range ends where the next bytes are known to
-    /// be zeros. So searching a sparse file takes only as long as its data requires. An empty range at [`len`](Block::len) if there is no
-    /// such range; everything from `at` on if the medium cannot tell.
+    /// The first range from `at` on that may hold something other than zeros. The range ends where the next
+    /// bytes are known to be zeros. So searching a sparse file takes only as long as its data requires. An
+    /// empty range at [`len`](Block::len) if there is no such range; everything from `at` on if the medium
+    /// cannot tell.
     ///
     /// # Errors
     /// An error of the file system.
@@ -166,8 +172,8 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// [`MediumError::OutOfBounds`] beyond what is preallocated, or an error of the device.
     fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError>;
 
-    /// Writes whole blocks and makes them as durable as `durability` says. Only [`Durability::Full`] also makes everything
-    /// written before durable.
+    /// Writes whole blocks and makes them as durable as `durability` says. Only [`Durability::Full`] also
+    /// makes everything written before durable.
     ///
     /// # Errors
     /// As [`write`](Block::write) and [`flush`](Block::flush).
@@ -185,8 +191,8 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// What survives once [`flush`](Block::flush) has returned.
     fn guarantee(&self) -> Guarantee;
 
-    /// Whether a write that has returned has reached the device, so that it survives a crash of the system. That is not so for
-    /// a write through the page cache.
+    /// Whether a write that has returned has reached the device, so that it survives a crash of the system.
+    /// That is not so for a write through the page cache.
     fn writes_reach_device(&self) -> bool {
         false
     }

@@ -24,7 +24,8 @@ fn unnamed(dir: &Path) -> Option<File> {
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(dir).ok()
 }
 
-/// Makes such a file by deleting its name, on a file system that cannot make a file without a name.
+/// Makes a scratch file on a file system that cannot make a file without a name: makes a named file, and
+/// deletes the name.
 fn unlinked(dir: &Path) -> Option<File> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);

@@ -297,8 +297,8 @@ impl Need {
         self.pieces += other.pieces;
     }
 
-    /// The same space made of the extents that are free: pieces replace missing sectors, and sectors replace missing pieces.
-    /// `None` if the free extents are not enough.
+    /// Extents with the same space as `self`, chosen from the free ones: pieces replace missing sectors, and sectors replace
+    /// missing pieces. `None` if the free extents are not enough.
     pub(super) fn within(self, sectors: u64, pieces: u64, sector_bytes: u32) -> Option<Self> {
         let short = self.sectors.saturating_sub(sectors);
         let in_pieces = u64::from(sector_bytes.div_ceil(PIECE_ROOM));
