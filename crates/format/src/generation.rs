@@ -155,7 +155,7 @@ const POSITION_BITS: u32 = 32;
 /// All generations from this one on get the same unknown position, because larger positions do not fit into 64 bits.
 const LAST_COUNTED: u64 = 1 << 31;
 
-/// What the log held before a generation, and when the generation began.
+/// How many transactions were sealed before a generation, and when the generation began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// The generation.

@@ -193,8 +193,8 @@ pub trait Home: Send + Sync {
     /// alone is the database, with the same size, for a program without this library. It survives a power loss. The
     /// guard in `file` stays: the home writes a header that it holds with [`write_past_guard`]. The caller excludes all
     /// other users of the database. A crash during the call leaves what `read` shows unchanged, and a second call
-    /// changes nothing. The home may afterwards discard what is in `file`. So a log that remains another database's is
-    /// never drained into a copy of that database ([`crate::log::offline`] refuses to).
+    /// changes nothing. The home may then discard its own copy of what `file` now has. So a log that remains another
+    /// database's is never drained into a copy of that database ([`crate::log::offline`] refuses to).
     ///
     /// # Errors
     /// Any; the guard and the log stay.

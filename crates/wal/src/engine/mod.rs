@@ -256,7 +256,7 @@ pub trait LogReader: Send {
     /// The pages that have committed frames, each with the number of its newest frame, in ascending order of pages.
     fn newest_frames(&self) -> Vec<(u32, u32)>;
 
-    /// The origin of the generation that was last read: what the log held before it.
+    /// The origin of the generation that was last read: how many transactions came before it, and when it began.
     fn origin(&self) -> Origin;
 
     /// Transactions sealed in this generation, as of the last refresh, including those that a later one has replaced.

@@ -455,7 +455,7 @@ impl Salvaged {
     }
 }
 
-/// A rollback journal that is read and never changed: changes do nothing or fail.
+/// A rollback journal that is only read: changes fail, and a deletion does nothing.
 struct Kept(Arc<dyn RollbackJournal>);
 
 const CHANGED: LogError = LogError::Unexpected("a change of a rollback journal that is only read");

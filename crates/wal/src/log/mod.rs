@@ -261,8 +261,8 @@ impl Log {
         Ok(outside.is_live())
     }
 
-    /// For a user who may only read the log: fails if other processes have recovered the log in the meantime. What this process
-    /// has read from it is then not valid.
+    /// For a user who may only read the log: fails with `Busy` if other processes have recovered the log since this process
+    /// read it, because what was read is then not valid.
     pub(crate) fn check_outside(&self) -> Result<(), LogError> {
         let engine = self.stream.engine();
         let is_lost = |outside: &Arc<Outside>| outside.is_lost() || outside.is_overtaken(engine);

@@ -183,7 +183,7 @@ impl Nvwal {
             let found = self.transaction_at(at, sequence);
             let Ok(Some(found)) = found else { continue };
             if damage.is_none() && found.order != Order::Ordered {
-                // This is no damage: a crash may leave such a transaction after one that is not whole.
+                // This is no damage: a crash may leave a transaction that is not ordered after one that is not whole.
                 return Ok(None);
             }
             if until.is_none() || sequence != before + 1 {
