@@ -1,10 +1,10 @@
 //! The log directory: a directory of log files, and the rules by which a log and a database belong together (invariants
 //! 3 and 13).
 //!
-//! `whose` decides whose a log is, and changes nothing; the others do what follows from that. `create` makes a log, and
-//! `attach` opens one. Both name its files by `names`, search and clear the directory with `find`, and share its memory
-//! by `segment`. `outside` attaches for a user who may only read. `deleted` is about a log that was deleted while in
-//! use, and `inspect` reads a log for tools.
+//! `whose` decides whose a log is, and changes nothing; the other modules act on these decisions. `create` makes a log,
+//! and `attach` opens one. Both use `names` for the names of its files, `find` to search and clear the directory, and
+//! `segment` for its shared memory. `outside` attaches a log for a user who may only read. `deleted` is about a log
+//! that was deleted while in use, and `inspect` reads a log for tools.
 
 mod attach;
 mod create;
