@@ -1,40 +1,41 @@
 //! Little-endian and big-endian field access that never panics on short input.
 
-/// The little-endian number of 16 bits at `at`, or 0 if the slice ends before its end.
+/// The little-endian 16-bit number at `at`, or 0 if the slice ends before the number does.
 #[inline]
 #[must_use]
 pub fn u16_le(bytes: &[u8], at: usize) -> u16 {
     array(bytes, at).map_or(0, u16::from_le_bytes)
 }
 
-/// The little-endian number of 32 bits at `at`, or 0 if the slice ends before its end.
+/// The little-endian 32-bit number at `at`, or 0 if the slice ends before the number does.
 #[inline]
 #[must_use]
 pub fn u32_le(bytes: &[u8], at: usize) -> u32 {
     array(bytes, at).map_or(0, u32::from_le_bytes)
 }
 
-/// The little-endian number of 64 bits at `at`, or 0 if the slice ends before its end.
+/// The little-endian 64-bit number at `at`, or 0 if the slice ends before the number does.
 #[inline]
 #[must_use]
 pub fn u64_le(bytes: &[u8], at: usize) -> u64 {
     array(bytes, at).map_or(0, u64::from_le_bytes)
 }
 
-/// The big-endian number of 32 bits at `at`, or 0 if the slice ends before its end.
+/// The big-endian 32-bit number at `at`, or 0 if the slice ends before the number does.
 #[must_use]
 pub fn u32_be(bytes: &[u8], at: usize) -> u32 {
     array(bytes, at).map_or(0, u32::from_be_bytes)
 }
 
-/// The `N` bytes at `at`, or `None` if the slice ends before them.
+/// The `N` bytes at `at`, or `None` if the slice ends before they do.
 #[inline]
 #[must_use]
 pub fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-/// Copies `value` to `at`. Callers size their buffers by the constants that the offsets come from.
+/// Copies `value` to `at`. A caller sizes its buffer by the same constants that its offsets come from, so the
+/// value fits.
 #[inline]
 pub fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);

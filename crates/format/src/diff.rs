@@ -1,17 +1,17 @@
-//! Differences between two images of a page, byte by byte (NVWAL, section 3.2). Differences that are close together
-//! share one range where that costs no more bytes than two ranges.
+//! Differences between two images of a page, byte by byte (NVWAL, section 3.2). Two differences that are close together
+//! share one range, if that takes no more bytes than two ranges.
 //!
 //! The encoding of each range is `offset u16, length-1 u16, bytes`. Ranges are ascending and disjoint.
 
 use crate::FormatError;
 use crate::bytes::u16_le;
 
-/// Bytes of a range beside its data. Up to this many equal bytes between two differences are stored with them, because
-/// a second range would not be shorter.
+/// Bytes of a range in addition to its data. If at most this many equal bytes lie between two differences, they are
+/// stored with them, because a second range would not be shorter.
 pub const RANGE_HEADER_BYTES: usize = 4;
 
-/// Appends to `out` the ranges in which `new` differs from `old`. Returns the number of ranges. Both images are one
-/// page of the same size, at most 65536 bytes.
+/// Appends to `out` the ranges in which `new` differs from `old`. Returns the number of ranges. Both images have the
+/// same size, at most 65536 bytes.
 pub fn encode(old: &[u8], new: &[u8], out: &mut Vec<u8>) -> u16 {
     debug_assert!(old.len() == new.len() && new.len() <= 65536);
     let mut ranges = 0;
@@ -27,7 +27,7 @@ pub fn encode(old: &[u8], new: &[u8], out: &mut Vec<u8>) -> u16 {
     ranges
 }
 
-/// Appends the whole page as one range. Log variants without differential logging store pages in this way.
+/// Appends the whole page as one range, for logs without differential logging.
 pub fn encode_whole(page: &[u8], out: &mut Vec<u8>) -> u16 {
     out.extend_from_slice(&0u16.to_le_bytes());
     out.extend_from_slice(&((page.len() - 1) as u16).to_le_bytes());
@@ -38,7 +38,7 @@ pub fn encode_whole(page: &[u8], out: &mut Vec<u8>) -> u16 {
 /// Writes encoded ranges over `page`.
 ///
 /// # Errors
-/// `Damaged` if a range leaves the page, the ranges are out of order, or the payload is longer or shorter than `ranges`
+/// `Damaged` if a range leaves the page, the ranges are out of order, or the payload does not hold exactly `ranges`
 /// ranges. `page` may then hold some of the ranges.
 pub fn apply(page: &mut [u8], ranges: u16, mut payload: &[u8]) -> Result<(), FormatError> {
     let damaged = FormatError::Damaged { what: "a page difference" };
@@ -57,12 +57,13 @@ pub fn apply(page: &mut [u8], ranges: u16, mut payload: &[u8]) -> Result<(), For
     if payload.is_empty() { Ok(()) } else { Err(damaged) }
 }
 
-/// Bytes that are compared at a time where pages are equal. The number is large, because each comparison is a function
+/// The number of bytes compared at once while the pages are equal. It is large, because each comparison is a function
 /// call.
 const STRIDE: usize = 256;
 const WORD: usize = 8;
 
-/// The bits in which one word of the two pages differs. The caller makes sure that the word is within the page.
+/// The bits in which the words at `at` of the two pages differ. The caller makes sure that the words are within the
+/// pages.
 #[inline(always)]
 fn differing(old: &[u8], new: &[u8], at: usize) -> u64 {
     let word = |page: &[u8]| {
@@ -88,8 +89,8 @@ pub(crate) fn next_difference(old: &[u8], new: &[u8], from: usize) -> Option<usi
     tail.into_iter().position(|(a, b)| a != b).map(|i| at + i)
 }
 
-/// The end of the range that starts with a difference at `start`: after the last difference before a run of more than
-/// `EQUAL` equal bytes.
+/// The end of the range that begins with the difference at `start`. The range ends after the last difference that is
+/// followed by a run of more than `EQUAL` equal bytes.
 pub(crate) fn end_of_range<const EQUAL: usize>(old: &[u8], new: &[u8], start: usize) -> usize {
     let mut end = start + 1;
     let mut at = end;
@@ -97,7 +98,7 @@ pub(crate) fn end_of_range<const EQUAL: usize>(old: &[u8], new: &[u8], start: us
         if at + WORD <= new.len() {
             let word = differing(old, new, at);
             let equal_first = word.trailing_zeros() as usize / 8;
-            // The word has so few equal bytes that no run of more than `EQUAL` of them can end the range here.
+            // The word has too few equal bytes for a run of more than `EQUAL` of them, so no range can end in it.
             if WORD - bytes_that_differ(word) <= EQUAL && at - end + equal_first <= EQUAL {
                 at += WORD;
                 end = at - word.leading_zeros() as usize / 8;
@@ -189,7 +190,7 @@ mod tests {
         assert!(apply(&mut page, 1, &[]).is_err());
     }
 
-    /// The definition of the encoding, byte by byte.
+    /// The definition of the encoding, applied byte by byte.
     fn encode_slowly(old: &[u8], new: &[u8]) -> Vec<u8> {
         let differences: Vec<usize> = (0..new.len()).filter(|&i| old[i] != new[i]).collect();
         let mut out = Vec::new();
@@ -202,7 +203,8 @@ mod tests {
         out
     }
 
-    /// Every gap between two differences either is stored or begins another range, whichever is shorter.
+    /// The fewest bytes that an encoding can take: each gap between two differences is stored, or another range begins,
+    /// whichever is shorter.
     fn least_bytes(old: &[u8], new: &[u8]) -> usize {
         let differences: Vec<usize> = (0..new.len()).filter(|&i| old[i] != new[i]).collect();
         let gaps = differences.windows(2).map(|two| (two[1] - two[0] - 1).min(RANGE_HEADER_BYTES));

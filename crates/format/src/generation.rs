@@ -1,11 +1,12 @@
 //! Generations of a log: their numbers, their slots, the word that says which one is in force, and their origins.
 //!
-//! A log starts over a few thousand times a second at most, so 60 bits of a number do not run out. Many fields store only the
-//! low bits. The high bits then go into the seed of the checksum. While the high bits are 0 they do not change the seed.
+//! A log starts over at most a few thousand times a second, so numbers of 60 bits do not run out. Many fields store only the
+//! low bits of the number. The high bits then go into the seed of a checksum; as long as they are 0 they do not change the
+//! seed.
 //!
-//! The *slot* of a generation is the state in which it begins. Its *origin* is its place in the history of its log: how many
-//! transactions were sealed before it, and when it began. A slot has no room for that, so the origin is stored apart, with a
-//! checksum of its own. If the checksum is wrong, the reader assumes a position that is beyond every position that can have
+//! The *slot* of a generation is the state in which it begins. Its *origin* is its place in the history of the log: how many
+//! transactions were sealed before it, and when it began. A slot has no space for that, so the origin is stored separately,
+//! with a checksum of its own. If that checksum is wrong, the reader assumes a position that is higher than any that can have
 //! been counted before the generation.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -17,7 +18,7 @@ use crate::{FormatError, LogId};
 /// Generations are below this number. The bound only keeps arithmetic on damaged numbers from overflowing.
 pub const GENERATION_LIMIT: u64 = 1 << 60;
 
-/// What the bits of a generation above its low `bits` contribute to a seed. The contribution is 0 if those bits are 0.
+/// What the bits of a generation above its low `bits` contribute to a seed: 0 if those bits are 0.
 pub(crate) fn above(generation: u64, bits: u32) -> u64 {
     (generation >> bits).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -37,9 +38,9 @@ pub const ACTIVE_OFFSET: u64 = 1152;
 /// No block: the `first_block` of an empty log.
 pub const NO_BLOCK: u32 = u32::MAX;
 
-/// The word that names the generation in force. Its low half is the generation's low half. Its high half is the
-/// complement of that, xored with the generation's high half. The slot names its generation too, so a damaged word
-/// leads to a slot that names another generation, and the reader notices.
+/// The word that names the generation in force. Its low half is the generation's low half. Its high half is the complement of
+/// the low half, xored with the generation's high half. The slot stores its generation too. So a damaged word leads to a slot
+/// of another generation, and the reader notices.
 #[must_use]
 pub fn active_word(generation: u64) -> u64 {
     let [low, high] = halves(generation);
@@ -68,7 +69,8 @@ pub fn origin_offset(generation: u64) -> u64 {
     1408 + generation % 2 * SLOT_BYTES as u64
 }
 
-/// What the slots of all logs have in common: their first 64 bytes. What two of the fields mean, each engine says for itself.
+/// The fields that the slots of all logs have in common: their first 64 bytes. Each engine defines the meaning of two of the
+/// fields.
 pub(crate) struct SlotFields {
     /// The generation's number.
     pub(crate) generation: u64,
@@ -80,7 +82,7 @@ pub(crate) struct SlotFields {
     pub(crate) long: u64,
 }
 
-/// Bytes of a slot that its checksum covers. The checksum follows them.
+/// Bytes of a slot that the checksum covers. The checksum follows them.
 const SLOT_CHECKED: usize = 56;
 
 impl SlotFields {
@@ -118,7 +120,7 @@ pub struct Slot {
     pub first_block: u32,
     /// SQLite's WAL header, zeros for an empty log.
     pub wal_header: [u8; WAL_HEADER_BYTES],
-    /// Whether everything is in the database file, so that the log may be deleted.
+    /// Whether everything committed is in the database file, so that the log may be deleted.
     pub retired: bool,
 }
 
@@ -148,12 +150,12 @@ impl Slot {
 /// Bytes of an origin.
 pub const ORIGIN_BYTES: usize = 32;
 const ORIGIN_CHECKED: usize = 24;
-/// A generation has fewer than 2^32 transactions: they are counted with 32 bits.
+/// A generation has fewer than 2^32 transactions, because they are counted with 32 bits.
 const POSITION_BITS: u32 = 32;
-/// All generations from this one on share one unknown position, because larger ones do not fit into 64 bits.
+/// All generations from this one on get the same unknown position, because larger positions do not fit into 64 bits.
 const LAST_COUNTED: u64 = 1 << 31;
 
-/// What came before a generation, and when the generation began.
+/// How many transactions were sealed before a generation, and when the generation began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// The generation.
@@ -165,7 +167,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The origin of a generation whose stored origin is damaged. Its position is beyond every position counted before.
+    /// The origin of a generation whose stored origin is damaged. Its position is higher than any position counted before.
     #[must_use]
     pub fn unknown(generation: u64) -> Self {
         let position = generation.min(LAST_COUNTED) << POSITION_BITS;
@@ -184,8 +186,8 @@ impl Origin {
         out
     }
 
-    /// Reads the origin of a generation. Returns [`Origin::unknown`] if its checksum is wrong, or if it belongs to
-    /// another generation.
+    /// Reads the origin of a generation. Returns [`Origin::unknown`] if the checksum is wrong, or the origin belongs to another
+    /// generation.
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId, generation: u64) -> Self {
         let it =

@@ -2,18 +2,18 @@
 //!
 //! Stock SQLite refuses a database whose read version (byte 19) is above 2: "file is not a database". So the guard
 //! stops a program without Duralite before it reads a stale database (invariant 1). The write version (byte 18) stays
-//! as SQLite wrote it. A connection that saw a write version above 2 would treat the database as read-only until the
-//! connection is closed, even if the guard is gone by then. Earlier builds raised both bytes; that is read as a guard
-//! too. The 20 bytes from 72 on, which SQLite reserves and leaves zero, name the log.
+//! as SQLite wrote it. Otherwise a connection that saw a write version above 2 would treat the database as read-only
+//! until it is closed, even if the guard is gone by then. Earlier builds raised both bytes; that is still read as a
+//! guard. The 20 bytes from 72 on, which SQLite reserves and leaves zero, name the log.
 //!
-//! A guard may be provisional, and its check says so. Duralite puts a provisional guard on before the log is durable;
-//! such a log has no commits yet. A power loss may leave nothing of that log, and nobody needs it. Before the first
-//! commit Duralite makes the guard final, durably.
+//! A guard may be provisional; its check says so. Duralite puts a provisional guard on before the log is durable. Such
+//! a log has no commits yet: if a power loss destroys it, nobody misses it. Before the first commit Duralite makes the
+//! guard final, durably.
 //!
-//! The guard has two values, which tell what bytes 18 and 19 are without it: 2 for a database in WAL mode, 1 for a
+//! The guard has two values, which say what bytes 18 and 19 are without it: 2 for a database in WAL mode, 1 for a
 //! database with rollback journals. A program that uses a rollback journal holds no lock outside of a transaction, and
-//! keeps its cached pages as long as the change counter is the same. So under that guard the counter is masked too: the
-//! program reads page 1 again, and stops there (invariant 22).
+//! keeps its cached pages as long as the change counter is unchanged. So the guard of such a database masks the counter
+//! too: the program then reads page 1 again, and stops there (invariant 22).
 
 use std::ops::Range;
 
@@ -23,31 +23,31 @@ use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes of a database header.
 pub const HEADER_BYTES: usize = 100;
-/// What byte 19 holds on disk while the log of a database in WAL mode is attached.
+/// The value of byte 19 on disk while the log of a database in WAL mode is attached.
 pub const GUARD: u8 = 0xD7;
-/// What byte 19 holds on disk while a database with rollback journals keeps its journal in a log.
+/// The value of byte 19 on disk while a database with rollback journals keeps its journal in a log.
 pub const ROLLBACK_GUARD: u8 = 0xD8;
-/// The end of the bytes that may differ between the file and what SQLite sees.
+/// The end of the bytes in which the file may differ from what SQLite sees.
 pub const MASKED_END: u64 = 92;
 
-/// Where page 1 holds the write and the read version, which say whether the database is in WAL mode. The guard replaces
-/// them.
+/// Where page 1 holds the write version and the read version, which say whether the database is in WAL mode. The guard
+/// replaces them.
 pub const VERSIONS: Range<usize> = 18..20;
-/// Where page 1 names the log: its identity, then a check.
+/// Where page 1 names the log: the log's id, then a check.
 pub const LOG_ID: Range<usize> = 72..92;
-/// The change counter. By it SQLite knows whether its cache of a database with rollback journals is still valid.
+/// The change counter. It tells SQLite whether its cache of a database with rollback journals is still valid.
 pub const COUNTER: Range<usize> = 24..28;
-/// Where the header of a database says how many bytes at the end of each page SQLite does not use.
+/// Where the header of a database says how many bytes SQLite leaves unused at the end of each page.
 pub const RESERVED_BYTES: usize = 20;
-/// The change counter on disk is xored with this under [`ROLLBACK_GUARD`]. The two values are so far apart that no
-/// program sees the counter advance from one to the other.
+/// The change counter on disk is xored with this mask under [`ROLLBACK_GUARD`]. The masked and the plain value are so
+/// far apart that no program sees the counter advance from one to the other.
 const COUNTER_MASK: [u8; 4] = [0xA5, 0x5A, 0xD8, 0xD8];
 const ID: usize = LOG_ID.start;
 const ID_CHECK: usize = 88;
 const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
-/// Both versions of a database in WAL mode.
+/// The write and read version of a database in WAL mode.
 const WAL_VERSION: u8 = 2;
-/// Both versions of a database with rollback journals.
+/// The write and read version of a database with rollback journals.
 const ROLLBACK_VERSION: u8 = 1;
 
 /// The journal mode of a guarded database, as page 1 shows it without the guard.
@@ -60,8 +60,8 @@ pub enum JournalKind {
 }
 
 impl JournalKind {
-    /// The journal mode that the two versions, as SQLite wrote them, stand for. `None` for other versions: no guard
-    /// hides those.
+    /// The journal mode for these two versions, as SQLite wrote them. `None` for any other versions: no guard replaces
+    /// those.
     #[must_use]
     pub fn of_versions(versions: &[u8]) -> Option<Self> {
         match versions {
@@ -71,7 +71,7 @@ impl JournalKind {
         }
     }
 
-    /// The kind of guard that replaces the versions. `None` if these bytes are no guard.
+    /// The journal mode that this guard stands for. `None` if these bytes are not a guard.
     #[must_use]
     pub fn of_guard(versions: &[u8]) -> Option<Self> {
         match versions {
@@ -81,7 +81,7 @@ impl JournalKind {
         }
     }
 
-    /// The two bytes that this guard stores in place of the versions.
+    /// The two bytes that the guard stores in place of the versions.
     fn guard(self) -> [u8; 2] {
         match self {
             Self::Wal => [WAL_VERSION, GUARD],
@@ -122,7 +122,7 @@ pub enum DatabaseHeader {
         /// Whether the log has no commits yet, and may not be durable.
         provisional: bool,
     },
-    /// A guard is there, but its fields do not match their check.
+    /// There is a guard, but its fields do not match their check.
     Damaged,
 }
 
@@ -150,8 +150,8 @@ pub fn inspect(header: &[u8]) -> DatabaseHeader {
             DatabaseHeader::Damaged
         };
     }
-    // SQLite leaves the place of the identity zero. If a version is not one of SQLite's, and the identity matches its
-    // check, then the version was a guard before it was damaged.
+    // SQLite leaves the place of the log's id zero. If a version is not one of SQLite's, but the id matches its check,
+    // then the version was a guard before it was damaged.
     let names_log = || {
         let check = array(header, ID).map(|id| id_check(LogId(id)));
         check.is_some_and(|check| [check, !check].contains(&u32_le(header, ID_CHECK)))
@@ -163,19 +163,19 @@ pub fn inspect(header: &[u8]) -> DatabaseHeader {
     DatabaseHeader::Plain { page_bytes, wal: JournalKind::of_versions(versions) == Some(JournalKind::Wal) }
 }
 
-/// Whether SQLite can have a page of this size: a power of two from 512 to 65536.
+/// Whether SQLite can have pages of this size: a power of two from 512 to 65536.
 #[must_use]
 pub fn page_size_is_valid(page_bytes: u32) -> bool {
     page_bytes.is_power_of_two() && (512..=65536).contains(&page_bytes)
 }
 
 /// Turns bytes that were read at `offset` of a guarded database into what SQLite wrote. If the bytes contain a guard,
-/// that one is removed; otherwise the database is taken to be in WAL mode.
+/// that guard is removed; otherwise the database is assumed to be in WAL mode.
 pub fn unmask(offset: u64, buf: &mut [u8]) {
     unmask_as(kind_within(offset, buf, JournalKind::of_guard).unwrap_or(JournalKind::Wal), offset, buf);
 }
 
-/// Like [`unmask`], with a guard of a known kind.
+/// Like [`unmask`], for a guard of a known kind.
 pub fn unmask_as(kind: JournalKind, offset: u64, buf: &mut [u8]) {
     overlay(offset, buf, VERSIONS.start, &[kind.version(); 2]);
     overlay(offset, buf, ID, &[0; 20]);
@@ -188,7 +188,7 @@ pub fn mask(offset: u64, buf: &mut [u8], id: LogId) {
     mask_as(JournalKind::Wal, offset, buf, id);
 }
 
-/// Like [`mask`], with a guard of this kind.
+/// Like [`mask`], with a guard of a given kind.
 pub fn mask_as(kind: JournalKind, offset: u64, buf: &mut [u8], id: LogId) {
     overlay(offset, buf, VERSIONS.start, &kind.guard());
     overlay(offset, buf, ID, &id.0);
@@ -196,15 +196,15 @@ pub fn mask_as(kind: JournalKind, offset: u64, buf: &mut [u8], id: LogId) {
     mask_counter(kind, offset, buf);
 }
 
-/// Turns the header that SQLite wrote into what is written to the file while the log `id` is attached, but not durable
+/// Turns the header that SQLite wrote into what is written to the file while the log `id` is attached but not durable
 /// yet.
 pub fn mask_provisionally(kind: JournalKind, header: &mut [u8; HEADER_BYTES], id: LogId) {
     mask_as(kind, 0, header, id);
     overlay(0, header, ID_CHECK, &(!id_check(id)).to_le_bytes());
 }
 
-/// The journal mode that SQLite writes with these bytes at `offset`. `None` if the bytes do not contain both versions,
-/// or if no guard hides such versions.
+/// The journal mode that SQLite sets by writing these bytes at `offset`. `None` if the bytes do not contain both
+/// versions, or if no guard replaces such versions.
 #[must_use]
 pub fn kind_of_page(offset: u64, buf: &[u8]) -> Option<JournalKind> {
     kind_within(offset, buf, JournalKind::of_versions)
@@ -229,7 +229,7 @@ pub fn touches(offset: u64, len: usize) -> bool {
 }
 
 /// Copies the guard from `header`, the first bytes of a file, into `buf`, which SQLite wrote at `offset`. All other
-/// bytes of `buf` stay as they are. If `header` is short, the bytes that it does not have stay as they are too.
+/// bytes of `buf` stay unchanged. If `header` is short, the bytes that it lacks also stay unchanged.
 pub fn show(header: &[u8], offset: u64, buf: &mut [u8]) {
     for own in [VERSIONS, LOG_ID] {
         let end = own.end.min(header.len());
@@ -245,7 +245,7 @@ pub fn lift(header: &mut [u8; HEADER_BYTES]) {
     unmask(0, header);
 }
 
-/// Masks the change counter. Doing it a second time restores the counter.
+/// Masks the change counter. Masking it a second time restores it.
 fn mask_counter(kind: JournalKind, offset: u64, buf: &mut [u8]) {
     if kind == JournalKind::Rollback {
         each_of(offset, buf, COUNTER.start, &COUNTER_MASK, |byte, mask| *byte ^= mask);
@@ -253,16 +253,16 @@ fn mask_counter(kind: JournalKind, offset: u64, buf: &mut [u8]) {
 }
 
 fn id_check(id: LogId) -> u32 {
-    // The truncation is intended: the low half is the check.
+    // Only the low half of the hash is the check, so the truncation is intended.
     (xxh3_64(&id.0) & 0xffff_ffff) as u32
 }
 
-/// Copies `patch`, which belongs at offset `patch_at` of the file, into the part of it that `buf` holds.
+/// Copies that part of `patch` which lies in `buf`. `buf` is at `offset` of the file, `patch` at `patch_at`.
 fn overlay(offset: u64, buf: &mut [u8], patch_at: usize, patch: &[u8]) {
     each_of(offset, buf, patch_at, patch, |byte, new| *byte = new);
 }
 
-/// Applies `change` to each byte of `buf` for which `patch` has a byte. `buf` is at `offset` of the file, `patch` at
+/// Calls `change` for each byte of `buf` for which `patch` has a byte. `buf` is at `offset` of the file, `patch` at
 /// `patch_at`.
 fn each_of(offset: u64, buf: &mut [u8], patch_at: usize, patch: &[u8], change: impl Fn(&mut u8, u8)) {
     for (i, byte) in patch.iter().enumerate() {

@@ -12,7 +12,7 @@ pub(crate) const CHECKED_BYTES: usize = 1088;
 
 const WHAT: &str = "the log's superblock";
 
-/// What distinguishes the log files of one engine from those of another.
+/// What distinguishes the log files of one engine from those of the others.
 pub(crate) struct Format {
     /// The engine's name.
     pub(crate) name: &'static str,
@@ -26,15 +26,15 @@ pub(crate) struct Format {
 /// Offset of the identity of the file that the log was made in. The checksum does not cover it.
 const FILE_AT: usize = CHECKED_BYTES + 8;
 const FILE_BYTES: usize = 24;
-/// Bytes at the beginning of a superblock that hold its write-once fields.
+/// Bytes at the beginning of a superblock that are written only once.
 pub(crate) const HEAD_BYTES: usize = FILE_AT + FILE_BYTES;
 
-/// The file in which a log was made. If the same content is in another file, that file is a copy of the log.
+/// The file in which a log was made. A log that is in another file is a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileIdentity {
     /// Inode number.
     pub inode: u64,
-    /// Birth time in nanoseconds since the epoch, 0 where unknown.
+    /// Birth time in nanoseconds since the epoch, 0 if unknown.
     pub birth_ns: u64,
 }
 
@@ -48,7 +48,7 @@ impl FileIdentity {
         out
     }
 
-    /// Reads the identity from the superblock of log `id`. `None` if the superblock holds no valid one.
+    /// Reads the identity from the superblock of log `id`. `None` if the superblock holds no valid identity.
     fn read(bytes: &[u8], id: LogId) -> Option<Self> {
         let bytes: [u8; FILE_BYTES] = array(bytes, FILE_AT)?;
         let it = Self { inode: u64_le(&bytes, 0), birth_ns: u64_le(&bytes, 8) };
@@ -65,16 +65,17 @@ pub struct LogHead {
     pub log_id: LogId,
     /// Inode of the database's file.
     pub db_inode: u64,
-    /// Birth time of the database's file in nanoseconds since the epoch, 0 where unknown.
+    /// Birth time of the database's file in nanoseconds since the epoch, 0 if unknown.
     pub db_birth_ns: u64,
-    /// Path of the database when the log was made, as bytes, cut at [`PATH_LIMIT`].
+    /// Path of the database when the log was made, as bytes, truncated to [`PATH_LIMIT`].
     pub path: Vec<u8>,
-    /// The file that the log was made in, if it is known.
+    /// The file in which the log was made, if it is known.
     pub made_in: Option<FileIdentity>,
 }
 
 impl LogHead {
-    /// Stores the fields in `out`, then the checksum. It also covers the fields that the caller has already stored.
+    /// Stores the fields in `out`, then the checksum. The checksum also covers the fields that the caller has
+    /// already stored.
     pub(crate) fn put(&self, out: &mut [u8], format: &Format) {
         let path = &self.path[..self.path.len().min(PATH_LIMIT)];
         put(out, 0, &format.magic);
@@ -102,7 +103,7 @@ impl LogHead {
         }
         let found = u32_le(bytes, 8);
         if found != format.version {
-            // All other bytes have a meaning that only that version knows.
+            // Only the other version knows what the other bytes mean.
             return Err(FormatError::LogVersion { format: format.name, found, reads: format.version });
         }
         let path_bytes = usize::from(u16_le(bytes, 64));
@@ -125,7 +126,7 @@ impl LogHead {
     }
 }
 
-/// The error of an engine that finds its own fields of the superblock out of range.
+/// The error for a superblock in which an engine's own fields are out of range.
 pub(crate) fn damaged() -> FormatError {
     FormatError::Damaged { what: WHAT }
 }

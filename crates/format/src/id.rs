@@ -8,7 +8,7 @@ use std::str::FromStr;
 pub struct LogId(pub [u8; 16]);
 
 impl LogId {
-    /// Reads the log's identity from its first bytes: it is at the same offset in every version of every engine's
+    /// Reads the log's identity from its first bytes. It is at the same offset in every version of every engine's
     /// format. `None` if there are too few bytes.
     #[must_use]
     pub fn of_log(first_bytes: &[u8]) -> Option<Self> {

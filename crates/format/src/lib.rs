@@ -1,4 +1,4 @@
-//! Byte layouts of Duralite's logs. Nothing here touches a medium.
+//! Byte layouts of Duralite's logs. Nothing in this crate accesses a medium.
 //!
 //! Every function here is a pure function of bytes. Encoders fill a buffer. Decoders accept any bytes and return a
 //! value or an error, but never panic (invariant 12). The specifications are in `docs/format`; tests compare the
@@ -49,7 +49,7 @@ pub enum FormatError {
     /// A region or a file of the store was written in another version of its format.
     #[error("format version {0}, which this build does not read; use the version of Duralite that wrote it")]
     Version(u32),
-    /// There are fewer bytes than the structure needs.
+    /// The structure needs more bytes than there are.
     #[error("{what} is cut short")]
     Short {
         /// The structure.

@@ -37,7 +37,7 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Where block 0 begins if the table has `limit_blocks` states.
+    /// Offset of block 0 if the table has `limit_blocks` states.
     #[must_use]
     pub fn blocks_offset_for(limit_blocks: u32) -> u64 {
         STATES_OFFSET + u64::from(limit_blocks).next_multiple_of(SUPERBLOCK_BYTES)
@@ -94,7 +94,7 @@ pub fn block_size_is_valid(block_bytes: u32, page_bytes: u32) -> bool {
     block_bytes.is_multiple_of(4096) && block_bytes >= page_bytes + 4096 && block_bytes <= 1 << 28
 }
 
-/// What was known to be durable when the commit mark of a transaction became durable.
+/// What was certainly durable when the commit mark of a transaction became durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// Everything else was durable before the writer stored the mark.
@@ -117,7 +117,7 @@ pub fn encode_mark(order: Order, generation: u64, sequence: u32) -> u64 {
     order << 62 | (low ^ above(generation, MARK_GENERATION_BITS) >> 2)
 }
 
-/// The order in a mark, or `None` if the mark is not that of this transaction.
+/// The order in a mark; `None` if the mark is not the mark of this transaction.
 #[must_use]
 pub fn decode_mark(word: u64, generation: u64, sequence: u32) -> Option<Order> {
     let order = match word >> 62 {

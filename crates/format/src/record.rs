@@ -11,8 +11,8 @@ use crate::{FormatError, LogId, diff, page_change};
 /// Bytes of a record header.
 pub const RECORD_HEADER_BYTES: u32 = 16;
 
-/// An upper bound for the bytes of a record of pages of this size. The bound is generous: two ranges that are closer
-/// together than a range header is long are stored as one.
+/// An upper bound on the bytes of a record, for pages of this size. The bound is generous, because two ranges are
+/// stored as one if they are closer together than a range header is long.
 #[must_use]
 pub fn largest_record(page_bytes: u32) -> u32 {
     RECORD_HEADER_BYTES + 2 * page_bytes
@@ -84,8 +84,8 @@ impl RecordHeader {
         if sound { Ok(record) } else { Err(damaged) }
     }
 
-    /// Applies the record's payload to `page`. The caller has put into `page` what the base says: the image after the
-    /// page's previous record, or zeros.
+    /// Applies the record's payload to `page`. The caller has filled `page` with what the base requires: the image
+    /// after the page's previous record, or zeros.
     ///
     /// # Errors
     /// `Damaged` or `Short` if the payload contradicts itself or the page. Part of the payload may then have been
@@ -101,7 +101,7 @@ impl RecordHeader {
 // The header of a transaction, and the hash over its records. All logs that keep records of page changes share this
 // code.
 
-/// Bits of the generation for which hashes and commit marks have room. Higher bits are mixed in by [`above`].
+/// The number of bits that hashes and commit marks have for the generation. [`above`] mixes in the higher bits.
 pub(crate) const MARK_GENERATION_BITS: u32 = 30;
 
 /// Bytes of a transaction header.
@@ -138,8 +138,8 @@ impl TxHeader {
         out
     }
 
-    /// Reads a header. The caller checks the mark before, and the hash after it has read the records. The first record
-    /// says which frame is the transaction's first.
+    /// Reads a header. The caller checks the mark before that. It checks the hash after it has read the records, of
+    /// which the first gives the transaction's first frame.
     #[must_use]
     pub fn decode(bytes: &[u8; TX_HEADER_BYTES as usize]) -> Self {
         Self {
@@ -177,7 +177,7 @@ impl TxHash {
         Self(xxh3_64_with_seed(payload, xxh3_64_with_seed(header, self.0)))
     }
 
-    /// A short form of the hash, for each change that a transaction of `scratchpad` stores.
+    /// A short form of the hash, which `scratchpad` stores in each change of a transaction.
     #[must_use]
     pub fn short(self) -> u32 {
         (self.0 ^ self.0 >> 32) as u32

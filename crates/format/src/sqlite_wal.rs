@@ -24,7 +24,7 @@ pub struct WalHeader {
     pub page_bytes: u32,
     /// Whether checksums read the data as big-endian words.
     pub big_endian: bool,
-    /// Checksum of the header, with which the cumulative checksum of the frames begins.
+    /// Checksum of the header. The cumulative checksum of the frames starts from it.
     pub checksum: Checksum,
 }
 
@@ -90,7 +90,7 @@ pub struct FrameHeader {
 }
 
 impl FrameHeader {
-    /// Reads a frame header. Any bytes are a valid one.
+    /// Reads a frame header. Any bytes are a valid frame header.
     #[must_use]
     pub fn parse(bytes: &[u8; FRAME_HEADER_BYTES]) -> Self {
         Self {
@@ -114,7 +114,7 @@ fn checksum_of(big_endian: bool, start: Checksum, data: &[u8]) -> Checksum {
     [a, b]
 }
 
-/// Makes a WAL header as SQLite would write it. Tests, tools and benchmarks that use an engine without SQLite need it.
+/// Makes a WAL header as SQLite would write it. For tests, tools and benchmarks that use an engine without SQLite.
 #[must_use]
 pub fn make_wal_header(page_bytes: u32, sequence: u32, salt: [u32; 2]) -> [u8; WAL_HEADER_BYTES] {
     let mut bytes = [0; WAL_HEADER_BYTES];

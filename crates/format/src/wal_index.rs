@@ -1,9 +1,9 @@
 //! SQLite's wal-index, in the byte order of the machine (sqlite.org/walformat.html). The version is 3007000, which all
 //! SQLite versions since 3.7 write.
 //!
-//! A wal-index consists of regions of 32 KiB. A region has the page numbers of up to 4096 frames, and a hash table that
-//! leads from a page to its frames. In the first region a header of 136 bytes takes the place of 34 page numbers: SQLite's
-//! header twice, how much a checkpoint has written to the database, and the readers' marks.
+//! A wal-index consists of regions of 32 KiB. A region has the page numbers of up to 4096 frames, and a hash table that leads
+//! from a page to its frames. In the first region a header of 136 bytes replaces 34 page numbers. It contains SQLite's header
+//! twice, how much a checkpoint has written to the database, and the readers' marks.
 
 use crate::sqlite_wal::{Checksum, WalHeader};
 
@@ -22,15 +22,15 @@ const BACKFILLED: usize = 96;
 pub struct WalIndex {
     /// Committed frames in the log.
     pub frames: u32,
-    /// How many of the frames, from the first one on, a checkpoint has written to the database.
+    /// How many frames, from the first on, a checkpoint has written to the database.
     pub backfilled: u32,
     /// Size of the database in pages.
     pub db_pages: u32,
 }
 
 impl WalIndex {
-    /// Reads the wal-index. `None` if no connection has made one, or if its two headers differ because a connection is
-    /// writing it.
+    /// Reads the wal-index. `None` if no connection has made one, or if its two headers differ because a connection is writing
+    /// them.
     #[must_use]
     pub fn decode(bytes: &[u8; WAL_INDEX_BYTES]) -> Option<Self> {
         let number = |at: usize| {
@@ -47,42 +47,42 @@ impl WalIndex {
     }
 }
 
-/// Words of SQLite's header, which the first region has twice.
+/// The number of words in SQLite's header, of which the first region has two copies.
 pub const HEADER_WORDS: usize = 12;
 /// The word of the first region that says how many frames a checkpoint has written to the database.
 pub const BACKFILLED_WORD: usize = BACKFILLED / 4;
-/// The word of the first region that holds the first of [`MARKS`] readers' marks.
+/// The word of the first region that holds the first of the [`MARKS`] readers' marks.
 pub const FIRST_MARK_WORD: usize = BACKFILLED_WORD + 1;
 /// The number of readers' marks.
 pub const MARKS: usize = 5;
-/// The word of the first region that says how far a checkpoint has tried to come.
+/// The word of the first region that says up to which frame a checkpoint has tried to write.
 pub const ATTEMPTED_WORD: usize = 32;
-/// A mark that no reader uses.
+/// The value of a mark that no reader uses.
 pub const MARK_NOT_USED: u32 = u32::MAX;
-/// Slots of a region's hash table. A slot is 0, or a frame of the region, counted from 1.
+/// The number of slots in a region's hash table. A slot is 0, or a frame of the region, counted from 1.
 pub const HASH_SLOTS: usize = 8192;
 /// Where a region's hash table begins, in bytes.
 pub const HASH_OFFSET: usize = 16_384;
-/// Frames whose page numbers the first region holds.
+/// The number of frames whose page numbers the first region holds.
 const FRAMES_OF_FIRST: u32 = 4062;
-/// Frames whose page numbers any other region holds.
+/// The number of frames whose page numbers any other region holds.
 const FRAMES_OF_OTHERS: u32 = 4096;
 /// Words of the first region before its page numbers.
 const WORDS_BEFORE_PAGES: usize = WAL_INDEX_BYTES / 4;
 
-/// Where the wal-index has a frame.
+/// Where a frame is in the wal-index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The region.
+    /// The region that has the frame.
     pub region: u32,
-    /// The last frame before the region's first.
+    /// The number of the last frame before this region.
     pub before: u32,
-    /// The word of the region that holds the page number of its first frame.
+    /// The word of the region that holds the page number of the region's first frame.
     pub first_word: usize,
 }
 
 impl Place {
-    /// The place of a frame, whose number is at least 1.
+    /// The place of a frame. The frame's number is at least 1.
     #[must_use]
     pub fn of(frame: u32) -> Self {
         let region = frame.saturating_add(FRAMES_OF_OTHERS - FRAMES_OF_FIRST - 1) / FRAMES_OF_OTHERS;
@@ -112,7 +112,7 @@ pub fn first_slot(page: u32) -> usize {
 pub struct IndexHeader([u32; HEADER_WORDS]);
 
 impl IndexHeader {
-    /// The header in these words. `None` unless it is one that a connection has written whole.
+    /// The header in these words. `None` unless a connection has written the header completely.
     #[must_use]
     pub fn of(words: [u32; HEADER_WORDS]) -> Option<Self> {
         let header = Self(words);
@@ -120,7 +120,7 @@ impl IndexHeader {
         is_whole.then_some(header)
     }
 
-    /// The header of a wal-index that is made anew from a log: its WAL header, unless nothing was ever committed, the
+    /// The header of a wal-index that is built from a log: from the log's WAL header (unless nothing was ever committed), the
     /// checksum and the number of its frames, and the size of the database in pages.
     #[must_use]
     pub fn new(wal: Option<&WalHeader>, checksum: Checksum, frames: u32, db_pages: u32) -> Self {
@@ -137,7 +137,7 @@ impl IndexHeader {
         Self(words).summed()
     }
 
-    /// The words.
+    /// The words of the header.
     #[must_use]
     pub fn words(&self) -> &[u32; HEADER_WORDS] {
         &self.0
@@ -149,7 +149,7 @@ impl IndexHeader {
         self.0[4]
     }
 
-    /// Size of the database in pages; 0 while the log has had no commit.
+    /// Size of the database in pages; 0 if nothing was committed since the log started over.
     #[must_use]
     pub fn db_pages(&self) -> u32 {
         self.0[5]
@@ -161,8 +161,8 @@ impl IndexHeader {
         [self.0[8], self.0[9]]
     }
 
-    /// The same header after a commit: `frames` and `db_pages` are those after it. The checksum of the last frame is said
-    /// to be unknown (zeros): nobody has computed it.
+    /// The same header after a commit: `frames` and `db_pages` are the values after the commit. The checksum of the last frame
+    /// is stored as unknown (zeros), because nobody has computed it.
     #[must_use]
     pub fn after_commit(&self, page_bytes: u32, frames: u32, db_pages: u32) -> Self {
         let mut words = self.0;
@@ -172,19 +172,19 @@ impl IndexHeader {
         Self(words).summed()
     }
 
-    /// The same header for a log that has started over, as SQLite begins it: without frames, with another salt.
+    /// The same header for a log that has started over, as SQLite writes it: without frames, and with another salt.
     #[must_use]
     pub fn started_over(&self, random: u32) -> Self {
         let mut words = self.0;
         words[4] = 0;
-        // The salt is stored as the WAL's header has it, in big-endian order.
+        // The salt is stored in big-endian order, as in the WAL's header.
         words[8] = u32::from_be(words[8]).wrapping_add(1).to_be();
         words[9] = random;
         Self(words).summed()
     }
 
-    /// A header for a wal-index that one connection alone sees: no frames, this salt and this change counter, and the
-    /// sizes of this header.
+    /// The header of a wal-index that only one connection sees: without frames, with this salt and this change counter, and
+    /// with the sizes in this header.
     #[must_use]
     pub fn private(&self, change: u32, salt: [u32; 2]) -> Self {
         let mut words = self.0;
@@ -193,7 +193,7 @@ impl IndexHeader {
         Self(words).summed()
     }
 
-    /// As [`Self::private`], with the frames of this header.
+    /// Like [`Self::private`], but with the frames of this header.
     #[must_use]
     pub fn private_with_frames(&self, change: u32, salt: [u32; 2]) -> Self {
         let mut private = self.private(change, salt);
@@ -218,7 +218,7 @@ impl IndexHeader {
     }
 }
 
-/// The word with the flag that the header is whole, the byte order of checksums, and the size of a page.
+/// The word that holds the flag of a complete header, the byte order of checksums, and the page size.
 fn flags_of(big_endian: bool, page_bytes: u32) -> u32 {
     let [low, high] = (((page_bytes & 0xff00) | (page_bytes >> 16)) as u16).to_ne_bytes();
     u32::from_ne_bytes([1, u8::from(big_endian), low, high])

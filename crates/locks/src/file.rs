@@ -1,14 +1,14 @@
-//! The lock of the database file: the lock that SQLite believes it holds, the lock that is held, and what may
-//! be concluded from it (invariant 44).
+//! The lock of the database file: the lock that SQLite believes it holds, the lock that the file really
+//! holds, and what may be concluded from them (invariant 44).
 //!
-//! SQLite takes SHARED before it reads, and every conclusion that it draws counts until it gives that lock
-//! back. So as long as SQLite believes in SHARED, or in EXCLUSIVE, the file holds that lock without a gap:
-//! this type has no operation that gives it back. (RESERVED only announces a transaction, and under SHARED no
-//! other connection can commit one: see [`FileLock::refuse_exclusive`].) Sometimes this library must let go
-//! of the file because another connection needs it alone. It does that only while SQLite believes that it
+//! SQLite takes SHARED before it reads. Everything that it concludes is valid until it gives SHARED back. So
+//! while SQLite believes that it holds SHARED or EXCLUSIVE, the file holds that lock without a gap: this type
+//! has no operation that gives it back. (RESERVED only announces a transaction, and under SHARED no other
+//! connection can commit one: see [`FileLock::refuse_exclusive`].) Sometimes this library must give up its
+//! lock, because another connection needs the file for itself. It does so only while SQLite believes that it
 //! holds nothing, under an [`Own`] lock.
 //!
-//! What this library itself concludes under a lock borrows from the lock: a [`Concluded`] value cannot
+//! What this library itself concludes under a lock borrows from that lock: a [`Concluded`] value cannot
 //! outlive the lock under which it was drawn. The compiler refuses to use such a value after the lock was
 //! given back:
 //!
@@ -23,7 +23,8 @@
 //! # }
 //! ```
 //!
-//! Nor does such a value outlast a stretch of EXCLUSIVE, in which its owner may change what was concluded:
+//! Nor does such a value outlive a period of EXCLUSIVE, in which the owner of the lock may change what was
+//! concluded:
 //!
 //! ```compile_fail,E0502
 //! # use duralite_locks::file::{FileLock, LockedFile};
@@ -36,7 +37,7 @@
 //! # }
 //! ```
 //!
-//! Under the lock it can be used:
+//! While the lock is held, the value can be used:
 //!
 //! ```
 //! # use duralite_locks::file::{FileLock, LockedFile};
@@ -60,20 +61,21 @@ pub type Code = i32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
-    /// No lock: what was read may have changed.
+    /// No lock: what was read may have changed since.
     None,
-    /// Other connections read as well, and none changes the file.
+    /// Other connections may read too, and none changes the file.
     Shared,
     /// One connection is about to write; others read.
     Reserved,
-    /// A connection waits for EXCLUSIVE, and no other begins to read.
+    /// A connection waits for EXCLUSIVE, and no other connection begins to read.
     Pending,
-    /// No other connection has a lock of the file.
+    /// No other connection has a lock on the file.
     Exclusive,
 }
 
 impl Level {
-    /// The lock of this number in SQLite's interface. Any larger number is [`Level::Exclusive`].
+    /// The lock with this number in SQLite's interface. A number that is too large stands for
+    /// [`Level::Exclusive`].
     #[must_use]
     pub fn of_code(level: i32) -> Self {
         match level {
@@ -92,21 +94,21 @@ impl Level {
     }
 }
 
-/// A file that can be locked as SQLite locks databases: `xLock`, `xUnlock`, `SQLITE_FCNTL_LOCKSTATE`.
+/// A file that can be locked as SQLite locks databases, by `xLock`, `xUnlock` and `SQLITE_FCNTL_LOCKSTATE`.
 pub trait LockedFile {
     /// Takes a lock. From [`Level::None`] only SHARED can be taken.
     ///
     /// # Errors
-    /// SQLite's code. After a refused EXCLUSIVE the file may hold PENDING.
+    /// SQLite's code. After EXCLUSIVE was refused the file may hold PENDING.
     fn lock(&self, level: Level) -> Result<(), Code>;
 
-    /// Gives back what is stronger than SHARED, or the whole lock.
+    /// Gives back everything stronger than SHARED, or the whole lock.
     ///
     /// # Errors
-    /// SQLite's code. The file then holds what it held, or more than was asked for.
+    /// SQLite's code. The file then holds what it held before, or at least what was asked for.
     fn unlock(&self, level: Level) -> Result<(), Code>;
 
-    /// The lock that the file holds; `None` where the file does not tell.
+    /// The lock that the file holds; `None` if the file does not report it.
     fn level(&self) -> Option<Level>;
 }
 
@@ -116,7 +118,7 @@ pub struct FileLock<F> {
     file: F,
     /// The lock that SQLite believes it holds.
     believed: AtomicU8,
-    /// The lock that was taken last and not given back, for a file that does not tell.
+    /// The lock that was last taken and not given back. Needed for a file that does not report its lock.
     taken: AtomicU8,
     /// Whether SQLite has taken RESERVED since it had SHARED.
     reserved: AtomicBool,
@@ -144,8 +146,8 @@ impl<F: LockedFile> FileLock<F> {
         self.file.level().unwrap_or_else(|| level_of(&self.taken))
     }
 
-    /// Whether SQLite writes with a rollback journal. It takes RESERVED for nothing else: not in WAL mode,
-    /// and not to roll back what another process has left.
+    /// Whether SQLite is writing with a rollback journal. SQLite takes RESERVED only for that: not in WAL
+    /// mode, and not to roll back what another process has left.
     pub fn in_rollback_transaction(&self) -> bool {
         self.reserved.load(Ordering::Relaxed)
     }
@@ -159,7 +161,7 @@ impl<F: LockedFile> FileLock<F> {
         debug_assert!(self.is_held(level), "inv44: SQLite believes in {level:?}, held is {:?}", self.held());
     }
 
-    /// Whether the file holds enough for code that believes in this lock.
+    /// Whether the file holds a lock that is strong enough for code that believes it holds `level`.
     fn is_held(&self, level: Level) -> bool {
         self.held() >= if level == Level::Exclusive { level } else { level.min(Level::Shared) }
     }
@@ -176,7 +178,7 @@ impl<F: LockedFile> FileLock<F> {
         Ok(())
     }
 
-    /// `xLock`: takes a lock for SQLite, which believes in the lock if this succeeds.
+    /// `xLock`: takes a lock for SQLite. If this succeeds, SQLite believes that it holds the lock.
     ///
     /// # Errors
     /// SQLite's code. SQLite still holds what it held before.
@@ -189,32 +191,32 @@ impl<F: LockedFile> FileLock<F> {
     /// `xUnlock`: gives a lock back for SQLite.
     ///
     /// # Errors
-    /// SQLite's code. SQLite then believes that it has given the lock back all the same, and the file may
-    /// hold more than that.
+    /// SQLite's code. SQLite then nevertheless believes that it has given the lock back; the file may hold
+    /// more than that.
     pub fn unlock_for_sqlite(&self, level: Level) -> Result<(), Code> {
         let given_back = self.give_back(level);
         self.believe(level.min(self.believed()));
         given_back
     }
 
-    /// SQLite believes that it has given its lock back down to this level, and the file goes on holding what
-    /// it holds. That ends when SQLite gives back more, or takes more and gives that back.
+    /// Lets SQLite believe that it has given its lock back down to this level, although the file goes on
+    /// holding the lock. This ends when SQLite gives back more, or takes more and gives that back.
     pub fn keep_for_sqlite(&self, level: Level) {
         self.believe(level.min(self.believed()));
     }
 
-    /// Gives back what [`Self::keep_for_sqlite`] has kept beyond SHARED, once SQLite goes on with SHARED.
+    /// Gives back what [`Self::keep_for_sqlite`] has kept beyond SHARED, once SQLite holds only SHARED.
     pub fn end_keeping(&self) {
         if self.believed() == Level::Shared && self.held() > Level::Shared {
-            // A failure leaves a lock on top of the needed one.
+            // A failure only leaves a stronger lock than needed.
             let _ = self.give_back(Level::Shared);
         }
     }
 
     /// Tells SQLite that it has not got EXCLUSIVE, which [`Self::lock_for_sqlite`] has just taken: SQLite
-    /// believes in what it had before. The file keeps SHARED all the time, so no other connection commits.
-    /// Another connection may take RESERVED meanwhile. It cannot commit before SQLite here has ended its
-    /// transaction, and SQLite here cannot commit before the other has ended its own.
+    /// believes again that it holds what it had before. The file keeps SHARED all the time, so no other
+    /// connection commits. Another connection may take RESERVED during this call. Neither can then commit
+    /// before the other has ended its transaction.
     pub fn refuse_exclusive(&self, before: Level) {
         if before < Level::Exclusive && self.give_back(Level::Shared).is_ok() && before > Level::Shared {
             let _ = self.take(Level::Reserved);
@@ -222,29 +224,29 @@ impl<F: LockedFile> FileLock<F> {
         self.believe(before);
     }
 
-    /// The lock that SQLite holds. `None` where SQLite holds none, or where the file holds less than SQLite
-    /// believes in. In that case nothing may be concluded, and SQLite has to begin anew (`SQLITE_BUSY`).
+    /// The lock that SQLite holds. `None` if SQLite holds no lock, or if the file holds less than SQLite
+    /// believes. In the second case nothing may be concluded, and SQLite has to begin again (`SQLITE_BUSY`).
     pub fn sqlites(&self) -> Option<Held<'_, F>> {
         self.is_held(self.believed().max(Level::Shared)).then_some(Held { lock: self })
     }
 
-    /// EXCLUSIVE as SQLite holds it. `None` where the file does not hold EXCLUSIVE, whatever SQLite believes.
+    /// EXCLUSIVE, if SQLite holds it. `None` if the file does not hold EXCLUSIVE, whatever SQLite believes.
     pub fn sqlites_exclusive(&self) -> Option<Exclusive<'_, F>> {
         (self.held() >= Level::Exclusive).then_some(Exclusive { lock: self, goes_back: false })
     }
 
-    /// EXCLUSIVE as SQLite believes in it, held or not: a fault that a test has to find.
+    /// EXCLUSIVE, if SQLite believes that it holds it, even if it does not: a fault that a test has to find.
     #[cfg(feature = "controls")]
     pub fn believed_exclusive(&self) -> Exclusive<'_, F> {
         Exclusive { lock: self, goes_back: false }
     }
 
-    /// Takes SHARED for this library, while SQLite believes that it holds nothing. Dropping the value gives
-    /// the lock back.
+    /// Takes SHARED for this library, while SQLite believes that it holds nothing. Dropping the returned
+    /// value gives the lock back.
     ///
     /// # Errors
-    /// SQLite's code, or `SQLITE_MISUSE` where SQLite believes in a lock. Nothing is held then that was not
-    /// held before.
+    /// SQLite's code, or `SQLITE_MISUSE` if SQLite believes that it holds a lock. On an error the file holds
+    /// no more than before.
     pub fn own(&self) -> Result<Own<'_, F>, Code> {
         const MISUSE: Code = 21;
         if self.believed() > Level::None {
@@ -255,7 +257,7 @@ impl<F: LockedFile> FileLock<F> {
     }
 }
 
-/// At least SHARED, held without a gap since this value was made.
+/// At least SHARED, held without a gap as long as this value exists.
 #[derive(Debug)]
 pub struct Held<'l, F: LockedFile> {
     lock: &'l FileLock<F>,
@@ -267,9 +269,9 @@ impl<F: LockedFile> Held<'_, F> {
         Concluded { value, lock: PhantomData }
     }
 
-    /// Takes EXCLUSIVE; `None` where another connection is in the way. PENDING keeps other connections from
-    /// beginning, and this one waits for those that are just finishing. `wait` sleeps, and says whether to
-    /// try again. What was concluded before does not outlast this call.
+    /// Takes EXCLUSIVE. Returns `None` if another connection is in the way. PENDING keeps other connections
+    /// from beginning, and this connection waits for those that are just finishing. `wait` sleeps, and
+    /// returns whether to try again. Whatever was concluded before cannot be used after this call.
     ///
     /// # Errors
     /// SQLite's code. The file still holds the lock that it held before.
@@ -290,7 +292,7 @@ impl<F: LockedFile> Held<'_, F> {
                 continue;
             }
             if before <= Level::Shared {
-                // A failure leaves a lock on top of the needed one.
+                // A failure only leaves a stronger lock than needed.
                 let _ = self.lock.give_back(Level::Shared);
             }
             if !is_busy {
@@ -310,17 +312,17 @@ pub struct Own<'l, F: LockedFile> {
 }
 
 impl<'l, F: LockedFile> Own<'l, F> {
-    /// The lock, to conclude from.
+    /// The lock, for drawing conclusions from it.
     pub fn held(&self) -> &Held<'l, F> {
         &self.held
     }
 
-    /// The lock, to take EXCLUSIVE from.
+    /// The lock, for taking EXCLUSIVE.
     pub fn held_mut(&mut self) -> &mut Held<'l, F> {
         &mut self.held
     }
 
-    /// Gives the lock to SQLite, without a gap.
+    /// Makes SQLite the owner of the lock, without a gap.
     pub fn pass_to_sqlite(mut self) {
         self.is_passed_on = true;
         self.held.lock.believe(Level::Shared);
@@ -330,14 +332,14 @@ impl<'l, F: LockedFile> Own<'l, F> {
 impl<F: LockedFile> Drop for Own<'_, F> {
     fn drop(&mut self) {
         if !self.is_passed_on {
-            // A lock that cannot be given back is in the way of other connections, and does not contradict
-            // what SQLite believes.
+            // Ignore an error. A lock that cannot be given back hinders other connections, but does not
+            // contradict what SQLite believes.
             let _ = self.held.lock.give_back(Level::None);
         }
     }
 }
 
-/// EXCLUSIVE. Dropping the value gives back what was taken for it, down to SHARED.
+/// EXCLUSIVE. Dropping this value gives back what was taken for it, down to SHARED.
 #[derive(Debug)]
 pub struct Exclusive<'h, F: LockedFile> {
     lock: &'h FileLock<F>,
@@ -347,13 +349,13 @@ pub struct Exclusive<'h, F: LockedFile> {
 impl<F: LockedFile> Drop for Exclusive<'_, F> {
     fn drop(&mut self) {
         if self.goes_back {
-            // A failure leaves a lock on top of the needed one.
+            // A failure only leaves a stronger lock than needed.
             let _ = self.lock.give_back(Level::Shared);
         }
     }
 }
 
-/// What was found out under a lock that lasts at least as long as this value.
+/// A conclusion that was drawn under a lock. The lock lasts at least as long as this value.
 #[derive(Debug, Clone, Copy)]
 pub struct Concluded<'h, T> {
     value: T,
@@ -361,12 +363,12 @@ pub struct Concluded<'h, T> {
 }
 
 impl<'h, T> Concluded<'h, T> {
-    /// The value, for a caller that forgets it before the lock is given back.
+    /// The value itself, for a caller that forgets it before the lock is given back.
     pub fn keep(self) -> T {
         self.value
     }
 
-    /// What follows from the value, under the same lock.
+    /// A conclusion that follows from this one, under the same lock.
     pub fn map<U>(self, then: impl FnOnce(T) -> U) -> Concluded<'h, U> {
         Concluded { value: then(self.value), lock: PhantomData }
     }
@@ -390,7 +392,7 @@ mod tests {
     const BUSY: Code = 5;
     const FAILED: Code = 10;
 
-    /// What every process holds of one file.
+    /// The locks that all processes hold on one file.
     type Locks = Rc<RefCell<Vec<Level>>>;
 
     /// The file as one process sees it, with the rules of SQLite's unix VFS.

@@ -1,4 +1,4 @@
-//! Where each word of the table stands in the segment.
+//! Where each word of the lock table is in the segment.
 
 use duralite_medium::PROCESS_SLOTS;
 
@@ -10,42 +10,43 @@ pub const WRITE: usize = 0;
 pub const CHECKPOINT: usize = 1;
 /// The first of the locks that are readers' marks.
 pub const FIRST_READ: usize = 3;
-/// The word that is not 0 when some users may read the segment but not write it. The process that maps the
+/// The word that is not 0 if some users may read the segment but not write it. The process that maps the
 /// segment sets it.
 pub const OUTSIDE: u64 = 8;
 /// Bytes that the table takes in the segment. It begins at a multiple of 64.
 pub const LAYOUT_BYTES: u64 = WAITERS_OFFSET + WAITERS as u64 * LINE;
 
 pub(crate) const LINE: u64 = 64;
-/// One more than the highest process slot that was ever used.
+/// The word that holds the highest process slot ever used, plus 1.
 pub(crate) const HIGH: u64 = 0;
 
 const MEMBERS_OFFSET: u64 = 8 * LINE;
 
-/// Where the line of a process begins. Its first word says what the process holds ([`HELD`], and below that what
-/// it holds shared), claims ([`CLAIMED`]) and has [`RESERVED`], and the [`EPOCH`].
+/// Where the line of a process begins. The line's first word contains the locks that the process holds
+/// (shared in the lowest bits, exclusive from [`HELD`] up), those that it claims ([`CLAIMED`]), the flag
+/// [`RESERVED`], and the [`EPOCH`].
 pub(crate) const fn member(process: usize) -> u64 {
     MEMBERS_OFFSET + process as u64 * LINE
 }
 
 pub(crate) const HELD: u32 = 8;
 pub(crate) const CLAIMED: u32 = 16;
-/// WRITE is held for a connection that has not come back for it yet.
+/// The flag for WRITE being held for a connection that has not come back for it yet.
 pub(crate) const RESERVED: u64 = 1 << 24;
 pub(crate) const EPOCH: u64 = 1 << 32;
 
-/// Within a process's line: when its reservation ends.
+/// Offset in a process's line: when the process's reservation ends.
 pub(crate) const RESERVED_UNTIL: u64 = 8;
 
-/// Where a process's line says since when it has held a read mark.
+/// Where a process's line says since when the process has held a read mark.
 pub(crate) const fn read_since(process: usize, slot: usize) -> u64 {
     member(process) + 16 + 8 * (slot - FIRST_READ) as u64
 }
 
-/// Within a process's line: when any process last asked the kernel whether this one lives, because it was in
-/// the way.
+/// Offset in a process's line: when any process last asked the kernel whether this process is alive, because
+/// its lock was in the way.
 pub(crate) const EXAMINED: u64 = 56;
 
-/// Connections that can queue at once. Any more of them sleep without a place.
+/// The number of connections that can queue at once. Any further connections sleep without a place.
 pub(crate) const WAITERS: usize = 256;
 pub(crate) const WAITERS_OFFSET: u64 = MEMBERS_OFFSET + PROCESS_SLOTS as u64 * LINE;

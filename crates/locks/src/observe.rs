@@ -1,5 +1,5 @@
-//! What processes hold, and what has happened: for programs that look on, and for whoever decides by it. No
-//! lock is taken or given back by way of this.
+//! What processes hold, and what has happened, for programs that only observe and for code that decides by
+//! it. Nothing here takes or gives back a lock.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,24 +9,25 @@ use duralite_medium::{PROCESS_SLOTS, Segment};
 use crate::layout::{FIRST_READ, HELD, HIGH, RESERVED, SLOTS, WRITE, member, read_since};
 use crate::table::{LockError, Table};
 
-/// What the process of a slot holds. A dead process may have left this so.
+/// What the process in a slot holds. The process may be dead, and may have left this behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     /// The process slot.
     pub process: usize,
-    /// The locks that the process holds shared, a bit each.
+    /// The locks that the process holds shared, one bit for each.
     pub shared: u8,
-    /// The locks that it holds exclusively, a bit each.
+    /// The locks that the process holds exclusively, one bit for each.
     pub exclusive: u8,
-    /// Whether WRITE, among those, is reserved for a connection that has not come back for it yet.
+    /// Whether WRITE is among these only because it is reserved for a connection that has not come back for
+    /// it yet.
     pub is_reserved: bool,
-    /// Since when the process has held the oldest of its read marks without a break, by the segment's clock,
-    /// in nanoseconds. `None` when it holds none.
+    /// Since when the process has held the oldest of its read marks without a break, in nanoseconds of the
+    /// segment's clock. `None` if it holds no read mark.
     pub reads_since: Option<u64>,
 }
 
-/// Lists what each process holds in the table at `base`, without the processes that hold nothing. Changes
-/// nothing, and keeps no process waiting.
+/// Lists what each process holds in the table at `base`, leaving out processes that hold nothing. Changes
+/// nothing, and makes no process wait.
 #[must_use]
 pub fn observe(segment: &dyn Segment, base: u64) -> Vec<Held> {
     let load = |at: u64| segment.load(base + at);
@@ -43,19 +44,19 @@ pub fn observe(segment: &dyn Segment, base: u64) -> Vec<Held> {
     all.filter(|held| held.shared != 0 || held.exclusive != 0).collect()
 }
 
-/// What happened at a table, as far as this process did it.
+/// What this process has done at a table, in numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LockActivity {
     /// Locks that were refused.
     pub busy: u64,
-    /// Sleeps for the WRITE lock.
+    /// Sleeps while waiting for the WRITE lock.
     pub waits: u64,
     /// Dead processes whose locks this process freed.
     pub recovered: u64,
 }
 
 impl Table {
-    /// Returns what happened so far.
+    /// Returns these numbers so far.
     #[must_use]
     pub fn activity(&self) -> LockActivity {
         LockActivity {
@@ -71,11 +72,11 @@ impl Table {
         !self.queue.is_empty()
     }
 
-    /// Counts the read marks that living processes hold, and returns the time for which the oldest of them
-    /// has been held by its process without a break.
+    /// Counts the read marks that living processes hold. Also returns for how long the oldest of them has
+    /// been held by its process without a break.
     ///
     /// # Errors
-    /// When the kernel does not tell which processes live.
+    /// If the kernel does not report which processes are alive.
     pub fn readers(&self) -> Result<(u32, Duration), LockError> {
         let segment = self.words.segment();
         let now = segment.clock_ns();
@@ -97,7 +98,7 @@ impl Table {
     /// Whether another living process holds a read mark.
     ///
     /// # Errors
-    /// When the kernel does not tell which processes live.
+    /// If the kernel does not report which processes are alive.
     pub fn has_other_readers(&self) -> Result<bool, LockError> {
         let marks = (FIRST_READ..SLOTS).fold(0, |marks, slot| marks | 1 << slot);
         for process in (0..self.high()).filter(|process| *process != self.process) {

@@ -1,9 +1,10 @@
 //! The queue for the WRITE lock: who waits, and whose turn it is.
 //!
 //! A waiter has a place in shared memory. The place's first word holds the waiter's ticket and its process
-//! together, so the waiter is in the queue entirely or not at all, wherever its process dies. A waiter stamps
-//! its place at least once a slice, awake or asleep. A waiter that has not stamped its place for [`PRESENCE`]
-//! is dead or stopped. The others stop waiting for it, and it has its old turn again when it goes on.
+//! together. So the waiter is either completely in the queue or not at all, wherever its process dies. A
+//! waiter stamps its place at least once a slice, awake or asleep. A waiter that has not stamped its place
+//! for [`PRESENCE`] is dead or stopped: the others stop waiting for it. If it continues, it has its old place
+//! in the order again.
 
 use std::cell::LazyCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,37 +17,37 @@ use crate::layout::{LINE, WAITERS, WAITERS_OFFSET};
 
 /// The last ticket drawn.
 const TICKETS: u64 = LINE;
-/// Until when running connections may pass over the waiters. Only the holder of WRITE changes it.
+/// The time until which running connections may pass over the waiters. Only the holder of WRITE changes it.
 const TURN_ENDS: u64 = 2 * LINE;
-/// One more than the highest place that was ever used.
+/// The highest place that was ever used, plus 1.
 const HIGH_WAITER: u64 = 3 * LINE;
 
-/// Always zero: a waiter without a place sleeps on it.
+/// Always zero. A waiter without a place sleeps on this word.
 const NOWHERE: u64 = 4 * LINE;
 
-/// The number of arrivals in the queue. A process that has seen an empty queue need not look again as long as
-/// this number stays.
+/// The number of arrivals in the queue. A process that has seen an empty queue need not look again until this
+/// number changes.
 const ARRIVALS: u64 = 5 * LINE;
 
-/// Where the place of this number begins.
+/// Where the place with this number begins.
 fn place(index: usize) -> u64 {
     WAITERS_OFFSET + index as u64 * LINE
 }
 
-/// Within a place: ticket and process, or 0 when the place is free. A ticket is never drawn twice, so a dead
-/// waiter's word cannot be taken for another's.
+/// Offset in a place: ticket and process, or 0 if the place is free. A ticket is never drawn twice, so the
+/// word of a dead waiter cannot be mistaken for another waiter's.
 const WAITER: u64 = 0;
 /// 1 while the waiter sleeps, or is about to.
 pub(crate) const ASLEEP: u64 = 8;
 const FUTEX: u64 = 16;
-/// When the waiter last showed that it is there.
+/// When the waiter last stamped its place.
 const SEEN: u64 = 24;
 
-/// The ticket's lowest bit in the word. Below it stands the process slot plus 1.
+/// The unit of the ticket in the word. Below it is the process slot plus 1.
 const TICKET: u64 = 1 << 8;
 const _: () = assert!((PROCESS_SLOTS as u64) < TICKET);
 
-/// A sleeper looks this often whether a death has cost it its wake-up.
+/// How often a sleeper checks whether a process died before waking it.
 pub(crate) const SLICE: Duration = Duration::from_millis(10);
 
 /// How long the others wait for a waiter that does not stamp its place.
@@ -57,12 +58,12 @@ fn process_of(waiter: u64) -> Option<usize> {
     (waiter % TICKET).checked_sub(1).map(|process| process as usize)
 }
 
-/// The queue, as a process sees it.
+/// The queue, as one process sees it.
 pub(crate) struct Queue {
     words: Words,
     /// This process's slot.
     process: usize,
-    /// How long the running connections may pass over the waiters.
+    /// How long running connections may pass over the waiters.
     turn: Duration,
     /// The number of arrivals when this process last found the queue empty.
     empty_at: AtomicU64,
@@ -78,8 +79,8 @@ impl Queue {
         (0..(self.words.load(HIGH_WAITER) as usize).min(WAITERS)).map(place)
     }
 
-    /// Whether no connection waits. A connection that queues afterwards looks whether WRITE is free once it
-    /// has announced itself.
+    /// Whether no connection waits. A connection that queues later announces itself first, and then looks
+    /// whether WRITE is free.
     pub(crate) fn is_empty(&self) -> bool {
         let arrivals = self.words.load(ARRIVALS);
         if self.empty_at.load(Ordering::Relaxed) == arrivals {
@@ -92,7 +93,7 @@ impl Queue {
         empty
     }
 
-    /// The place and the word of the waiter whose turn is next.
+    /// The place and the word of the waiter that is next.
     pub(crate) fn oldest(&self) -> Option<(u64, u64)> {
         let now = LazyCell::new(|| self.words.segment().clock_ns());
         let absent = |at| now.saturating_sub(self.words.load(at + SEEN)) > PRESENCE.as_nanos() as u64;
@@ -103,13 +104,13 @@ impl Queue {
             .map(|(waiter, at)| (at, waiter))
     }
 
-    /// Begins a turn of the running connections, for the holder of WRITE.
+    /// Begins a turn of the running connections. The caller holds WRITE.
     pub(crate) fn begin_turn(&self) {
         let end = self.words.segment().clock_ns().saturating_add(self.turn.as_nanos() as u64);
         self.words.store(TURN_ENDS, end);
     }
 
-    /// What is left of the turn of the running connections.
+    /// The time that is left of the turn of the running connections.
     pub(crate) fn left_of_turn(&self) -> Duration {
         let end = self.words.load(TURN_ENDS);
         Duration::from_nanos(end.saturating_sub(self.words.segment().clock_ns()))
@@ -130,7 +131,8 @@ impl Queue {
         Ok(true)
     }
 
-    /// Wakes the oldest waiter, if that is due, after WRITE has been given back.
+    /// After WRITE was given back: wakes the oldest waiter, if the waiter's time has come. `at_once` says
+    /// whether this connection comes back for WRITE at once.
     pub(crate) fn pass_on(&self, at_once: bool) {
         let is_awaited = !self.is_empty();
         if is_awaited && (!at_once || self.left_of_turn().is_zero()) {
@@ -151,7 +153,7 @@ impl Queue {
         self.words.fetch_add(TICKETS, 1) + 1
     }
 
-    /// Takes a free place; `None` when there is none.
+    /// Takes a free place; `None` if there is none.
     pub(crate) fn enter(&self, ticket: u64) -> Option<Waiter<'_>> {
         let own = ticket * TICKET + self.process as u64 + 1;
         let index = (0..WAITERS).find(|index| {
@@ -159,7 +161,7 @@ impl Queue {
             if self.words.load(word) != 0 {
                 return false;
             }
-            // The mark is raised first, so no place in use ever lies beyond it.
+            // Raise the mark of the highest place first, so that no place in use is ever beyond it.
             self.raise_mark(*index as u64 + 1);
             self.words.compare_exchange(word, 0, own).is_ok()
         })?;
@@ -183,7 +185,7 @@ impl Queue {
         self.words.wait(NOWHERE, 0, limit);
     }
 
-    /// Frees the places of the process that had this process slot before.
+    /// Frees the places of the process that had this process's slot before.
     pub(crate) fn forget_predecessor(&self) {
         for at in self.places() {
             let waiter = self.words.load(at + WAITER);
@@ -209,7 +211,7 @@ impl Queue {
         }
     }
 
-    /// Frees the place of a waiter whose process is dead. Returns whether it is.
+    /// Frees the place of a waiter if the waiter's process is dead. Returns whether it is dead.
     fn forget_if_dead(&self, deaths: &Deaths, at: u64, waiter: u64) -> Result<bool, MediumError> {
         let Some(process) = process_of(waiter) else { return Ok(true) };
         if !deaths.is_dead(process)? {
@@ -229,17 +231,18 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl Waiter<'_> {
-    /// Stamps the place.
+    /// Stamps the place, which shows that the waiter is there.
     pub(crate) fn show(&self) {
         self.queue.words.store(self.at + SEEN, self.queue.words.segment().clock_ns());
     }
 
-    /// How often this waiter was woken: what [`Waiter::sleep`] begins with.
+    /// How often this waiter was woken. The caller passes this to [`Waiter::sleep`].
     pub(crate) fn wakes(&self) -> u64 {
         self.queue.words.load(self.at + FUTEX)
     }
 
-    /// Sleeps, unless the waiter was woken after it had `seen` its wakes. Returns whether it was woken by now.
+    /// Sleeps, unless the waiter was woken since it read the number `seen`. Returns whether it has been woken
+    /// by now.
     pub(crate) fn sleep(&self, seen: u64, limit: Duration) -> bool {
         let words = &self.queue.words;
         words.store(self.at + ASLEEP, 1);

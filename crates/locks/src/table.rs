@@ -1,8 +1,9 @@
 //! Taking a lock, and giving it back: from a connection's [`Holder`] down to the words of the processes.
 //!
-//! Read it from top to bottom. First there is what a process keeps, and what it keeps for each connection. Then a
-//! connection takes locks exclusively and gives them back; then it takes one shared. Both set a bit of the
-//! process's word and *look* at the words of the others. Last come readers from outside and reservations of WRITE.
+//! Read this file from top to bottom. First come the fields that a process keeps, and those for each
+//! connection. Then follow exclusive locks, taken and given back, and after them shared locks. For both, the
+//! process sets a bit of its word and *looks* at the words of the others. Readers who may not write the
+//! segment, and reservations of WRITE, come last.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -18,22 +19,23 @@ use crate::layout::{
 };
 use crate::queue::Queue;
 
-/// How long a reservation is valid.
+/// How long a reservation of WRITE is valid.
 pub(crate) const RESERVATION: Duration = Duration::from_millis(20);
-/// How often a connection looks again while another process's claim stands, 50 us apart.
+/// How many times a connection looks again while another process's claim is in the way, 50 us apart.
 const PATIENCE: u32 = 2000;
-/// How long the running connections may go on before the oldest waiter has its turn.
+/// How long running connections may pass over a waiter before it is the oldest waiter's turn.
 const TURN: Duration = Duration::from_micros(300);
-/// A connection that comes back for WRITE within this time does nothing but commit.
+/// If a connection comes back for WRITE within this time, it does nothing but commit.
 const AT_ONCE: Duration = Duration::from_micros(20);
 
 /// Why a lock was not taken.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LockError {
-    /// Another connection holds a lock that is in the way.
+    /// The lock cannot be had now: another connection holds or claims it, a waiter is due for it, a reader
+    /// who may not write the segment has the mark, or a dead process was not found yet.
     #[error("busy")]
     Busy,
-    /// The kernel did not say whether a process lives.
+    /// The kernel did not report whether a process is alive.
     #[error("{0}")]
     Medium(MediumError),
 }
@@ -44,7 +46,7 @@ impl From<MediumError> for LockError {
     }
 }
 
-/// The locks of one database, as a process of its segment sees them.
+/// The locks of one database, as one process sees them.
 pub struct Table {
     pub(crate) words: Words,
     /// Where the table begins in the segment.
@@ -54,35 +56,35 @@ pub struct Table {
     /// Where this process's word is.
     own: u64,
     is_read_only: bool,
-    /// Whether readers who may not write the segment can exist.
+    /// Whether there can be readers who may not write the segment.
     can_be_read_only: bool,
     pub(crate) deaths: Deaths,
     pub(crate) queue: Queue,
     local: Mutex<Local>,
-    /// From 0 and to 0 these counts change under the mutex of `local`.
+    /// The first and the last sharer of a lock change its count under the mutex of `local`.
     shares: Shares,
     next_holder: AtomicU64,
     pub(crate) busy: AtomicU64,
     pub(crate) waits: AtomicU64,
 }
 
-/// Which connection of this process holds which lock exclusively.
+/// Which connection of this process holds which locks exclusively.
 #[derive(Default)]
 struct Local {
     exclusive: [Option<u64>; SLOTS],
-    /// Whether the holder of WRITE only has it reserved.
+    /// Whether WRITE is only reserved for its holder.
     reserved: bool,
-    /// Whether the holder of CHECKPOINT took it only along with the read marks, to start the log over.
+    /// Whether the holder of CHECKPOINT took it only together with the read marks, to start the log over.
     is_starting_over: bool,
 }
 
-/// How many connections of this process share each lock. As long as one does, the process has that lock in the
-/// segment. A count leaves 0 and returns to 0 under the table's mutex. In between it changes without the mutex, so
-/// threads that read the same snapshot do not wait for one another.
+/// How many connections of this process share each lock. While the count is not 0, the process has the lock
+/// in the segment. The count leaves 0 and returns to 0 under the table's mutex. In between it changes without
+/// the mutex, so that threads reading the same snapshot do not wait for one another.
 #[derive(Default)]
 pub(crate) struct Shares([Count; SLOTS]);
 
-/// A count on a cache line of its own, since other locks are taken at the same time.
+/// A count on a cache line of its own, because threads take different locks at the same time.
 #[derive(Default)]
 #[repr(align(64))]
 struct Count(AtomicU32);
@@ -95,31 +97,33 @@ pub struct Holder {
     held: Mutex<Holding>,
 }
 
-/// What a connection holds, and how it comes and goes for WRITE.
+/// What a connection holds, and its history with WRITE.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
     shared: u8,
     exclusive: u8,
-    /// The connection's place among the waiters for WRITE, kept until it gets the lock; 0 for none.
+    /// The connection's ticket among the waiters for WRITE, kept until it gets the lock; 0 if it has none.
     pub(crate) ticket: u64,
-    /// By how much the last sleeps for WRITE were longer than SQLite asked for.
+    /// How much longer than SQLite asked for the last sleeps for WRITE were.
     pub(crate) ahead: Duration,
     /// When the last of those sleeps ended.
     pub(crate) woke: u64,
-    /// When the connection last gave WRITE back while others waited for it; 0 once it has come back.
+    /// When the connection last gave WRITE back while others waited for it; 0 after it has come back.
     gave_back: u64,
-    /// Whether the connection came back at once the last time.
+    /// Whether the connection came back for WRITE at once the last time.
     pub(crate) comes_back: bool,
 }
 
 impl Table {
-    /// Joins the table that begins at byte `base` of the segment. Its [`LAYOUT_BYTES`] are zeros at first.
+    /// Joins the table that begins at byte `base` of the segment. Before the first process joins, its
+    /// [`LAYOUT_BYTES`] are zeros.
     #[must_use]
     pub fn join(segment: Arc<dyn Segment>, base: u64) -> Arc<Self> {
         Self::with_turn(segment, base, TURN)
     }
 
-    /// As [`Table::join`], with the time for which running connections may pass over a waiter for WRITE.
+    /// Like [`Table::join`]. `turn` is the time for which running connections may pass over a waiter for
+    /// WRITE.
     #[must_use]
     pub fn with_turn(segment: Arc<dyn Segment>, base: u64, turn: Duration) -> Arc<Self> {
         let process = segment.process_slot();
@@ -143,7 +147,7 @@ impl Table {
         if is_read_only {
             return Arc::new(table);
         }
-        // The slot's previous process may have left bits here. They are void.
+        // The slot's previous process may have left bits in the word. Clear them, and advance the epoch.
         let epoch = table.words.load(table.own) / EPOCH;
         table.words.store(table.own, epoch.wrapping_add(1).wrapping_mul(EPOCH));
         table.queue.forget_predecessor();
@@ -172,7 +176,7 @@ impl Table {
         self.words.segment().clock_ns()
     }
 
-    /// One more than the highest process slot that was ever used.
+    /// The highest process slot that was ever used, plus 1.
     pub(crate) fn high(&self) -> usize {
         (self.words.load(HIGH) as usize).min(PROCESS_SLOTS)
     }
@@ -188,13 +192,13 @@ impl Holder {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The table that the locks are in.
+    /// The table that contains the locks.
     #[must_use]
     pub fn table(&self) -> &Arc<Table> {
         &self.table
     }
 
-    /// Whether a transaction begins: the connection holds nothing, does not wait for WRITE, and has no
+    /// Whether the connection is between transactions: it holds nothing, does not wait for WRITE, and has no
     /// reservation.
     #[must_use]
     pub fn begins(&self) -> bool {
@@ -202,7 +206,7 @@ impl Holder {
         held.shared == 0 && held.exclusive == 0 && held.ticket == 0
     }
 
-    /// Whether the connection holds a shared lock, as it does in a read transaction.
+    /// Whether the connection holds a shared lock, as in a read transaction.
     #[must_use]
     pub fn is_reading(&self) -> bool {
         self.held().shared != 0
@@ -212,12 +216,12 @@ impl Holder {
 // Exclusive locks.
 
 impl Holder {
-    /// Takes `count` locks exclusively, beginning with `first`, or none of them. All read marks but the first
-    /// can be had only together with CHECKPOINT. If this connection does not hold CHECKPOINT, that lock comes
-    /// and goes with the marks (invariant 45).
+    /// Takes `count` locks exclusively, beginning with `first`; either all of them or none. All read marks
+    /// but the first can be taken only together with CHECKPOINT. If this connection does not hold CHECKPOINT,
+    /// that lock is taken and given back together with the marks (invariant 45).
     ///
     /// # Errors
-    /// `Busy` when another connection holds one of them, or a waiter is due for WRITE; `Medium`.
+    /// `Busy` if one of the locks cannot be had now, also because a waiter is due for WRITE; `Medium`.
     pub fn lock_exclusive(&self, first: usize, count: usize) -> Result<(), LockError> {
         let mut held = self.held();
         let mask = mask_of(first, count);
@@ -252,9 +256,8 @@ fn mask_of(first: usize, count: usize) -> u8 {
     (((1u16 << count) - 1) << first) as u8
 }
 
-/// Whether these locks, taken exclusively, are the ones under which SQLite starts the log over: all read
-/// marks but the first. SQLite takes them together for nothing else; a checkpoint and recovery set marks one
-/// by one.
+/// Whether these locks, taken exclusively, mean that SQLite starts the log over: all read marks but the
+/// first. SQLite takes them together only for that; a checkpoint and recovery take marks one by one.
 #[must_use]
 pub const fn is_start_over(first: usize, count: usize) -> bool {
     first == FIRST_READ + 1 && count == SLOTS - FIRST_READ - 1
@@ -297,7 +300,7 @@ impl Table {
     ) -> Result<(), LockError> {
         let slots = first..first + count;
         if slots.contains(&WRITE) && local.reserved && local.exclusive[WRITE] != Some(holder) {
-            // Another connection of this process has the reservation.
+            // Another connection of this process has reserved WRITE.
             let word = self.words.load(self.own);
             if word & RESERVED == 0 || self.expire(self.process, word) {
                 local.reserved = false;
@@ -330,8 +333,8 @@ impl Table {
         Ok(())
     }
 
-    /// Gives back what this connection holds of these locks. `at_once` says whether it is known to come back
-    /// for WRITE as soon as it can.
+    /// Gives back those of these locks that the connection holds. `at_once` says whether the connection is
+    /// known to come back for WRITE as soon as it can.
     fn unlock_exclusive(&self, holder: u64, first: usize, count: usize, at_once: bool) {
         if self.is_read_only {
             return;
@@ -352,8 +355,8 @@ impl Table {
         if mask & 1 << HELD != 0 && local.reserved {
             local.reserved = false;
             if self.words.fetch_and(self.own, !RESERVED) & RESERVED == 0 {
-                // The reservation was taken away, and the bit with it. The bit cannot be that of another
-                // connection of this process, since the table is locked here.
+                // The reservation was taken away, and its bit was cleared. The bit cannot belong to another
+                // connection of this process, because the table is locked here.
                 mask &= !(1 << HELD);
             }
         }
@@ -364,17 +367,17 @@ impl Table {
         }
     }
 
-    /// Wakes the oldest waiter after a claim of WRITE was withdrawn. That waiter may have been awake, seen
-    /// the claim and gone back to sleep. If WRITE is held now, its holder wakes the waiter later.
+    /// Wakes the oldest waiter after a claim on WRITE was withdrawn. The waiter may have been awake, seen the
+    /// claim and gone back to sleep. If WRITE is held now, its holder wakes the waiter later.
     pub(crate) fn wake_oldest_if_free(&self) {
         if self.queue.oldest().is_some() && !self.is_write_taken() {
             self.queue.wake_oldest();
         }
     }
 
-    /// Whether the process whose connection has WRITE has CHECKPOINT too; for a connection of this process,
-    /// whether it has both itself. So it is while a checkpoint keeps writers out, as it may to wait for readers,
-    /// and for a moment when the log starts over.
+    /// Whether the process whose connection holds WRITE also holds CHECKPOINT; within this process, whether
+    /// that same connection holds both. This is so during a checkpoint that keeps writers out, for example to
+    /// wait for readers, and for a moment when the log starts over.
     #[must_use]
     pub fn is_write_taken_to_checkpoint(&self) -> bool {
         let both = (1 << WRITE | 1 << CHECKPOINT) << HELD;
@@ -393,12 +396,12 @@ impl Table {
     }
 }
 
-// Looking at the others, for a lock of either kind.
+// Checking the other processes, for a lock of either kind.
 
 impl Table {
-    /// Looks at every other process, after this process has set its own bits. Returns whether nothing is in
-    /// the way of `mask`, which is to be held exclusively or shared. Asks the kernel only now and then which
-    /// processes live.
+    /// Checks every other process after this process has set its own bits. Returns whether nothing is in the
+    /// way of holding `mask`, exclusively or shared. Asks the kernel only now and then which processes are
+    /// alive.
     fn look(&self, mask: u64, exclusive: bool, comes_again: bool) -> Result<bool, LockError> {
         let own = self.process;
         let held = if exclusive { mask | mask << HELD } else { mask << HELD };
@@ -422,9 +425,10 @@ impl Table {
                 if deaths.suspects(process, SUSPICION_AT_ONCE) && deaths.bury(process, word)? {
                     continue;
                 }
-                // A claim with a lower slot goes on, so this one gives way. A process with a higher slot sees
-                // this process's bits and withdraws, or it looked before and holds the lock now. Or it is
-                // stopped in between, possibly for long; patience ends that wait.
+                // Of two claims, the one with the lower slot goes on, so this process gives way to a lower
+                // slot. A process with a higher slot sees this process's bits and withdraws, or it looked
+                // earlier and holds the lock now, or it was stopped in between, possibly for long. `patience`
+                // ends the wait in the last case.
                 if exclusive && process < own || patience == 0 {
                     return Ok(false);
                 }
@@ -435,11 +439,11 @@ impl Table {
         Ok(true)
     }
 
-    /// Lets the process run whose claim is in the way.
+    /// Gives the process whose claim is in the way time to run.
     fn pause(&self, process: usize) {
         let word = self.words.load(member(process));
         // No process wakes this sleep. It ends early if the word has changed already, and a simulated segment
-        // can see it.
+        // can observe it.
         self.words.wait(member(process), (word & 0xffff_ffff) as u32, Duration::from_micros(50));
     }
 }
@@ -447,10 +451,10 @@ impl Table {
 // Shared locks.
 
 impl Holder {
-    /// Takes a lock shared. Taking it twice is the same as taking it once.
+    /// Takes a lock shared. Taking it twice has the same effect as taking it once.
     ///
     /// # Errors
-    /// `Busy` when another connection holds it exclusively; `Medium`.
+    /// `Busy` if another connection holds it exclusively; `Medium`.
     pub fn lock_shared(&self, slot: usize) -> Result<(), LockError> {
         let mut held = self.held();
         if held.shared & 1 << slot == 0 {
@@ -475,7 +479,7 @@ impl Holder {
         for slot in (0..SLOTS).filter(|slot| held.shared & 1 << slot != 0) {
             self.table.unlock_shared(slot);
         }
-        // `held` does not show a reservation, so all exclusive locks are given back.
+        // Give back all exclusive locks, because `held` does not show a reservation.
         self.table.unlock_exclusive(self.id, 0, SLOTS, false);
     }
 }
@@ -536,30 +540,31 @@ impl Table {
 }
 
 impl Shares {
-    /// Whether any connection shares a lock. Under the mutex a count of 0 stays 0.
+    /// Whether any connection shares a lock. While the mutex is held, a count of 0 stays 0.
     pub(crate) fn any(&self, slot: usize) -> bool {
         self.0[slot].0.load(Ordering::Acquire) > 0
     }
 
-    /// Counts one more connection beside others; `false` where there are no others.
+    /// Adds one connection to the count if there are others already; otherwise returns `false`.
     pub(crate) fn join(&self, slot: usize) -> bool {
         let more = |count: u32| if count > 0 { count.checked_add(1) } else { None };
         self.0[slot].0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// Counts one connection less beside others; `false` for the last one.
+    /// Subtracts one connection from the count if others remain; otherwise returns `false`.
     pub(crate) fn leave(&self, slot: usize) -> bool {
         let less = |count: u32| if count > 1 { Some(count - 1) } else { None };
         self.0[slot].0.fetch_update(Ordering::AcqRel, Ordering::Acquire, less).is_ok()
     }
 
-    /// Counts the first connection, under the mutex, once the process has the lock in the segment.
+    /// Counts the first connection. The caller holds the mutex, and the process already has the lock in the
+    /// segment.
     pub(crate) fn begin(&self, slot: usize) {
         self.0[slot].0.store(1, Ordering::Release);
     }
 
-    /// Counts the last connection out, under the mutex, before the process gives the lock in the segment
-    /// back. Returns `false` if another connection has joined meanwhile and stays, or if there was none.
+    /// Subtracts the last connection, under the mutex, before the process gives back the lock in the segment.
+    /// Returns `false` if another connection has joined and remains, or if there was none.
     pub(crate) fn end(&self, slot: usize) -> bool {
         while self.any(slot) {
             if self.leave(slot) {
@@ -573,10 +578,10 @@ impl Shares {
     }
 }
 
-// Readers who may not write the segment; lib.rs has the argument.
+// Readers who may not write the segment, called outside readers. The reasoning is in lib.rs.
 
 impl Table {
-    /// Whether readers from outside let this process have the locks exclusively that it has claimed.
+    /// Whether outside readers permit this process to hold exclusively the locks that it has claimed.
     /// `checkpoints` says whether this process holds CHECKPOINT.
     fn outside_permits(&self, checkpoints: bool, first: usize, count: usize) -> Result<bool, LockError> {
         if !self.can_be_read_only {
@@ -597,15 +602,15 @@ impl Table {
         (0..self.high()).any(|process| self.words.load(member(process)) & mask != 0)
     }
 
-    /// Whether a reader from outside holds one of these marks.
+    /// Whether an outside reader holds one of these marks.
     pub(crate) fn has_outside(&self, first: usize, count: usize) -> Result<bool, LockError> {
         let possible = self.can_be_read_only && self.words.load(OUTSIDE) != 0;
         Ok(possible && self.words.segment().has_outside_readers(first, count)?)
     }
 
-    /// Takes a lock shared as a reader from outside, for the first connection of this process. Returns
-    /// `false` when a process has it exclusively. SQLite takes a lock that is no mark only to see whether it
-    /// is free, and gives it back at once, so such a lock is only looked at.
+    /// Takes a lock shared as an outside reader, for the first connection of this process. Returns `false` if
+    /// a process holds the lock exclusively. A lock that is not a mark is only examined, not taken: SQLite
+    /// takes it only to find out whether it is free, and gives it back at once.
     fn lock_from_outside(&self, slot: usize) -> Result<bool, LockError> {
         if slot >= FIRST_READ && !self.words.segment().hold_mark(slot)? {
             return Ok(false);
@@ -639,14 +644,14 @@ impl Table {
 // Reservations of WRITE, for a connection whose turn it is.
 
 impl Table {
-    /// Takes WRITE for a connection that will come back for it.
+    /// Takes WRITE on behalf of a connection that will come back for it.
     pub(crate) fn reserve(&self, holder: u64) -> Result<bool, LockError> {
         let mut local = self.local();
         if local.exclusive[WRITE] == Some(holder) {
             if !local.reserved || self.words.load(self.own) & RESERVED != 0 {
                 return Ok(true);
             }
-            // The reservation was taken away meanwhile.
+            // The reservation was taken away before the connection came back.
             local.reserved = false;
             local.exclusive[WRITE] = None;
         }
@@ -658,13 +663,13 @@ impl Table {
         local.reserved = true;
         let until = self.clock_ns() + RESERVATION.as_nanos() as u64;
         self.words.store(self.own + RESERVED_UNTIL, until);
-        // A new epoch: a process that saw an earlier reservation expire must not end this one.
+        // Advance the epoch: a process that saw an earlier reservation expire must not end this one.
         self.words.fetch_add(self.own, EPOCH);
         self.words.fetch_or(self.own, RESERVED);
         Ok(true)
     }
 
-    /// Turns this process's reservation into a lock. Returns `false` when the reservation is gone.
+    /// Turns this process's reservation into a lock. Returns `false` if the reservation is gone.
     fn take_up(&self, local: &mut Local) -> bool {
         if !local.reserved {
             return true;
@@ -678,7 +683,7 @@ impl Table {
         true
     }
 
-    /// Takes away a reservation that was not taken up in time. Returns whether it is gone.
+    /// Takes away a reservation whose time is over. Returns whether it is gone.
     fn expire(&self, process: usize, word: u64) -> bool {
         let expired =
             word & RESERVED != 0 && self.clock_ns() > self.words.load(member(process) + RESERVED_UNTIL);

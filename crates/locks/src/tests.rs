@@ -1,7 +1,7 @@
-//! The table over memory whose clock, deaths and sleeps a test decides.
+//! The table on a memory whose clock, deaths and sleeps the test controls.
 //!
-//! Several [`Table`]s over one [`Memory`] are several processes. A test that stops a process at a certain
-//! point runs the others from a hook: in that process's sleep, or where it asks which processes live.
+//! Several [`Table`]s on one [`Memory`] stand for several processes. To stop a process at a certain point, a
+//! test runs the others from a hook: while that process sleeps, or where it asks which processes are alive.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,13 +21,13 @@ const HELD_WRITE: u64 = 1 << HELD;
 
 type Hook = Box<dyn FnOnce() + Send>;
 
-/// What the panic of a dying process carries.
+/// The payload of the panic by which a process dies.
 struct Death;
 
 struct Memory {
     state: Mutex<State>,
     changed: Condvar,
-    /// With `true`, sleeps are real and the clock stands still. With `false`, a sleep moves the clock.
+    /// If `true`, sleeps are real and the clock stands still. If `false`, a sleep advances the clock.
     threads: bool,
 }
 
@@ -36,12 +36,12 @@ struct State {
     alive: [bool; PROCESS_SLOTS],
     now: u64,
     waits: u64,
-    /// How long the last sleep was meant to last.
+    /// How long the last sleep was asked to last.
     sleep: Duration,
     wakes: u64,
-    /// How often a process asked whether another one lives.
+    /// How often a process asked whether another process is alive.
     asked: u64,
-    /// Marks held by readers who have no process slot, and whether there can be any.
+    /// Marks held by readers without a process slot, and whether there can be such readers.
     marks: [u32; SLOTS],
     outside: bool,
     /// Places of waiters that are in use.
@@ -53,7 +53,7 @@ struct State {
 struct ProcessSlot {
     memory: Arc<Memory>,
     index: usize,
-    /// Operations left before the process dies.
+    /// Number of operations left before the process dies.
     left: Mutex<Option<u64>>,
     in_wait: Mutex<Option<Hook>>,
     when_asked: Mutex<Option<Hook>>,
@@ -94,10 +94,10 @@ impl Memory {
         })
     }
 
-    /// A process, and what it sees of the memory.
+    /// A process with this slot, and its table on this memory.
     fn process(self: &Arc<Self>, index: usize) -> (Arc<Table>, Arc<ProcessSlot>) {
         let process = self.join(index);
-        // Under a clock that stands still no turn would end.
+        // With a clock that stands still, a turn would never end.
         let turn = if self.threads { Duration::ZERO } else { TURN };
         (Table::with_turn(Arc::clone(&process) as Arc<dyn Segment>, 0, turn), process)
     }
@@ -125,7 +125,7 @@ impl ProcessSlot {
                 if !std::thread::panicking() {
                     resume_unwind(Box::new(Death));
                 }
-                // What the process does as it unwinds has no effect.
+                // The process is dead: what it does while it unwinds has no effect.
                 return T::default();
             }
             Some(left) => *left -= 1,
@@ -282,7 +282,7 @@ mod waiters;
 
 const BUSY: Result<(), LockError> = Err(LockError::Busy);
 
-/// Makes two connections, in one process and in two.
+/// Makes two pairs of connections: one pair in the same process, the other in two processes.
 fn pairs() -> [(Holder, Holder); 2] {
     let (one, two) = (Memory::new(false), Memory::new(false));
     let table = one.table(0);
@@ -349,7 +349,7 @@ fn the_lock_is_kept_for_the_waiter_that_it_is_reserved_for() {
         assert_eq!(one.lock_exclusive(WRITE, 1), BUSY);
         assert!(!one.wait_for_write(MS).unwrap());
         two.lock_exclusive(WRITE, 1).unwrap();
-        // It is held now, and stays held for as long as its holder likes.
+        // The lock is held now, and stays held for as long as its holder likes.
         assert!(!one.wait_for_write(3 * RESERVATION).unwrap());
         two.unlock_exclusive(WRITE, 1);
         one.lock_exclusive(WRITE, 1).unwrap();
@@ -380,7 +380,7 @@ fn waiting_for_what_is_reserved_or_held_already_does_not_sleep() {
         one.lock_exclusive(WRITE, 1).unwrap();
         assert!(one.wait_for_write(MS).unwrap());
         one.unlock_exclusive(WRITE, 1);
-        // A reservation that was taken away is made anew.
+        // After a reservation was taken away, the connection can make another one.
         assert!(one.wait_for_write(MS).unwrap());
         assert!(two.wait_for_write(3 * RESERVATION).unwrap());
         two.release();
@@ -427,11 +427,11 @@ fn the_locks_of_a_process_that_follows_a_dead_one_are_its_own() {
     assert_eq!(holder.lock_exclusive(READ, 1), BUSY);
     drop(taken.lock().unwrap().take());
     holder.lock_exclusive(READ, 1).unwrap();
-    // The segment of a dead process does nothing any more.
+    // The segment of a dead process does nothing any more, so do not drop it.
     std::mem::forget(dead);
 }
 
-/// What a process does that dies at some point of it. `other` is in another process.
+/// The work of a process that dies at some point of it. `other` is a connection of another process.
 fn live(table: &Arc<Table>, process: &Arc<ProcessSlot>, other: &Arc<Holder>) {
     let (one, two) = (table.holder(), table.holder());
     one.lock_shared(READ).unwrap();
@@ -508,11 +508,11 @@ fn a_process_that_dies_at_any_operation_leaves_no_lock_and_no_place_behind() {
 enum Event {
     Waits(usize),
     Turn(usize),
-    /// A connection took a lock that was free. Says whether another one had queued by then.
+    /// A connection took a lock that was free. The value says whether another connection had queued by then.
     PassedOver(bool),
 }
 
-/// Lets threads of several processes enter one after the other. Returns what happened, in that order.
+/// Lets threads of several processes take the lock one after the other. Returns what happened, in order.
 fn crowd(processes: usize, threads: usize, rounds: usize) -> Vec<Event> {
     let memory = Memory::new(true);
     let events = Mutex::new(Vec::new());
@@ -577,8 +577,8 @@ fn in_a_crowd_nobody_is_passed_over_whose_turn_it_is() {
             }
             Event::PassedOver(before_waiters) => {
                 passed_over += usize::from(before_waiters);
-                // Each of the others may pass once: it had looked whether any connection waits before one
-                // did.
+                // Each of the others may pass once: it may have looked for waiters before this one began to
+                // wait.
                 assert!(passed_over < THREADS, "{passed_over} times between two turns");
             }
         }

@@ -1,4 +1,4 @@
-//! Waiting for WRITE: what the sleep of SQLite's busy handler does.
+//! Waiting for WRITE: the sleep in which SQLite's busy handler spends its time.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -6,30 +6,30 @@ use std::time::Duration;
 use crate::queue::SLICE;
 use crate::table::{Holder, LockError, Table};
 
-/// A sleep for WRITE lasts at least this long, unless the connection gets the lock before.
+/// A sleep for WRITE lasts at least this long, unless the connection gets the lock earlier.
 const LEAST: Duration = Duration::from_millis(8);
 
-/// How long the oldest waiter watches the lock before it sleeps, as long as no other thread wants its
-/// processor.
+/// How long the oldest waiter watches the lock before it sleeps, if no other thread wants its processor.
 const SPIN: Duration = Duration::from_micros(30);
-/// How long before the end of a turn the oldest waiter is awake, so that it takes the lock as soon as that is
-/// free.
+/// How long before the end of a turn the oldest waiter wakes up, so that it can take the lock as soon as it
+/// is free.
 pub(crate) const EARLY: Duration = Duration::from_micros(80);
-/// A connection that leaves WRITE free for this long within its turn does something else.
+/// A connection that leaves WRITE free for this long within its turn is doing something else.
 pub(crate) const GONE: Duration = Duration::from_micros(10);
-/// A yield that takes longer has let another thread run.
+/// A yield that takes longer than this has let another thread run.
 const LONG_YIELD: Duration = Duration::from_micros(5);
 
-/// By how much the first transaction after a turn may overrun, before the oldest waiter looks for itself.
+/// How long the first transaction after a turn may overrun before the oldest waiter looks for itself.
 const GRACE: Duration = Duration::from_micros(100);
 
 impl Holder {
-    /// Sleeps until WRITE is reserved for this connection, for at most `limit`. Returns whether it is. The
-    /// connection keeps its place in the queue over several calls, until it takes the lock.
+    /// Sleeps until WRITE is reserved for this connection, for at most `limit`. Returns whether it is
+    /// reserved. The connection keeps its place in the queue over several calls, until it takes the lock.
     ///
-    /// SQLite's first sleeps last 1, 2 and 5 ms, and between them it begins a transaction in vain. Here they
-    /// are one sleep. A call lasts at least 8 ms. The next calls end at once, until they have made up for that,
-    /// or until the connection has done something else for as long.
+    /// SQLite's first sleeps last 1, 2 and 5 ms, and after each it tries to begin a transaction and fails.
+    /// Here they are one sleep: a call lasts at least 8 ms. The next calls return at once, until SQLite has
+    /// asked for as much sleep as the connection has had, or until the connection has done something else
+    /// for 8 ms.
     ///
     /// # Errors
     /// `Medium`.
@@ -59,12 +59,13 @@ impl Holder {
 }
 
 impl Table {
-    /// Sleeps until it is this ticket's turn and WRITE is reserved. Returns whether that came in time.
+    /// Sleeps until it is the turn of this ticket and WRITE is reserved. Returns whether that happened in
+    /// time.
     ///
     /// A connection that comes back for WRITE at once wakes no waiter when it gives the lock back before its
-    /// turn is over. So it wakes the next waiter here, which then sleeps no longer than that turn. If such a
-    /// connection waits itself, it watches the lock for a moment. In all other cases the holder needs the
-    /// processor, and wakes the next waiter when it is done.
+    /// turn is over. So it wakes the next waiter here, in advance, and that waiter sleeps no longer than the
+    /// turn. If such a connection itself has to wait, it watches the lock for a moment. In all other cases
+    /// the holder needs the processor, and wakes the next waiter when it is done.
     fn wait_turn(&self, holder: u64, ticket: u64, at_once: bool, limit: Duration) -> Result<bool, LockError> {
         let queue = &self.queue;
         let deadline = self.clock_ns().saturating_add(limit.as_nanos() as u64);
@@ -79,8 +80,8 @@ impl Table {
                 waiter.show();
                 waiter.wakes()
             });
-            // The turn is read before the lock: a connection that gives the lock back after the turn wakes
-            // this waiter.
+            // Read the turn before the lock: a connection that gives the lock back after the turn wakes this
+            // waiter.
             let turn = queue.left_of_turn();
             let oldest = queue.oldest().map(|(at, _)| at);
             let its_turn = oldest.is_none() || oldest == waiter.as_ref().map(|waiter| waiter.at);
@@ -105,7 +106,8 @@ impl Table {
                 turn if at_once && turn > 2 * EARLY => turn - EARLY,
                 turn => turn + GRACE,
             };
-            // A turn that ends later than any turn can was begun by another clock.
+            // A turn that seems to end later than any turn can was begun by another clock. So limit the
+            // sleep.
             let slice = slice.min(SLICE);
             let slice = slice.min(Duration::from_nanos(left));
             match (&waiter, seen) {
@@ -118,14 +120,14 @@ impl Table {
             }
         }
         drop(waiter);
-        // This waiter's turn may have come just now. It passes it on.
+        // This waiter gives up. Its turn may have come just now, so wake the next waiter.
         queue.wake_oldest();
         Ok(false)
     }
 
     /// Reserves WRITE for the oldest waiter. Returns whether it could. A waiter that always comes back at
-    /// once watches the lock for a moment, and leaves it to the running connection until that turn is over:
-    /// each hand-over costs more than the next commits of that connection.
+    /// once watches the lock for a moment, and leaves it to the running connection until that connection's
+    /// turn is over: each hand-over costs more than that connection's next commits.
     fn reserve_in_turn(&self, holder: u64, at_once: bool, turn: Duration) -> Result<bool, LockError> {
         if (!at_once || turn.is_zero()) && self.reserve(holder)? {
             return Ok(true);
@@ -133,8 +135,9 @@ impl Table {
         Ok(at_once && self.watch(turn) && self.reserve(holder)?)
     }
 
-    /// Watches WRITE for a moment: its holder only writes to memory, and is done sooner than a sleeper wakes.
-    /// Returns whether the lock is free, and not about to be taken again by the connection that has the turn.
+    /// Watches WRITE for a moment, because a holder that only writes to memory is done sooner than a sleeper
+    /// wakes. Returns whether the lock is free, and not about to be taken again by the connection whose turn
+    /// it is.
     fn watch(&self, turn: Duration) -> bool {
         let start = self.clock_ns();
         let until = start + (SPIN + turn.min(EARLY)).as_nanos() as u64;
@@ -160,15 +163,15 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Notes what the waiter sees at the time `now`. Returns whether the lock can be had, once that is known.
-    /// `left` is the rest of the turn of the running connections.
+    /// Records what the waiter sees at the time `now`. Returns whether the lock can be had; `None` while that
+    /// is not known. `left` is the rest of the turn of the running connections.
     pub(crate) fn see(&mut self, is_taken: bool, left: Duration, now: u64) -> Option<bool> {
         match (is_taken, self.free_since) {
             (false, _) if left.is_zero() => return Some(true),
             (false, Some(since)) if now.saturating_sub(since) > GONE.as_nanos() as u64 => return Some(true),
             (false, None) => self.free_since = Some(now),
             (false, Some(_)) => {}
-            // The running connection has come back.
+            // The running connection has come back for the lock.
             (true, Some(_)) if left > EARLY => return Some(false),
             (true, _) => self.free_since = None,
         }

@@ -1,7 +1,7 @@
 //! Instructions that write cache lines back to memory.
 //!
-//! All of them are inline assembly that may touch memory as far as the compiler knows, so no
-//! store moves past them.
+//! All of them are inline assembly that may access memory as far as the compiler knows. So the compiler moves
+//! no store past them.
 #![allow(unsafe_code)] // cache-line instructions take addresses
 
 use crate::LINE_BYTES;
@@ -13,13 +13,13 @@ pub enum FlushInstruction {
     Clwb,
     /// x86: writes back and evicts; ordered by `sfence`.
     Clflushopt,
-    /// x86: writes back and evicts, one line after the other.
+    /// x86: writes back and evicts the line; one line after the other.
     Clflush,
     /// Arm: cleans to the point of persistence. Not tested on hardware.
     DcCvap,
     /// Arm: cleans to the point of coherency (the paper's `dccmvac`). Not tested on hardware.
     DcCvac,
-    /// No instruction is known for this machine: only what needs no flush can be promised.
+    /// No instruction is known for this machine: nothing that needs a flush can be promised.
     None,
 }
 
@@ -77,18 +77,19 @@ pub fn detect_flush_instruction() -> FlushInstruction {
     FlushInstruction::None
 }
 
-/// Writes back `lines` lines, beginning with the one that holds `first`.
+/// Writes back `lines` lines, beginning with the line that contains `first`.
 ///
 /// # Safety
 ///
-/// Those lines are mapped, and the processor has the instruction.
+/// These lines are mapped, and the processor has the instruction.
 #[inline(always)]
 pub(crate) unsafe fn flush_lines(instruction: FlushInstruction, first: *const u8, lines: u64) {
     let mut line = first.map_addr(|addr| addr & !(LINE_BYTES as usize - 1));
     macro_rules! each_line {
         ($template:literal) => {
             for _ in 0..lines {
-                // SAFETY: the caller vouches for the line and for the instruction.
+                // SAFETY: the caller guarantees that the line is mapped and that the processor has the
+                // instruction.
                 unsafe {
                     std::arch::asm!($template, in(reg) line, options(nostack, preserves_flags));
                 }
@@ -103,7 +104,7 @@ pub(crate) unsafe fn flush_lines(instruction: FlushInstruction, first: *const u8
         FlushInstruction::Clflushopt => each_line!("clflushopt [{0}]"),
         #[cfg(target_arch = "x86_64")]
         FlushInstruction::Clflush => each_line!("clflush [{0}]"),
-        // `dc cvap` by its encoding: assemblers know the name only from ARMv8.2 on.
+        // `dc cvap` by its encoding, because assemblers know the name only from ARMv8.2 on.
         #[cfg(target_arch = "aarch64")]
         FlushInstruction::DcCvap => each_line!("sys #3, c7, c12, #1, {0}"),
         #[cfg(target_arch = "aarch64")]
@@ -114,7 +115,7 @@ pub(crate) unsafe fn flush_lines(instruction: FlushInstruction, first: *const u8
     }
 }
 
-/// Waits until every line flushed or streamed before has been accepted by the memory.
+/// Waits until the memory has accepted every line that was flushed or streamed before.
 #[inline(always)]
 pub(crate) fn fence() {
     #[cfg(target_arch = "x86_64")]
@@ -122,7 +123,8 @@ pub(crate) fn fence() {
     unsafe {
         std::arch::asm!("sfence", options(nostack, preserves_flags));
     }
-    // The whole system rather than the inner shareable domain: the memory may lie outside it.
+    // Wait for the whole system, not only the inner shareable domain, because the memory may be outside that
+    // domain.
     #[cfg(target_arch = "aarch64")]
     // SAFETY: every AArch64 processor has the instruction.
     unsafe {
@@ -132,13 +134,13 @@ pub(crate) fn fence() {
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Copies `lines` whole lines with non-temporal stores. On a machine without such stores the lines are copied
-/// and flushed.
+/// Copies `lines` whole lines with non-temporal stores. On a machine without such stores, copies and flushes
+/// the lines.
 ///
 /// # Safety
 ///
-/// `to` is aligned to a line and valid for writing, `from` is valid for reading, both for `lines`
-/// lines; they do not overlap; the processor has the instruction.
+/// `to` is aligned to a line and valid for writing, and `from` is valid for reading, both for `lines` lines.
+/// They do not overlap. The processor has the instruction.
 pub(crate) unsafe fn stream_lines(instruction: FlushInstruction, to: *mut u8, from: *const u8, lines: u64) {
     #[cfg(target_arch = "x86_64")]
     {
@@ -147,9 +149,9 @@ pub(crate) unsafe fn stream_lines(instruction: FlushInstruction, to: *mut u8, fr
         let _ = instruction;
         let (mut to, mut from) = (to.cast::<__m128i>(), from.cast::<__m128i>());
         for _ in 0..lines * (LINE_BYTES / 16) {
-            // SAFETY: the caller vouches for both ranges and for the alignment of `to`; SSE2 is
-            // part of x86-64. The intrinsic for this store would forbid reading the bytes back
-            // before a fence, which the processor does not.
+            // SAFETY: the caller guarantees both ranges and the alignment of `to`; SSE2 is part of x86-64.
+            // The assembly replaces an intrinsic that would forbid reading the bytes back before a fence; the
+            // processor allows it.
             unsafe {
                 std::arch::asm!(
                     "movntdq [{0}], {1}",
@@ -163,7 +165,7 @@ pub(crate) unsafe fn stream_lines(instruction: FlushInstruction, to: *mut u8, fr
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    // SAFETY: the caller vouches for both ranges and for the instruction.
+    // SAFETY: the caller guarantees both ranges and the instruction.
     unsafe {
         std::ptr::copy_nonoverlapping(from, to, (lines * LINE_BYTES) as usize);
         flush_lines(instruction, to, lines);
@@ -201,8 +203,8 @@ mod tests {
         let mut lines = Lines([0; 256]);
         let from: Vec<u8> = (0..129).collect();
         let to = lines.0[64..].as_mut_ptr();
-        // SAFETY: two lines fit into the array from its second one on, which is aligned, and are
-        // there in the source from its second byte on.
+        // SAFETY: two lines fit into the array from its second line on, which is aligned. The source has two
+        // lines from its second byte on.
         unsafe { stream_lines(detect_flush_instruction(), to, from[1..].as_ptr(), 2) };
         fence();
         assert_eq!(lines.0[64..192], from[1..]);

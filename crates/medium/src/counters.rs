@@ -3,25 +3,25 @@
 use std::ops::Sub;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What has been done to a medium through one object. The difference of two values is what was done in
+/// Counters of what was done to a medium through one object. The difference of two values is what was done in
 /// between.
 ///
-/// Counts are exact for one thread at a time. Threads that store, or that read, at the same time may lose
-/// some of each other's counts.
+/// Counts are exact as long as one thread at a time uses the object. Threads that store, or read, at the same
+/// time may lose some of each other's counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes stored or streamed.
     pub stored_bytes: u64,
     /// Calls that stored or streamed.
     pub stores: u64,
-    /// Lines flushed, and lines that a stream touched. A line flushed twice counts twice. A persistency model
-    /// without flushes counts none.
+    /// Lines flushed, and lines touched by non-temporal stores. A line flushed twice counts twice. Not
+    /// counted under a persistency model without flushes.
     pub flushed_lines: u64,
-    /// Of those, the lines of non-temporal stores.
+    /// Those of the flushed lines that were non-temporal stores.
     pub streamed_lines: u64,
-    /// Persist barriers. A persistency model without barriers counts none.
+    /// Persist barriers. Not counted under a persistency model without barriers.
     pub fences: u64,
-    /// Bytes read, without words that were loaded one by one.
+    /// Bytes read, except words that were loaded one by one.
     pub read_bytes: u64,
     /// Lines that reads touched.
     pub lines_read: u64,
@@ -43,7 +43,7 @@ impl Sub for Counters {
     }
 }
 
-/// The counts of some threads, on cache lines of their own.
+/// The counts of some of the threads, on cache lines of their own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard {
@@ -60,9 +60,9 @@ const SHARDS: usize = 16;
 
 /// Counters that are kept with plain loads and stores.
 ///
-/// With one writer at a time nothing is lost; a locked addition would cost more than the flush that it
-/// counts. Threads count apart: a line that two cores write takes longer to move from one to the other than
-/// the counted store takes.
+/// With one writer at a time nothing is lost. A locked addition would cost more than the flush that it
+/// counts. Threads count in separate shards, because moving a line between two cores that write it takes
+/// longer than the counted store.
 #[derive(Debug, Default)]
 pub(crate) struct CounterCells {
     shards: [Shard; SHARDS],
@@ -74,8 +74,8 @@ fn bump(cell: &AtomicU64, by: u64) {
 }
 
 impl CounterCells {
-    /// The shard of this thread. Threads are told apart by the addresses of their stacks, which costs less
-    /// than a thread-local variable in a loaded library. One thread may have several shards.
+    /// The shard of this thread. Threads are distinguished by the addresses of their stacks, which costs less
+    /// than a thread-local variable in a loaded library. One thread may use several shards.
     #[inline(always)]
     fn own(&self) -> &Shard {
         let on_the_stack = 0_u8;
@@ -96,7 +96,7 @@ impl CounterCells {
         bump(&self.own().flushed_lines, lines);
     }
 
-    /// Counts lines of non-temporal stores, which count as flushed too.
+    /// Counts lines of non-temporal stores. They count as flushed, too.
     #[inline(always)]
     pub(crate) fn streamed(&self, lines: u64) {
         self.flushed(lines);

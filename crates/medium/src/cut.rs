@@ -1,18 +1,19 @@
 //! Mappings of files that another program may truncate.
 //!
-//! Touching a page of a mapping that the file no longer has, or that the file system has no room for, sends
-//! SIGBUS, which ends the process. [Watched](Watched) mappings survive it: the handler maps zeros over the
-//! rest of the mapping and marks it as cut. The code that made the access finds the mark after it (invariant
-//! 19).
+//! Suppose that a process touches a page of a mapping that the file no longer has, or for which the file
+//! system has no space. That sends SIGBUS, which ends the process. A [watched](Watched) mapping survives it:
+//! the handler maps zeros over the rest of the mapping and marks the mapping as cut. After its access, the
+//! code finds the mark (invariant 19).
 //!
-//! The handler is installed when the first mapping is watched; before that nothing is changed. It acts only
-//! on faults inside watched mappings of this process. It hands everything else on to the handler that was
-//! there before, the way that one was installed: with or without `SA_SIGINFO`, on the thread's signal stack
-//! if it has one, the default action, or none. A handler that a host installs later is called before this
-//! one, which is reached only if that handler hands on faults that it does not know. A host whose handler
-//! does not has taken the protection away, and ends by SIGBUS as it would have without this library.
+//! The handler is installed when the first mapping is watched; before that nothing is changed. It handles
+//! only faults inside watched mappings of this process. It passes everything else on to the handler that was
+//! installed before, in the way for which that one was installed: with or without `SA_SIGINFO`, on the
+//! thread's signal stack if it has one, or by the default action or none. If a host installs its own handler
+//! later, that one is called first. This handler is then reached only if the host's handler passes on faults
+//! that it does not know. Otherwise the host has removed the protection, and is ended by SIGBUS as it would
+//! be without this library.
 //!
-//! Everything that the handler does is allowed in a signal handler: it reads words of static memory, and
+//! Everything that the handler does is allowed in a signal handler: it reads words in static memory, and
 //! makes system calls.
 #![allow(unsafe_code)] // a handler of signals, and what it does
 
@@ -24,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering}
 
 use libc::{c_int, c_void, siginfo_t};
 
-/// A watched mapping, or a free place for one: then `start` is 0.
+/// A watched mapping, or a free place for one. A free place has a `start` of 0.
 struct Place {
     start: AtomicUsize,
     end: AtomicUsize,
@@ -34,7 +35,7 @@ struct Place {
 
 impl Place {
     const FREE: usize = 0;
-    /// A thread is about to fill the place in.
+    /// The value of `start` while a thread is about to fill in the place.
     const TAKEN: usize = 1;
 
     const fn new() -> Self {
@@ -60,7 +61,7 @@ impl Places {
     }
 
     fn all() -> impl Iterator<Item = &'static Place> {
-        // SAFETY: null, or leaked by `take_place`.
+        // SAFETY: the pointer is null, or was leaked by `take_place`.
         let next = |chunk: &&'static Self| unsafe { chunk.next.load(Ordering::Acquire).as_ref() };
         std::iter::successors(Some(&PLACES), next).flat_map(|chunk| &chunk.places)
     }
@@ -76,17 +77,17 @@ fn take_place() -> &'static Place {
         }
         let more = Box::into_raw(Box::new(Places::new()));
         let mut last = &PLACES;
-        // SAFETY: null, or leaked here. A published chunk is never freed.
+        // SAFETY: `more` is leaked here, and `next` is null or was leaked. A published chunk is never freed.
         while let Err(next) =
             last.next.compare_exchange(ptr::null_mut(), more, Ordering::AcqRel, Ordering::Acquire)
         {
-            // SAFETY: as above.
+            // SAFETY: `next` is not null here, and was leaked by `take_place`.
             last = unsafe { &*next };
         }
     }
 }
 
-/// A mapping that survives a cut of its file. It must be dropped before the mapping is unmapped.
+/// A mapping that survives truncation of its file. Must be dropped before the mapping is unmapped.
 pub(crate) struct Watched(&'static Place);
 
 impl Watched {
@@ -97,13 +98,14 @@ impl Watched {
         let start = base.addr();
         place.cut.store(false, Ordering::Relaxed);
         place.end.store(start + bytes, Ordering::Relaxed);
-        // A child has no such mapping, and may have another one at this place.
+        // A forked child inherits this entry but not the mapping, and may map something else at this address:
+        // the pid tells them apart.
         place.process.store(own_pid(), Ordering::Relaxed);
         place.start.store(start, Ordering::Release);
         Self(place)
     }
 
-    /// Whether an access has found nothing there.
+    /// Whether an access to the mapping has found nothing there.
     #[inline]
     pub(crate) fn is_cut(&self) -> bool {
         self.0.cut.load(Ordering::Acquire)
@@ -117,14 +119,14 @@ impl Drop for Watched {
 }
 
 fn own_pid() -> i32 {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes no arguments and cannot fail.
     unsafe { libc::getpid() }
 }
 
-/// The action that was in force before this library's; written once, before the handler is installed.
+/// The action for the signal before this library's. Written once, before the handler is installed.
 struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
-// SAFETY: written before `INSTALLED` says so, and only read after that.
+// SAFETY: written before `INSTALLED` is set, and only read after that.
 unsafe impl Sync for Before {}
 
 static BEFORE: Before = Before(UnsafeCell::new(MaybeUninit::uninit()));
@@ -133,8 +135,8 @@ static INSTALLED: AtomicBool = AtomicBool::new(false);
 fn install() {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
-        // SAFETY: plain structures of numbers and pointers, for which zeros are valid. The handler does only
-        // what is allowed in one. The action before it is known before it can be called.
+        // SAFETY: the structures hold only numbers and pointers, for which zeros are valid. The handler does
+        // only what a signal handler may do. The previous action is stored before the handler can be called.
         unsafe {
             let mut before: libc::sigaction = std::mem::zeroed();
             if libc::sigaction(libc::SIGBUS, ptr::null(), &raw mut before) != 0 {
@@ -145,7 +147,7 @@ fn install() {
             let mut ours: libc::sigaction = std::mem::zeroed();
             let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_sigbus;
             ours.sa_sigaction = handler as *const () as usize;
-            // The mask of the handler before, for the calls that are handed on.
+            // Keep the signal mask of the previous handler, for calls that are passed on to it.
             ours.sa_mask = before.sa_mask;
             let kept = before.sa_flags & (libc::SA_RESTART | libc::SA_NODEFER);
             ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | kept;
@@ -155,24 +157,25 @@ fn install() {
 }
 
 extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes valid pointers, and a fault has an address. Signals that processes send have
-    // codes that are not positive.
+    // SAFETY: the kernel passes valid pointers, and a fault has an address. A signal sent by a process has a
+    // code that is not positive.
     let fault = unsafe {
         let info = &*info;
         (info.si_code > 0).then(|| info.si_addr().addr())
     };
-    // SAFETY: the address of this thread's `errno`, which the interrupted code may be about to read.
+    // SAFETY: the address of this thread's `errno`. It is saved because the interrupted code may be about to
+    // read it.
     let errno = unsafe { *libc::__errno_location() };
     let survived = fault.is_some_and(survive);
-    // SAFETY: as above.
+    // SAFETY: the address of this thread's `errno`, as above.
     unsafe { *libc::__errno_location() = errno };
     if !survived {
         hand_on(signal, info, context);
     }
 }
 
-/// Maps zeros over a watched mapping, from the page of this address on. Returns `false` where no mapping is
-/// watched.
+/// Maps zeros over a watched mapping, from the page of this address on. Returns `false` if the address is in
+/// no watched mapping.
 fn survive(address: usize) -> bool {
     let found = Places::all().find(|place| {
         let start = place.start.load(Ordering::Acquire);
@@ -181,38 +184,38 @@ fn survive(address: usize) -> bool {
     let Some(place) = found.filter(|place| place.process.load(Ordering::Relaxed) == own_pid()) else {
         return false;
     };
-    // The mark comes before any thread can read the zeros.
+    // Set the mark before any thread can read the zeros.
     place.cut.store(true, Ordering::Release);
-    // SAFETY: takes nothing but the name of a constant.
+    // SAFETY: the call takes only the name of a constant.
     let page_bytes = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let page = address - address % page_bytes;
-    // The rest of the mapping; or, where the system does not grant that much memory, though none of it is
-    // used, the one page.
+    // Map the rest of the mapping. The system may refuse that much memory, although none of it is used; then
+    // map only the one page.
     put_zeros(page, place.end.load(Ordering::Relaxed) - page) || put_zeros(page, page_bytes)
 }
 
 fn put_zeros(page: usize, bytes: usize) -> bool {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let at = ptr::with_exposed_provenance_mut::<c_void>(page);
-    // SAFETY: whole pages of a watched mapping, which is not unmapped before the access that is interrupted
-    // here has ended. No reference points into it: all accesses are copies, or atomic.
+    // SAFETY: whole pages of a watched mapping, which is not unmapped before the interrupted access has
+    // ended. No reference points into it, because all accesses are copies or atomic.
     let mapped = unsafe { libc::mmap(at, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
     mapped != libc::MAP_FAILED
 }
 
-/// Calls the handler that was there before, or does what its action said.
+/// Calls the previous handler, or does what the previous action says.
 fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     if !INSTALLED.load(Ordering::Acquire) {
         return;
     }
-    // SAFETY: written before that was set, and never after.
+    // SAFETY: written before `INSTALLED` was set, and never after that.
     let before = unsafe { (*BEFORE.0.get()).assume_init_ref() };
     // SAFETY: the kernel passes a valid pointer.
     let is_fault = unsafe { (*info).si_code } > 0;
     match before.sa_sigaction {
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // The kernel ends a process that ignores a fault.
+            // The kernel ends a process even if it ignores the fault.
             // SAFETY: sets the default action in place of this handler. A fault comes again on return. A
             // signal that was sent is sent again, and delivered on return.
             unsafe {
@@ -223,14 +226,14 @@ fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
             }
         }
         handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: the code that installed it said that it takes these three arguments.
+            // SAFETY: the code that installed this handler declared that it takes these three arguments.
             let handler = unsafe {
                 std::mem::transmute::<usize, extern "C" fn(c_int, *mut siginfo_t, *mut c_void)>(handler)
             };
             handler(signal, info, context);
         }
         handler => {
-            // SAFETY: the code that installed it said that it takes the signal alone.
+            // SAFETY: the code that installed this handler declared that it takes only the signal.
             let handler = unsafe { std::mem::transmute::<usize, extern "C" fn(c_int)>(handler) };
             handler(signal);
         }

@@ -1,15 +1,15 @@
-//! How far a store has to get to survive a power failure, according to the platform.
+//! How far a store has to get to survive a power loss, according to the platform.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where stores are safe from a power failure.
+/// The point from which on a store survives a power loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PersistenceDomain {
-    /// In the processor's caches: a store is durable without a flush.
+    /// The processor's caches: a store is durable without a flush.
     CpuCache,
-    /// At the memory controller: lines have to be flushed.
+    /// The memory controller: lines have to be flushed.
     MemoryController,
     /// The platform does not say, or the file system is not on persistent memory: lines have to be flushed.
     #[default]
@@ -28,7 +28,7 @@ impl PersistenceDomain {
     }
 }
 
-/// The persistence domain of the memory under the file system that `dir` is on.
+/// The persistence domain of the memory that holds the file system of `dir`.
 #[must_use]
 pub fn persistence_domain(dir: &Path) -> PersistenceDomain {
     fs::metadata(dir).map_or(PersistenceDomain::Unknown, |metadata| {
@@ -37,9 +37,9 @@ pub fn persistence_domain(dir: &Path) -> PersistenceDomain {
     })
 }
 
-/// As [`persistence_domain`], for a block device of the sysfs that is mounted at `sysfs`. A partition or a
-/// namespace is below its region (`/sys/devices/.../regionN/namespaceN.M/block/pmemN`). A mapped device is as
-/// safe as the least safe of its parts.
+/// Like [`persistence_domain`], for a block device in the sysfs mounted at `sysfs`. A partition or a
+/// namespace is a directory below its region (`/sys/devices/.../regionN/namespaceN.M/block/pmemN`). A mapped
+/// device is only as safe as the least safe of its parts.
 fn of_device(sysfs: &Path, major: u32, minor: u32) -> PersistenceDomain {
     let device = sysfs.join(format!("dev/block/{major}:{minor}"));
     fs::canonicalize(device).map_or(PersistenceDomain::Unknown, |device| of_block(&device))
@@ -52,7 +52,7 @@ fn of_block(device: &Path) -> PersistenceDomain {
     if below.is_empty() {
         return of_region(device);
     }
-    // The recursion ends: no device mapper is made of itself.
+    // This recursion ends, because no device mapper contains itself.
     let domains = below.iter().map(|device| of_block(device));
     domains.reduce(least).unwrap_or_default()
 }
@@ -83,8 +83,8 @@ mod tests {
 
     use super::*;
 
-    /// Makes a sysfs with two namespaces, each in a region, a partition, and a device that is mapped to some
-    /// of them.
+    /// Makes a sysfs with two namespaces, each in a region of its own, a partition, and a device that is
+    /// mapped to some of these.
     fn sysfs(domains: [&str; 2], mapped_to: &[usize]) -> tempfile::TempDir {
         let sys = tempfile::tempdir().unwrap();
         let block = sys.path().join("dev/block");

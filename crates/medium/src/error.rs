@@ -1,10 +1,10 @@
-//! What can go wrong on a medium.
+//! The errors of a medium.
 
 use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-/// The system's words for an error, and what to do about it where those words do not tell.
+/// The system's words for an error; and what to do about it, if those words do not say so.
 #[must_use]
 pub fn in_words(error: &std::io::Error) -> String {
     match Errno::from_io_error(error) {
@@ -23,7 +23,7 @@ pub fn in_words(error: &std::io::Error) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MediumError {
-    /// The file system, or the owner's quota on it, is full.
+    /// The file system is full, or the owner's quota on it is used up.
     #[error("no space left on the medium")]
     NoSpace,
     /// A range reaches beyond what the medium holds or can hold.
@@ -34,10 +34,10 @@ pub enum MediumError {
         /// Length of the range, in bytes.
         len: u64,
     },
-    /// Direct access was asked for on a file system without it.
+    /// Direct access was requested on a file system that does not have it.
     #[error("{} is not on a DAX file system", path.display())]
     NotDax {
-        /// The file that was to be mapped.
+        /// The file that could not be mapped.
         path: PathBuf,
     },
     /// A file system that is known to break write-ahead logs.
@@ -56,11 +56,11 @@ pub enum MediumError {
     Io {
         /// The system call.
         op: &'static str,
-        /// Its error.
+        /// The error that the call returned.
         source: Errno,
     },
-    /// Another program made the file shorter while it was mapped, or the file lost a page: an access has
-    /// found nothing there. What the mapping holds from there on is worth nothing.
+    /// Another program truncated the file while it was mapped, or the file lost a page: an access found
+    /// nothing there. The contents of the mapping from there on are not valid.
     #[error("another program truncated {} while it was open, or a part of it cannot be read", path.display())]
     Cut {
         /// The file.
@@ -71,7 +71,7 @@ pub enum MediumError {
         "{most} processes have the database open already, and no more can open it; close it in one of them"
     )]
     Crowded {
-        /// How many slots there are.
+        /// The number of slots.
         most: usize,
     },
     /// The machine, the file system or the mapping cannot do this.

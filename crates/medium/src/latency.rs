@@ -1,4 +1,4 @@
-//! Added latency: by how much an emulated medium is slower.
+//! Added latency: by how much an emulated medium is slower than the memory itself.
 #![allow(unsafe_code)] // the time stamp counter is read with an intrinsic
 
 use std::sync::OnceLock;
@@ -19,26 +19,26 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// What is added for a line of a non-temporal store, in nanoseconds.
+    /// The latency added for a line of a non-temporal store, in nanoseconds.
     #[must_use]
     pub fn per_streamed_line(&self) -> u32 {
         self.stream_ns.unwrap_or(self.write_ns)
     }
 
-    /// Whether nothing is added.
+    /// Whether no latency is added.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A latency that can be changed while it is used.
+/// A latency that can be changed while it is in use.
 #[derive(Debug, Default)]
 pub(crate) struct LatencyCell {
     write_ns: AtomicU32,
     fence_ns: AtomicU32,
     read_ns: AtomicU32,
-    /// One more than the latency; 0 stands for `None`.
+    /// The latency plus 1; 0 stands for `None`.
     stream_ns: AtomicU64,
 }
 
@@ -65,22 +65,22 @@ impl LatencyCell {
     }
 }
 
-/// Ticks per nanosecond are kept as a fraction with this many bits after the point.
+/// The number of bits after the binary point in the stored ticks per nanosecond.
 const FRACTION_BITS: u32 = 24;
 
-/// The tick rate of the time stamp counter; 0 where no reliable counter exists.
+/// The tick rate of the time stamp counter; 0 if there is no reliable counter.
 static TICKS_PER_NS: OnceLock<u64> = OnceLock::new();
 
 fn ticks_per_ns() -> u64 {
     *TICKS_PER_NS.get_or_init(calibrate)
 }
 
-/// Calibrates the clock now, so that the first wait is not longer than the others.
+/// Calibrates the clock now, so that the first wait does not take longer than later ones.
 pub(crate) fn calibrate_clock() {
     ticks_per_ns();
 }
 
-/// Waits at least `ns` nanoseconds without giving up the processor.
+/// Waits for at least `ns` nanoseconds without yielding the processor.
 pub(crate) fn spin(ns: u64) {
     if ns == 0 {
         return;
@@ -94,7 +94,7 @@ pub(crate) fn spin(ns: u64) {
     let start = ticks();
     let wait = (u128::from(ns) * u128::from(rate)) >> FRACTION_BITS;
     let wait = u64::try_from(wait).unwrap_or(u64::MAX);
-    // No pause instruction: one takes as long as many of these waits.
+    // Spin without a pause instruction, because a single one takes longer than many of these waits.
     while ticks().wrapping_sub(start) <= wait {}
 }
 
@@ -102,13 +102,13 @@ pub(crate) fn spin(ns: u64) {
 fn calibrate() -> u64 {
     use std::arch::x86_64::__cpuid;
 
-    // The counter is a clock only if it runs at one rate in every power state.
+    // The counter is usable as a clock only if it runs at the same rate in every power state.
     const INVARIANT: u32 = 1 << 8;
     let known = __cpuid(0x8000_0000).eax;
     if known < 0x8000_0007 || __cpuid(0x8000_0007).edx & INVARIANT == 0 {
         return 0;
     }
-    // The median of several rounds: a preemption between the two clocks spoils one of them.
+    // Use the median of several rounds, because a preemption between reading the two clocks spoils a round.
     let mut rates = [0u64; 5];
     for rate in &mut rates {
         let (clock, first) = (Instant::now(), ticks());
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn waits_are_not_shorter_than_asked() {
         calibrate_clock();
-        // Two clocks are compared: allow the calibration half a percent.
+        // The test compares two clocks, so allow half a percent for the calibration.
         for ns in [1_000u64, 10_000, 1_000_000] {
             let start = Instant::now();
             spin(ns);

@@ -1,4 +1,4 @@
-//! A mapped file: NVRAM by direct access, or an emulation of it.
+//! A mapped file: NVRAM with direct access, or an emulation of NVRAM.
 
 #![allow(unsafe_code)] // memory mapping, and copies to and from shared memory
 
@@ -31,17 +31,17 @@ use crate::{
 
 /// A shared mapping of a file.
 ///
-/// With [`MapOptions::dax`] flushed and fenced bytes survive a power failure; without, the file's
-/// pages are ordinary memory, and stored bytes survive the death of the process.
+/// With [`MapOptions::dax`], flushed and fenced bytes survive a power loss. Without it, the file's pages are
+/// ordinary memory, and stored bytes survive only the death of the process.
 ///
-/// Nothing else may shorten the file while it is mapped. Touching the missing part kills the process, unless
-/// the mapping is [watched](MapOptions::watched).
+/// No other program may truncate the file while it is mapped: touching the missing part kills the process,
+/// unless the mapping is [watched](MapOptions::watched).
 pub struct FileNvm {
     views: Views,
     capacity: u64,
-    /// Bytes known to be backed. Only [`Nvm::shrink`] makes it smaller.
+    /// The number of bytes known to be backed. Only [`Nvm::shrink`] reduces it.
     len: AtomicU64,
-    /// The `SLOW_*` bits in force: each keeps calls off the short path.
+    /// The `SLOW_*` bits that are set. Each of them keeps calls off the fast path.
     slow: AtomicU8,
     instruction: FlushInstruction,
     persistency: Persistency,
@@ -55,30 +55,30 @@ pub struct FileNvm {
     growing: Mutex<()>,
 }
 
-/// Some latency is not zero.
+/// The bit for an added latency that is not zero.
 const SLOW_LATENCY: u8 = 1;
-/// The persistency model is not that of the processor.
+/// The bit for a persistency model other than the processor's.
 const SLOW_MODEL: u8 = 2;
-/// The mapping cannot be stored to.
+/// The bit for a mapping that may not be stored to.
 const SLOW_READ_ONLY: u8 = 4;
-/// A store is durable without a flush.
+/// The bit for a medium in which a store is durable without a flush.
 const SLOW_DURABLE_ON_STORE: u8 = 8;
 
 impl FileNvm {
-    /// Maps `file`. [`Nvm::describe`] and errors call it by `path`.
+    /// Maps `file`. [`Nvm::describe`] and errors name the file by `path`.
     ///
     /// # Errors
     ///
-    /// [`MediumError::NotDax`] when direct access was asked for and the file system has none.
-    /// [`MediumError::Unsupported`] when the machine cannot flush what direct access needs flushed, when a
-    /// model other than [`Persistency::X86`] was asked for on direct access, or when the capacity exceeds the
-    /// address space. Or an error of the system.
+    /// [`MediumError::NotDax`] if direct access was requested and the file system does not have it.
+    /// [`MediumError::Unsupported`] if the machine has no instruction to flush what direct access needs
+    /// flushed, if direct access was requested with a model other than [`Persistency::X86`], or if the
+    /// capacity exceeds the address space. Or an error of the system.
     pub fn map(file: impl Into<OwnFile>, path: &Path, options: &MapOptions) -> Result<Self, MediumError> {
         Self::map_open(Arc::new(file.into()), path, options)
     }
 
-    /// Maps a file that stays open as long as another handle of it lives. Closing any descriptor of a file
-    /// gives back the POSIX locks that the process has of it.
+    /// Maps a file that has other handles, and stays open as long as one of them exists. (Closing any
+    /// descriptor of a file releases the POSIX locks that the process has on the file.)
     ///
     /// # Errors
     ///
@@ -137,13 +137,13 @@ impl FileNvm {
         Ok(self.len.fetch_max(backed, Ordering::AcqRel).max(backed))
     }
 
-    /// Maps what lies below `end`. The new length must not be published before this has returned.
+    /// Maps everything below `end`. The caller publishes the new length only after this has returned.
     fn cover(&self, end: u64) -> Result<(), MediumError> {
         let covered = self.views.cover(&self.file, end as usize, self.capacity as usize);
         covered.map_err(|errno| MediumError::from_errno("mmap", errno))
     }
 
-    /// The address of a range, which must be inside the backed bytes.
+    /// The address of a range. The range must be inside the backed bytes.
     #[inline(always)]
     fn at(&self, at: u64, len: u64) -> *mut u8 {
         let backed = self.len.load(Ordering::Acquire);
@@ -151,7 +151,7 @@ impl FileNvm {
             len <= backed && at <= backed - len,
             "{len} bytes at {at} are outside the {backed} bytes of the medium"
         );
-        // All backed bytes are mapped by now, and their size fits into a usize.
+        // All backed bytes are mapped by now, so the offset fits into a `usize`.
         self.views.base().wrapping_add(at as usize)
     }
 
@@ -166,7 +166,7 @@ impl FileNvm {
         self.slow.load(Ordering::Relaxed) & reasons != 0
     }
 
-    /// Does what a store does besides storing, off the short path.
+    /// Does what has to be done at a store besides storing, off the fast path.
     #[cold]
     fn store_slowly(&self, at: u64, len: u64) {
         assert!(!self.is_slow(SLOW_READ_ONLY), "store to a medium that was mapped for reading only");
@@ -194,8 +194,8 @@ impl FileNvm {
 
     #[inline(always)]
     fn flush_now(&self, address: *mut u8, lines: u64) {
-        // SAFETY: the callers have checked that the range is backed, and a line never crosses
-        // the end of the page that holds its first byte; the instruction was detected.
+        // SAFETY: the callers have checked that the range is backed, and a line never crosses the end of the
+        // page that holds its first byte. The processor has the instruction.
         unsafe { cacheline::flush_lines(self.instruction, address, lines) };
         self.counters.flushed(lines);
         if self.is_slow(SLOW_LATENCY) {
@@ -203,7 +203,7 @@ impl FileNvm {
         }
     }
 
-    /// Calls `fallocate` again as long as signals interrupt it.
+    /// Calls `fallocate`, again and again as long as signals interrupt it.
     fn fallocate(&self, mode: FallocateFlags, at: u64, len: u64) -> Result<(), MediumError> {
         loop {
             match rustix::fs::fallocate(&*self.file, mode, at, len) {
@@ -217,12 +217,13 @@ impl FileNvm {
     /// Backs `from..to`, makes the file's size durable, and publishes the new length.
     fn back(&self, from: u64, to: u64) -> Result<(), MediumError> {
         let stat = rustix::fs::fstat(&*self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
-        // The mapping comes first: blocks without addresses are of no use.
+        // Map first: blocks without addresses would be of no use.
         self.cover(to)?;
         self.fallocate(FallocateFlags::empty(), from, to - from)?;
         if self.dax {
-            // Each block that is allocated and not initialised would commit the file system's journal when it
-            // is first touched. What the file had before may be in use: another process has grown it.
+            // A block that is allocated but not initialised would commit the file system's journal when it is
+            // first touched. So write zeros to the new blocks. Do not write to what the file had before:
+            // another process has grown it and may be using that part.
             write_zeros(&self.file, from.max(u64::try_from(stat.st_size).unwrap_or(to)), to)?;
             rustix::fs::fsync(&*self.file).map_err(|e| MediumError::from_errno("fsync", e))?;
         }
@@ -231,18 +232,18 @@ impl FileNvm {
         Ok(())
     }
 
-    /// Takes the page faults of a range now. With direct access each would commit the file
+    /// Takes the page faults of a range now. With direct access, each would otherwise commit the file
     /// system's journal in the middle of a transaction.
     fn populate(&self, from: u64, to: u64) -> Result<(), MediumError> {
         let page = rustix::param::page_size() as u64;
         let start = from - from % page;
         let address = self.views.base().wrapping_add(start as usize);
-        // SAFETY: the range lies in the mapping and in the file, so it can be written; populating
-        // changes no byte.
+        // SAFETY: the range is in the mapping and in the file, so it can be written. Populating changes no
+        // byte.
         let populated =
             unsafe { rustix::mm::madvise(address.cast(), (to - start) as usize, Advice::LinuxPopulateWrite) };
         match populated {
-            // Kernels before 5.14 do not know the advice. There the faults come later.
+            // Kernels before 5.14 do not know the advice. There the page faults come later.
             Ok(()) | Err(Errno::INVAL | Errno::FAULT | Errno::INTR | Errno::AGAIN) => Ok(()),
             Err(e) => Err(MediumError::from_errno("madvise", e)),
         }
@@ -316,8 +317,8 @@ impl Nvm for FileNvm {
     fn read(&self, at: u64, buf: &mut [u8]) {
         let len = buf.len() as u64;
         let from = self.at(at, len);
-        // SAFETY: `at` has checked that the range is backed. A writer stores only where no reader
-        // has been told to look yet, by a word loaded with `load_u64`.
+        // SAFETY: `at` has checked that the range is backed. A writer stores only into bytes that no reader
+        // was told to read yet, by a word loaded with `load_u64`.
         unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), buf.as_mut_ptr(), buf.len()) };
         let lines = lines_touched(at, len);
         self.counters.read(len, lines);
@@ -327,7 +328,7 @@ impl Nvm for FileNvm {
     }
 
     fn next_data(&self, at: u64) -> u64 {
-        // Holes are asked for only in a file that must have some.
+        // Ask for holes only if the file must have some.
         let sparse = rustix::fs::fstat(&*self.file).is_ok_and(|stat| stat.st_blocks < stat.st_size / 512);
         if !sparse || at >= self.len() {
             return at;
@@ -342,9 +343,9 @@ impl Nvm for FileNvm {
     #[inline]
     fn load_u64(&self, at: u64) -> u64 {
         let word = self.word_at(at);
-        // SAFETY: `word_at` has checked that the word is backed and aligned (the mapping starts
-        // on a page); words shared with a writer are accessed atomically only. The load is
-        // relaxed, with a fence behind it, since a read-only mapping allows no other.
+        // SAFETY: `word_at` has checked that the word is backed and aligned (the mapping begins at a page).
+        // Words shared with a writer are accessed only atomically. The load is relaxed and followed by a
+        // fence, because a read-only mapping allows no other atomic load.
         let value = unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed);
         memory_fence(Ordering::Acquire);
         u64::from_le(value)
@@ -355,8 +356,8 @@ impl Nvm for FileNvm {
         let len = bytes.len() as u64;
         let to = self.at(at, len);
         self.before_store(at, len);
-        // SAFETY: `at` has checked that the range is backed, `before_store` that it is writable;
-        // the caller is the only writer of these bytes, and no thread reads them meanwhile.
+        // SAFETY: `at` has checked that the range is backed, and `before_store` that it is writable. The
+        // caller is the only writer of these bytes, and no thread reads them during the call.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         self.counters.stored(len);
     }
@@ -365,7 +366,7 @@ impl Nvm for FileNvm {
     fn store_u64(&self, at: u64, value: u64) {
         let word = self.word_at(at);
         self.before_store(at, 8);
-        // SAFETY: as in `load_u64`, and `before_store` has checked that the mapping is writable.
+        // SAFETY: as in `load_u64`; and `before_store` has checked that the mapping is writable.
         unsafe { AtomicU64::from_ptr(word) }.store(value.to_le(), Ordering::Release);
         self.counters.stored(8);
     }
@@ -398,8 +399,7 @@ impl Nvm for FileNvm {
         let body_to = to.wrapping_add(head.len());
         let tail_to = body_to.wrapping_add(body.len());
         let body_lines = body.len() as u64 / LINE_BYTES;
-        // SAFETY: the three parts together are the range that was checked, and the body starts
-        // on a line.
+        // SAFETY: the three parts together are the range that was checked, and the body begins at a line.
         unsafe {
             std::ptr::copy_nonoverlapping(head.as_ptr(), to, head.len());
             cacheline::stream_lines(self.instruction, body_to, body.as_ptr(), body_lines);
@@ -479,7 +479,7 @@ impl Nvm for FileNvm {
         self.cover(end)?;
         self.fallocate(FallocateFlags::empty(), at, len)?;
         if self.dax {
-            // As when growing.
+            // Initialise the blocks, for the reason given in `back`.
             write_zeros(&self.file, at, end)?;
             rustix::fs::fsync(&*self.file).map_err(|e| MediumError::from_errno("fsync", e))?;
         }
@@ -552,7 +552,7 @@ impl Drop for FileNvm {
     }
 }
 
-/// What keeps calls off the short path from the start.
+/// The reasons, known from the start, to keep calls off the fast path.
 fn slow_reasons(options: &MapOptions) -> u8 {
     let reasons = [
         (options.persistency != Persistency::X86, SLOW_MODEL),
@@ -575,9 +575,9 @@ pub(crate) fn map_shared(
     map(file, 0, bytes, protection, flags)
 }
 
-/// Maps `bytes` of a file from byte `at` on, shared with all processes, where few pages will be touched. The
-/// kernel reads nothing ahead. For a process that lives briefly, reading ahead in a file that was never
-/// written would cost more than everything else that it does with the file.
+/// Maps `bytes` of a file from byte `at` on, shared with all processes, for use of only a few pages. The
+/// kernel reads nothing ahead. In a file that was never written, reading ahead would cost a short-lived
+/// process more than everything else that it does with the file.
 pub(crate) fn map_sparse(
     file: &File,
     at: u64,
@@ -586,8 +586,8 @@ pub(crate) fn map_sparse(
 ) -> Result<NonNull<u8>, MediumError> {
     let base = map(file, at, bytes, protection, MapFlags::SHARED);
     let base = base.map_err(|errno| MediumError::from_errno("mmap", errno))?;
-    // A kernel that refuses the advice reads ahead.
-    // SAFETY: the whole of the mapping made above, whose content stays as it is.
+    // If the kernel refuses the advice, it reads ahead.
+    // SAFETY: the advice concerns the whole mapping made above, and does not change its content.
     let _ = unsafe { rustix::mm::madvise(base.as_ptr().cast(), bytes, Advice::Random) };
     Ok(base)
 }
@@ -602,14 +602,14 @@ fn map(
     // SAFETY: the kernel chooses the address, so no memory in use is replaced.
     let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, flags, file, at) };
     let base = base.map_err(|errno| match errno {
-        // Valgrind's error where it has no place for so much.
+        // Valgrind returns this error if it has no address space for the mapping.
         Errno::INVAL if !flags.contains(MapFlags::SYNC) && bytes > 0 => Errno::NOMEM,
         errno => errno,
     })?;
     NonNull::new(base.cast()).ok_or(Errno::NOMEM)
 }
 
-/// Writes zeros to `from..to`, where nobody has stored anything.
+/// Writes zeros to `from..to`, where no process has stored anything.
 pub(crate) fn write_zeros(file: &File, from: u64, to: u64) -> Result<(), MediumError> {
     static PIECE: [u8; 1 << 16] = [0; 1 << 16];
     let mut at = from;
@@ -621,28 +621,28 @@ pub(crate) fn write_zeros(file: &File, from: u64, to: u64) -> Result<(), MediumE
     Ok(())
 }
 
-/// Whether a kernel, with or without `MAP_SYNC`, has refused it with this error.
+/// Whether a kernel, with or without `MAP_SYNC`, refuses direct access with this error.
 pub(crate) fn is_dax_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::OPNOTSUPP | Errno::INVAL)
 }
 
-/// Whether files in `dir` can be accessed directly. Finds it out by mapping a temporary file without a name.
-/// `false` also where such a file cannot be made.
+/// Whether files in `dir` can be accessed directly. Finds out by mapping a temporary file without a name.
+/// Also `false` if such a file cannot be made.
 #[must_use]
 pub fn is_dax(dir: &Path) -> bool {
     has_dax(dir).unwrap_or(false)
 }
 
-/// As [`is_dax`], with the reason where it cannot be found out.
+/// Like [`is_dax`], but returns the error if it cannot be found out.
 ///
 /// # Errors
-/// The system's error of making a file there.
+/// The system's error of making a file in the directory.
 pub fn has_dax(dir: &Path) -> std::io::Result<bool> {
     const PROBE_BYTES: u16 = 4096;
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let descriptor = match rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR) {
         Ok(descriptor) => descriptor,
-        // This file system cannot make such files, as every file system with direct access can.
+        // This file system cannot make files without a name. Every file system with direct access can.
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => return Ok(false),
         Err(errno) => return Err(errno.into()),
     };
@@ -651,7 +651,7 @@ pub fn has_dax(dir: &Path) -> std::io::Result<bool> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     match map_shared(&file, PROBE_BYTES.into(), protection, true) {
         Ok(base) => {
-            // SAFETY: the mapping was made just now and was never used.
+            // SAFETY: the mapping was just made and was never used.
             let _ = unsafe { rustix::mm::munmap(base.as_ptr().cast(), PROBE_BYTES.into()) };
             Ok(true)
         }
@@ -659,9 +659,11 @@ pub fn has_dax(dir: &Path) -> std::io::Result<bool> {
     }
 }
 
-// Where a file is mapped: as much of it as is needed, and anew elsewhere once that is not enough.
+// Where a file is mapped: as much of it as is needed. If that is no longer enough, the file is mapped again
+// at another address.
 
-/// Each view is twice as long as the one before, where the address space has room for that.
+/// The most views of a file. Each view is twice as long as the previous one, if the address space has room
+/// for it.
 const MOST_VIEWS: usize = 48;
 
 /// How views are mapped.
@@ -672,17 +674,17 @@ pub(crate) struct How {
     pub(crate) watched: bool,
 }
 
-/// One mapping of the file, from its first byte on.
+/// One mapping of the file, beginning with the file's first byte.
 struct View {
     base: NonNull<u8>,
     bytes: usize,
     watched: Option<Watched>,
 }
 
-// SAFETY: the mapping belongs to this object alone and stays where it is until the drop; no reference points
+// SAFETY: the mapping belongs to this object alone and stays where it is until the drop. No reference points
 // into it.
 unsafe impl Send for View {}
-// SAFETY: as above.
+// SAFETY: the mapping is accessed only by copies and atomic operations, also from several threads.
 unsafe impl Sync for View {}
 
 impl View {
@@ -690,15 +692,16 @@ impl View {
         let protection = if how.read_only { ProtFlags::READ } else { ProtFlags::READ | ProtFlags::WRITE };
         let bytes = bytes.next_multiple_of(rustix::param::page_size());
         let base = map_shared(file, bytes, protection, how.dax)?;
-        // SAFETY: the whole of the mapping made above.
+        // SAFETY: the whole mapping made above.
         unsafe { process::keep_from_children(base.as_ptr(), bytes) };
         Ok(Self { base, bytes, watched: how.watched.then(|| Watched::new(base.as_ptr(), bytes)) })
     }
 }
 
 /// The mappings of a file. All of them show the same pages of memory, so a read, a store or a flush may go
-/// through any of them. The longest is used. The others stay as long as this object does, since another
-/// thread may be using an address in them. Together they are no longer than twice the longest one.
+/// through any of them. The longest is used. The others are kept as long as this object exists, because
+/// another thread may be using an address in them. All views together are at most twice as long as the
+/// longest one.
 pub(crate) struct Views {
     how: How,
     /// The address of the longest view.
@@ -720,19 +723,19 @@ impl Views {
         Ok(views)
     }
 
-    /// Where the file's first byte is. If [`Views::cover`] was called for a length before that length was
-    /// published, a thread that has learnt of the length finds that many bytes here.
+    /// Where the file's first byte is mapped. If [`Views::cover`] was called for a length before that length
+    /// was published, a thread that has learnt the length finds that many bytes here.
     #[inline(always)]
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.load(Ordering::Acquire)
     }
 
-    /// Bytes of the file that are mapped at that address.
+    /// The number of the file's bytes that are mapped at that address.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// Maps at least `bytes`, and `most` at most.
+    /// Maps at least `bytes` bytes, and at most `most`.
     pub(crate) fn cover(&self, file: &File, bytes: usize, most: usize) -> Result<(), Errno> {
         if bytes <= self.bytes() {
             return Ok(());
@@ -748,29 +751,29 @@ impl Views {
             mapped => mapped?,
         };
         let (base, mapped) = (view.base.as_ptr(), view.bytes);
-        // The view is registered before any thread can meet a cut there.
+        // Register the view before any thread can touch a missing page in it.
         let _ = free.set(view);
         self.base.store(base, Ordering::Release);
         self.bytes.store(mapped, Ordering::Release);
         Ok(())
     }
 
-    /// Whether an access through any of the views has found nothing.
+    /// Whether an access through any of the views has found nothing there.
     #[inline]
     pub(crate) fn is_cut(&self) -> bool {
         let mut all = self.all.iter().map_while(OnceLock::get);
         self.how.watched && all.any(|view| view.watched.as_ref().is_some_and(Watched::is_cut))
     }
 
-    /// Forgets the views, and unmaps them in the process that has made them. A child has no such mappings,
-    /// and may have others at those addresses.
+    /// Forgets the views. Unmaps them if this process has made them: a child has no such mappings, and may
+    /// have other mappings at those addresses.
     pub(crate) fn end(&mut self, is_own: bool) {
         for mut view in self.all.iter_mut().filter_map(OnceLock::take) {
-            // Another mapping may soon be at this place.
+            // Stop watching first, because another mapping may soon be at this address.
             view.watched = None;
             if is_own {
-                // SAFETY: this object made the mapping and nothing refers to it any more. An error would
-                // leave the address space reserved, which harms nobody.
+                // SAFETY: this object made the mapping and nothing refers to it any more. An error would only
+                // leave the address space reserved.
                 let _ = unsafe { rustix::mm::munmap(view.base.as_ptr().cast(), view.bytes) };
             }
         }

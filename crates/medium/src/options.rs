@@ -5,31 +5,30 @@ use crate::{FlushInstruction, Latency, MediumError, Persistency};
 /// How a file is mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapOptions {
-    /// Bytes of the file that may be used. The file may be shorter. Of a longer file the rest is not used.
+    /// The most bytes of the file that may be used. The file may be shorter; the rest of a longer file is not
+    /// used.
     pub capacity: u64,
-    /// Bytes of address space to take at first; `None` for the capacity. A file that outgrows its mapping is
-    /// mapped anew, twice as long as needed.
+    /// Bytes of address space to reserve at first; `None` for the capacity. A file that outgrows its mapping
+    /// is mapped again, twice as long as needed.
     pub first_bytes: Option<u64>,
-    /// Whether the file must be accessed directly (`MAP_SYNC`), so that flushed lines survive a
-    /// power failure.
+    /// Whether the file must be accessed directly (`MAP_SYNC`), so that flushed lines survive a power loss.
     pub dax: bool,
     /// Added latency.
     pub latency: Latency,
     /// The persistency model to emulate.
     pub persistency: Persistency,
-    /// Whether a store is durable without a flush: the caches are in the persistence domain, or such memory
-    /// is emulated. Flushing then does nothing, and no latency is added for a flush or a fence.
+    /// Whether a store is durable without a flush, because the caches are in the persistence domain or such
+    /// memory is emulated. A flush then does nothing, and no latency is added for a flush or a fence.
     pub durable_on_store: bool,
     /// Whether the process survives a truncation of the file by another program.
     /// [`Nvm::check`](crate::Nvm::check) then reports the truncation.
     pub watched: bool,
-    /// Whether the mapping only reads. Storing, flushing through it, or growing it is then an error of the
-    /// caller.
+    /// Whether the mapping is only for reading. Then a caller must not store, flush or grow.
     pub read_only: bool,
 }
 
 impl MapOptions {
-    /// Refuses options that do not go together, or that this machine cannot serve.
+    /// Refuses options that do not go together, or that this machine cannot provide.
     pub(crate) fn check(&self, instruction: FlushInstruction) -> Result<(), MediumError> {
         let needs_flush = self.dax && !self.durable_on_store;
         let refused = if needs_flush && instruction == FlushInstruction::None {

@@ -3,24 +3,22 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How the order of stores relates to the order in which they become durable (paper, section
-/// 4.4). Only [`X86`](Persistency::X86) exists in hardware; the others are for emulation and
-/// crash exploration.
+/// How the order of stores determines the order in which they become durable (paper, section 4.4). Only
+/// [`X86`](Persistency::X86) exists in hardware; the others are for emulation and for exploring crashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Persistency {
     /// Lines are flushed by instructions, and a fence waits for them.
     #[default]
     X86,
-    /// Barriers divide stores into epochs: every store of an epoch is durable before any of the
-    /// next, and within one they overlap. Flushes are not needed.
+    /// Barriers divide stores into epochs. All stores of an epoch are durable before any store of the next
+    /// epoch; within an epoch there is no order. Flushes are not needed.
     ///
-    /// Emulated cost: one line's write latency for an epoch that stored anything, and one fence
-    /// latency, both paid at the barrier.
+    /// Emulated cost, added at the barrier: one line's write latency if the epoch stored anything, and one
+    /// fence latency.
     Epoch,
-    /// Stores become durable in the order in which they are made. Neither flushes nor barriers
-    /// are needed.
+    /// Stores become durable in the order in which they are made. Neither flushes nor barriers are needed.
     ///
-    /// Emulated cost: one line's write latency for every line that a store touches, paid at once.
+    /// Emulated cost, added at the store: one line's write latency for every line that the store touches.
     Strict,
 }
 
@@ -42,7 +40,7 @@ impl fmt::Display for Persistency {
     }
 }
 
-/// The text names no persistency model.
+/// The error for a text that names no persistency model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a persistency model (x86, epoch, strict)")]
 pub struct ParsePersistencyError(pub String);

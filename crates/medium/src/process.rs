@@ -1,17 +1,17 @@
-//! Which process this is: a fork makes another process out of it.
+//! Which process this is: a fork makes another process of it.
 //!
-//! A child has the memory and the descriptors of its parent, and none of its kernel locks. Whatever was
-//! attached before the fork belongs to the parent. So every handle remembers the [`ProcessId`] that it was
-//! made under, and compares it before each operation. The comparison takes no system call: the number is in a
+//! A child has the memory and the descriptors of its parent, but none of its kernel locks. Whatever was
+//! attached before the fork belongs to the parent. So every handle remembers the [`ProcessId`] under which it
+//! was made, and compares it before each operation. The comparison takes no system call: the number is in a
 //! page that the kernel clears in a child, however the child was made (`fork`, a bare `clone`).
 //!
-//! A lock of an open file description lives as long as any descriptor of it, in any process. A child that
-//! kept the parent's descriptors would keep the parent's locks after the parent's death. So descriptors that
-//! carry locks are registered ([`OwnFile`]), and the child closes them: at once, by `pthread_atfork`, or,
-//! where no such handler runs, when the child first asks for its `ProcessId`. Mappings carry descriptions
-//! too, so children do not inherit them ([`keep_from_children`]). The wal-index is an exception. When SQLite
-//! rolls an inherited transaction back it reads and writes there without asking the VFS, so a child gets a
-//! copy of its own in that place ([`map_for_this_process`]).
+//! A lock of an open file description lasts as long as any process has a descriptor of it. So a child that
+//! kept the parent's descriptors would keep the parent's locks after the parent's death. Descriptors that
+//! carry locks are therefore registered ([`OwnFile`]), and the child closes them: at once, by
+//! `pthread_atfork`, or, if no such handler runs, when the child first asks for its `ProcessId`. Mappings
+//! keep descriptions open too, so children do not inherit them ([`keep_from_children`]). The wal-index is an
+//! exception. When SQLite rolls back an inherited transaction, it reads and writes the wal-index without
+//! asking the VFS. So a child gets a copy of its own at the same address ([`map_for_this_process`]).
 
 #![allow(unsafe_code)] // a page with special treatment at forks, handlers of forks, and closing of descriptors
 
@@ -28,7 +28,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{io, ptr};
 
-/// Tells a process from the processes that it was forked from.
+/// Identifies a process, and distinguishes it from the processes that it was forked from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProcessId(u64);
 
@@ -39,7 +39,7 @@ impl ProcessId {
     pub fn current() -> Self {
         let word = WORD.load(Ordering::Acquire);
         if !word.is_null() {
-            // SAFETY: set once, to a page that is never unmapped; all accesses are atomic.
+            // SAFETY: the pointer is set once, to a page that is never unmapped. All accesses are atomic.
             let number = unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Relaxed);
             if number != 0 && !ASKS_KERNEL.load(Ordering::Relaxed) {
                 return Self(number);
@@ -58,12 +58,13 @@ impl ProcessId {
 
 /// The page's first word; null before the first use.
 static WORD: AtomicPtr<u64> = AtomicPtr::new(ptr::null_mut());
-/// Whether the kernel does not clear the page. The code then asks the kernel for the process's number
+/// Whether the kernel does not clear the page in a child. Then the code asks the kernel for the process's id
 /// instead.
 static ASKS_KERNEL: AtomicBool = AtomicBool::new(false);
-/// The number that was given last. A child inherits it, so a child's number is larger than its parent's.
+/// The last number that was given to a process. A child inherits it, so a child's number is larger than its
+/// parent's.
 static LAST: AtomicU64 = AtomicU64::new(0);
-/// The process that the number belongs to; used only where the kernel does not clear the page.
+/// The id of the process that the number belongs to. Used only if the kernel does not clear the page.
 static KERNEL_PID: AtomicU32 = AtomicU32::new(0);
 
 #[cold]
@@ -94,23 +95,23 @@ fn look_closely() -> ProcessId {
     }
 }
 
-/// Makes the page, and registers the handlers of forks.
+/// Makes the page, and registers the fork handlers.
 fn prepare() -> NonNull<u64> {
     static ONCE: OnceLock<usize> = OnceLock::new();
     let word = *ONCE.get_or_init(|| {
         let bytes = rustix::param::page_size();
         let flags = rustix::mm::MapFlags::PRIVATE;
         let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
-        // SAFETY: a new mapping where the kernel likes.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let page = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, protection, flags) };
         let cleared = page.as_ref().is_ok_and(|page| {
-            // SAFETY: the page that was just mapped, and that nobody uses yet.
+            // SAFETY: the page was just mapped, and nobody uses it yet.
             unsafe { rustix::mm::madvise(*page, bytes, rustix::mm::Advice::LinuxWipeOnFork) }.is_ok()
         });
         if !cleared {
             ASKS_KERNEL.store(true, Ordering::Relaxed);
         }
-        // SAFETY: the functions live for good and do only what a handler of forks may do.
+        // SAFETY: the functions exist as long as the process, and do only what a fork handler may do.
         unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork_in_child)) };
         page.map_or_else(|_| Box::into_raw(Box::new(0_u64)).addr(), |page| page.expose_provenance())
     });
@@ -119,13 +120,13 @@ fn prepare() -> NonNull<u64> {
     NonNull::new(word).unwrap_or(NonNull::dangling())
 }
 
-/// Counts the descriptors that are being opened and are not registered yet.
+/// Counts descriptors that are being opened and are not registered yet.
 static OPENING: Gate = Gate::new(Duration::from_millis(100));
-/// Counts threads at work that the application does not know of.
+/// Counts threads of this library that are at work, of which the application does not know.
 static WORKING: Gate = Gate::new(Duration::from_secs(2));
 
 extern "C" fn before_fork() {
-    // That work opens descriptors, so it comes first.
+    // Wait for that work first, because it opens descriptors.
     WORKING.before_fork();
     OPENING.before_fork();
 }
@@ -138,7 +139,7 @@ extern "C" fn after_fork() {
 extern "C" fn after_fork_in_child() {
     OPENING.after_fork_in_child();
     WORKING.after_fork_in_child();
-    // The kernel does the same. An emulated machine may claim that it does, and not do it.
+    // The kernel has done the same. But an emulated machine may claim to do it, and not do it.
     let word = WORD.load(Ordering::Acquire);
     if !word.is_null() {
         // SAFETY: as in `current`; the child has one thread.
@@ -147,7 +148,7 @@ extern "C" fn after_fork_in_child() {
     let _ = ProcessId::current();
 }
 
-/// Descriptors that carry locks, or mappings, each with the process that registered it. 0 is a free place.
+/// Descriptors that carry locks, or mappings, each with the process that registered it. 0 marks a free place.
 struct Registered {
     places: [AtomicU64; 256],
     next: AtomicPtr<Registered>,
@@ -159,7 +160,7 @@ impl Registered {
     }
 
     fn next(&self) -> Option<&'static Self> {
-        // SAFETY: null, or leaked by `register`.
+        // SAFETY: the pointer is null, or was leaked by `register`.
         unsafe { self.next.load(Ordering::Acquire).as_ref() }
     }
 }
@@ -171,8 +172,8 @@ fn entry(fd: i32, process: u64) -> u64 {
     (process & 0xffff_ffff) << 32 | u64::from(fd.cast_unsigned())
 }
 
-/// A mapping's entry has the process's number in these low bits. The other bits are the address, in units of
-/// 4 KiB.
+/// A mapping's entry has the process's number in this many low bits. The other bits are the address, in units
+/// of 4 KiB.
 const PROCESS_BITS: u32 = 28;
 const ADDRESS_UNIT_BITS: u32 = 12;
 
@@ -205,7 +206,7 @@ fn register(table: &'static Registered, entry: u64) {
         let Some(last) = table.chunks().last() else { return };
         let more = Box::into_raw(Box::new(Registered::new()));
         if last.next.compare_exchange(ptr::null_mut(), more, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            // SAFETY: made above, and not published.
+            // SAFETY: the box was made above, and was not published.
             drop(unsafe { Box::from_raw(more) });
         }
     }
@@ -219,8 +220,8 @@ fn unregister(table: &'static Registered, entry: u64) {
     }
 }
 
-/// Closes inherited descriptors, and copies inherited mappings, in the child `number`. Does only what is
-/// allowed between `fork` and `exec`.
+/// Closes inherited descriptors and copies inherited mappings, in the child with this number. Does only what
+/// is allowed between `fork` and `exec`.
 fn close_inherited(number: u64) {
     for place in REGISTERED.places() {
         let found = place.load(Ordering::Acquire);
@@ -228,8 +229,8 @@ fn close_inherited(number: u64) {
             && found >> 32 != number & 0xffff_ffff
             && place.compare_exchange(found, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
-            // SAFETY: a descriptor of a file that belongs to the parent's handles, which are never used or
-            // dropped in this process (`OwnFile::drop`).
+            // SAFETY: the descriptor belongs to the parent's handles, which are never used or dropped in this
+            // process (`OwnFile::drop`).
             unsafe { libc::close((found & 0xffff_ffff) as i32) };
         }
     }
@@ -240,20 +241,20 @@ fn close_inherited(number: u64) {
             && place.compare_exchange(found, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
             let address = ((found >> PROCESS_BITS) << ADDRESS_UNIT_BITS) as usize;
-            // SAFETY: a mapping of this size that was inherited: it is unregistered before it is unmapped.
+            // SAFETY: an inherited mapping of this size. A mapping is unregistered before it is unmapped.
             unsafe { unshare(ptr::with_exposed_provenance_mut(address)) };
         }
     }
 }
 
-/// Bytes of every mapping that [`map_for_this_process`] makes.
+/// The size in bytes of every mapping that [`map_for_this_process`] makes.
 pub(crate) fn piece_bytes() -> usize {
     const REGION: usize = 32 << 10;
     REGION.max(rustix::param::page_size())
 }
 
-/// Makes a mapping of [`piece_bytes`] that is shared with other processes. A child finds a copy of its own in
-/// its place.
+/// Makes a mapping of [`piece_bytes`] that is shared with other processes. A child finds a copy of its own at
+/// the same address.
 ///
 /// # Errors
 /// The errors of `map`.
@@ -266,12 +267,12 @@ pub(crate) fn map_for_this_process<E>(
     Ok(base)
 }
 
-/// Forgets a mapping that this process made and is about to unmap.
+/// Unregisters a mapping that this process made and is about to unmap.
 pub(crate) fn forget_mapping(base: NonNull<u8>) {
     unregister(&MAPPINGS, mapping_entry(base, ProcessId::current().0));
 }
 
-/// Puts a private copy in the place of a mapping, or zeros where there is no memory for a copy.
+/// Replaces a mapping by a private copy, or by zeros if there is no memory for a copy.
 ///
 /// # Safety
 /// `base` is a mapping of [`piece_bytes`], and no other thread uses it.
@@ -279,8 +280,9 @@ unsafe fn unshare(base: *mut libc::c_void) {
     let bytes = piece_bytes();
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping where the kernel likes, which is filled from the old one and moved over it, as
-    // promised by the caller. What other processes store meanwhile may be torn; nothing relies on it.
+    // SAFETY: a new mapping at an address that the kernel chooses. It is filled from the old mapping and
+    // moved over it, as the caller permits. Stores of other processes during the copy may be torn; nothing
+    // relies on them.
     unsafe {
         let copy = libc::mmap(ptr::null_mut(), bytes, protection, flags, -1, 0);
         if copy != libc::MAP_FAILED {
@@ -294,14 +296,14 @@ unsafe fn unshare(base: *mut libc::c_void) {
     }
 }
 
-/// The first descriptor that is not a standard stream's.
+/// The first descriptor that is not a standard stream.
 pub const FIRST_DESCRIPTOR: i32 = 3;
 
-/// Moves a file off the descriptors of standard streams. A program that has closed one of those goes on
-/// printing to it, and would print into the file. SQLite keeps its own files off them too.
+/// Moves a file away from the descriptors of the standard streams. A program that has closed one of these
+/// goes on printing to it, and would print into the file. SQLite does the same for its own files.
 ///
 /// # Errors
-/// The kernel's error: too many open files.
+/// The kernel's error if too many files are open.
 pub fn off_standard_streams<F: AsFd + From<OwnedFd>>(file: F) -> io::Result<F> {
     if file.as_fd().as_raw_fd() >= FIRST_DESCRIPTOR {
         return Ok(file);
@@ -309,16 +311,16 @@ pub fn off_standard_streams<F: AsFd + From<OwnedFd>>(file: F) -> io::Result<F> {
     Ok(rustix::io::fcntl_dupfd_cloexec(&file, FIRST_DESCRIPTOR)?.into())
 }
 
-/// A file whose locks belong to this process. A child does not inherit it.
+/// A file whose locks belong to this process. A child does not inherit the file.
 ///
-/// The last handle of an open file gives its locks back before it closes. Closing alone is not enough. A
-/// process that another thread is just starting (`posix_spawn`, `vfork`) has the descriptors until it runs
-/// its program, and handlers of forks are not called for it.
+/// The last handle of an open file releases its locks before closing it. Closing alone is not enough: a
+/// process that another thread is just starting (`posix_spawn`, `vfork`) has the descriptors until it
+/// executes its program, and fork handlers are not called for it.
 #[derive(Debug)]
 pub struct OwnFile {
     file: ManuallyDrop<File>,
     process: ProcessId,
-    /// Shared by the handles of one open file. `None` once it is dropped.
+    /// Shared by all handles of one open file. `None` after the drop.
     handles: Option<Arc<()>>,
 }
 
@@ -332,7 +334,7 @@ impl OwnFile {
         open().and_then(off_standard_streams).map(Self::from)
     }
 
-    /// Whether this process opened the file, and not one that it was forked from.
+    /// Whether this process opened the file, rather than a process that it was forked from.
     #[must_use]
     pub fn is_own(&self) -> bool {
         self.process.is_current()
@@ -373,7 +375,7 @@ impl AsFd for OwnFile {
 
 impl Drop for OwnFile {
     fn drop(&mut self) {
-        // SAFETY: taken once, here.
+        // SAFETY: the file is taken only once, here.
         let file = unsafe { ManuallyDrop::take(&mut self.file) };
         if self.process.is_current() {
             if self.handles.take().and_then(Arc::into_inner).is_some() {
@@ -381,16 +383,17 @@ impl Drop for OwnFile {
             }
             unregister(&REGISTERED, entry(file.as_raw_fd(), self.process.0));
         } else {
-            // The descriptor is closed already, and its number may be another file's by now.
+            // The child has closed the descriptor already, and its number may belong to another file by now.
             let _ = file.into_raw_fd();
         }
     }
 }
 
-/// Gives back all locks of an open file. Nothing that such a file holds could make this fail.
+/// Releases all locks of an open file. Errors are ignored, because no lock of such a file can make this fail.
 fn give_locks_back(file: &File) {
     let _ = file.unlock();
-    // SAFETY: a plain structure of numbers, for which zeros are valid: from the beginning, to the end.
+    // SAFETY: the structure holds only numbers, for which zeros are valid: a range from the beginning to the
+    // end.
     let mut all: libc::flock = unsafe { std::mem::zeroed() };
     all.l_type = libc::F_UNLCK as libc::c_short;
     all.l_whence = libc::SEEK_SET as libc::c_short;
@@ -398,12 +401,12 @@ fn give_locks_back(file: &File) {
     let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const all) };
 }
 
-/// Lives while a descriptor is being opened.
+/// Exists while a descriptor is being opened, so that a fork waits.
 struct Opening;
 
 impl Opening {
     fn begin() -> Self {
-        // The handlers must be registered before the first descriptor is opened.
+        // Make sure that the fork handlers are registered before the first descriptor is opened.
         let _ = ProcessId::current();
         OPENING.enter();
         Self
@@ -416,15 +419,15 @@ impl Drop for Opening {
     }
 }
 
-/// Lives while a thread works that the application knows nothing of. A `fork` of the application waits until
-/// this is dropped, for two seconds at most. Otherwise a child would never get a lock that the thread holds,
-/// such as the lock of SQLite's allocator.
+/// Exists while a thread of this library works of which the application does not know. A `fork` by the
+/// application waits until this value is dropped, for at most two seconds. Otherwise a lock that the thread
+/// holds, such as the lock of SQLite's allocator, would never be released in the child.
 #[derive(Debug)]
 #[must_use]
 pub struct ForksWait(());
 
 impl ForksWait {
-    /// Begins the work. Waits for a fork that is running.
+    /// Begins the work. Waits if a fork is in progress.
     pub fn begin() -> Self {
         let _ = ProcessId::current();
         WORKING.enter();
@@ -438,18 +441,18 @@ impl Drop for ForksWait {
     }
 }
 
-/// Keeps a mapping from being inherited: it would keep the file open, and with it the file's locks.
+/// Keeps children from inheriting a mapping: it would keep the file open there, and with it the file's locks.
 ///
 /// # Safety
 /// `base` and `bytes` are a mapping, or whole pages of one.
 pub(crate) unsafe fn keep_from_children(base: *mut u8, bytes: usize) {
-    // SAFETY: as promised by the caller. A kernel that does not know this advice lets children inherit the
+    // SAFETY: as promised by the caller. If the kernel does not know this advice, children inherit the
     // mapping.
     let _ = unsafe { rustix::mm::madvise(base.cast(), bytes, rustix::mm::Advice::LinuxDontFork) };
 }
 
-/// State of a process that its children do not have. A child begins with a new state, since a lock in the old
-/// one may have been held by a thread that the child does not have.
+/// State of a process that its children do not share. A child begins with a new state, because a lock in the
+/// old one may be held by a thread that does not exist in the child.
 pub struct PerProcess<T> {
     current: AtomicPtr<(ProcessId, T)>,
 }
@@ -466,13 +469,13 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
         self.get_after(|_| ())
     }
 
-    /// The state of this process. If it is new in a child, first calls `inherit` with the parent's state. A
-    /// lock in that state may be held by a thread that the child does not have.
+    /// The state of this process. If a child has no state yet, first calls `inherit` with the parent's state.
+    /// A lock in the parent's state may be held by a thread that does not exist in the child.
     pub fn get_after(&self, inherit: impl FnOnce(&'static T)) -> &'static T {
         let process = ProcessId::current();
         loop {
             let found = self.current.load(Ordering::Acquire);
-            // SAFETY: null, or leaked below: what is put there is never freed.
+            // SAFETY: the pointer is null, or was leaked below. What is stored there is never freed.
             if let Some((owner, state)) = unsafe { found.as_ref() }
                 && *owner == process
             {
@@ -481,14 +484,14 @@ impl<T: Default + Send + Sync + 'static> PerProcess<T> {
             let new = Box::into_raw(Box::new((process, T::default())));
             match self.current.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    // SAFETY: null, or leaked by this function in the parent.
+                    // SAFETY: the pointer is null, or was leaked by this function in the parent.
                     if let Some((_, parents)) = unsafe { found.as_ref() } {
                         inherit(parents);
                     }
-                    // SAFETY: leaked by this function.
+                    // SAFETY: `new` was leaked by this function.
                     return unsafe { &(*new).1 };
                 }
-                // SAFETY: made above, and not published.
+                // SAFETY: the box was made above, and was not published.
                 Err(_) => drop(unsafe { Box::from_raw(new) }),
             }
         }
@@ -503,15 +506,16 @@ impl<T: Default + Send + Sync + 'static> Default for PerProcess<T> {
 
 // The gate at which forks and other work wait for each other.
 
-/// Stands in place of a count while a fork runs.
+/// The value of the count while a fork is in progress.
 const FORKING: i32 = i32::MIN;
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Counts threads at work that a fork must not interrupt. A fork waits until there is none, and a thread that
-/// comes meanwhile waits until the fork is over. Both wait for a limited time, since either may hang.
+/// Counts threads at work that a fork must not interrupt. A fork waits until there are none, and a thread
+/// that arrives during a fork waits until the fork is over. Both wait only for a limited time, because either
+/// may hang.
 struct Gate {
     inside: AtomicI32,
-    /// How often to look again, [`PAUSE`] apart.
+    /// How many times to look again, [`PAUSE`] apart.
     patience: u32,
 }
 
@@ -548,7 +552,7 @@ impl Gate {
         self.inside.fetch_sub(1, Ordering::Release);
     }
 
-    /// Waits until no thread is inside. Does only what a handler of forks may do.
+    /// Waits until no thread is inside. Does only what a fork handler may do.
     fn before_fork(&self) {
         for _ in 0..self.patience {
             if self.inside.compare_exchange(0, FORKING, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -563,7 +567,7 @@ impl Gate {
         let _ = self.inside.compare_exchange(FORKING, 0, Ordering::Release, Ordering::Relaxed);
     }
 
-    /// Opens the gate in the child, which has none of the threads that were inside.
+    /// Opens the gate in the child, where the threads that were inside do not exist.
     fn after_fork_in_child(&self) {
         self.inside.store(0, Ordering::Release);
     }

@@ -69,6 +69,7 @@ pub fn of(db: &Db) -> Status {
         ("lock_waits", locks.waits.to_string()),
         ("lock_recoveries", locks.recovered.to_string()),
     ]);
+    status.push(("concurrent", db.concurrency_in_force().name().to_owned()));
     let count = |(name, counter)| (name, attachment.conflicts().events(counter).to_string());
     status.extend(CONCURRENCY.map(count));
     status

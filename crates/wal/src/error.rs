@@ -25,7 +25,8 @@ pub enum LogError {
         /// The limit.
         limit_bytes: u64,
     },
-    /// Logs that share a region use all of it (invariant 10), and some of them are no longer beside it.
+    /// The logs in a region use all of it (invariant 10), and some of these logs are missing from the region's
+    /// directory.
     #[error(
         "the logs in region {} use all of its {limit_bytes} bytes, and {missing_bytes} of these bytes belong \
          to logs that are no longer beside it: open their databases, wherever they are now; if the logs were \
@@ -51,7 +52,7 @@ pub enum LogError {
         /// What is wrong.
         what: FormatError,
     },
-    /// SQLite wrote something to its log that this stream cannot hold.
+    /// SQLite wrote something to its log that this library cannot store.
     #[error("unexpected write to the log: {0}")]
     Unexpected(&'static str),
     /// The database names a log that cannot be found.
@@ -63,9 +64,9 @@ pub enum LogError {
     Missing {
         /// The database.
         database: PathBuf,
-        /// Its log.
+        /// The log that the database names.
         id: LogId,
-        /// Where Duralite looked for it.
+        /// Where Duralite looked for the log.
         searched: PathBuf,
     },
     /// The database names no log.
@@ -92,13 +93,13 @@ pub enum LogError {
     Foreign {
         /// The log.
         log: PathBuf,
-        /// The database that was to use it.
+        /// The database that asked for the log.
         database: PathBuf,
-        /// Where the log's own database was.
+        /// The path of the database that the log was made for.
         owner: PathBuf,
     },
-    /// The caller wanted a copy to adopt a log that cannot both be emptied into the copy and stay complete for its own
-    /// database.
+    /// The caller wanted a copy of a database to adopt a log. But emptying the log into the copy would take pages from
+    /// the log that its own database still needs.
     #[error(
         "log {} holds pages of its own database, which that database would lose: copy the log beside {} as \
          {}-duralite, and checkpoint that copy", log.display(), database.display(), database.display()
@@ -109,13 +110,13 @@ pub enum LogError {
         /// The copy.
         database: PathBuf,
     },
-    /// The first page of a database is torn, and no other copy of the page exists.
+    /// The first page of a database was written only in part, and no other copy of the page exists.
     #[error(
         "the first page of {} is damaged, and its log does not hold that page: restore the database from a \
          backup", .0.display()
     )]
     NoFirstPage(PathBuf),
-    /// The log is of a format that this build does not read, or the file is no log at all.
+    /// The log's format is one that this build does not read, or the file is not a log.
     #[error("{}: {source}", log.display())]
     Format {
         /// The log.
@@ -134,7 +135,7 @@ pub enum LogError {
         log: PathBuf,
         /// The region.
         region: RegionId,
-        /// Where Duralite looked for it.
+        /// Where Duralite looked for the region.
         searched: String,
     },
     /// Another process or thread holds a file that the operation needs.
@@ -142,7 +143,7 @@ pub enum LogError {
     Busy {
         /// The file.
         path: PathBuf,
-        /// Who holds it, and what to do.
+        /// What holds the file, and what the user can do.
         what: &'static str,
     },
     /// The log was deleted while it was in use (invariant 9).
@@ -186,7 +187,7 @@ pub enum LogError {
         /// The error message, which says whose limit was reached.
         message: String,
     },
-    /// SQLite's VFS below this library refused to read or write the database file. SQLite is given the result code of
+    /// The VFS of SQLite below this library refused to read or write the database file. SQLite gets the result code of
     /// that VFS.
     #[error("SQLite's own VFS returned error {code} for {op} of the database file")]
     BaseVfs {
@@ -223,14 +224,14 @@ pub enum ErrorKind {
     ReadOnly,
     /// The log is in use.
     Busy,
-    /// A follower's place is lost.
+    /// The log no longer has the transactions that a follower needs next.
     LostPlace,
-    /// Every other error that the system reported.
+    /// Any other error that the system reported.
     Io,
 }
 
 impl LogError {
-    /// Whether the error says for certain that the file does not exist, or that the file with this name is not a log.
+    /// Whether the error proves that the file does not exist, or that the file with this name is not a log.
     pub(crate) fn says_none(&self) -> bool {
         let is_none = |kind: std::io::ErrorKind| {
             matches!(kind, std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
@@ -238,8 +239,8 @@ impl LogError {
         matches!(self, Self::Format { .. }) || matches!(self, Self::Io { kind, .. } if is_none(*kind))
     }
 
-    /// Whether a log or a region is of another version of its format. The build that wrote it can read it, so it is
-    /// neither damaged nor lost.
+    /// Whether a log or a region has another version of its format. Such a file is neither damaged nor lost: the build
+    /// that wrote it can read it.
     #[must_use]
     pub fn is_other_version(&self) -> bool {
         let Self::Format { source, .. } = self else { return false };

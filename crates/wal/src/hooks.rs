@@ -1,5 +1,5 @@
-//! Fault-injection hooks: tests use them to record what a log does to its medium and its directory, or to make it fail.
-//! So the tests exercise the code that users run.
+//! Fault-injection hooks. With them, tests record what a log does to its medium and its directory, or make an operation
+//! fail. So the tests exercise the code that users run.
 //!
 //! A log looks for a hook once, when it is opened. Without a hook nothing stands between the log and its medium.
 
@@ -13,7 +13,7 @@ use duralite_medium::{MediumError, Nvm};
 /// A step of creating, opening or deleting a log's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileStep {
-    /// A file for a new log is created, without a name where the file system supports that.
+    /// A file for a new log is created. It has no name yet if the file system supports that.
     Create,
     /// A new log's file is synced, before it gets its name.
     Sync,
@@ -36,13 +36,13 @@ pub trait Hook: Send + Sync {
     /// Called before a step. An error prevents the step.
     ///
     /// # Errors
-    /// The error that the step is to fail with.
+    /// The error with which the step shall fail.
     fn step(&self, step: FileStep, log: &Path) -> io::Result<()>;
 
     /// Wraps the memory of a log that is being mapped.
     ///
     /// # Errors
-    /// The error that mapping is to fail with.
+    /// The error with which mapping shall fail.
     fn nvm(&self, _log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
         Ok(nvm)
     }
@@ -50,7 +50,7 @@ pub trait Hook: Send + Sync {
     /// Wraps a database file that is being mapped as the home of a log.
     ///
     /// # Errors
-    /// The error that mapping is to fail with.
+    /// The error with which mapping shall fail.
     fn home(&self, _database: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
         Ok(nvm)
     }
@@ -58,7 +58,7 @@ pub trait Hook: Send + Sync {
     /// Wraps the blocks of a log that is being opened.
     ///
     /// # Errors
-    /// The error that opening is to fail with.
+    /// The error with which opening shall fail.
     fn block(&self, _log: &Path, block: Arc<dyn Block>) -> Result<Arc<dyn Block>, MediumError> {
         Ok(block)
     }
@@ -66,13 +66,13 @@ pub trait Hook: Send + Sync {
 
 static TAPS: RwLock<Vec<(PathBuf, Arc<dyn Hook>)>> = RwLock::new(Vec::new());
 
-/// Keeps a hook in force until it is dropped. Logs that were opened meanwhile stay hooked.
+/// Keeps a hook installed until this value is dropped. Logs that were opened in between keep the hook.
 pub struct Hooked {
     dir: PathBuf,
 }
 
-/// Installs a hook for every log in a directory, and for every database there that is mapped, if they are opened from
-/// now on.
+/// Installs a hook for the logs in a directory that are opened from now on, and for the databases there that are mapped
+/// from now on.
 #[must_use]
 pub fn hook(dir: &Path, hook: Arc<dyn Hook>) -> Hooked {
     let mut hooks = TAPS.write().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +102,7 @@ pub(crate) fn step(step: FileStep, log: &Path) -> io::Result<()> {
 /// Wraps the memory of a log that an engine maps, if a hook is installed.
 ///
 /// # Errors
-/// The error that mapping is to fail with.
+/// The error with which mapping shall fail.
 pub fn nvm(log: &Path, nvm: Arc<dyn Nvm>) -> Result<Arc<dyn Nvm>, MediumError> {
     match of(log) {
         None => Ok(nvm),

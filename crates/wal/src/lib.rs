@@ -1,13 +1,13 @@
 //! Duralite's engines: they store SQLite's write-ahead log.
 //!
 //! A VFS uses [`Log`]: one attached log, addressed by the byte offsets of the `-wal` file that SQLite believes it
-//! writes. Below the log, [`stream`] turns bytes into frames and decides when a transaction is sealed, and an
-//! [`engine::Engine`] stores the frames. [`engines`] is the registry of engines, each with its [`descriptor`].
-//! [`media`] describes the media on which engines keep logs. [`placement`] finds, creates and identifies log files.
-//! [`home`] is the layer between pages and the database file, [`rollback`] stores rollback journals, and [`offline`]
-//! works on logs and databases without SQLite.
+//! writes. Below the log, [`log::stream`] turns bytes into frames and decides when a transaction is sealed, and an
+//! [`engine::Engine`] stores the frames. [`engines`] is the registry of engines, each with its [`engine::descriptor`].
+//! [`engine::media`] describes the media on which engines keep logs. [`placement`] finds, creates and identifies log
+//! files. [`engine::home`] is the layer between pages and the database file, [`engine::rollback`] stores rollback
+//! journals, and [`log::offline`] works on logs and databases without SQLite.
 //!
-//! The numbered invariants are those of `docs/invariants.md`.
+//! `invariant N` in a comment refers to `docs/invariants.md`.
 
 #![forbid(unsafe_code)]
 

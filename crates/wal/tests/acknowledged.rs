@@ -1,4 +1,4 @@
-//! Which write tells that a transaction is sealed, and which committed frames may be written again: only those of a
+//! Which write seals a transaction, and which committed frames may be written again: only those of a
 //! transaction whose process died before it acknowledged the commit (invariant 15).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
@@ -30,7 +30,7 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
     model.commit(first);
     let acknowledged = (stream.engine().version() >> 32) << 32 | model.frames();
 
-    // This transaction is sealed and then its process dies: another transaction takes its place.
+    // A transaction is sealed and its process dies. Another transaction then replaces it.
     let lost = model.transaction(&mut rng, false);
     for (at, bytes) in &lost.writes {
         stream.write(&NoDatabase, *at, bytes).expect("lost");
@@ -43,7 +43,7 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
     model.commit(second);
     assert_eq!(contents(&mut stream), model.committed);
 
-    // The second transaction is acknowledged. Then a writer comes whose wal-index does not know it.
+    // The second transaction is acknowledged. Then a writer comes whose wal-index does not contain it.
     stream.set_acknowledged((stream.engine().version() >> 32) << 32 | model.frames());
     let refused =
         lost.writes.iter().try_for_each(|(at, bytes)| stream.write(&NoDatabase, *at, bytes).map(|_| ()));
@@ -53,7 +53,7 @@ fn inv15_a_frame_that_was_acknowledged_is_not_replaced() {
     );
     assert_eq!(contents(&mut stream), model.committed);
 
-    // In the next generation the frame numbers begin anew.
+    // In the next generation frame numbers begin again with 1.
     let (at, header) = model.restart();
     stream.write(&NoDatabase, at, &header).expect("header");
     let third = model.transaction(&mut rng, false);
@@ -87,7 +87,7 @@ fn the_write_that_seals_a_transaction_tells_of_it_and_no_other_does() {
         assert_eq!((sealed.commit, sealed.ticket), (commit, None));
         assert_eq!(u64::from(stream.engine().committed()), model.frames());
         assert_eq!(sealed.fill, stream.engine().fill());
-        // Another process learns of the transaction when it writes, and has sealed nothing.
+        // Another process, which has sealed nothing, learns of the transaction when it writes.
         let known = other.engine().version();
         let second = model.transaction(&mut rng, false);
         let (at, bytes) = &second.writes[0];

@@ -54,7 +54,7 @@ impl Place {
         )
     }
 
-    /// Attaches a log of `nvwal` as if it were in memory of this kind.
+    /// Attaches a log of `nvwal`, treating its memory as memory of this kind.
     fn attach_in(&self, kind: MemoryKind, id: LogId) -> Result<Log, LogError> {
         let log_memory = Some(Memory { kind, dir: self.placement.dir.clone() });
         let media = MediaSet { log_memory, ..MediaSet::default() };
@@ -78,8 +78,8 @@ fn read_write(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("file")
 }
 
-/// Begins to attach a log while another process has it alone, as a checkpoint does. Then that process does its `work`
-/// on the log's file. Returns how the attach ended.
+/// Begins to attach a log that another process holds alone, as a checkpoint does. Then that other process
+/// does its `work` on the log's file. Returns the result of attaching.
 fn attach_while(engine: &'static Descriptor, work: impl FnOnce(&Path)) -> Result<(), LogError> {
     let place = Place::new(engine);
     let log = place.create();
@@ -92,7 +92,7 @@ fn attach_while(engine: &'static Descriptor, work: impl FnOnce(&Path)) -> Result
     assert_eq!(process.process_slot(), 0);
     std::thread::scope(|scope| {
         let newcomer = scope.spawn(|| place.attach(id).map(|_| ()));
-        // Wait until the newcomer has a process slot and waits for the lock of the log.
+        // Wait until the attaching process has a process slot and is waiting for the lock of the log.
         let start = std::time::Instant::now();
         while !process.is_alive(1).expect("processes") {
             assert!(start.elapsed() < Duration::from_secs(20), "nobody came");
@@ -124,7 +124,7 @@ fn inv03_a_log_that_is_deleted_or_put_aside_while_it_is_being_attached_is_not_us
     }
 }
 
-/// Deletes a log when its shared memory is opened for the second time, which is for mapping it.
+/// Deletes a log when its shared memory is opened for the second time; the second time is for mapping it.
 struct Deletes {
     log: PathBuf,
     opened: AtomicU32,
@@ -168,7 +168,7 @@ fn inv03_a_log_is_not_used_by_whoever_waited_until_it_was_folded() {
         guard::mask(0, &mut page, id);
         std::fs::write(place.database(), page).expect("database");
         drop(log);
-        // Attaches again and again, to meet the checkpoint at any of its steps.
+        // Attaches the log again and again, so as to meet the checkpoint at each of its steps.
         std::thread::scope(|scope| {
             let newcomer = scope.spawn(|| {
                 loop {
@@ -196,13 +196,13 @@ fn a_log_is_not_nvram_for_one_process_and_emulated_memory_for_another() {
     let other = place.attach_in(MemoryKind::Dax, log.id()).map(|_| ());
     assert!(matches!(other, Err(LogError::Settings)), "{other:?}");
     drop(same.expect("the same kind"));
-    // The reverse: stores the word as it is if there is NVRAM.
+    // The other way round: store the word as if the log were in NVRAM.
     log.segment().store(8, 1);
     let other = place.attach_in(MemoryKind::Emulated, log.id()).map(|_| ());
     assert!(matches!(other, Err(LogError::Settings)), "{other:?}");
 }
 
-/// Attaches a log with this many pauses. Returns how the attach ended, and how often it paused.
+/// Attaches a log, with patience for this many pauses. Returns the result, and how often it paused.
 fn attach_impatiently(place: &Place, id: LogId, pauses: u32) -> (Result<(), LogError>, u32) {
     let count = Cell::new(0);
     let pause = |tries| {
@@ -269,7 +269,7 @@ fn the_shared_memory_of_a_log_that_somebody_has_deleted_goes_with_it() {
     }
 }
 
-/// Whether writers are told of the deletion: every writer looks at this word before it acknowledges a commit.
+/// Whether writers have been told of the deletion: each checks this word before it acknowledges a commit.
 fn is_told(log: &Log) -> bool {
     log.segment().load(LOG_DELETED) != 0
 }
@@ -284,7 +284,7 @@ fn inv09_writers_whose_shared_memory_was_deleted_too_are_told_before_their_log_i
                 if is_made_here {
                     return log;
                 }
-                // A file that was opened by its name is listed under its name.
+                // The kernel lists a file that was opened by its name under that name.
                 let id = log.id();
                 drop(log);
                 place.attach(id).expect("attach")

@@ -1,6 +1,6 @@
-//! What SQLite before 3.41 writes when it has lost track of its checksums: it overwrites pages of spilled frames in
-//! place, `ROLLBACK TO` cuts those frames, and the frames of the commit then have zeros for checksums. The engine
-//! recovers everything that was committed, and SQLite's own recovery accepts all of it (invariant 7).
+//! What SQLite before 3.41 writes when it has lost track of its checksums. It overwrites pages of spilled frames in
+//! place, `ROLLBACK TO` truncates those frames, and the frames of the commit then have zeros as checksums. The engine
+//! must recover everything that was committed, and SQLite's own recovery must accept all of it (invariant 7).
 
 #![allow(clippy::expect_used, clippy::indexing_slicing, reason = "a failed expectation is a failed test")]
 
@@ -15,7 +15,7 @@ use duralite_wal::{DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, Log, 
 
 const PAGE: usize = 512;
 
-/// A log, and the way in which SQLite writes it.
+/// A log, and a writer that writes it as SQLite does.
 struct Rig {
     dir: tempfile::TempDir,
     engine: &'static Descriptor,
@@ -53,7 +53,7 @@ impl Rig {
         32 + u64::from(frame - 1) * self.header.frame_bytes()
     }
 
-    /// Writes a frame of a page that is filled with `fill`. Returns the checksum that continues `before`.
+    /// Writes a frame with a page full of `fill`. Its checksum continues `before`, or is zeros. Returns the checksum.
     fn frame(&self, log: &mut Log, frame: u32, size: u32, fill: u8, before: Option<Checksum>) -> Checksum {
         let page = [fill; PAGE];
         let sum = before.map_or([0, 0], |sum| self.header.extend(sum, frame, size, &page));
@@ -63,14 +63,14 @@ impl Rig {
         sum
     }
 
-    /// Writes the frame header of frame `frame`, which is of the page with the same number.
+    /// Writes the header of a frame whose page has the same number as the frame.
     fn rewrite(&self, log: &mut Log, frame: u32, size: u32, sum: Checksum) {
         let header = self.header.frame_header(frame, size, sum);
         let sealed = log.write(&NoDatabase, self.at(frame), &header).expect("frame header");
         wait(sealed, log.durability_waiter()).expect("durable");
     }
 
-    /// Reads as SQLite's recovery does. Returns the first byte of each page that SQLite would accept.
+    /// Reads the log as SQLite's recovery does. Returns the first byte of each page that SQLite would accept.
     fn recover(&self, log: &mut Log) -> Vec<u8> {
         let mut sum = self.header.checksum;
         let mut bytes = vec![0; self.header.frame_bytes() as usize];
@@ -85,14 +85,14 @@ impl Rig {
         taken
     }
 
-    /// Checks recovery in this log, and again after the log is attached anew.
+    /// Checks recovery in this log, and again after attaching the log a second time.
     fn check(&self, mut log: Log, expected: &[u8]) {
         assert_eq!(self.recover(&mut log), expected);
         let id = log.id();
         drop(log);
         let mut log = self.attach(id).expect("attach");
         assert_eq!(self.recover(&mut log), expected);
-        // From here on SQLite's checksums continue the ones that it was given.
+        // From here on SQLite's checksums continue the checksums that it was given.
         let mut bytes = [0; 8];
         let last = expected.len() as u32;
         assert_eq!(log.read(&NoDatabase, self.at(last) + 16, &mut bytes).expect("checksum"), 8);
@@ -108,7 +108,7 @@ fn on_engines(test: impl Fn(&'static Descriptor)) {
     [&nvwal::DESCRIPTOR, &waldio::DESCRIPTOR].into_iter().for_each(test);
 }
 
-/// Spills ten frames after a commit of one frame, overwrites frame 8 in place, and goes back to the end of frame 1.
+/// Commits one frame, spills ten more, overwrites frame 8 in place, and rolls back to the end of frame 1.
 fn spill_and_go_back(rig: &Rig, log: &mut Log) -> Checksum {
     let committed = rig.frame(log, 1, 1, 1, Some(rig.header.checksum));
     let mut sum = committed;
@@ -126,8 +126,8 @@ fn inv07_a_commit_before_the_frames_that_were_overwritten_and_cut() {
         spill_and_go_back(&rig, &mut log);
         rig.frame(&mut log, 2, 0, 2, None);
         rig.frame(&mut log, 3, 3, 3, None);
-        // SQLite reads the checksum before the frame that it believes to have overwritten. In a file it would find what
-        // it had spilled. An error here would be the error of a commit that everybody can see.
+        // SQLite reads the checksum before the frame that it believes to have overwritten. In a real file it would find
+        // what it had spilled. An error here would be an error of a commit that every process can see.
         let mut bytes = [1; 8];
         assert_eq!(log.read(&NoDatabase, rig.at(7) + 16, &mut bytes).expect("a frame that was cut"), 8);
         assert_eq!(bytes, [0; 8]);
@@ -146,7 +146,7 @@ fn inv07_a_commit_behind_the_frames_that_were_overwritten_and_cut() {
         for frame in 2..=9 {
             rig.frame(&mut log, frame, u32::from(frame == 9) * 9, frame as u8, None);
         }
-        // From frame 8 on SQLite computes checksums again, beginning with the one that it has for frame 7.
+        // From frame 8 on SQLite computes checksums again, starting from the checksum that it has for frame 7.
         let sum = rig.header.extend([7, 7], 8, 0, &[8; PAGE]);
         rig.rewrite(&mut log, 8, 0, sum);
         let sum = rig.header.extend(sum, 9, 9, &[9; PAGE]);

@@ -1,4 +1,4 @@
-//! Which databases may use which logs: copies of the database, of the log, and of both (invariant 3).
+//! Which databases may use which logs, for copies of the database, of the log, and of both (invariant 3).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -22,7 +22,7 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// The log is in `logs`, the database in `data`.
+    /// A fixture with the log in the directory `logs` and the database in `data`.
     fn new(engine: &'static Descriptor, logs: &str) -> Self {
         let dir = tempfile::tempdir().expect("directory");
         for name in ["data", "logs", "copy"] {
@@ -50,13 +50,13 @@ impl Fixture {
         fs::copy(self.path(from), self.path(to)).expect("copy");
     }
 
-    /// What a database may do with the log.
+    /// What the database with this name may do with the log.
     fn claim(&self, database: &str) -> Claim {
         placement::claim(&self.log, &DatabaseIdentity::of(&self.path(database)).expect("identity"))
             .expect("claim")
     }
 
-    /// What a database may do with a copy of the log that is in another directory.
+    /// What a database may do with a copy of the log in another directory.
     fn claim_copy(&self, database: &str, dir: &Path) -> Claim {
         let path = dir.join(self.log.path.file_name().expect("name"));
         fs::copy(&self.log.path, &path).expect("copy");
@@ -73,11 +73,11 @@ fn inv03_a_copy_of_the_database_alone_does_not_take_the_log_wherever_the_origina
         fixture.copy("data/app.db", "copy/app.db");
         assert_eq!(fixture.claim("data/app.db"), Claim::Own);
         assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original is there");
-        // The original was renamed, or is not mounted just now.
+        // The original was renamed, or is not mounted at the moment.
         fs::rename(fixture.path("data"), fixture.path("renamed")).expect("rename");
         assert_eq!(fixture.claim("copy/app.db"), Claim::Foreign, "the original is out of sight");
         assert_eq!(fixture.claim("renamed/app.db"), Claim::Own);
-        // Another file is at the original's path: in another container, or below a mount point.
+        // Another file is at the original's path, as in another container or below a mount point.
         fs::create_dir(fixture.path("data")).expect("directory");
         fixture.copy("copy/app.db", "data/app.db");
         assert_eq!(fixture.claim("data/app.db"), Claim::Foreign, "under the original's name");
@@ -114,7 +114,8 @@ fn inv03_a_log_that_a_copy_has_adopted_keeps_what_it_holds() {
             offline::checkpoint(&fixture.log.placement, &fixture.path("copy/app.db"), fixture.log.id, true)
                 .expect("checkpoint");
         let kept = checkpointed.kept.expect("it is put aside");
-        // So the log's own database, which still names it, loses nothing if the checkpoint was cut off before this.
+        // So the log's own database, which still names it, would lose nothing if the checkpoint had been
+        // interrupted before.
         assert!(!placement::walk(&kept, &NoDatabase, &mut |_| ()).expect("walk").retired, "{engine:?}");
     }
 }

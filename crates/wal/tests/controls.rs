@@ -1,5 +1,5 @@
-//! Must-fail controls: if one flush or fence of a commit is left out, the crash exploration has to find lost or damaged
-//! data. Passing tests of a rig that finds nothing would prove nothing.
+//! Must-fail controls: if one flush or fence of a commit is omitted, the exploration of crashes has to find lost or
+//! damaged data. A test rig that never finds anything would prove nothing.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -13,7 +13,7 @@ use duralite_medium::Nvm;
 use duralite_wal::engine::home::NoDatabase;
 use duralite_wal::{NvwalOptions, SyncMode};
 
-/// A call to leave out, counted from the beginning of the second commit.
+/// The call to omit, counted from the beginning of the second commit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Omit {
     Nothing,
@@ -22,7 +22,7 @@ enum Omit {
 }
 
 /// Commits twice. The power fails before medium operation `crash_at`, or after both commits. Returns what is wrong with
-/// the recovered log, or `None`.
+/// the recovered log, or `None` if nothing is.
 fn run(sync: SyncMode, omit: Omit, crash_at: u64, seed: u64) -> Option<String> {
     let options = NvwalOptions { sync, block_bytes: 8192, limit_bytes: 1 << 20, ..NvwalOptions::default() };
     let nvm = Arc::new(fresh_medium(&options, 512));
@@ -71,7 +71,7 @@ fn verdict(image: RecordingNvm, options: &NvwalOptions, possible: &[Vec<u8>]) ->
     }
 }
 
-/// What the first of many crashes shows of the omission, if one does.
+/// The first fault that one of many crashes reveals, if any does.
 fn found(sync: SyncMode, omit: Omit) -> Option<String> {
     (0..4000).find_map(|seed| {
         let crash_at = if seed % 2 == 0 { Rng(seed + 1).below(60) } else { u64::MAX };
@@ -88,7 +88,7 @@ fn inv04_nothing_left_out_nothing_found() {
 
 #[test]
 fn inv04_every_flush_of_a_commit_is_needed() {
-    // lazy flushes the records (one range here) and then the mark; checksum flushes everything at once.
+    // `lazy` flushes the records (one range here) and then the mark; `checksum` flushes everything at once.
     for (sync, flushes) in [(SyncMode::Lazy, 2), (SyncMode::Checksum, 1)] {
         for nth in 0..flushes {
             assert!(

@@ -1,5 +1,5 @@
-//! Damage to committed bytes: recovery returns an error or exactly the content, and never another content. It never
-//! panics (invariants 8 and 12).
+//! Damage to committed bytes: recovery returns an error or exactly the content, never other content. It never panics
+//! (invariants 8 and 12).
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -30,7 +30,7 @@ fn options(sync: SyncMode) -> NvwalOptions {
 /// A log in its second generation, and every content that a reader of it may see.
 struct Committed {
     bytes: Vec<u8>,
-    /// What the stream holds after each commit. The last one is the log's content.
+    /// The content of the stream after each commit. The last one is the log's content.
     prefixes: Vec<Vec<u8>>,
     /// The ranges of the medium that hold transactions.
     used: Vec<Range<usize>>,
@@ -49,7 +49,7 @@ fn committed(seed: u64, sync: SyncMode) -> Committed {
     let mut rng = Rng(seed * 0x9E37 + 1);
     let mut model = Model::of_seed(seed, 512, 20);
     let mut prefixes = Vec::new();
-    // A transaction of leaves logs less, and the log has to have several blocks.
+    // A transaction on b-tree leaves logs less, but the log has to extend over several blocks. So commit more of them.
     for transactions in [3, if seed.is_multiple_of(2) { 24 } else { 60 }] {
         let (offset, data) = model.restart();
         stream.write(&NoDatabase, offset, &data).expect("restart");
@@ -76,7 +76,7 @@ fn committed(seed: u64, sync: SyncMode) -> Committed {
     Committed { bytes: nvm.to_bytes(), prefixes, used }
 }
 
-/// Recovers the log and reads all of it. Then starts the log over and commits something.
+/// Recovers the log and reads all of it. Then starts the log over and makes a commit.
 fn recover(bytes: Vec<u8>, sync: SyncMode) -> Result<Vec<u8>, LogError> {
     let nvm: Arc<dyn Nvm> = Arc::new(RecordingNvm::from_bytes(bytes, CAPACITY));
     let mut engine = Nvwal::open(nvm, Path::new("damage"), options(sync))?;
@@ -100,7 +100,7 @@ fn recover(bytes: Vec<u8>, sync: SyncMode) -> Result<Vec<u8>, LogError> {
     Ok(content)
 }
 
-/// Flips each bit of the byte; returns how many flips were refused.
+/// Flips each bit of a byte. Returns how many of these logs were refused.
 fn flip_byte(log: &Committed, at: usize, sync: SyncMode) -> u32 {
     let mut refused = 0;
     for bit in 0..8 {
@@ -124,7 +124,7 @@ fn inv08_no_flipped_bit_in_what_is_committed_goes_unnoticed() {
             for _ in 0..120 {
                 let range = &log.used[rng.below(log.used.len() as u64) as usize];
                 let at = range.start + rng.below(range.len() as u64) as usize;
-                // A mark's two top bits name the order. 1 and 3 differ in one bit; with 3 the hash decides, and the
+                // The two top bits of a mark are the order. 1 and 3 differ in one bit; with 3 the hash decides, and the
                 // hash is right.
                 let refused = flip_byte(&log, at, sync);
                 assert!(refused >= 7, "byte {at}: only {refused} of 8 flips were refused");
@@ -141,13 +141,13 @@ fn inv08_no_flipped_bit_in_what_leads_to_it_goes_unnoticed() {
         let active = log.bytes[1152..1160].try_into().expect("eight bytes");
         let generation = read_active_word(u64::from_le_bytes(active));
         let slot = slot_offset(generation) as usize;
-        // Bytes of the static part by sample; then all bytes of the active word, of the slot in force, and of the grown
-        // word.
+        // Flip a sample of bytes of the write-once part. Then flip all bytes of the active word, of the slot in force,
+        // and of the word with the log's size.
         let sample = (0..60).map(|_| rng.below(1096) as usize);
         for at in sample.chain(1152..1160).chain(slot..slot + 64).chain(1344..1352) {
             assert_eq!(flip_byte(&log, at, SyncMode::Lazy), 8, "byte {at}");
         }
-        // The headers of the blocks in the list: links, generations and numbers.
+        // Flip the headers of the blocks in the list: links, generations and numbers.
         let mut blocks: Vec<usize> =
             log.used.iter().map(|range| BLOCK + (range.start - BLOCK) / BLOCK * BLOCK).collect();
         blocks.sort_unstable();
@@ -156,15 +156,15 @@ fn inv08_no_flipped_bit_in_what_leads_to_it_goes_unnoticed() {
         for at in blocks.into_iter().flat_map(|block| block..block + 16) {
             assert_eq!(flip_byte(&log, at, SyncMode::Lazy), 8, "byte {at}");
         }
-        // The states are rebuilt from the list.
+        // Damaged states are no error, because they are rebuilt from the list.
         for at in SUPERBLOCK_BYTES as usize..SUPERBLOCK_BYTES as usize + 8 {
             assert_eq!(flip_byte(&log, at, SyncMode::Lazy), 0, "byte {at}");
         }
     });
 }
 
-/// If one barrier covers a whole commit, damage looks like a torn commit. The log may end before it, but its content up
-/// to there is right.
+/// If only one fence covers a whole commit, damage looks like a torn commit. The log may then end before the damage,
+/// but its content up to there is right.
 #[test]
 fn inv07_flipped_bits_leave_a_prefix_in_the_checksum_order() {
     for_seeds(8, |seed| {
@@ -198,9 +198,9 @@ fn inv12_a_file_that_was_cut_is_refused() {
     });
 }
 
-/// A range of zeros is refused, except in one case that no log can tell from its end: the range begins at or before the
-/// mark of a transaction, covers that mark and everything behind it that recovery looks at, and nothing before it was
-/// damaged.
+/// A log with a range of zeros is refused, except in one case that no log can distinguish from its end. In that case
+/// the range begins at or before the mark of a transaction, and covers that mark and everything behind it that recovery
+/// examines; and nothing before the range was damaged.
 #[test]
 fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
     for sync in [SyncMode::Lazy, SyncMode::Checksum] {
@@ -229,13 +229,13 @@ fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
     }
 }
 
-/// Zeros over a part of a transaction, or over what leads to one, are never taken for the log's end.
+/// Zeros over a part of a transaction, or over a link to a transaction, are never taken for the log's end.
 #[test]
 fn inv08_zeros_behind_a_mark_are_an_error() {
     for_seeds(6, |seed| {
         let log = committed(seed, SyncMode::Lazy);
         for range in &log.used {
-            // Headers without their marks, and records.
+            // Zero headers except for their marks, and zero records.
             let start = if range.len() == 40 { range.start + 8 } else { range.start };
             let mut bytes = log.bytes.clone();
             bytes[start..range.end].fill(0);
@@ -250,8 +250,8 @@ fn inv08_zeros_behind_a_mark_are_an_error() {
     });
 }
 
-/// Zeros over a mark, or over what leads to one, look like the log's end. But unless the transaction is the newest one,
-/// a complete transaction follows, and it was ordered behind all transactions before it.
+/// Zeros over a mark, or over a link to it, look like the log's end. But unless that transaction is the newest one, a
+/// complete transaction follows that was ordered behind all transactions before it.
 #[test]
 fn inv08_zeros_over_a_mark_are_an_error_where_a_transaction_is_whole_behind_them() {
     for sync in [SyncMode::Lazy, SyncMode::Eager] {
@@ -264,7 +264,7 @@ fn inv08_zeros_over_a_mark_are_an_error_where_a_transaction_is_whole_behind_them
                 for zeros in
                     [header.start..header.start + 8, header.clone(), header.start..headers[nth + 1].start]
                 {
-                    // From the last transaction of a block on, the range may go backwards, or over other blocks.
+                    // Between two blocks the range may go backwards, or extend over other blocks. Skip it.
                     if zeros.is_empty() || zeros.len() > BLOCK {
                         continue;
                     }
@@ -307,7 +307,7 @@ fn inv12_generations_that_cannot_be_are_refused() {
         let result = recover(bytes, SyncMode::Lazy);
         assert!(matches!(result, Err(LogError::Corrupt { offset: 1152, .. })), "{generation}");
     }
-    // A word of zeros does not stand for an empty log.
+    // A zero `active` word does not mean an empty log.
     let mut bytes = log.bytes.clone();
     bytes[1152..1160].fill(0);
     let result = recover(bytes, SyncMode::Lazy);

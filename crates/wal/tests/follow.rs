@@ -27,7 +27,7 @@ struct Fixture {
     options: EngineOptions,
 }
 
-/// A fixture for each engine and layout.
+/// A fixture for each combination of engine and layout under test.
 fn fixtures() -> impl Iterator<Item = Fixture> {
     let kinds: [(&'static Descriptor, Layout); 3] = [
         (&nvwal::DESCRIPTOR, Layout::Delta),
@@ -54,7 +54,7 @@ impl Fixture {
         Writer { log, model: Model::new(PAGE, PAGES), rng: Rng(16), keeps_time: self.keeps_time() }
     }
 
-    /// Attaches the log where another process has died, and continues.
+    /// Attaches the log of a process that has died, and continues as its writer.
     fn take_over(&self, dead: Writer) -> Writer {
         let Writer { log, model, rng, keeps_time } = dead;
         let id = log.id();
@@ -74,7 +74,7 @@ impl Fixture {
     }
 }
 
-/// SQLite, as far as a log sees it.
+/// A writer that does to a log what SQLite would do.
 struct Writer {
     log: Log,
     model: Model,
@@ -95,7 +95,7 @@ impl Writer {
         self.try_restart().expect("restart");
     }
 
-    /// Seals a transaction that is not in the wal-index yet.
+    /// Seals a transaction that SQLite has not published in the wal-index.
     fn seal(&mut self) -> common::Transaction {
         let spill = self.rng.chance(3);
         let transaction = self.model.transaction(&mut self.rng, spill);
@@ -115,7 +115,7 @@ impl Writer {
     }
 }
 
-/// A copy of the database that a follower keeps up to date.
+/// A copy of the database, which a follower keeps up to date.
 struct Copy {
     position: u64,
     pages: Vec<Vec<u8>>,
@@ -149,7 +149,7 @@ impl Copy {
         while self.take(follower, keeps_time).expect("a transaction") {}
     }
 
-    /// Reads all transactions, and checks that the copy equals the writer's database.
+    /// Reads all transactions, and checks that the copy then equals the writer's database.
     fn catch_up(&mut self, follower: &mut Follower, writer: &Writer) {
         self.take_all(follower, writer.keeps_time);
         assert!(self.pages == writer.model.pages);
@@ -197,7 +197,7 @@ fn inv16_what_nobody_was_told_of_is_given_when_it_stays_and_not_when_it_is_repla
         writer.restart();
         writer.commit();
         copy.take_all(&mut follower, writer.keeps_time);
-        // A transaction is sealed, and its process dies before SQLite publishes it.
+        // A transaction is sealed, but its process dies before SQLite publishes it.
         let _lost = writer.seal();
         assert!(!copy.take(&mut follower, writer.keeps_time).expect("nothing yet"));
         assert_eq!(follower.newest().expect("newest"), 1);
@@ -205,7 +205,8 @@ fn inv16_what_nobody_was_told_of_is_given_when_it_stays_and_not_when_it_is_repla
         assert!(!copy.take(&mut follower, writer.keeps_time).expect("nothing yet"));
         assert_eq!(follower.newest().expect("newest"), 2);
         writer.model.commit(stays);
-        // Published, but the process dies before it acknowledges the commit. The next transaction follows it.
+        // A transaction is published, but its process dies before it acknowledges the commit. Another
+        // transaction follows.
         let next = writer.seal();
         assert!(copy.take(&mut follower, writer.keeps_time).expect("followed"));
         assert_eq!(copy.position, 3, "one was left out");
@@ -230,7 +231,7 @@ fn inv16_a_pinned_log_does_not_start_over_before_it_has_been_read() {
         assert!(!writer.log.may_start_over().expect("asked"));
         assert_eq!(writer.try_restart().expect_err("pinned").kind(), ErrorKind::Busy);
         assert_eq!(writer.log.truncate(&NoDatabase, 0).expect_err("pinned").kind(), ErrorKind::Busy);
-        // The writer appends instead.
+        // The writer may not start the log over, so it appends.
         writer.commit();
         copy.take_all(&mut follower, writer.keeps_time);
         assert_eq!(writer.try_restart().expect_err("still pinned").kind(), ErrorKind::Busy);
@@ -239,7 +240,7 @@ fn inv16_a_pinned_log_does_not_start_over_before_it_has_been_read() {
         writer.commit();
         assert!(!writer.log.may_start_over().expect("asked"));
         copy.catch_up(&mut follower, &writer);
-        // The follower may read a transaction again as long as the log has it.
+        // The follower may read a transaction again, as long as the log has it.
         assert!(follower.read_since(copy.position - 1).expect("again").is_some());
         assert!(matches!(follower.pin(0), Err(LogError::LostPlace { position: 0, .. })));
         drop(follower);
@@ -255,7 +256,8 @@ fn inv16_once_the_log_is_about_to_start_over_it_cannot_be_pinned_further_back() 
         writer.restart();
         writer.commit();
         assert!(writer.log.may_start_over().expect("asked"));
-        // SQLite has decided to start over. The follower can still read the log, and pin its end.
+        // SQLite has already decided to start over. The follower can still read the log, and pin the log's
+        // end.
         assert!(!follower.pin(0).expect("too late"));
         let mut copy = Copy::new();
         copy.take_all(&mut follower, writer.keeps_time);
@@ -283,7 +285,7 @@ fn inv16_who_is_too_slow_is_told_that_its_place_is_lost() {
         assert!(is_lost(refused));
         assert!(is_lost(copy.take(&mut follower, writer.keeps_time)));
         assert!(is_lost(follower.read_since(u64::MAX).map(|_| true)), "nobody has been there");
-        // With a new copy, the follower continues.
+        // With a new copy of the database, the follower can continue.
         copy.pages = writer.model.pages.clone();
         copy.position = follower.oldest().expect("oldest");
         writer.commit();
@@ -330,7 +332,7 @@ fn inv16_positions_survive_every_user_of_the_log() {
                     writer.commit();
                     commits += 1;
                 }
-                // A transaction that is sealed and never acknowledged: recovery keeps it.
+                // Recovery keeps a transaction that was sealed but never acknowledged.
                 if round % 2 == 1 {
                     let sealed = writer.seal();
                     writer.model.commit(sealed);
@@ -359,7 +361,7 @@ fn a_follower_sleeps_until_there_is_something() {
     }
 }
 
-/// The clock is set back and forth, and far ahead.
+/// The clock is set back and forward, and far ahead.
 #[test]
 fn the_time_of_a_transaction_survives_a_clock_that_is_set_back() {
     thread_local! { static NOW: std::cell::Cell<u64> = const { std::cell::Cell::new(0) } }

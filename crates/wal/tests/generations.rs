@@ -1,5 +1,5 @@
-//! Generations do not run out: logs at the numbers where fields overflow continue, recover and retire like any other
-//! log.
+//! Generations do not run out: at the numbers where fields overflow, logs continue, recover and retire like
+//! any other log.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -25,7 +25,7 @@ use duralite_wal::{HeapMode, NvwalOptions, SyncMode, WaldioOptions};
 
 const PAGE: usize = 512;
 const ID: LogId = LogId([9; 16]);
-/// The numbers at which fields of the formats are full.
+/// The numbers at which fields of the formats overflow.
 const FULL: [u64; 6] = [1 << 24, 1 << 29, 1 << 30, 1 << 31, 1 << 32, 1 << 48];
 
 fn contents<E: Engine>(stream: &mut WalStream<E>) -> Vec<u8> {
@@ -52,14 +52,14 @@ fn blocks_at(generation: u64, layout: Layout) -> Arc<RecordingBlock> {
     let superblock = common::waldio_superblock(layout, PAGE as u32, 1 << 20);
     let block = RecordingBlock::new(superblock.block_bytes);
     Waldio::format(&block, &superblock).expect("format");
-    // The second slot replaces the one that the format begins with.
+    // The second of these slots replaces the slot that the formatted log begins with.
     for generation in [generation, generation - 1] {
         let (wal_header, retired, file_bytes) = (None, false, block.len());
         let slot =
             waldio::Slot { generation, wal_header, retired, file_bytes, position: generation, time_ms: 0 };
         block.write(waldio::slot_offset(generation), &slot.encode(ID)).expect("slot");
     }
-    // Everything on the new device is durable.
+    // Everything is durable on the new device.
     Arc::new(RecordingBlock::from_bytes(block.to_bytes(), superblock.block_bytes))
 }
 

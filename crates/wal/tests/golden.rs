@@ -1,6 +1,6 @@
-//! Golden files of the `nvwal` format. A test pins what each file means, and the bytes that the current code writes.
-//! `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all golden::` rewrites them, which is only for a new version
-//! of the format.
+//! Golden files of the `nvwal` format. The tests check what each file means, and that the current code still writes the
+//! same bytes. `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all golden::` writes the files again, which is
+//! only for a new version of the format.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -45,10 +45,10 @@ fn file(name: &str) -> PathBuf {
 }
 
 const TRANSACTIONS: u32 = 40;
-/// How many transactions precede the torn one in `torn-checksum-late.nvwal`.
+/// The number of transactions before the torn one in `torn-checksum-late.nvwal`.
 const TORN: u32 = 36;
 
-/// A log of transactions over several blocks, two of them spilled; and the log's content.
+/// A log with transactions over several blocks, two of which were spilled. Returns its bytes and its content.
 fn good(sync: SyncMode) -> (Vec<u8>, Vec<u8>) {
     good_after(sync, TRANSACTIONS)
 }
@@ -57,7 +57,7 @@ fn good_after(sync: SyncMode, transactions: u32) -> (Vec<u8>, Vec<u8>) {
     written(sync, transactions, Model::new(512, 20))
 }
 
-/// The same with pages in which rows come and go.
+/// Like `good`, for pages whose rows are inserted and deleted, so that the log holds page changes.
 fn changes() -> (Vec<u8>, Vec<u8>) {
     written(SyncMode::Lazy, TRANSACTIONS, Model::of_leaves(512, 5))
 }
@@ -80,7 +80,7 @@ fn written(sync: SyncMode, transactions: u32, mut model: Model) -> (Vec<u8>, Vec
     (nvm.to_bytes(), model.committed)
 }
 
-/// The good log, with a transaction at the end whose records are stored and that was never sealed.
+/// The good log, and at its end a transaction that was stored but never sealed.
 fn torn() -> Vec<u8> {
     let (bytes, _) = good(SyncMode::Lazy);
     let options = options(SyncMode::Lazy);
@@ -93,7 +93,7 @@ fn torn() -> Vec<u8> {
     nvm.to_bytes()
 }
 
-/// Where each transaction of a log begins.
+/// Offsets at which the transactions of a log begin.
 fn transactions_of(bytes: &[u8]) -> Vec<usize> {
     let mut offsets = Vec::new();
     let nvm = Arc::new(RecordingNvm::from_bytes(bytes.to_vec(), 1 << 20));
@@ -101,7 +101,7 @@ fn transactions_of(bytes: &[u8]) -> Vec<usize> {
     offsets
 }
 
-/// The good log, retired: everything in it is in the database.
+/// The good log after it was retired, because everything in it is in the database.
 fn retired() -> Vec<u8> {
     let nvm = Arc::new(RecordingNvm::from_bytes(good(SyncMode::Lazy).0, 1 << 20));
     let mut engine = Nvwal::open(nvm.clone(), Path::new("retired"), options(SyncMode::Lazy)).expect("open");
@@ -110,7 +110,7 @@ fn retired() -> Vec<u8> {
     nvm.to_bytes()
 }
 
-/// A sound, empty log of another database.
+/// An undamaged, empty log of another database.
 fn foreign() -> Vec<u8> {
     let mut superblock = common::superblock(&options(SyncMode::Lazy), 512);
     let LogHead { log_id, db_inode, path, .. } = &mut superblock.head;
@@ -196,7 +196,7 @@ fn a_log_of_pages_in_which_rows_come_and_go_has_changes() {
     assert!(found > 20, "{found}");
 }
 
-/// How many records of a log are changes of pages.
+/// How many records of a log are page changes.
 fn changes_in(bytes: Vec<u8>) -> usize {
     let mut places = Vec::new();
     let nvm = Arc::new(RecordingNvm::from_bytes(bytes.clone(), 1 << 20));
@@ -265,8 +265,7 @@ fn a_retired_log_is_empty() {
     assert!(recovered("retired.nvwal").expect("retired").is_empty());
 }
 
-/// Attaches a copy of a golden file to a database that names log `id`. In the log directory, the copy has the name of
-/// log `named`.
+/// Attaches a copy of a golden file to a database that names log `id`. The copy has the file name of log `named`.
 fn attached(name: &str, named: LogId, id: LogId, inode: u64) -> Result<Vec<u8>, LogError> {
     let dir = tempfile::tempdir().expect("directory");
     let placement = directory(&nvwal::DESCRIPTOR, dir.path());
@@ -306,7 +305,7 @@ fn inv03_a_log_is_attached_by_its_own_database_only() {
     assert!(matches!(other, LogError::Format { source: OTHER_VERSION, .. }));
 }
 
-/// In an ordered log, a flipped bit is an error or makes no difference. It never gives a shorter log.
+/// In an ordered log, a flipped bit is an error or has no effect. It never makes the log shorter.
 #[test]
 fn inv08_no_flipped_bit_shortens_the_log() {
     let (good, expected) = good(SyncMode::Lazy);

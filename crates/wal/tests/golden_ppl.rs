@@ -1,6 +1,7 @@
-//! The golden file of the `ppl` format. A test pins what it means, and the bytes that the current code writes, except
-//! those that recovery rebuilds. `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all golden_ppl::` rewrites the
-//! file, which is only for a new version of the format. The zeros at its end are not stored.
+//! The golden file of the `ppl` format. The tests check what it means, and that the current code still writes the same
+//! bytes, except those that recovery rebuilds. `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all
+//! golden_ppl::` writes the file again, which is only for a new version of the format. The zeros at its end are not
+//! stored.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -34,7 +35,7 @@ fn file_bytes() -> usize {
     superblock().geometry().file_bytes(1) as usize
 }
 
-/// A database file in memory. A test can make its writes torn and its syncs fail.
+/// A database file in memory. A test can make its writes torn, and its syncs fail.
 #[derive(Default)]
 struct Database {
     bytes: RefCell<Vec<u8>>,
@@ -78,8 +79,9 @@ impl DatabaseFile for Database {
     }
 }
 
-/// A log, the database file, and the pages that both make. The log has pages with one record and with many; pieces of
-/// the pool; merged and relocated logs of pages; an image in a slot for a page that is torn in the file.
+/// A log, the database file, and the pages that both result in. Some pages of the log have one record, some have many;
+/// some have pieces of the pool. Some pages' logs were merged or relocated. One slot holds the image of a page that is
+/// torn in the file.
 fn good() -> (Vec<u8>, Database, Vec<Vec<u8>>) {
     let nvm = Arc::new(RecordingNvm::new(0, file_bytes() as u64));
     Ppl::format(nvm.as_ref(), &superblock()).expect("format");
@@ -95,7 +97,7 @@ fn good() -> (Vec<u8>, Database, Vec<Vec<u8>>) {
     let mut pages = vec![vec![0; PAGE]; PAGES as usize];
     let mut rng = Rng(2015);
     for (first_frame, number) in (1..).zip(0..TRANSACTIONS) {
-        // Page 2 is written once. Page 3 is written nearly always, and all of it.
+        // Page 2 is written once. Page 3 is written almost every time, and completely.
         let page_number = match number {
             0 => 2,
             _ if number % 7 == 3 => 4 + (number % 3) as u32,
@@ -109,7 +111,7 @@ fn good() -> (Vec<u8>, Database, Vec<Vec<u8>>) {
             Commit { first_frame, last_frame: first_frame, db_pages: PAGES, checksum: [number as u32, 7] };
         log.seal(&database, &commit).expect("seal");
         if [12, 25, 38].contains(&number) {
-            // SQLite checkpoints what has been committed so far.
+            // Do SQLite's checkpoint of what has been committed so far.
             for (number, page) in (1u64..).zip(&pages).skip(1) {
                 home.write(&database, page, (number - 1) * PAGE as u64).expect("home");
             }
@@ -123,7 +125,7 @@ fn good() -> (Vec<u8>, Database, Vec<Vec<u8>>) {
     (bytes, database, pages)
 }
 
-/// Clears what recovery rebuilds: the page table, and the states of extents.
+/// Clears the parts that recovery rebuilds: the page table, and the states of extents.
 fn without_states(mut bytes: Vec<u8>) -> Vec<u8> {
     let geometry = superblock().geometry();
     bytes[geometry.buckets_offset as usize..geometry.chunks_offset as usize].fill(0);
@@ -150,7 +152,7 @@ fn medium(bytes: &[u8]) -> Arc<RecordingNvm> {
     Arc::new(nvm)
 }
 
-/// The pages that a log and a database file make together.
+/// The pages that a log and a database file together result in.
 fn pages_of(bytes: &[u8], database: &Database) -> Result<Vec<Vec<u8>>, LogError> {
     let log = Ppl::open_read_only(medium(bytes), Path::new("golden"))?;
     let home = log.home().expect("a home");
@@ -183,7 +185,7 @@ fn the_golden_log_means_what_it_meant() {
     let mut records = 0;
     log.walk(&database, &mut |transaction| records += transaction.records.len()).expect("walk");
     assert!((10..TRANSACTIONS as usize).contains(&records), "{records} records, others are merged");
-    // Recovery and draining give the same pages.
+    // Recovery and a drain result in the same pages.
     let segment = Arc::new(LocalSegment::new(SHARED_BYTES));
     let (options, nvm) = (PplOptions::default(), medium(&stored()));
     let log = Ppl::attach(nvm, Path::new("golden"), &options, segment, 0, true).expect("attach");
@@ -203,7 +205,7 @@ fn damaged_golden_logs_are_refused() {
     assert!(matches!(damaged(8), Err(LogError::Format { source: FormatError::LogVersion { .. }, .. })));
     assert!(matches!(damaged(0), Err(LogError::Format { source: FormatError::Magic, .. })));
     assert!(matches!(damaged(1090), Err(LogError::Format { .. })));
-    // A commit in the transaction log, and the payload of a page's first record.
+    // Damage a commit in the transaction log, and the payload of a page's first record.
     assert!(matches!(damaged(4096 + 64 * 20 + 24), Err(LogError::Corrupt { .. })));
     let extent = geometry.extents_of(0).next().expect("a sector");
     assert!(damaged(geometry.extent_offset(extent) as usize + 32 + 16 + 3).is_err());

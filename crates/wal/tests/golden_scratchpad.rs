@@ -1,6 +1,6 @@
-//! The golden files of the `scratchpad` format. A test pins what they mean, and the bytes that the current code writes.
-//! `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all golden_scratchpad::` rewrites them, which is only for a
-//! new version of the format. The zeros at their ends are not stored.
+//! The golden files of the `scratchpad` format. The tests check what they mean, and that the current code still writes
+//! the same bytes. `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all golden_scratchpad::` writes the files
+//! again, which is only for a new version of the format. The zeros at their ends are not stored.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -22,8 +22,9 @@ const REGION_BYTES: u64 = 128 << 10;
 const TRANSACTIONS: u32 = 12;
 const FILES: [&str; 2] = ["good.scratchpad", "good.scratchpad-region"];
 
-/// A log with transactions of one page and of several pages, one transaction that was never committed, and a rollback
-/// journal; and the log's content. Rows come and go in the database's pages, so records may be changes.
+/// A log with transactions of one page and of several pages, a transaction that was never committed, and a rollback
+/// journal. Rows of the database's pages are inserted and deleted, so some records are page changes. Returns the bytes
+/// and the log's content.
 fn good() -> (Vec<u8>, Vec<u8>) {
     let rig = Rig::new(1, REGION_BYTES, false);
     let mut log = rig.open(0).expect("open");
@@ -103,7 +104,7 @@ fn the_golden_log_means_what_it_meant() {
     assert!(bytes[..5000].iter().all(|byte| *byte == 0xd9));
 }
 
-/// No flipped bit in committed bytes goes unnoticed: the log is refused, or it means the same.
+/// No flipped bit in committed bytes goes unnoticed: the log is refused, or its content is unchanged.
 #[test]
 fn inv25_no_flipped_bit_in_what_is_committed_goes_unnoticed() {
     let (_, expected) = good();
@@ -130,13 +131,13 @@ fn damaged_golden_logs_are_refused() {
     assert!(matches!(damaged(8), LogError::Format { source: FormatError::LogVersion { .. }, .. }));
     assert!(matches!(damaged(0), LogError::Format { source: FormatError::Magic, .. }));
     assert!(matches!(damaged(1090), LogError::Format { .. }));
-    // The id of another region, the head of a page, and the link to the last entry of the page's transaction.
+    // Damage the id of the region, the header of a page, and the link to the last entry of the page's transaction.
     assert!(matches!(damaged(50), LogError::Format { .. } | LogError::NoRegion { .. }));
     let region = SUPERBLOCK_BYTES;
     assert!(matches!(damaged(region), LogError::Format { .. }));
     assert!(matches!(damaged(region + PAGE_BYTES + 16), LogError::Corrupt { .. }));
     assert!(matches!(damaged(region + PAGE_BYTES + 40), LogError::Corrupt { .. }));
-    // The count of pages is a hint.
+    // Damage to the count of pages has no effect, because the count is a hint.
     let mut bytes = stored();
     bytes[(region + USED_AT) as usize] ^= 0x10;
     assert!(on(bytes).look(0).is_ok());

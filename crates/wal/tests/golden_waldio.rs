@@ -1,6 +1,6 @@
-//! Golden files of the `waldio` format. A test pins what each file means, and the bytes that the current code writes.
-//! `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all golden_waldio::` rewrites them, which is only for a new
-//! version of the format. The zeros at the end of a log are not stored.
+//! Golden files of the `waldio` format. The tests check what each file means, and that the current code still writes
+//! the same bytes. `DURALITE_REGENERATE=1 cargo test -p duralite-wal --test all golden_waldio::` writes the files
+//! again, which is only for a new version of the format. The zeros at the end of a log are not stored.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -25,19 +25,20 @@ use duralite_wal::{LogError, WaldioOptions};
 
 const BLOCK: u32 = 512;
 const TRANSACTIONS: u32 = 30;
-/// Bytes of each log.
+/// The size of each log in bytes.
 const FILE_BYTES: usize = 512 << 10;
 
 fn superblock(layout: Layout) -> Superblock {
     common::waldio_superblock(layout, 512, 1 << 20)
 }
 
-/// A log of two generations, whose second one has groups of one and of three transactions; and the log's content.
+/// A log of two generations, of which the second has groups of one and of three transactions. Returns its bytes and its
+/// content.
 fn good(layout: Layout) -> (Vec<u8>, Vec<u8>) {
     written(layout, Model::new(512, 20))
 }
 
-/// The same with pages in which rows come and go.
+/// Like `good`, for pages whose rows are inserted and deleted, so that the log holds page changes.
 fn changes() -> (Vec<u8>, Vec<u8>) {
     written(Layout::Delta, Model::of_leaves(512, 5))
 }
@@ -126,7 +127,7 @@ fn a_log_of_pages_in_which_rows_come_and_go_has_changes() {
     assert!(found > 20, "{found}");
 }
 
-/// How many records of a log are changes of pages.
+/// How many records of a log are page changes.
 fn changes_in(bytes: Vec<u8>) -> usize {
     let found = Superblock::decode(&bytes).expect("a superblock");
     let mut places = Vec::new();
@@ -168,10 +169,10 @@ fn damaged_golden_logs_are_refused() {
         assert!(matches!(damaged(8), Err(LogError::Format { source: FormatError::LogVersion { .. }, .. })));
         assert!(matches!(damaged(0), Err(LogError::Format { source: FormatError::Magic, .. })));
         assert!(matches!(damaged(1090), Err(LogError::Format { .. })));
-        // The slot of generation 3, and its first group.
+        // Damage the slot of generation 3, and that generation's first group.
         assert!(matches!(damaged(8192 + 20), Err(LogError::Corrupt { .. })));
         assert!(matches!(damaged(12288 + 100), Err(LogError::Corrupt { offset: 12288, .. })));
-        // The slot of generation 2 is no longer in force.
+        // Damage to the slot of generation 2 has no effect, because this generation is no longer in force.
         assert!(damaged(4096 + 20).is_ok());
     }
 }

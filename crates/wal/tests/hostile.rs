@@ -1,6 +1,6 @@
-//! Logs that claim to be larger than their content. To look at such a log, or to recover it, costs in proportion to its
-//! content and not to its claim. Every buffer for a log's content is filled by reads, so the bytes that are read bound
-//! the memory too.
+//! Logs that claim to be larger than their content. The cost of inspecting or recovering such a log must be
+//! proportional to its content, not to its claim. Every buffer for a log's content is filled by reads, so the number of
+//! bytes read also limits the memory.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -35,9 +35,9 @@ use duralite_wal::{ErrorKind, LogError, NvwalOptions, WaldioOptions};
 
 const PAGE: usize = 4096;
 const ID: LogId = LogId([9; 16]);
-/// The size that the files claim to have.
+/// The size in bytes that the files claim to have.
 const CLAIMED: u64 = 1 << 40;
-/// The most bytes that looking at them may read.
+/// The most bytes that inspecting these files may read.
 const BOUND: u64 = 16 << 20;
 /// A transaction with one record, which is only a header.
 const ONE_RECORD: TxHeader = TxHeader {
@@ -86,7 +86,7 @@ fn attach(block: Arc<dyn Block>, layout: Layout) -> Result<WalStream<Waldio>, Lo
         .map(WalStream::new)
 }
 
-/// A log with some commits, its content, and its end.
+/// A log with some commits. Returns its bytes, its content, and its end.
 fn good(layout: Layout) -> (Vec<u8>, Vec<u8>, u64) {
     let block = Arc::new(RecordingBlock::new(512));
     Waldio::format(block.as_ref(), &superblock(layout)).expect("format");
@@ -110,7 +110,7 @@ fn inv12_a_sparse_log_of_blocks_is_verified_and_recovered_for_what_it_holds() {
         let dir = tempfile::tempdir().expect("directory");
         let (bytes, expected, _) = good(layout);
         let Some(file) = file(dir.path(), &bytes, CLAIMED) else { return };
-        // Something far behind the log's end, where a reader has to look.
+        // Put something far behind the log's end, where a reader has to look.
         file.write_all_at(&[0x5A; 4096], CLAIMED / 2).expect("junk");
         let block = blocks(file.try_clone().expect("file"), dir.path(), true);
         let mut count = 0;
@@ -164,7 +164,7 @@ fn inv12_a_group_that_claims_most_of_a_sparse_log_is_not_believed() {
     }
 }
 
-/// A log with one group, which has only this transaction.
+/// A log with one group that contains only this transaction.
 fn forged(tx: TxHeader, records: &[u8]) -> Arc<RecordingBlock> {
     let block = RecordingBlock::new(512);
     Waldio::format(&block, &superblock(Layout::Delta)).expect("format");
@@ -205,7 +205,7 @@ fn inv12_sizes_that_only_a_header_knows_are_checked_against_what_is_there() {
         (tx, long.encode().to_vec()),
         (alone, long.encode().to_vec()),
         (alone, [&wide.encode()[..], &[0; 3 * PAGE]].concat()),
-        // There is something behind the last record.
+        // There are bytes behind the last record.
         (alone, two),
     ] {
         let refused = attach(forged(tx, &records), Layout::Delta).map(|_| ()).expect_err("damaged");
@@ -227,7 +227,7 @@ fn inv12_a_chain_of_differences_without_end_is_refused() {
     assert_eq!(refused.kind(), ErrorKind::Corrupt);
 }
 
-/// A log with page 1 as a whole and then a change of it.
+/// A log with page 1 as a whole image, and then a change of this page.
 fn changed(page: &[u8], payload: &[u8]) -> Arc<RecordingBlock> {
     let mut ranges = Vec::new();
     let whole = RecordHeader {
@@ -247,7 +247,7 @@ fn changed(page: &[u8], payload: &[u8]) -> Arc<RecordingBlock> {
     forged(tx, &records)
 }
 
-/// The result of reading the page of [`changed`].
+/// The result of reading the page of the log [`changed`].
 fn read_changed(page: &[u8], payload: &[u8]) -> Result<Vec<u8>, LogError> {
     let mut stream = attach(changed(page, payload), Layout::Delta)?;
     let mut bytes = vec![0; PAGE];
@@ -264,16 +264,16 @@ fn inv12_changes_of_pages_that_leave_the_page_are_refused() {
     assert!(read_changed(&page, &[2, 1, 10, 100, 4, 20, 0, 7]).expect("sound") == moved);
     let far = [142, 128]; // 127 + 15 * 256 + 128 = 4095
     for payload in [
-        // Moves from and to beyond the end; a payload that is cut short; and fewer moves than it claims.
+        // Moves from and to places beyond the end; a payload that ends too early; and fewer moves than announced.
         &[&[2, 1, 0][..], &far, &[1]].concat()[..],
         &[&[2, 1][..], &far, &[0, 1]].concat(),
         &[2, 1, 0, 9],
         &[2, 9, 0, 9, 4],
         &[2],
-        // Ranges.
+        // Ranges beyond the end, or cut short.
         &[&[3][..], &far, &[1, 0, 0]].concat(),
         &[3, 0, 9, 1],
-        // Cells of a page that is no leaf; no known kind; and no payload.
+        // Cells of a page that is not a leaf; an unknown kind; and an empty payload.
         &[1, 1, 3, 0, 0],
         &[9, 1],
         &[],
@@ -281,7 +281,7 @@ fn inv12_changes_of_pages_that_leave_the_page_are_refused() {
         let refused = read_changed(&page, payload).expect_err("damaged");
         assert_eq!(refused.kind(), ErrorKind::Corrupt, "{payload:?}");
     }
-    // A number of ranges that a change does not have, and a base that does not exist.
+    // A number of ranges that a change cannot have, and a base that does not exist.
     let header = RecordHeader { record_bytes: 17, frame: 1, page_number: 1, ranges: 0, base: Base::Change };
     for (at, byte) in [(12, 1), (14, 3), (15, 1)] {
         let mut bytes = header.encode();
@@ -290,7 +290,7 @@ fn inv12_changes_of_pages_that_leave_the_page_are_refused() {
     }
 }
 
-/// A change of a page that has no record before it applies to zeros, and zeros are no leaf.
+/// A change without an earlier record of its page would apply to zeros, and zeros are not a leaf.
 #[test]
 fn inv12_a_change_of_nothing_is_refused() {
     let payload = [1, 1, 3, 0, 0, 0, 0, 0];
@@ -305,7 +305,7 @@ fn memory_options() -> NvwalOptions {
     NvwalOptions { block_bytes: 8192, limit_bytes: CLAIMED, cache_bytes: 0, ..NvwalOptions::default() }
 }
 
-/// A log in memory with some commits, and its content.
+/// A log in memory with some commits, its content, and its superblock.
 fn good_memory() -> (Vec<u8>, Vec<u8>, MemorySuperblock) {
     let options = memory_options();
     let superblock = common::superblock(&options, PAGE as u32);
@@ -332,7 +332,7 @@ fn inv12_a_sparse_log_in_memory_is_verified_and_recovered_for_what_it_holds() {
     let grown = superblock.limit_blocks;
     assert!(grown >= 1 << 24, "a table worth skipping");
     bytes[GROWN_OFFSET as usize..][..8].copy_from_slice(&checked_word(grown).to_le_bytes());
-    // The block table is a hole too: recovery rebuilds the states from the list.
+    // Make the block table a hole too: recovery rebuilds the states from the list.
     let head = bytes[..4096].to_vec();
     let body = bytes.split_off(superblock.blocks_offset as usize);
     let Some(file) = file(dir.path(), &head, superblock.file_bytes(grown)) else { return };
@@ -360,7 +360,7 @@ fn inv12_a_list_of_blocks_that_comes_back_to_itself_is_refused_at_once() {
         nvwal::walk(nvm, Path::new("log"), &NoDatabase, last).expect("walk");
         let block = (end - superblock.blocks_offset) / 8192;
         assert!(block >= 2, "a list of several blocks");
-        // A transaction at the tail that has no record in its block and continues in an earlier block.
+        // Forge a transaction at the tail that has no record in its block and continues in an earlier block.
         let tx = NvwalTxHeader {
             hash: 0,
             elapsed_ms: 0,

@@ -1,4 +1,4 @@
-//! Only the medium limits the size of a transaction or a log. The tests cross the boundaries of 32 bits, on a medium
+//! Only the medium limits the size of a transaction or a log. These tests cross the boundaries of 32 bits, on a medium
 //! that stores a uniform block as one byte.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
@@ -23,7 +23,7 @@ use duralite_wal::{HeapMode, NvwalOptions, WaldioOptions};
 const PAGE: u32 = 65536;
 const UNIT: usize = 512;
 
-/// Blocks, most of which repeat one byte.
+/// A medium whose blocks mostly repeat one byte.
 #[derive(Debug, Default)]
 struct UniformBlock(Mutex<Content>);
 
@@ -116,7 +116,7 @@ fn fill_of(frame: u32) -> u8 {
     (frame % 251) as u8 + 1
 }
 
-/// Commits a transaction of this many frames, and a small transaction after it.
+/// Commits a transaction of this many frames, and then a small transaction.
 fn commit(log: &mut Waldio, frames: u32) {
     let header = WalHeader::parse(&make_wal_header(PAGE, 1, [1, 2])).expect("header");
     log.begin_generation(&NoDatabase, Some(&header)).expect("restart");
@@ -156,7 +156,7 @@ fn inv10_a_transaction_of_more_than_four_gibibytes_is_one_transaction() {
     check(&mut log, frames);
     drop(log);
     check(&mut attach(block.clone(), &superblock), frames);
-    // Neither writing nor reading holds more than a piece of it in memory.
+    // Neither writing nor reading holds more than a small piece of the log in memory.
     let (read, written) = block.with(|content| (content.largest_read, content.largest_write));
     assert!(read <= 2 << 20 && written <= 2 << 20, "{read} read, {written} written at once");
 }
@@ -174,7 +174,8 @@ fn a_large_transaction_of_frames_goes_out_piece_by_piece() {
     assert!(block.with(|content| content.largest_write) < 2 << 20);
 }
 
-/// The table of a log's block states exists from the beginning, so it has to stay small, however much the log may grow.
+/// A log's table of block states has its full size from the beginning. So it has to be small, however much the log may
+/// grow.
 #[test]
 fn inv10_without_a_limit_the_file_system_is_the_limit() {
     for size in [1_u64 << 30, 1 << 36, 1 << 40, 1 << 44, 1 << 47] {

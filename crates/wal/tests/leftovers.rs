@@ -1,4 +1,4 @@
-//! Logs that crashes have left, beside the logs of many other databases.
+//! Logs that crashes have left, in a directory with the logs of many other databases.
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
 use std::io;
@@ -22,7 +22,7 @@ impl Hook for Opened {
     }
 }
 
-/// Makes the log of a database, and leaves it as a process does that dies right afterwards.
+/// Makes the log of a database, and leaves it behind as a process does that dies right afterwards.
 fn leave(dir: &Path, name: &str) -> PathBuf {
     let database = dir.join("data").join(name);
     if !database.exists() {
@@ -45,7 +45,7 @@ fn a_database_finds_its_own_leftovers_and_opens_few_of_the_logs_of_others() {
     }
     let others: Vec<_> = (0..60).map(|number| leave(dir.path(), &format!("other{number}.db"))).collect();
     let left = leave(dir.path(), "app.db");
-    // Only the log's shared memory is left: the power loss took the log's name, but not the memory's.
+    // Leave only the log's shared memory: the power loss took the log's name, but not that of the memory.
     let lost = leave(dir.path(), "app.db");
     assert!(!left.exists() && lost.exists());
     std::fs::remove_file(&lost).expect("remove");

@@ -1,5 +1,5 @@
-//! Where space ends: at the log's limit and on a full file system, no commit is lost and the log works afterwards.
-//! Also, what reading an old frame costs, however long the log is.
+//! At the log's limit and on a full file system, no commit is lost and the log works afterwards. Also tests that the
+//! cost of reading an old frame does not depend on the log's length.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -24,7 +24,7 @@ fn options(sync: SyncMode, heap: HeapMode) -> NvwalOptions {
     NvwalOptions { sync, diff: true, heap, block_bytes: 8192, limit_bytes: 256 << 10, cache_bytes: 0 }
 }
 
-/// Commits random transactions until one fails, which leaves nothing behind. Returns the error.
+/// Commits random transactions until one fails. The failed one leaves nothing behind. Returns the error.
 fn fill(stream: &mut WalStream<Nvwal>, model: &mut Model, rng: &mut Rng) -> LogError {
     for _ in 0..10_000 {
         let spill = rng.chance(3);
@@ -60,7 +60,8 @@ fn inv10_at_the_limit_writes_fail_and_everything_committed_stays() {
                 let mut stream = open(nvm.clone(), &options).expect("open");
                 let mut rng = Rng(seed * 7 + 1);
                 let mut model = Model::new(PAGE, 30);
-                // The log gets full, starts over, and gets full again: nothing leaks from one generation to the next.
+                // The log becomes full, starts over, and becomes full again: no space is lost from one generation to
+                // the next.
                 let mut frames = Vec::new();
                 for _ in 0..4 {
                     let (offset, data) = model.restart();
@@ -97,7 +98,7 @@ fn inv10_a_full_file_system_fails_the_write_and_space_that_returns_is_used() {
         let mut model = Model::new(PAGE, 30);
         let (offset, data) = model.restart();
         stream.write(&NoDatabase, offset, &data).expect("restart");
-        // There is room for a few single blocks, but not for a whole chunk.
+        // There is space for a few single blocks, but not for a whole chunk.
         nvm.set_grow_limit(Some(nvm.len() + rng.below(9) * 8192 + 100));
         for _ in 0..3 {
             let error = fill(&mut stream, &mut model, &mut rng);
@@ -108,7 +109,7 @@ fn inv10_a_full_file_system_fails_the_write_and_space_that_returns_is_used() {
         let mut recovered = open(crashed, &options).expect("recovery");
         assert!(contents(&mut recovered) == model.committed, "recovered content differs");
         if rng.chance(2) {
-            // A checkpoint makes room without any from the file system.
+            // A checkpoint makes space in the log without taking any from the file system.
             let (offset, data) = model.restart();
             stream.write(&NoDatabase, offset, &data).expect("restart");
         } else {
@@ -132,7 +133,7 @@ fn inv10_a_log_that_cannot_be_made_for_lack_of_space_says_so() {
     assert!(matches!(error, LogError::Medium { source: MediumError::NoSpace, .. }), "{error}");
 }
 
-/// Writes frames as SQLite does, and remembers only what a test needs.
+/// Writes frames as SQLite does. Remembers only what a test needs.
 struct Appender {
     header: WalHeader,
     sum: Checksum,
@@ -147,7 +148,7 @@ impl Appender {
         Self { header, sum: header.checksum, frames: 0 }
     }
 
-    /// Appends a frame, which commits if `db_pages` is not 0.
+    /// Appends a frame. If `db_pages` is not 0, the frame commits.
     fn append(&mut self, stream: &mut WalStream<Nvwal>, page_number: u32, db_pages: u32, page: &[u8]) {
         let at = 32 + u64::from(self.frames) * self.header.frame_bytes();
         self.sum = self.header.extend(self.sum, page_number, db_pages, page);
@@ -158,7 +159,7 @@ impl Appender {
     }
 }
 
-/// The most bytes of the medium that reading a frame's page takes, however often the page was written: a whole image,
+/// The most bytes of the medium that are read for a frame's page, however often the page was written: a whole image,
 /// two pages of differences, the record that exceeded them, and headers.
 const DEAREST_READ: u64 = 4 * PAGE as u64 + 2 * 65 * 16;
 
@@ -168,7 +169,7 @@ fn read_cost(stream: &mut WalStream<Nvwal>, nvm: &dyn Nvm, frame: u32, page: &mu
     nvm.counters().read_bytes - before
 }
 
-/// A reader that pins the log lets it grow, while the cache of page images stays at its eight pages.
+/// A reader that pins the log makes it grow, while the cache of page images keeps its limit of eight pages.
 #[test]
 fn a_log_of_a_hundred_thousand_frames_serves_every_one_of_them() {
     let options = NvwalOptions {
@@ -211,7 +212,7 @@ fn a_log_of_a_hundred_thousand_frames_serves_every_one_of_them() {
 
 #[test]
 fn a_page_written_a_thousand_times_is_cheap_to_read() {
-    // Chains of one-byte differences are cut by their number, and chains of 100-byte differences by their weight.
+    // Chains of one-byte differences are limited by their number, and chains of 100-byte differences by their size.
     for width in [1, 100] {
         let options = NvwalOptions { limit_bytes: 4 << 20, ..options(SyncMode::Lazy, HeapMode::User) };
         let nvm = Arc::new(fresh_medium(&options, PAGE as u32));
@@ -229,7 +230,7 @@ fn a_page_written_a_thousand_times_is_cheap_to_read() {
         }
         let mut reopened = open(nvm.clone(), &options).expect("reopen");
         let mut dearest = 0;
-        // From the newest version to the oldest, so that no image that was read is the base of the next one.
+        // Read from the newest version to the oldest, so that no image just read is the base of the next one.
         for (i, expected) in versions.iter().enumerate().rev() {
             let mut found = vec![0; PAGE];
             dearest = dearest.max(read_cost(&mut reopened, nvm.as_ref(), i as u32 + 1, &mut found));

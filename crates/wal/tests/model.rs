@@ -1,5 +1,5 @@
-//! The engine against a plain byte model of SQLite's log: random transactions, rollbacks, spills, restarts, reopens,
-//! and power losses in the middle of any operation.
+//! The engine compared with a plain byte model of SQLite's log: random transactions, rollbacks, spills, restarts,
+//! reopens, and power losses in the middle of any operation.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -15,7 +15,7 @@ use duralite_wal::engine::prelude::*;
 use duralite_wal::{HeapMode, NvwalOptions, SyncMode};
 
 fn options(sync: SyncMode, heap: HeapMode, diff: bool) -> NvwalOptions {
-    // A small log, so that transactions cross blocks, chunks grow and the limit is near.
+    // A small log, so that transactions cross blocks, the file grows by chunks, and the limit is near.
     NvwalOptions { sync, diff, heap, block_bytes: 8192, limit_bytes: 4 << 20, cache_bytes: 0 }
 }
 
@@ -31,7 +31,7 @@ fn variants() -> Vec<NvwalOptions> {
     all
 }
 
-/// One random history. A crash image is taken before medium operation `crash_at`, and recovered.
+/// One random history. A crash image is taken before medium operation `crash_at`, and then recovered.
 fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) -> Option<()> {
     let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let nvm = Arc::new(fresh_medium(options, page_bytes as u32));
@@ -47,7 +47,7 @@ fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) 
                 stream.truncate(&NoDatabase, 0).expect("truncate");
             }
             1 | 2 if model.has_header() => {
-                // Rolled back: SQLite writes a part of a transaction, without the page of its commit frame.
+                // Rolled back: SQLite writes only a part of a transaction, without the page of its commit frame.
                 let transaction = model.transaction(&mut rng, false);
                 let keep = rng.below(transaction.writes.len() as u64) as usize;
                 for (offset, data) in &transaction.writes[..keep] {
@@ -70,7 +70,7 @@ fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) 
             }
         }
         possible.push(model.committed.clone());
-        // A truncation passes through the empty log.
+        // During a truncation the log is empty for a moment, which is one of the possible contents.
         if let Some(image) = nvm.image().map(|left| nvm.over(left)) {
             recover_and_check(image, options, &possible, seed, crash_at);
             return Some(());
@@ -82,7 +82,8 @@ fn history(seed: u64, options: &NvwalOptions, page_bytes: usize, crash_at: u64) 
     None
 }
 
-/// Recovery gives one of the possible contents, a second recovery gives the same, and the log is usable afterwards.
+/// Checks that recovery restores one of the possible contents, that a second recovery restores the same, and that the
+/// log is usable afterwards.
 fn recover_and_check(
     image: duralite_crashmodel::RecordingNvm,
     options: &NvwalOptions,
@@ -155,15 +156,15 @@ fn inv05_inv07_async_keeps_a_prefix_and_is_forced_before_home_writes() {
         let crashed: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
         let recovered = contents(&mut open(crashed, &options).expect("recovery"));
         assert!(prefixes.contains(&recovered), "not a prefix");
-        // Invariant 5: the log is forced before any page goes home.
+        // Invariant 5: the log is forced before any page is written home.
         stream.engine_mut().force().expect("force");
         let forced: Arc<dyn Nvm> = Arc::new(nvm.crash(rng.next()));
         assert!(contents(&mut open(forced, &options).expect("recovery")) == model.committed);
     });
 }
 
-/// Several processes share the medium, and each has its own index. They write in turn, as SQLite's WRITE lock makes
-/// them, roll back and restart. Some die when a transaction is partly stored.
+/// Several processes share the medium, and each has an index of its own. They take turns writing, as SQLite's WRITE
+/// lock enforces, roll back and restart. Some die after storing a part of a transaction.
 #[test]
 fn inv11_processes_that_take_turns_agree() {
     for_seeds(300, |seed| {
@@ -206,15 +207,16 @@ fn inv11_processes_that_take_turns_agree() {
                     model.commit(transaction);
                 }
             }
-            // Refresh as before a page goes home, without the stream: the stream must notice what the engine has
+            // Refresh without the stream, as before a page is written home: the stream must notice what the engine has
             // dropped.
             if rng.chance(4) {
                 processes[rng.below(3) as usize].engine_mut().refresh().expect("refresh");
             }
-            // Not every process looks each time, so a view may be many generations old.
+            // Not every process looks each time, so a process's view may be many generations old.
             let reader = rng.below(6) as usize;
             if let Some(process) = processes.get_mut(reader) {
-                // First a piece from the middle: what the stream remembers of it must not be of another generation.
+                // First read a piece from the middle: what the stream remembers of it must not be used for another
+                // generation.
                 let from = rng.below(model.committed.len() as u64 + 1) as usize;
                 let mut piece = vec![0; (model.committed.len() - from).min(30)];
                 let count = process.read(&NoDatabase, from as u64, &mut piece).expect("read");
@@ -228,7 +230,7 @@ fn inv11_processes_that_take_turns_agree() {
     });
 }
 
-/// Commits that did not wait become durable with the next commit that waits, in whatever order that one is written.
+/// Commits that did not wait become durable with the next commit that waits, whatever order that commit uses.
 #[test]
 fn inv04_a_commit_that_waits_takes_along_those_below_that_did_not() {
     for sync in [SyncMode::Lazy, SyncMode::Eager, SyncMode::Checksum] {
@@ -257,7 +259,7 @@ fn inv04_a_commit_that_waits_takes_along_those_below_that_did_not() {
     }
 }
 
-/// SQLite splits a write where it syncs at a sector boundary, which may be anywhere in a header or a page.
+/// SQLite splits a write at a sector boundary if it syncs there. The boundary may be anywhere in a header or a page.
 #[test]
 fn writes_in_pieces_mean_the_same() {
     for_seeds(60, |seed| {

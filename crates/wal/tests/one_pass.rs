@@ -1,4 +1,4 @@
-//! Recovery of a `waldio` log reads the log once, and keeps the page images that it makes.
+//! Recovery of a `waldio` log reads the log only once, and keeps the page images that it makes.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -38,7 +38,7 @@ fn recovery_reads_each_byte_of_the_log_once() {
         let mut model = Model::new(PAGE as usize, PAGES);
         let (offset, header) = model.restart();
         stream.write(&NoDatabase, offset, &header).expect("restart");
-        // Small transactions, and then large ones.
+        // Commit small transactions first, and then large ones.
         for count in 0.. {
             let writes = if count < 1000 {
                 let transaction = model.transaction(rng, false);
@@ -67,10 +67,10 @@ fn recovery_reads_each_byte_of_the_log_once() {
         for (_, frame) in log.newest_frames() {
             log.read_page(&NoDatabase, frame, &mut page).expect("read");
         }
-        // Recovery also scans what is behind the log's end.
+        // Recovery also scans the part behind the log's end. Subtract it.
         let rest = block.len() - DATA_OFFSET - used;
         let read = block.counters().read_bytes - before - rest;
-        // Read-ahead goes beyond the end.
+        // Allow for read-ahead, which goes beyond the end.
         assert!(read < used + used / 10 + (3 << 20), "seed {seed}: {read} bytes read of {used}");
     });
 }

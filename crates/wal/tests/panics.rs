@@ -1,5 +1,5 @@
-//! A panic in the middle of an operation, which the boundary to C catches, poisons the log (invariant 9). Whatever the
-//! operation has left half done, no later commit is acknowledged.
+//! A panic in the middle of an operation, which the C boundary catches, poisons the log (invariant 9).
+//! Whatever the operation has left unfinished, no later commit is acknowledged.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -19,7 +19,7 @@ use duralite_wal::engines::{nvwal, waldio};
 use duralite_wal::placement::{FileStep, Hook, hook};
 use duralite_wal::{DatabaseIdentity, Descriptor, EngineOptions, Log, LogError, LogPlacement};
 
-/// Panics after this many more writes to the medium; never while negative.
+/// Panics after this many more writes to the medium; never if it is negative.
 #[derive(Debug, Default)]
 struct Fuse(AtomicI64);
 
@@ -205,7 +205,7 @@ fn contents(log: &mut Log) -> Vec<u8> {
 #[test]
 fn inv09_after_a_panic_in_an_operation_nothing_is_acknowledged() {
     for engine in [&nvwal::DESCRIPTOR, &waldio::DESCRIPTOR] {
-        // A panic in each of the writes of a commit, and of starting the log over.
+        // Panic in each write of a commit, and in each write of starting the log over.
         for at in 0..12 {
             let Rig { mut log, fuse, placement, identity, _hooked, _dir } = rig(engine);
             let (mut model, mut rng) = (Model::new(512, 20), Rng(at as u64 + 1));
@@ -226,7 +226,7 @@ fn inv09_after_a_panic_in_an_operation_nothing_is_acknowledged() {
                 let (offset, data) = model.restart();
                 let again = catch_unwind(AssertUnwindSafe(|| log.write(&NoDatabase, offset, &data)));
                 if again.is_ok() {
-                    // The fuse was longer than both operations.
+                    // The fuse was longer than both operations, so there was no panic.
                     continue;
                 }
             }
@@ -267,7 +267,7 @@ fn inv09_a_panic_while_leading_frees_the_others_and_stops_this_process() {
     let waiter = log.durability_waiter().expect("a waiter");
     fuse.set(0);
     assert!(catch_unwind(AssertUnwindSafe(|| waiter.wait(ticket))).is_err());
-    // The lock that the panicking thread held is free: no thread waits for it, and no commit goes on.
+    // The panicking thread has released its lock: no thread waits for it, and no commit continues.
     assert!(matches!(waiter.wait_all(), Err(LogError::Poisoned(_))));
     assert!(matches!(log.size(), Err(LogError::Poisoned(_))));
 }

@@ -1,4 +1,4 @@
-//! After a failure that leaves doubt, no commit is acknowledged any more (invariant 9).
+//! After a failure that leaves the log's state in doubt, no further commit is acknowledged (invariant 9).
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 

@@ -1,5 +1,5 @@
 //! `scratchpad` on recorded memory: logs that share a region, rollback journals in the region, and what a crash leaves
-//! of both, with flushes and without.
+//! of both, in memory that needs flushes and in memory that does not.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -22,14 +22,14 @@ use rig::{Rig, contents};
 
 const PAGE: usize = 512;
 
-/// Transactions of two databases in one region, and then a crash.
+/// Transactions of two databases in one region, followed by a crash.
 fn crash_two_logs(seed: u64, durable_on_store: bool) {
     let mut rng = Rng(seed * 77 + 1);
     let rig = Rig::new(2, 512 << 10, durable_on_store);
     rig.memory.crash_before(rng.below(900), seed);
     let mut logs = [rig.open(0).expect("open"), rig.open(1).expect("open")];
     let mut models = [Model::new(PAGE, 12), Model::of_leaves(PAGE, 12)];
-    // What each log may hold: its state after the last acknowledged commit, or after the one under way.
+    // What each log may contain: its state after the last acknowledged commit, or after the commit in progress.
     let mut possible = [vec![Vec::new()], vec![Vec::new()]];
     for _ in 0..30 {
         let which = rng.below(2) as usize;
@@ -57,7 +57,7 @@ fn crash_two_logs(seed: u64, durable_on_store: bool) {
         rig.memory.image().map(|left| rig.memory.over(left)).unwrap_or_else(|| rig.memory.crash(seed));
     let left = rig.on(image);
     for (which, possible) in possible.iter().enumerate() {
-        // Recovery may be cut off too. Another recovery then gives the same.
+        // A crash may also interrupt recovery. Another recovery then restores the same content.
         let before = left.look(which).expect("a sound log");
         assert!(possible.contains(&before), "log {which} is none of those possible");
         let cut = left.on(left.memory.over(left.memory.to_bytes()));
@@ -104,7 +104,7 @@ fn inv10_a_region_that_is_full_fails_the_write_and_loses_nothing() {
                 full += 1;
                 assert_eq!(error.kind(), ErrorKind::Full, "{error}");
                 log.engine_mut().discard_staged().expect("discard");
-                // A checkpoint of either log frees pages for both.
+                // A checkpoint of either log frees pages that both can use.
                 let (offset, data) = model.restart();
                 assert_eq!(log.engine().fill().used_bytes > 0, rig.taken() > 0);
                 log.write(&NoDatabase, offset, &data).expect("a header");
@@ -115,7 +115,7 @@ fn inv10_a_region_that_is_full_fails_the_write_and_loses_nothing() {
     assert!(full > 2, "never full");
 }
 
-/// A small region with one log, and a transaction to be written to the log.
+/// A small region with one log, and a transaction that the caller can write to the log.
 fn small() -> (Rig, WalStream<Scratchpad>, Model, Transaction) {
     let rig = Rig::new(1, 64 << 10, false);
     let mut log = rig.open(0).expect("open");
@@ -139,7 +139,8 @@ fn inv24_pages_of_a_transaction_whose_process_died_are_had_again() {
     assert_eq!((rig.taken(), log.engine().committed()), (0, 0));
 }
 
-/// The same for a rollback journal, whose writer knows nothing of transactions. Committed transactions stay.
+/// A rollback journal, whose writer knows nothing about transactions, also gets the pages that dead processes have
+/// left. The pages of committed transactions stay.
 #[test]
 fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     let (rig, mut log, mut model, transaction) = small();
@@ -166,7 +167,7 @@ fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     assert_eq!(journal.read(&mut found, 0).expect("read"), 18000);
     assert!(found[..9000] == [7; 9000] && found[9000..] == [8; 9000]);
     assert_eq!(contents(&mut log), model.committed);
-    // Pages that are needed are not given back, however few pages are free.
+    // Needed pages are not given back, however few pages are free.
     assert_eq!(journal.write(&[9; 64 << 10], 18000).expect_err("full").kind(), ErrorKind::Full);
     assert_eq!(contents(&mut log), model.committed);
     journal.delete().expect("delete");
@@ -174,7 +175,7 @@ fn inv24_a_rollback_journal_gets_what_processes_that_died_have_left() {
     assert_eq!(rig.taken(), 0, "pages that nobody has");
 }
 
-/// A log whose pages were given to other logs is an error, and not an empty log.
+/// A log whose pages were given to other logs causes an error. It is not taken for an empty log.
 #[test]
 fn inv25_a_log_whose_pages_others_have_is_an_error() {
     let (rig, mut log, _, transaction) = small();
@@ -190,7 +191,7 @@ fn inv25_a_log_whose_pages_others_have_is_an_error() {
     assert!(corrupt(rig.look(0).map(drop)) && corrupt(rig.open(0).map(drop)));
 }
 
-/// A process died in a commit and has already stored the link to it. Other processes then take its pages.
+/// A process died in a commit after it had stored the link to the transaction. Then other processes take its pages.
 #[test]
 fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
     let (rig, mut log, _, transaction) = small();
@@ -218,7 +219,7 @@ fn inv25_a_commit_that_was_cut_off_is_none_whoever_has_its_pages() {
     assert_eq!(rig.taken(), 0);
 }
 
-/// A checkpoint of this log does not give back the pages of other logs.
+/// A checkpoint of this log gives back no pages of other logs.
 #[test]
 fn inv10_a_log_is_short_of_room_by_what_it_has_itself() {
     let rig = Rig::new(2, 128 << 10, true);
@@ -243,7 +244,7 @@ fn inv10_a_log_is_short_of_room_by_what_it_has_itself() {
     assert!(commit(1, 6));
 }
 
-/// Uses a rollback journal as SQLite does, and crashes. Afterwards the journal is as it was synced last, or is gone if
+/// Uses a rollback journal as SQLite does, and crashes. Afterwards the journal is as it was last synced, or is gone if
 /// it was being deleted.
 fn crash_a_journal(seed: u64, durable_on_store: bool) {
     let mut rng = Rng(seed * 31 + 7);
@@ -252,8 +253,8 @@ fn crash_a_journal(seed: u64, durable_on_store: bool) {
     let log = rig.open(0).expect("open");
     let journal = log.engine().rollback_journal().expect("a journal");
     let mut bytes: Option<Vec<u8>> = None;
-    // The contents that a crash may leave: the journal as of the last sync, and the results of operations since then;
-    // `None` if it may be gone.
+    // The contents that a crash may leave: the journal as of the last sync, or the result of any operation since then.
+    // `None` stands for no journal.
     let mut synced: Vec<Option<Vec<u8>>> = vec![None];
     for _ in 0..60 {
         if rig.memory.image().is_some() {
@@ -289,7 +290,7 @@ fn crash_a_journal(seed: u64, durable_on_store: bool) {
     assert_eq!(left.taken(), 0, "pages that nobody has");
 }
 
-/// One call of SQLite, and the contents that may be durable during the call and after it.
+/// Makes one call as SQLite does, and records the contents that may be durable during and after the call.
 fn step(
     journal: &dyn RollbackJournal,
     bytes: &mut Option<Vec<u8>>,
@@ -330,7 +331,7 @@ fn step(
             }
         }
         _ => {
-            // SQLite appends; the durable part stays.
+            // SQLite appends to the journal. The durable part stays.
             let more: Vec<u8> = (0..1 + rng.below(6000)).map(|_| rng.next() as u8).collect();
             journal.write(&more, now.len() as u64).expect("write");
             now.extend(more);
@@ -362,19 +363,19 @@ fn inv26_the_head_of_a_journal_is_zeroed_in_one_piece() {
         assert_eq!(journal.read(&mut found, 0).expect("read"), 8);
         assert!(found == head[..8] || found == [0; 8], "{found:?}");
     }
-    // A gap reads as zeros, even if the pages had something there.
+    // A gap reads as zeros, even if the pages held something there before.
     journal.truncate(10).expect("truncate");
     journal.write(&[9], 5000).expect("write");
     let mut found = vec![1; 5001];
     journal.read(&mut found, 0).expect("read");
     assert!(found[16..5000].iter().all(|byte| *byte == 0) && found[5000] == 9);
-    // A process that checks whether the journal is hot may find it gone.
+    // A process that checks whether the journal is hot may find the journal gone.
     journal.delete().expect("delete");
     assert_eq!(journal.read(&mut found, 0).expect("read"), 0);
     assert!(matches!(journal.write(&[1], 0), Err(LogError::Unexpected(_))));
 }
 
-/// A call to leave out, counted from the beginning of the second commit.
+/// The call to omit, counted from the beginning of the second commit.
 #[derive(Clone, Copy, Debug)]
 enum Omit {
     Nothing,
@@ -413,7 +414,7 @@ fn is_wrong(durable_on_store: bool, omit: Omit, crash_at: u64, seed: u64) -> boo
     !found.is_ok_and(|found| found == model.committed || cut && found == before)
 }
 
-/// Must-fail controls: if one flush or fence of a commit is left out, some crash shows it.
+/// Must-fail controls: if one flush or fence of a commit is omitted, some crash reveals it.
 #[test]
 fn inv25_every_flush_and_fence_of_a_commit_is_needed() {
     let shows = |durable, omit| {
@@ -433,8 +434,8 @@ fn inv25_every_flush_and_fence_of_a_commit_is_needed() {
     }
 }
 
-/// If a log says that the region counts it, the region counts it, wherever a crash ends the log's deletion and however
-/// often the deletion is begun.
+/// If a log says that the region counts it, then the region counts it. That holds wherever a crash interrupts the
+/// deletion of the log, and however often the deletion is begun.
 #[test]
 fn inv24_a_region_never_counts_fewer_logs_than_there_are() {
     let mut cut = 0;

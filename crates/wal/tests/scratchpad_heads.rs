@@ -1,5 +1,5 @@
-//! Heads of rollback journals in a region whose stores are flushed: what must not come back after a crash, or after the
-//! death of a process.
+//! Headers of rollback journals in a region that needs flushes: headers that must not come back after a crash, or after
+//! the death of a process.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -14,12 +14,13 @@ use duralite_wal::engines::scratchpad::Scratchpad;
 use duralite_wal::log::stream::WalStream;
 use rig::Rig;
 
-/// What a journal begins with, and each synced part of it. After a crash, nothing else may pass for such a head.
+/// The beginning of a journal, and of each of its parts that was synced. After a crash, nothing else may look like such
+/// a header.
 const MAGIC: [u8; 8] = [0xd9, 0xd5, 5, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 
-/// Writes a journal of a transaction that was so large that SQLite synced a part of the journal before its end. It has
-/// a second head at `second`. Both heads contain `number`. As SQLite does, it writes the magic number when the bytes
-/// after it are durable.
+/// Writes a journal of a large transaction, of which SQLite synced a part before the end. So it has a second header at
+/// `second`. Both headers contain `number`. Like SQLite, writes the magic number only after the bytes behind it are
+/// durable.
 fn write_journal(journal: &dyn RollbackJournal, number: u8, second: u64) {
     let head: Vec<u8> = [&[0; 12][..], &[number; 500]].concat();
     journal.write(&head, 0).expect("write");
@@ -38,7 +39,7 @@ fn complete_head(journal: &dyn RollbackJournal, number: u8, at: u64) {
     journal.sync().expect("sync");
 }
 
-/// A process with journal number 1 and both heads of that journal.
+/// A process with journal number 1 and both headers of that journal.
 fn process_with_journal(rig: &Rig, second: u64) -> (WalStream<Scratchpad>, Arc<dyn RollbackJournal>) {
     let log = rig.open(0).expect("open");
     let journal = log.engine().rollback_journal().expect("a journal");
@@ -48,7 +49,7 @@ fn process_with_journal(rig: &Rig, second: u64) -> (WalStream<Scratchpad>, Arc<d
     (log, journal)
 }
 
-/// After any crash, all heads in the journal from byte `from` on are those of journal number 2.
+/// Checks that after any crash all headers in the journal from byte `from` on are those of journal number 2.
 fn assert_heads_are_new(rig: &Rig, from: usize, when: &str) {
     for seed in 0..300 {
         let left = rig.on(rig.memory.crash(seed));
@@ -62,8 +63,8 @@ fn assert_heads_are_new(rig: &Rig, from: usize, when: &str) {
     }
 }
 
-/// SQLite plays a journal back up to its length, and cuts the database to the size in its head. If the new length is
-/// durable and the new bytes are not, SQLite must not read what a page held for the previous journal.
+/// SQLite plays a journal back up to its length, and truncates the database to the size in the journal's header. If the
+/// new length is durable but the new bytes are not, SQLite must not read what a page held for the previous journal.
 #[test]
 fn inv26_a_crash_does_not_bring_back_the_head_of_the_journal_before() {
     for (ends, durable_on_store) in [(0, false), (1, false), (2, false), (0, true), (1, true), (2, true)] {
@@ -80,7 +81,7 @@ fn inv26_a_crash_does_not_bring_back_the_head_of_the_journal_before() {
                     journal.create().expect("create");
                 }
                 1 => journal.truncate(0).expect("truncate"),
-                // The part that stays is complete.
+                // The part that stays is a complete journal.
                 _ => journal.truncate(512).expect("truncate"),
             }
             if ends < 2 {
@@ -96,7 +97,7 @@ fn inv26_a_crash_does_not_bring_back_the_head_of_the_journal_before() {
     }
 }
 
-/// Everybody sees what a process stored before it died, but it may not be durable.
+/// All processes see what a process stored before it died, although it may not be durable.
 #[test]
 fn inv26_a_head_that_a_process_stored_over_when_it_died_does_not_come_back() {
     for second in [512, 4096, 8192] {
@@ -104,7 +105,7 @@ fn inv26_a_head_that_a_process_stored_over_when_it_died_does_not_come_back() {
         let (dying, journal) = process_with_journal(&rig, second);
         journal.write(&[0; 28], 0).expect("write");
         journal.sync().expect("sync");
-        // The next transaction has the same length, and is not synced.
+        // The next transaction's journal has the same length, and is not synced.
         journal.write(&[[0; 12], [2; 12]].concat(), 0).expect("write");
         (512..second + 512).step_by(512).for_each(|at| journal.write(&[2; 512], at).expect("write"));
         std::mem::forget((journal, dying));
@@ -117,7 +118,7 @@ fn inv26_a_head_that_a_process_stored_over_when_it_died_does_not_come_back() {
     }
 }
 
-/// The same for a head that a process was erasing, in pages that it had taken.
+/// A process dies while erasing a header, in pages that it has just taken. That header does not come back either.
 #[test]
 fn inv26_a_head_that_a_process_was_erasing_when_it_died_does_not_come_back() {
     for second in [512, 4096, 8192] {
@@ -134,11 +135,12 @@ fn inv26_a_head_that_a_process_was_erasing_when_it_died_does_not_come_back() {
 }
 
 /// A process ends a transaction visibly but not durably, and dies before it acknowledges the commit. The next process
-/// must not store over the journal before that end is durable, or a crash would play back a mixture of both journals.
+/// must not overwrite the journal before that end is durable. Otherwise a crash would make SQLite play back a mixture
+/// of both journals.
 #[test]
 fn inv26_a_journal_that_a_process_was_ending_when_it_died_does_not_come_back_with_other_records() {
-    // By zeros over the head (PERSIST), by the length (TRUNCATE), or by the word that says that the journal exists
-    // (DELETE).
+    // The transaction ends by zeros over the header (PERSIST), by the length (TRUNCATE), or by the word that says that
+    // the journal exists (DELETE).
     for ends in 0..3 {
         let rig = Rig::new(1, 256 << 10, false);
         let (_log, journal) = process_with_journal(&rig, 4096);

@@ -1,5 +1,5 @@
-//! A log that is cut gives space back. The processes that share it, and recovery after a power loss in between, find a
-//! sound log.
+//! A log that is truncated gives space back. The processes that share it find an undamaged log, and so does recovery
+//! after a power loss in between.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -25,7 +25,7 @@ use duralite_wal::log::stream::WalStream;
 use duralite_wal::{DatabaseIdentity, EngineOptions, Log, NvwalOptions, WaldioOptions};
 
 const PAGE: usize = 4096;
-/// The size of a new log with blocks of 512 bytes; then a bound for the space of a new log in memory.
+/// The size of a new log with blocks of 512 bytes; and an upper bound on the space that a new log in memory takes.
 const NEW: u64 = 512 << 10;
 const NEW_MEMORY: u64 = 2 << 20;
 
@@ -111,12 +111,12 @@ fn a_log_of_blocks_that_is_cut_is_short_for_all_who_share_it() {
             let (cutter, sleeper) = if round % 2 == 0 { (one, other) } else { (other, one) };
             restart(cutter, &mut model);
             fill(cutter, &mut model, &mut rng, 3 << 20);
-            // The other process has seen how long the log was.
+            // The other process still knows the length before the truncation.
             assert!(contents(sleeper) == model.committed);
             assert!(length() > 2 << 20);
             truncate(cutter, &mut model);
             assert_eq!(length(), NEW, "{layout:?}");
-            // Once more, with nothing to cut.
+            // Truncate once more, with nothing to truncate.
             let generation = cutter.engine().generation();
             cutter.truncate(&NoDatabase, 0).expect("truncate");
             assert_eq!(cutter.engine().generation(), generation);
@@ -158,13 +158,13 @@ fn journal_size_limit_is_what_the_file_keeps_when_the_log_starts_over() {
             used.push(space());
         }
         assert!(used[0] > 8 << 20 && used[3] > 8 << 20, "{engine:?}: {used:?}");
-        // An emulated log on a large file system begins with a table of up to one mebibyte.
+        // On a large file system, an emulated log begins with a table of up to one mebibyte.
         assert!((4 << 20..8 << 20).contains(&used[1]), "{engine:?}: {used:?}");
         assert!(used[2] <= 6 << 20 && used[2] < used[1], "{engine:?}: {used:?}");
     }
 }
 
-/// The length of the file according to the slot in force on these blocks.
+/// The length of the file that the slot in force on these blocks promises.
 fn promised(bytes: &[u8]) -> u64 {
     let slots = [4096, 8192].map(|at| Slot::decode(&bytes[at..at + 4096], duralite_format::LogId([9; 16])));
     slots.into_iter().flatten().max_by_key(|slot| slot.generation).expect("a slot").file_bytes
@@ -191,7 +191,7 @@ fn inv07_power_fails_at_each_step_of_giving_blocks_back() {
             let mut possible = vec![before.committed.clone(), Vec::new()];
             restart(&mut stream, &mut model);
             possible.push(model.committed.clone());
-            // More than the file kept, so that it grows again.
+            // Commit more than the file kept, so that it grows again.
             while model.committed.len() < 700 << 10 {
                 commit(&mut stream, &mut model, &mut rng);
                 possible.push(model.committed.clone());
@@ -204,7 +204,7 @@ fn inv07_power_fails_at_each_step_of_giving_blocks_back() {
     }
 }
 
-/// A process that dies in the middle of a cut leaves a log that others can use.
+/// A process that dies in the middle of shrinking the log leaves a log that others can use.
 #[test]
 fn inv11_a_process_dies_between_the_slot_and_the_cut() {
     #[derive(Debug)]
@@ -301,8 +301,8 @@ fn a_log_in_memory_that_is_cut_gives_space_back_and_faults_nobody() {
         assert!(full > 8 << 20);
         truncate(cutter, &mut model);
         assert!(space() < NEW_MEMORY, "{} of {full} bytes are still there", space());
-        // Reads a frame of the old content, where there are holes now. SQLite reads no such frame, and the read must
-        // not fault.
+        // Read a frame of the old content, where the file now has holes. SQLite does not use such a frame, but the read
+        // must not fault.
         let mut page = vec![0; PAGE];
         let _ = sleeper.engine_mut().read_page(&NoDatabase, 1, &mut page);
         assert!(contents(sleeper).is_empty());

@@ -1,5 +1,5 @@
-//! Logs of other format versions are refused by name and not changed, because they may hold the newest commits of a
-//! database.
+//! Logs of other format versions are refused with an error that names the version, and are not changed, because they
+//! may hold the newest commits of a database.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -17,7 +17,7 @@ use duralite_wal::{
 
 const ID: LogId = LogId([9; 16]);
 
-/// Each engine, the version that it reads, and versions that it refuses: those that existed, and the next one.
+/// Each engine, the version that it reads, and versions that it refuses: older ones that existed, and the next one.
 const FORMATS: [(&Descriptor, u32, &[u32]); 4] = [
     (&waldio::DESCRIPTOR, 4, &[1, 2, 3, 5]),
     (&nvwal::DESCRIPTOR, 5, &[1, 3, 4, 6]),
@@ -25,7 +25,7 @@ const FORMATS: [(&Descriptor, u32, &[u32]); 4] = [
     (&ppl::DESCRIPTOR, 1, &[2]),
 ];
 
-/// The beginning that all versions have in common, and other bytes after it.
+/// A log with the beginning that all versions have in common, and arbitrary bytes after it.
 fn log_of_version(engine: &Descriptor, version: u32) -> Vec<u8> {
     let mut bytes = engine.magic.to_vec();
     bytes.extend(version.to_le_bytes());
@@ -40,7 +40,7 @@ fn contents(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     paths.map(|path| (path.clone(), fs::read(path).expect("a file"))).collect()
 }
 
-/// The error when a database names a log of this version and file name. Checks that nothing changes.
+/// The error if a database names a log of this version and file name. Checks that no file is changed.
 fn refusal(engine: &'static Descriptor, version: u32, log: &str) -> LogError {
     let dir = tempfile::tempdir().expect("directory");
     let database = dir.path().join("app.db");
@@ -83,7 +83,7 @@ fn inv12_a_log_of_another_version_is_refused_by_name_and_not_a_byte_is_changed()
     }
 }
 
-/// If a log was not found, it would be taken for lost, and its database would be opened without it.
+/// If the log were not found, it would be taken for lost, and the database would be opened without it.
 #[test]
 fn inv12_a_log_of_another_version_is_found_though_the_database_has_another_name() {
     for (engine, _, others) in FORMATS {

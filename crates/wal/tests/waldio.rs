@@ -1,5 +1,5 @@
-//! `waldio` against a model: random histories by one or two processes, cut off by power losses and deaths at any
-//! operation; failing devices; damage.
+//! `waldio` compared with a model: random histories of one or two processes, interrupted by power losses and deaths at
+//! any operation; failing devices; damage.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -32,7 +32,7 @@ fn options(layout: Layout, durability: Durability) -> WaldioOptions {
     WaldioOptions { layout, durability, cache_bytes: 0, ..WaldioOptions::default() }
 }
 
-/// Processes that share a log: their segment, and the device.
+/// What processes that share a log have in common: the segment, the device and the settings.
 struct World {
     block: Arc<dyn Block>,
     segment: Arc<dyn Segment>,
@@ -85,7 +85,7 @@ struct History {
     block: Arc<RecordingBlock>,
     processes: Vec<WalStream<Waldio>>,
     model: Model,
-    /// What a power loss may leave: from the transaction acknowledged last to the one sealed last.
+    /// The contents that a power loss may leave: from the last acknowledged transaction to the last sealed one.
     possible: Vec<Model>,
 }
 
@@ -105,7 +105,8 @@ impl History {
         Self { world, block, processes, model: model.clone(), possible: vec![model] }
     }
 
-    /// Everything so far is durable: a later power loss leaves all of it, except the header of a log without blocks.
+    /// Records that everything so far is durable: a later power loss leaves all of it, except the header of a log
+    /// without blocks.
     fn settle(&mut self) {
         if !self.block.has_crashed() && self.block.len() > DATA_OFFSET {
             self.possible = vec![self.model.clone()];
@@ -124,7 +125,7 @@ impl History {
                 self.settle();
             }
             1 | 2 if self.model.has_header() => {
-                // Rolled back: SQLite writes a part of a transaction.
+                // Rolled back: SQLite writes only a part of a transaction.
                 let transaction = self.model.transaction(rng, false);
                 let keep = rng.below(transaction.writes.len() as u64) as usize;
                 for (offset, data) in &transaction.writes[..keep] {
@@ -146,8 +147,7 @@ impl History {
                 let stream = &mut self.processes[which];
                 let spill = rng.chance(3);
                 let transaction = self.model.transaction(rng, spill);
-                // The transaction is sealed at one of these writes, so both outcomes are possible from the first write
-                // on.
+                // One of these writes seals the transaction. So both outcomes are possible from the first write on.
                 let mut after = self.model.clone();
                 after.commit(transaction);
                 let transaction_writes = after.take_writes();
@@ -165,7 +165,7 @@ impl History {
         }
     }
 
-    /// Continues after a power loss that left `image`.
+    /// Continues after a power loss that left `image` on the device.
     fn recover(self, image: Vec<u8>, operations: u64, seed: u64, context: &str) -> Self {
         let Self { world, possible, .. } = self;
         let mut next = Self::begin(image.clone(), &world.superblock, &world.options, operations, seed);
@@ -174,7 +174,7 @@ impl History {
         let lengths: Vec<_> = possible.iter().map(|model| model.committed.len()).collect();
         let index = index.unwrap_or_else(|| panic!("{context}: recovered {} of {lengths:?}", found.len()));
         assert!(contents(&mut next.processes[1]).expect("contents") == found, "{context}: processes differ");
-        // A second recovery gives the same, whether or not the writes of the first one have reached the device.
+        // A second recovery restores the same content, whether or not the writes of the first one reached the device.
         for image in [image, next.block.crash_at_random(seed)] {
             let world = World::new(
                 Arc::new(RecordingBlock::from_bytes(image, BLOCK)),
@@ -243,7 +243,8 @@ fn inv07_histories_match_the_model_at_every_page_size() {
     }
 }
 
-/// A transaction larger than the ring's share bypasses the ring, spills while it is open, and is read back meanwhile.
+/// A transaction larger than its share of the ring bypasses the ring, spills while it is open, and is read back at the
+/// same time.
 #[test]
 fn inv07_large_transactions_are_committed_whole_or_not_at_all() {
     for layout in Layout::ALL {
@@ -298,7 +299,7 @@ fn inv07_large_transactions_are_committed_whole_or_not_at_all() {
     }
 }
 
-/// Runs transactions on a medium that fails once. Returns the contents that it may hold.
+/// Runs transactions on a medium that fails once. Returns the contents that the medium may hold, and the error.
 fn run_until_failure(stream: &mut WalStream<Waldio>, rng: &mut Rng) -> (Vec<Vec<u8>>, Option<LogError>) {
     let mut model = Model::new(512, PAGES);
     let mut possible = vec![Vec::new()];
@@ -309,7 +310,7 @@ fn run_until_failure(stream: &mut WalStream<Waldio>, rng: &mut Rng) -> (Vec<Vec<
             if let Err(error) = stream.write(&NoDatabase, offset, &data) {
                 return (possible, Some(error));
             }
-            // The first header is durable with the first blocks.
+            // The first header becomes durable together with the first blocks.
             possible.drain(..if round > 0 { possible.len() - 1 } else { 0 });
         }
         let mut after = model.clone();
@@ -345,7 +346,7 @@ fn inv09_a_failing_write_or_flush_stops_every_process_and_loses_nothing_acknowle
                 let Some(error) = error else { break };
                 failures += 1;
                 assert!(error.to_string().contains("injected"), "{operation:?} {nth}: {error}");
-                // No process continues, whatever the device says now.
+                // No process may continue, even if the device works again.
                 for stream in [&mut stream, &mut other] {
                     let refused = stream.write(&NoDatabase, 0, &Model::new(512, PAGES).restart().1);
                     assert!(
@@ -354,8 +355,8 @@ fn inv09_a_failing_write_or_flush_stops_every_process_and_loses_nothing_acknowle
                     );
                 }
                 assert!(other.size().is_err());
-                // After the processes are gone: what the operating system still has, and what a power loss leaves of
-                // that, before and after a recovery.
+                // The processes end. Check what the operating system still has, and what a power loss leaves of that,
+                // before and after a recovery.
                 for image in [block.to_bytes(), block.crash(|_, states| rng.below(states as u64) as usize)] {
                     let block = Arc::new(RecordingBlock::from_bytes(image, BLOCK));
                     let world = World::new(block.clone(), world.superblock.clone(), world.options.clone());
@@ -373,7 +374,7 @@ fn inv09_a_failing_write_or_flush_stops_every_process_and_loses_nothing_acknowle
     }
 }
 
-/// After a failed flush the data is still in the cache: recovery must not rely on it.
+/// After a failed flush the data is still in the cache, but recovery must not rely on the cache.
 #[test]
 fn inv09_what_a_failed_flush_left_in_the_cache_is_written_again_before_anything_is_acknowledged() {
     let superblock = superblock(Layout::Delta, 512, 1 << 20);
@@ -392,7 +393,7 @@ fn inv09_what_a_failed_flush_left_in_the_cache_is_written_again_before_anything_
     let written = write_all(&after.take_writes(), |at, data| stream.write(&NoDatabase, at, data));
     wait(&stream, written.expect("write")).expect_err("the flush fails");
     drop(stream);
-    // The same device and cache, and a new process: it sees the commit, so it has to make the commit durable.
+    // A new process uses the same device and cache. It sees the commit, so it has to make the commit durable.
     let world = World::new(block.clone(), world.superblock.clone(), world.options.clone());
     let mut stream = world.process(true).expect("recovery");
     assert!(contents(&mut stream).expect("contents") == after.committed);
@@ -441,7 +442,7 @@ fn inv10_no_space_and_the_limit_fail_one_transaction_and_lose_nothing() {
     }
 }
 
-/// A log with several groups, its superblock, its content, and its end.
+/// An undamaged log with several groups, its superblock, its content, and its end.
 fn sound_log(layout: Layout) -> (Vec<u8>, Superblock, Vec<u8>, u64) {
     let superblock = superblock(layout, 512, 1 << 20);
     let block = Arc::new(RecordingBlock::new(BLOCK));
@@ -480,7 +481,7 @@ fn inv07_damage_before_the_last_group_is_an_error_and_in_it_a_shorter_log() {
             }
         }
         assert!(refused > 100 && shorter > 10, "{layout:?}: {refused} refused, {shorter} shorter");
-        // The newest slot is damaged, and the other slot is for another generation.
+        // Damage the newest slot. The other slot belongs to another generation.
         let mut bad = good.clone();
         let newest = if good[4096] > good[8192] { 4096 } else { 8192 };
         bad[newest + 9] ^= 1;
@@ -491,8 +492,8 @@ fn inv07_damage_before_the_last_group_is_an_error_and_in_it_a_shorter_log() {
     }
 }
 
-/// A process writes a large transaction and dies before sealing it. Another process seals a small one at the same
-/// place. The rest of the large one behind it is no transaction, and no part of one.
+/// A process writes a large transaction and dies before sealing it. Another process then seals a small transaction at
+/// the same place. The rest of the large one behind it must not be taken for a transaction, or for a part of one.
 #[test]
 fn inv07_what_a_dead_process_wrote_behind_the_tail_is_never_taken_for_a_successor() {
     let superblock = superblock(Layout::Embedded, 512, 16 << 20);
@@ -557,7 +558,7 @@ fn other_settings_are_refused_while_a_log_is_in_use() {
     assert!(matches!(refused, Err(LogError::Settings)));
 }
 
-/// A must-fail control: if a flush is left out, some power loss loses an acknowledged commit.
+/// A must-fail control: if a flush is omitted, some power loss loses an acknowledged commit.
 #[test]
 fn a_missing_flush_is_noticed() {
     let superblock = superblock(Layout::Delta, 512, 1 << 20);

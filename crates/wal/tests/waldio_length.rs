@@ -1,4 +1,4 @@
-//! `waldio` on a file that another process made longer; that process died before the new length was durable.
+//! `waldio` on a file that another process made longer. That process died before the new length was durable.
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a failed expectation is a failed test")]
 
@@ -27,9 +27,10 @@ const PAGE: usize = 4096;
 struct GrownFile {
     inner: RecordingBlock,
     durable_len: AtomicU64,
-    /// Writes that went beyond the durable length.
+    /// Number of writes that went beyond the durable length.
     trusting_writes: AtomicU64,
-    /// Whether a power loss follows the next write. The write then survives, and the size does not.
+    /// Whether a power loss follows the next write. That write then survives, but the size of the file does
+    /// not.
     loses_power: AtomicBool,
     left: Mutex<Option<Vec<u8>>>,
 }
@@ -45,7 +46,7 @@ impl GrownFile {
         }
     }
 
-    /// Leaves what a process leaves that dies before its preallocation is flushed.
+    /// Does what a process does that dies before its preallocation is flushed.
     fn grow_and_die(&self, len: u64) {
         self.inner.preallocate(len).expect("room");
     }
@@ -87,7 +88,7 @@ impl Block for GrownFile {
         if durability == Durability::Normal { Ok(()) } else { self.flush() }
     }
     fn flush(&self) -> Result<(), MediumError> {
-        // A flush makes no size durable: only preallocation promises that.
+        // A flush does not make the size durable: only preallocation promises that.
         self.inner.flush()
     }
     fn counters(&self) -> BlockCounters {
@@ -136,7 +137,7 @@ fn commit(stream: &mut WalStream<Waldio>, model: &mut Model, rng: &mut Rng) {
     stream.engine().durability_waiter().expect("a waiter").wait(ticket).expect("durable");
 }
 
-/// Two processes. The second one attaches the log after the file was made longer.
+/// Two processes, of which the second attaches the log after the file was made longer.
 fn grown(layout: Layout, rng: &mut Rng) -> (Arc<GrownFile>, [WalStream<Waldio>; 2], Model) {
     let file = Arc::new(GrownFile::new());
     Waldio::format(file.as_ref(), &superblock(layout)).expect("format");
@@ -161,7 +162,7 @@ fn inv04_a_length_that_a_dead_process_left_is_made_durable_before_a_commit_relie
         }
         assert_eq!(file.trusting_writes.load(Ordering::Relaxed), 0, "{layout:?}");
         assert!(contents(&mut streams[0]) == model.committed);
-        // The log uses the length that the file has, and does not extend it again.
+        // The log uses the file's length as it is, and does not extend the file again.
         assert_eq!(file.len(), 4 << 20);
     }
 }

@@ -92,6 +92,10 @@ class Connection:
             raise Error(code, message)
         return rows
 
+    def is_autocommit(self):
+        """Whether the connection is in no transaction."""
+        return bool(_lib.sqlite3_get_autocommit(self.db))
+
     def value(self, sql):
         return self.run(sql)[0][0]
 

@@ -1,10 +1,11 @@
-//! SQLite's b-tree pages: the header, the cell pointers, the cells, and what SQLite does to the bytes of a page when it
+//! SQLite's b-tree pages: the header, the cell pointers, the cells, and how SQLite changes the bytes of a page when it
 //! inserts and drops a cell (`insertCell`, `dropCell`, `allocateSpace`, `freeSpace`, `defragmentPage`).
 //!
 //! The code trusts nothing in a page. Every access is checked, and a contradiction yields `None`.
 //!
-//! The SQLite version at hand may insert and drop cells in another way. The encoder applies this code too, and records all
-//! bytes that still differ. But this code must never change, because later versions read the same logs.
+//! The installed SQLite may insert and drop cells in another way. That does no harm, because the encoder applies this
+//! code too, and records all bytes that still differ. But this code must never change, because later versions read the
+//! same logs.
 
 use std::ops::{Deref, DerefMut};
 
@@ -13,7 +14,7 @@ const FIRST_FREEBLOCK: usize = 1;
 const CELLS: usize = 3;
 const CONTENT: usize = 5;
 const FRAGMENTS: usize = 7;
-/// Bytes of a leaf's header. An interior page has a pointer to its last child after that.
+/// Bytes of a leaf's header. In an interior page a pointer to the last child follows.
 const HEADER_BYTES: usize = 8;
 const CHILD_BYTES: usize = 4;
 
@@ -21,10 +22,10 @@ const INDEX_INTERIOR: u8 = 2;
 const TABLE_INTERIOR: u8 = 5;
 const INDEX_LEAF: u8 = 10;
 const TABLE_LEAF: u8 = 13;
-/// The bit in a page's type that makes the page a leaf.
+/// The bit in a page's type that says that the page is a leaf.
 const LEAF: u8 = 8;
 
-/// The smallest cell: when SQLite drops the cell, a freeblock must fit in its place.
+/// Bytes of the smallest cell. A dropped cell has to leave space for a freeblock.
 const SMALLEST_CELL: usize = 4;
 /// Bytes of the longest varint.
 const VARINT_BYTES: usize = 9;
@@ -73,7 +74,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         self.header + FIRST_FREEBLOCK
     }
 
-    /// Where the content begins. On a page of 65536 bytes 0 stands for the end of the page.
+    /// Where the content begins. On a page of 65536 bytes, 0 stands for the end of the page.
     pub(super) fn content(&self) -> usize {
         match self.number(self.header + CONTENT) {
             0 => 65536,
@@ -94,12 +95,12 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         self.pointers() + 2 * self.cells()
     }
 
-    /// The cell pointers as bytes, of a page that [`Tree::new`] has accepted.
+    /// The cell pointers as bytes. [`Tree::new`] has accepted the page.
     pub(super) fn pointer_bytes(&self) -> &[u8] {
         self.bytes.get(self.pointers()..self.pointers_end()).unwrap_or(&[])
     }
 
-    /// Where the cell of a slot begins; 0 outside the page.
+    /// Where the cell of a slot begins; 0 if the pointer is outside the page.
     #[inline]
     pub(super) fn pointer(&self, slot: usize) -> usize {
         self.number(self.pointers() + 2 * slot)
@@ -137,13 +138,13 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
     }
 }
 
-/// The part of a payload that an index cell may keep on the page, or keeps at least if it overflows: `share` 255ths of
-/// the page, as the file format defines it.
+/// The part of a payload that an index cell may keep on the page, or keeps at least if the payload overflows. The file
+/// format defines it as `share` 255ths of the page.
 fn index_payload(usable: usize, share: usize) -> Option<usize> {
     ((usable.checked_sub(12)?) * share / 255).checked_sub(23)
 }
 
-/// SQLite's variable-length integer, and its length in bytes.
+/// Reads SQLite's variable-length integer. Returns its value, and its length in bytes.
 #[inline]
 fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     let mut value = 0_u64;
@@ -186,14 +187,14 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
     }
 }
 
-/// Free bytes that are too few for a freeblock are called fragments.
+/// Free bytes that are too few for a freeblock, fewer than this, are called fragments.
 const FREEBLOCK_BYTES: usize = 4;
-/// With more fragment bytes than this, SQLite takes no freeblock that would leave more fragments.
+/// If a page has more fragment bytes than this, SQLite uses no freeblock that would leave further fragments.
 const MOST_FRAGMENTS: usize = 57;
-/// The largest number of fragment bytes with which a page is packed by moving the bytes before its freeblocks.
+/// A page with at most this many fragment bytes is packed by moving the bytes before its freeblocks.
 const FRAGMENTS_KEPT: usize = 4;
 
-/// Where a cell is put.
+/// Where a cell is placed.
 pub(super) enum Place {
     /// In the freeblock that `link` links to: at the end of the block, or all of it.
     Freeblock { link: usize, block: usize, bytes: usize },
@@ -204,7 +205,7 @@ pub(super) enum Place {
 }
 
 impl<B: Deref<Target = [u8]>> Tree<B> {
-    /// Where SQLite puts a cell of `length` bytes. `None` if the page has no room, or contradicts itself.
+    /// Where SQLite places a cell of `length` bytes. `None` if the page has no space for it, or contradicts itself.
     pub(super) fn place(&self, length: usize) -> Option<(usize, Place)> {
         let (gap, top) = (self.pointers_end(), self.content());
         if gap > top || top > self.bytes.len() || length < FREEBLOCK_BYTES {
@@ -224,7 +225,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         Some((self.packed(fragments_kept)?.checked_sub(length)?, Place::Packed { fragments_kept }))
     }
 
-    /// The freeblocks in order. Each is given by the offset of the link to it, its offset, and its size.
+    /// The freeblocks in order. For each: the offset of the link to it, its offset, and its size.
     fn freeblocks(&self) -> impl Iterator<Item = (usize, usize, usize)> {
         let mut link = self.free_list();
         std::iter::from_fn(move || {
@@ -247,7 +248,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         (block + bytes <= self.bytes.len()).then_some((block + excess, place))
     }
 
-    /// The freeblock from which SQLite would take `length` bytes such that the cell is at `at`.
+    /// The freeblock from which SQLite could have taken `length` bytes for a cell at `at`.
     fn freeblock_around(&self, at: usize, length: usize) -> Option<Place> {
         let (link, block, bytes) = self.freeblocks().take_while(|(_, block, _)| *block <= at).last()?;
         let excess = bytes.checked_sub(length)?;
@@ -260,14 +261,14 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
         (self.content() + blocks + self.fragments()).checked_sub(self.pointers_end())
     }
 
-    /// The freeblocks, if the page can be packed by moving the bytes before them.
+    /// The page's one or two freeblocks, if the page can be packed by moving the bytes before them.
     fn one_or_two_freeblocks(&self, fragments_kept: usize) -> Option<[(usize, usize); 2]> {
         let mut blocks = self.freeblocks().map(|(_, block, bytes)| (block, bytes));
         let found = [blocks.next()?, blocks.next().unwrap_or((0, 0))];
         (self.fragments() <= fragments_kept && blocks.next().is_none()).then_some(found)
     }
 
-    /// Where the content begins after packing.
+    /// Where the content would begin after packing.
     fn packed(&self, fragments_kept: usize) -> Option<usize> {
         if let Some([(_, first), (_, second)]) = self.one_or_two_freeblocks(fragments_kept) {
             return Some(self.content() + first + second);
@@ -277,7 +278,7 @@ impl<B: Deref<Target = [u8]>> Tree<B> {
 }
 
 impl<B: DerefMut<Target = [u8]>> Tree<B> {
-    /// Inserts a cell where SQLite would put it, or at `at`. The place `at` is before the content, in a freeblock, or
+    /// Inserts a cell where SQLite would place it, or at `at`, if that is given: before the content, in a freeblock, or
     /// anywhere else after the pointers.
     pub(super) fn insert(&mut self, slot: usize, at: Option<usize>, cell: &[u8]) -> Option<()> {
         let cells = self.cells();
@@ -330,8 +331,8 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
         self.put(block + 2, excess)
     }
 
-    /// Drops the cell of a slot. With `zeroing` the freed bytes are zeroed, as by a connection with `PRAGMA
-    /// secure_delete`.
+    /// Drops the cell of a slot. With `zeroing`, zeroes the freed bytes, as a connection with `PRAGMA secure_delete`
+    /// does.
     pub(super) fn drop_cell(&mut self, slot: usize, zeroing: bool) -> Option<()> {
         let cells = self.cells();
         if slot >= cells {
@@ -350,8 +351,8 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
         self.put_cells(cells - 1)
     }
 
-    /// Frees `start..start + length`. It becomes part of the gap, or a freeblock, together with the freeblocks next to
-    /// it.
+    /// Frees `start..start + length`. The bytes become part of the gap, or part of a freeblock that also takes in
+    /// adjacent freeblocks.
     fn free(&mut self, mut start: usize, length: usize, zeroing: bool) -> Option<()> {
         let mut end = start + length;
         let before = self.freeblocks().take_while(|(_, block, _)| *block < start).last();
@@ -386,7 +387,7 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
         self.put(start + 2, end - start)
     }
 
-    /// Moves the cells to the page's end, so that no freeblock remains.
+    /// Moves all cells towards the page's end, so that no freeblock remains.
     fn pack(&mut self, fragments_kept: usize) -> Option<()> {
         let top = match self.one_or_two_freeblocks(fragments_kept) {
             Some([first, second]) => self.close_freeblocks(first, second)?,
@@ -399,7 +400,8 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
         Some(())
     }
 
-    /// Closes one or two freeblocks, by moving the bytes before and between them up. Returns where the content begins.
+    /// Closes one or two freeblocks by moving the bytes before and between them towards the page's end. Returns where
+    /// the content begins.
     fn close_freeblocks(&mut self, first: (usize, usize), second: (usize, usize)) -> Option<usize> {
         let (top, moved) = (self.content(), first.1 + second.1);
         if top >= first.0 {
@@ -420,8 +422,7 @@ impl<B: DerefMut<Target = [u8]>> Tree<B> {
         Some(top + moved)
     }
 
-    /// Writes the cells one before the other, from the page's end on, in the order of their slots. Returns where the
-    /// content begins.
+    /// Writes the cells from the page's end downwards, in the order of their slots. Returns where the content begins.
     fn rewrite_cells(&mut self) -> Option<usize> {
         let before = Tree { bytes: self.bytes.to_vec(), header: self.header };
         let mut top = self.bytes.len();

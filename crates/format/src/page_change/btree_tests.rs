@@ -1,4 +1,4 @@
-//! Checks the length of cells, and each effect of inserting and dropping cells, byte by byte.
+//! Checks the length of cells, and every effect of inserting and dropping cells, byte by byte.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn empty() -> Vec<u8> {
     page
 }
 
-/// A cell of a table leaf of `length` bytes, 3 to 129, filled with `fill`.
+/// A cell of a table leaf with `length` bytes, 3 to 129, filled with `fill`.
 fn cell(length: usize, fill: u8) -> Vec<u8> {
     let mut cell = vec![fill; length];
     cell[0] = (length - 2) as u8;
@@ -23,7 +23,7 @@ fn tree(page: &mut [u8]) -> Tree<&mut [u8]> {
     Tree::new(page, 0).unwrap()
 }
 
-/// A page with cells of these lengths, filled with 1, 2, …; the first cell is at the page's end.
+/// A page with cells of these lengths, filled with 1, 2 and so on. The first cell is at the page's end.
 fn filled(lengths: &[usize]) -> Vec<u8> {
     let mut page = empty();
     for (slot, length) in lengths.iter().enumerate() {
@@ -69,7 +69,7 @@ fn freeblocks_are_chained_in_order_of_their_places() {
     assert_eq!(page[1..3], [1, 230]);
     assert_eq!(page[486..490], [1, 245, 0, 8]);
     assert_eq!(page[501..505], [0, 0, 0, 6]);
-    // A cell that is dropped between two freeblocks joins both.
+    // Dropping the cell between two freeblocks joins them into one.
     tree(&mut page).drop_cell(1, false).unwrap();
     assert_eq!(page[486..490], [0, 0, 0, 21]);
 }
@@ -98,7 +98,7 @@ fn a_freeblock_is_used_from_its_end_or_leaves_fragments() {
     tree(&mut page).insert(1, None, &cell(9, 8)).unwrap();
     assert_eq!(page[..8], [13, 0, 0, 0, 4, 1, 226, 2], "two fragments");
     assert_eq!(page[487..496], [7, 1, 8, 8, 8, 8, 8, 8, 8]);
-    // The fragments are part of the freeblock again when the cell is dropped.
+    // Dropping the cell makes the fragments a part of the freeblock again.
     tree(&mut page).drop_cell(1, false).unwrap();
     tree(&mut page).drop_cell(1, false).unwrap();
     assert_eq!(page[..8], [13, 1, 231, 0, 2, 1, 226, 0]);
@@ -119,7 +119,7 @@ fn a_page_is_packed_by_closing_one_freeblock_or_two() {
     let mut page = filled(&[100, 120, 120, 120]);
     tree(&mut page).drop_cell(1, false).unwrap();
     tree(&mut page).insert(1, None, &cell(125, 7)).unwrap();
-    // The freeblock at 292 had 120 bytes: the bytes below it moved up.
+    // The freeblock at 292 had 120 bytes. The bytes below it have moved up by these.
     assert_eq!(page[..16], [13, 0, 0, 0, 4, 0, 47, 0, 1, 156, 0, 47, 1, 36, 0, 172]);
     assert!(page[16..47].iter().all(|byte| *byte == 0));
     assert_eq!(page[292..295], [118, 1, 3]);
@@ -147,7 +147,7 @@ fn a_page_with_fragments_is_written_anew_in_the_order_of_its_slots() {
 fn a_place_that_is_said_is_taken_from_where_it_lies() {
     let mut page = filled(&[5, 20, 5]);
     tree(&mut page).drop_cell(1, false).unwrap();
-    // SQLite would have used the freeblock.
+    // SQLite would have placed the cell in the freeblock.
     tree(&mut page).insert(1, Some(473), &cell(9, 7)).unwrap();
     assert_eq!(page[..8], [13, 1, 231, 0, 3, 1, 217, 0]);
     tree(&mut page).insert(1, Some(498), &cell(9, 7)).unwrap();
@@ -159,8 +159,8 @@ fn a_place_that_is_said_is_taken_from_where_it_lies() {
 
 #[test]
 fn what_the_page_has_no_room_for_is_refused() {
-    // The header leaves 504 bytes. 8 of these are pointers and 478 are cells. 18 are left, 2 of them for another
-    // pointer.
+    // The header leaves 504 bytes: 8 bytes of pointers, 478 bytes of cells, and 18 free bytes. Another pointer takes 2
+    // of these 18.
     let mut page = filled(&[100, 120, 129, 129]);
     assert!(tree(&mut page).place(16).is_some());
     assert!(tree(&mut page).place(17).is_none());
@@ -185,7 +185,7 @@ fn a_chain_that_descends_or_leaves_the_page_ends() {
     assert_eq!(tree(&mut page).place(30).map(|(at, _)| at), Some(392), "a block past the end");
 }
 
-/// The page's first bytes, read as a link, would lead to a place on a larger page.
+/// The first bytes of the page, read as a link to a freeblock, would lead to a place that exists on a larger page.
 #[test]
 fn nothing_follows_the_last_freeblock() {
     let mut page = vec![0; 4096];
@@ -219,8 +219,7 @@ fn cells_are_as_long_as_the_file_format_says() {
     assert_eq!(cell_length(TABLE_LEAF, &[10, 0x81, 1]), Some(13));
     assert_eq!(cell_length(TABLE_LEAF, &[0, 1]), Some(4), "the smallest");
     assert_eq!(cell_length(INDEX_LEAF, &[10]), Some(11));
-    // 477 = 512 - 35 bytes fit. Of 478 bytes, 39 + (478 - 39) % 508 = 478 would stay, which is too much, so 39
-    // stay.
+    // 477 = 512 - 35 bytes fit. Of 478 bytes, 39 + (478 - 39) % 508 = 478 would stay, which is too much. So 39 stay.
     assert_eq!(cell_length(TABLE_LEAF, &[0x83, 0x5d, 1]), None, "past the end");
     assert_eq!(cell_length(TABLE_LEAF, &[0x83, 0x5e, 1]), Some(3 + 39 + 4));
     // An index cell keeps at most 102 bytes on the page.

@@ -1,4 +1,4 @@
-//! Changes that are operations on cells: their bytes in a payload, applying them, and finding the operations that lead from
+//! Changes that are operations on cells: their encoding in a payload, applying them, and finding the operations that lead from
 //! one page to another. Bytes that still differ after the operations follow as ranges, so a wrong guess only makes the payload
 //! longer.
 
@@ -6,15 +6,15 @@ use super::btree::Tree;
 use super::payload::{DAMAGED, Reader, apply_ranges, encode_ranges, first_byte_of_cells, put};
 use crate::{FormatError, diff};
 
-/// Inserts a cell where SQLite puts it. Stored: slot, length less one, bytes of the cell.
+/// Inserts a cell where SQLite would place it. Stored: slot, length less one, bytes of the cell.
 pub(super) const OP_INSERT: u8 = 1;
 /// Inserts a cell at a given place. Stored: place, then as for [`OP_INSERT`].
 pub(super) const OP_INSERT_AT: u8 = 2;
 /// Drops cells, the last one first. Stored: slot of the first cell, number of cells less one.
 pub(super) const OP_DELETE: u8 = 3;
-/// Drops a cell, and inserts a similar one at its slot, where SQLite puts it. Stored: slot, length of the new cell less
-/// one, length of the tail, bytes of ranges, and the ranges. The new cell ends with the tail, which is the end of the
-/// old cell. Before the tail come the old cell's first bytes, then zeros. The ranges are written over that.
+/// Drops a cell, and inserts a similar cell at its slot, where SQLite would place it. Stored: slot, length of the new cell less
+/// one, length of the tail, bytes of ranges, and the ranges. The new cell is made of the old cell's first bytes, then zeros,
+/// then the tail, which is the end of the old cell. The ranges are then written over it.
 pub(super) const OP_REPLACE: u8 = 4;
 /// Like [`OP_REPLACE`], but at a given place. Stored: place, then as for [`OP_REPLACE`].
 pub(super) const OP_REPLACE_AT: u8 = 5;
@@ -104,7 +104,7 @@ fn put_head([derived, given]: [u8; 2], at: Option<usize>, slot: usize, length: u
     put(out, length - 1);
 }
 
-/// Fills `cell` with the new cell as it is before the ranges are written over it.
+/// Fills `cell` with the new cell as it is before the ranges are written over it: the front of `old`, zeros, and its tail.
 fn replaced(old: &[u8], length: usize, tail: usize, cell: &mut Vec<u8>) -> Option<()> {
     let front = length.checked_sub(tail)?;
     let end = old.get(old.len().checked_sub(tail)?..)?;
@@ -125,7 +125,7 @@ pub(super) struct Scratch {
     patch: Vec<u8>,
     seen: Vec<u64>,
     steps: Vec<Step>,
-    /// Whether an operation had to give the place of a cell.
+    /// Whether an operation had to store the place of a cell.
     placed: bool,
 }
 
@@ -151,8 +151,8 @@ pub(super) fn came_or_went(old: &[u8], new: &[u8], header: usize) -> bool {
     cells(old).zip(cells(new)).is_some_and(|(old, new)| (1..=4).contains(&old.abs_diff(new)))
 }
 
-/// Makes `trial` a payload of the kind *cells*, if there is one that is shorter than `limit`. Returns how many of its
-/// bytes are ranges.
+/// Makes `trial` a payload of the kind *cells*, if there is such a payload shorter than `limit`. Returns how many of its bytes
+/// are ranges.
 pub(super) fn encode(
     scratch: &mut Scratch,
     old: &[u8],
@@ -172,11 +172,11 @@ pub(super) fn encode(
     found
 }
 
-/// If at most this many bytes are left to ranges, another order of the operations is not tried.
+/// If the ranges take at most this many bytes, no other order of the operations is tried.
 const GOOD_ENOUGH: usize = 16;
 
-/// Tries two orders of the operations: cells that one statement inserted are on the page in the order of their places,
-/// or in the order of their slots.
+/// Tries two orders of the operations, because cells that one statement inserted may be on the page in the order of their
+/// places or in the order of their slots.
 fn first_or_better(
     scratch: &mut Scratch,
     before: &Tree<&[u8]>,
@@ -204,8 +204,8 @@ fn first_or_better(
     }
 }
 
-/// Orders the steps: deletions first, from the last slot to the first; then the others by `key` of the slot in the new
-/// page.
+/// Orders the steps. Deletions come first, from the last slot to the first. The other steps are sorted by `key` of the slot in
+/// the new page.
 fn order<K: Ord>(steps: &mut [Step], key: impl Fn(usize) -> K) {
     if steps.len() > 1 {
         steps.sort_unstable_by_key(|step| match *step {
@@ -215,19 +215,19 @@ fn order<K: Ord>(steps: &mut [Step], key: impl Fn(usize) -> K) {
     }
 }
 
-/// Whether SQLite overwrote the step's old cell with zeros when it dropped the cell.
+/// Whether SQLite overwrote the old cell of the step with zeros when it dropped the cell.
 fn was_zeroed(before: &Tree<&[u8]>, after: &Tree<&[u8]>, step: Step) -> bool {
     let (Step::Delete { old } | Step::Replace { old, .. }) = step else { return false };
     let at = before.pointer(old);
     let Some(cell) = before.cell(old) else { return false };
-    // The first four bytes may belong to a freeblock now.
+    // Skip the first four bytes, because they may belong to a freeblock now.
     let rest = cell.get(4..).unwrap_or(&[]);
     let now = after.bytes.get(at + 4..at + cell.len()).unwrap_or(&[]);
     rest.iter().any(|byte| *byte != 0) && now.iter().all(|byte| *byte == 0)
 }
 
-/// Makes `trial` the payload of these steps in this order. Returns how many of its bytes are ranges. Sets
-/// `scratch.placed` if a cell is not where SQLite would have put it.
+/// Makes `trial` the payload of these steps, in this order. Returns how many of its bytes are ranges. Sets `scratch.placed` if
+/// a cell is not where SQLite would have placed it.
 fn payload(
     scratch: &mut Scratch,
     before: &Tree<&[u8]>,
@@ -261,7 +261,7 @@ fn payload(
     Some(trial.len() - operations)
 }
 
-/// The slot of the first of these steps at a time when the steps after it have not been applied.
+/// The slot that the first of these steps uses before the steps after it are applied.
 fn slot_now(steps: &[Step], new: usize) -> usize {
     let missing =
         steps[1..].iter().filter(|step| matches!(step, Step::Insert { new: later } if *later < new));
@@ -277,8 +277,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Encodes the deletions at the beginning of `steps` whose slots are next to each other as one operation. Returns
-    /// how many steps these are.
+    /// Encodes the deletions at the beginning of `steps` whose slots are adjacent as one operation. Returns the number of these
+    /// steps.
     fn delete(&mut self, last: usize, steps: &[Step]) -> Option<usize> {
         let is_next = |(i, step): (usize, &Step)| matches!(step, Step::Delete { old } if *old + i == last);
         let count = steps.iter().enumerate().take_while(|step| is_next(*step)).count();
@@ -288,7 +288,7 @@ impl Writer<'_> {
         Some(count)
     }
 
-    /// The place that the operation has to give, or `None` if SQLite would put the cell there anyway.
+    /// The place that the operation has to store; `None` if SQLite would place the cell there anyway.
     fn place(&mut self, wanted: usize, length: usize) -> Option<usize> {
         let expected = self.tree.place(length).map(|(at, _)| at);
         let said = (expected != Some(wanted)).then_some(wanted);
@@ -325,7 +325,8 @@ impl Writer<'_> {
     }
 }
 
-// Which cells were inserted, deleted and changed. The search compares the places of cells, or their bytes if the page was packed.
+// Determines which cells were inserted, deleted and changed. The search compares the places of cells; if the page was packed,
+// it compares their bytes.
 
 /// What happened to a cell. Slots are those in the old page, in the new page, or in both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -344,16 +345,17 @@ impl Step {
     }
 }
 
-/// With more steps than this, the page may have been packed: then all places differ, but few cells do.
+/// If there are more steps than this, the page may have been packed. Then all places differ, but few cells do.
 const FEW: usize = 6;
 
 /// The largest number of consecutive cells that may have been inserted or deleted on a packed page.
 const AHEAD: usize = 8;
 
-/// If more cells than this lie between the first and the last that differ, the cells are not compared one by one.
+/// If more cells than this lie between the first and the last difference, cells are not compared one by one.
 const MIDDLE: usize = 32;
 
-/// Fills `steps`. `None` if no cell was inserted, deleted or changed, or if a payload cannot hold so many operations.
+/// Fills `steps`. Returns `None` if no cell was inserted, deleted or changed, or if there are more operations than a payload
+/// can hold.
 fn steps_between(
     before: &Tree<&[u8]>,
     after: &Tree<&[u8]>,
@@ -395,8 +397,8 @@ fn by_place(before: &Tree<&[u8]>, after: &Tree<&[u8]>, seen: &mut Vec<u64>, step
     between(before, after, middle, seen, steps);
 }
 
-/// Appends steps for the rest of the middle. Cells at the same distance replace each other; cells that only one page
-/// has left were deleted or inserted.
+/// Appends steps for the rest of the middle. Cells at the same distance from its beginning replace each other. Cells that are
+/// left over on only one page were deleted or inserted.
 fn finish(middle: &Middle, steps: &mut Vec<Step>) {
     let pairs = (middle.old..middle.old_end).zip(middle.new..middle.new_end);
     let replaced = pairs.len();
@@ -451,7 +453,7 @@ fn between(
     finish(&Middle { old, old_end, new, new_end }, steps);
 }
 
-/// Appends steps to `steps`, found by comparing cells, and stops at `limit` of them.
+/// Appends to `steps` what a comparison of the cells' bytes finds, at most `limit` steps.
 fn by_bytes(before: &Tree<&[u8]>, after: &Tree<&[u8]>, steps: &mut Vec<Step>, limit: usize) {
     let same = |old: usize, new: usize| {
         let cell = before.cell(old);

@@ -2,13 +2,14 @@
 //! payload is operations on the cells of a b-tree page (SQLite/PPL, section 3.2: physiological records), moves of
 //! bytes, ranges of bytes, or the whole page.
 //!
-//! `docs/format/page-change.md` is the specification. A payload says of which kind it is. A reader accepts any bytes,
-//! and refuses those that are no valid payload (invariant 12). The encoder applies a change to a copy of the old page,
-//! just as a reader will, and then records every byte that still differs. So a reader gets the exact page, whatever
-//! SQLite did.
+//! `docs/format/page-change.md` is the specification. A payload names its kind. A reader accepts any bytes, and refuses
+//! those that are no valid payload (invariant 12). The encoder applies a change to a copy of the old page, just as a
+//! reader will, and then records every byte that still differs. So a reader gets exactly the new page, whatever SQLite
+//! did.
 //!
 //! A log of page changes stores the shortest payload ([`encode`]). A log of page differences stores ranges. It stores
-//! operations or moves only where cells were rearranged, which the cell pointers show cheaply ([`encode_rearranged`]).
+//! operations or moves only if cells were rearranged, which the cell pointers show at little cost
+//! ([`encode_rearranged`]).
 
 mod btree;
 mod cells;
@@ -26,15 +27,16 @@ use payload::{
     encode_ranges_over_zeros,
 };
 
-/// Cell operations that leave at most this many bytes to ranges are used without a search for anything shorter.
+/// If ranges take at most this many bytes after the cell operations, the encoder does not search for anything shorter.
 const LITTLE_LEFT_OVER: usize = 8;
-/// Ranges of at most this many bytes are used without a search for anything shorter.
+/// If plain ranges take at most this many bytes, the encoder does not search for anything shorter.
 const SHORT_CHANGE: usize = 10;
-/// Cell operations that leave at most this many bytes to ranges are not worth a search for moves.
+/// If ranges take at most this many bytes after the cell operations, a search for moves is not worth its time.
 const FEW_LEFT_OVER: usize = 48;
-/// Ranges of at most the page's length divided by this are not worth a search for moves of many cells.
+/// If plain ranges take at most the page's length divided by this, a search for moves of many cells is not worth its
+/// time.
 const LONG_CHANGE: usize = 8;
-/// A payload longer than the page's length divided by this may be longer than the page without its zeros.
+/// Only a payload longer than the page's length divided by this can be longer than the page without its zeros.
 const WHOLE_FROM: usize = 8;
 
 /// Memory that the encoder reuses. It does not influence the encoding.
@@ -48,8 +50,8 @@ pub struct Scratch {
 /// Appends to `out` a payload that makes `new` from `old`, and returns its kind. Both images have the same size, 512 to
 /// 65536 bytes. `header_bytes` is 100 for page 1, where the b-tree header follows the database header, else 0.
 ///
-/// If cells were inserted or deleted, and operations leave little else, the payload is these operations. Otherwise it
-/// is the shortest that was found, at most two bytes longer than what `diff::encode` makes.
+/// If cells were inserted or deleted, and the operations leave little for ranges, the payload is these operations.
+/// Otherwise it is the shortest payload that was found, at most two bytes longer than what `diff::encode` makes.
 pub fn encode(
     scratch: &mut Scratch,
     old: &[u8],
@@ -99,9 +101,10 @@ pub enum Difference {
     Change,
 }
 
-/// Appends to `out` the ranges in which `new` differs from `old`, as `diff::encode` does. Where cells were rearranged,
-/// it appends a payload of cell operations or moves instead, if that leaves little else or is shorter. If cells stayed
-/// in place or were added after all others, only the cell pointers are compared. The arguments are those of [`encode`].
+/// Appends to `out` the ranges in which `new` differs from `old`, as `diff::encode` does. If cells were rearranged,
+/// appends a payload of cell operations or moves instead, provided that this leaves little for ranges or is shorter. If
+/// cells stayed in place or were added after all others, only the cell pointers are compared. The arguments are those
+/// of [`encode`].
 pub fn encode_rearranged(
     scratch: &mut Scratch,
     old: &[u8],
@@ -142,7 +145,7 @@ pub fn is_empty(payload: &[u8]) -> bool {
     payload == [KIND_RANGES]
 }
 
-/// The shortest payload so far. `out` ends with it.
+/// The shortest payload found so far, at the end of `out`.
 struct Best<'a> {
     start: usize,
     kind: ChangeKind,
@@ -163,13 +166,14 @@ impl Best<'_> {
     }
 }
 
-/// Appends `new` as a change that needs no older image: its bytes that are not zero.
+/// Appends `new` as a change that needs no older image: the bytes of `new` that are not zero.
 pub fn encode_whole(new: &[u8], out: &mut Vec<u8>) {
     out.push(KIND_WHOLE);
     encode_ranges_over_zeros(new, out);
 }
 
-/// Applies a payload to `page`, which holds the old image. For the kind *whole* it may hold anything.
+/// Applies a payload to `page`, which holds the old image. A payload of the kind *whole* replaces whatever `page`
+/// holds.
 ///
 /// # Errors
 /// `Short` if the payload ends too early, `Damaged` if it contradicts itself or the page. Part of the change may then
@@ -192,14 +196,15 @@ pub fn apply(page: &mut [u8], payload: &[u8]) -> Result<(), FormatError> {
     }
 }
 
-/// Up to this many pointers between the common beginning and the common end of the two pointer arrays count as few.
+/// If at most this many pointers lie between the common beginning and the common end of the two pointer arrays, few
+/// cells were rearranged.
 const FEW: usize = 4;
 
 /// How the cells of a page were rearranged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rearranged {
-    /// No cell was rearranged: cells at most changed in place or were added after all others. Also if the page is not a
-    /// b-tree page.
+    /// No cell was rearranged: at most, cells changed in place or were added after all others. Also if the page is not
+    /// a b-tree page.
     Hardly,
     /// A few cells were inserted among others, were deleted, or moved to another place.
     Few,

@@ -1,13 +1,13 @@
-//! Moves: bytes that a new page has from elsewhere in the old page, because cells were packed or rewritten, or an array
+//! Moves: bytes of the new page that are elsewhere in the old page, because cells were packed or rewritten, or an array
 //! slid. All moves read the old page, so their order does not matter.
 
 use super::btree::Tree;
 use super::payload::{DAMAGED, KIND_MOVES, Reader, apply_ranges, encode_ranges, put};
 use crate::{FormatError, diff};
 
-/// A move of fewer bytes costs as much as the bytes themselves.
+/// A move of fewer bytes than this costs as much as the bytes themselves.
 const SHORTEST_MOVE: usize = 8;
-/// The largest distance by which bytes slide, on a page that is not a b-tree page.
+/// The largest distance by which bytes slide on a page that is not a b-tree page.
 const FARTHEST_SLIDE: usize = 64;
 
 /// Memory that the encoder reuses.
@@ -25,8 +25,8 @@ struct Move {
     length: usize,
 }
 
-/// Applies the moves, then writes the ranges over the page. Moves go to ascending, disjoint places, so all moves
-/// together move at most a page.
+/// Applies the moves, then writes the ranges over the page. The targets of the moves ascend and are disjoint, so that
+/// all moves together move at most a page.
 pub(super) fn apply(page: &mut [u8], payload: &mut Reader<'_>) -> Result<(), FormatError> {
     let count = payload.number()?;
     let old = page.to_vec();
@@ -42,7 +42,7 @@ pub(super) fn apply(page: &mut [u8], payload: &mut Reader<'_>) -> Result<(), For
     apply_ranges(page, payload)
 }
 
-/// Makes `trial` a payload of the kind *moves*. Returns false if nothing moved.
+/// Makes `trial` a payload of the kind *moves*. Returns `false` if nothing moved.
 pub(super) fn encode(
     scratch: &mut Scratch,
     old: &[u8],
@@ -53,7 +53,7 @@ pub(super) fn encode(
     let Scratch { page, moves } = scratch;
     moves.clear();
     match (Tree::new(old, header), Tree::new(new, header)) {
-        // No cell moves without its pointer, as a rule.
+        // As a rule no cell moves while its pointer stays. So equal pointers mean that there are no moves.
         (Some(before), Some(after)) if before.pointer_bytes() == after.pointer_bytes() => {}
         (Some(before), Some(after)) if before.kind() == after.kind() => {
             of_pointers(&before, &after, moves);
@@ -84,7 +84,7 @@ pub(super) fn encode(
     true
 }
 
-/// Orders the moves, joins those that continue each other, and removes short and overlapping ones.
+/// Sorts the moves, joins moves that continue each other, and removes short and overlapping ones.
 fn tidy(moves: &mut Vec<Move>) {
     moves.sort_unstable();
     moves.dedup_by(|next, last| {
@@ -104,7 +104,7 @@ fn tidy(moves: &mut Vec<Move>) {
     });
 }
 
-/// The common end of the two pointer arrays, if the number of pointers differs, so that this end slid.
+/// If the number of pointers differs: the common end of the two pointer arrays, which then slid.
 fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     let (old, new) = (before.pointer_bytes(), after.pointer_bytes());
     let length = diff::common_suffix(old, new) / 2 * 2;
@@ -114,10 +114,10 @@ fn of_pointers(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>)
     }
 }
 
-/// The cells that have moved.
+/// The cells that have moved to another place.
 fn of_cells(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
-    // A new cell that the old page does not have would be compared with all cells that are left. The bound keeps this
-    // from taking too long.
+    // A new cell that the old page does not have would be compared with all remaining cells. Limit the comparisons, so
+    // that this does not take too long.
     let mut comparisons = before.cells() + after.cells() + 64;
     let mut next = 0;
     for slot in 0..after.cells() {
@@ -134,14 +134,15 @@ fn of_cells(before: &Tree<&[u8]>, after: &Tree<&[u8]>, moves: &mut Vec<Move>) {
     }
 }
 
-/// On a page that is not a b-tree page: the bytes after the first difference, if they were near by in the old page.
+/// On a page that is not a b-tree page: the bytes after the first difference, if they were near that place in the old
+/// page.
 fn of_a_slide(old: &[u8], new: &[u8], moves: &mut Vec<Move>) {
     let Some(first) = diff::next_difference(old, new, 0) else { return };
     let end = new.len() - diff::common_suffix(old, new);
     let word = |page: &[u8], at: usize| -> Option<[u8; SHORTEST_MOVE]> {
         page.get(at..at + SHORTEST_MOVE)?.try_into().ok()
     };
-    // A run of one byte value would match at every distance.
+    // A run of one byte value would match at every distance, so do not search.
     let is_run =
         |page: &[u8]| page.get(first..end).is_none_or(|bytes| bytes.windows(2).all(|two| two[0] == two[1]));
     if is_run(old) || is_run(new) {
@@ -199,7 +200,7 @@ mod tests {
         assert!(encode(&mut scratch, &old, &new, 0, &mut payload));
         assert_eq!(applied(&old, &payload[1..]), Ok(new.clone()));
         assert!(payload.len() < 30, "{:?}", payload);
-        // And back again.
+        // Encode the change back as well.
         assert!(encode(&mut scratch, &new, &old, 0, &mut payload));
         assert_eq!(applied(&new, &payload[1..]), Ok(old));
         assert!(payload.len() < 30, "{:?}", payload);

@@ -1,9 +1,9 @@
 //! The bytes of a payload: its first byte, numbers, and ranges.
 //!
 //! The first byte names the kind of the change. Numbers of 0..=65535 take one to three bytes. Most of them are small: slots,
-//! distances, lengths of cells. The numbers in a list of ranges add up to a page at most, and the bounds are chosen such that
-//! at most one of them needs three bytes. Ranges are bytes that are written over a page: each is stored as the distance from
-//! the end of the range before, its length less one, and its bytes. Ranges ascend, are disjoint, and extend to the end of the
+//! distances, lengths of cells. The numbers in a list of ranges add up to at most a page, and the bounds are chosen so that at
+//! most one of them needs three bytes. Ranges are bytes that are written over a page. Each is stored as the distance from the
+//! end of the previous range, its length less one, and its bytes. Ranges ascend, are disjoint, and fill the rest of the
 //! payload.
 
 use crate::{FormatError, diff};
@@ -16,14 +16,14 @@ pub(super) const KIND_MOVES: u8 = 2;
 pub(super) const KIND_RANGES: u8 = 3;
 /// See `ChangeKind::Whole`.
 pub(super) const KIND_WHOLE: u8 = 4;
-/// With [`KIND_CELLS`]: the b-tree header begins after the database header.
+/// With [`KIND_CELLS`]: the b-tree header follows the database header, as on page 1.
 pub(super) const PAGE_ONE: u8 = 0x10;
-/// With [`KIND_CELLS`]: bytes that are freed are filled with zeros (`PRAGMA secure_delete`).
+/// With [`KIND_CELLS`]: freed bytes are filled with zeros (`PRAGMA secure_delete`).
 pub(super) const ZEROED: u8 = 0x20;
-/// Bytes of the header of the database, with which page 1 begins.
+/// Bytes of the database header that begins page 1.
 pub(super) const DATABASE_HEADER_BYTES: usize = 100;
 
-/// Bytes of a page before the header of its b-tree page.
+/// Bytes of a page before its b-tree header.
 #[must_use]
 pub fn header_bytes(page_number: u32) -> usize {
     if page_number == 1 { DATABASE_HEADER_BYTES } else { 0 }
@@ -46,7 +46,7 @@ impl ChangeKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Cells, Self::Moves, Self::Ranges, Self::Whole];
 
-    /// The name of the kind in output for people and in status tables.
+    /// The name of the kind, for people and in status tables.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -78,12 +78,12 @@ pub(super) fn first_byte_of_cells(header_bytes: usize, zeroed: bool) -> u8 {
     KIND_CELLS | page_one | if zeroed { ZEROED } else { 0 }
 }
 
-/// The payload contradicts itself or the page.
+/// The error for a payload that contradicts itself or the page.
 pub(super) const DAMAGED: FormatError = FormatError::Damaged { what: "a page change" };
-/// The payload ends too early.
+/// The error for a payload that ends too early.
 const SHORT: FormatError = FormatError::Short { what: "a page change" };
 
-/// Numbers below this take one byte. A first byte from this on is followed by a second one.
+/// Numbers below this take one byte. From this number on, a second byte follows the first.
 const TWO_BYTES_FROM: usize = 127;
 /// Numbers from this on are stored as [`THREE_BYTES_MARK`] and two more bytes.
 const THREE_BYTES_FROM: usize = 32895;
@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
         Ok(TWO_BYTES_FROM + (high << 8 | usize::from(self.byte()?)))
     }
 
-    /// Reads a length. It is at least one, and is stored as one less.
+    /// Reads a length, which is at least 1 and is stored less one.
     pub(super) fn length(&mut self) -> Result<usize, FormatError> {
         Ok(self.number()? + 1)
     }
@@ -143,8 +143,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Up to this many equal bytes between two differences are stored with them, because they cost about as much as the
-/// numbers of a second range.
+/// If at most this many equal bytes lie between two differences, they are stored with them, because they cost about as much as
+/// the numbers of a second range.
 const NOT_WORTH_A_SPLIT: usize = 3;
 
 /// Appends the ranges in which `new` differs from `old`. Both have the same length.
@@ -190,7 +190,7 @@ pub(super) fn apply_ranges(page: &mut [u8], payload: &mut Reader<'_>) -> Result<
     Ok(())
 }
 
-/// Bytes that are compared with zeros at a time.
+/// The number of bytes compared with zeros at once.
 const STRIDE: usize = 64;
 
 fn next_not_zero(page: &[u8], from: usize) -> Option<usize> {
@@ -200,7 +200,7 @@ fn next_not_zero(page: &[u8], from: usize) -> Option<usize> {
     page.get(at..)?.iter().position(|byte| *byte != 0).map(|found| at + found)
 }
 
-/// The end of the range from `start` on: after the last byte before zeros that are worth another range.
+/// The end of the range from `start` on: after the last byte that is followed by enough zeros to make another range worthwhile.
 fn end_before_zeros(page: &[u8], start: usize) -> usize {
     let mut end = start + 1;
     for (at, byte) in page.iter().enumerate().skip(end) {

@@ -17,7 +17,7 @@ fn round_trip(old: &[u8], new: &[u8], header: usize) -> (ChangeKind, Vec<u8>) {
     assert!(page == new, "{as_kind:?} came out different");
     let mut plain = Vec::new();
     diff::encode(old, new, &mut plain);
-    // An inserted cell may be where another cell left the same bytes. Then ranges would be shorter.
+    // An inserted cell may replace another cell that left the same bytes there. Then ranges would be shorter.
     let least = if as_kind == ChangeKind::Cells { new.len() } else { plain.len() + 2 };
     assert!(payload.len() <= least, "{} bytes for {}", payload.len(), plain.len());
     (as_kind, payload)
@@ -50,7 +50,7 @@ fn filled(page_bytes: usize, header: usize, count: u8) -> Vec<u8> {
     page
 }
 
-/// Like `round_trip`, with [`encode_rearranged`]. Returns the payload if it is a change.
+/// Like `round_trip`, with [`encode_rearranged`]. Returns the payload if it is a page change.
 fn rearranged_round_trip(old: &[u8], new: &[u8], header: usize) -> Option<Vec<u8>> {
     let mut payload = vec![0xee];
     let found = encode_rearranged(&mut Scratch::default(), old, new, header, &mut payload);
@@ -63,7 +63,8 @@ fn rearranged_round_trip(old: &[u8], new: &[u8], header: usize) -> Option<Vec<u8
     }
     if found == Difference::Change {
         assert!(page == new, "came out different");
-        // An inserted cell may be where another cell left the same bytes. Then ranges would be shorter.
+        // An inserted cell may replace another cell that left the same bytes there. Then ranges would be
+        // shorter.
         assert!(payload.len() < plain.len() || payload[0] & 0x0f == KIND_CELLS && payload.len() <= new.len());
     }
     (found == Difference::Change).then_some(payload)
@@ -88,7 +89,7 @@ fn rows_that_slide_are_changes_and_rows_in_place_or_at_the_end_are_ranges() {
     assert_eq!(changed(&|_| ()), None, "nothing");
 }
 
-/// A page, and one with the same cells elsewhere.
+/// A page, and another page with the same cells in other places.
 fn in_another_order() -> (Vec<u8>, Vec<u8>) {
     let rows: Vec<Vec<u8>> = (0..20).map(|row| cell(row, 60 + usize::from(row))).collect();
     let (mut old, mut new) = (empty(4096, 0), empty(4096, 0));
@@ -238,7 +239,8 @@ fn acts(most: usize) -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec((0_u8..6, any::<Index>(), any::<u8>(), 0_usize..100), 0..most)
 }
 
-/// Inserts, deletes and replaces cells if the page has room, and sometimes changes a byte.
+/// Applies the changes to a page: inserts, deletes and replaces cells if the page has space, and sometimes
+/// changes a byte.
 fn act(page: &mut [u8], header: usize, zeroing: bool, acts: &[Act]) {
     for (what, place, row, length) in acts {
         let end = page.len();

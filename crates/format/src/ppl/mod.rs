@@ -1,8 +1,8 @@
 //! Layouts of the `ppl` log. The constants follow `docs/format/ppl.md`.
 //!
 //! A log is a superblock, a transaction log, slots for page images that are being merged, a page table, and chunks of
-//! extents. An extent is a log sector of one page, or a piece of the common pool. A page's log is a chain of extents, the
-//! bodies of which hold one stream of records.
+//! extents. An extent is a log sector of one page, or a piece of the common pool. A page's log is a chain of extents,
+//! whose bodies together hold one stream of records.
 
 #[cfg(test)]
 mod tests;
@@ -24,14 +24,14 @@ pub const GROWN_OFFSET: u64 = 1344;
 
 /// Where the transaction log is.
 pub const TRANSACTIONS_OFFSET: u64 = SUPERBLOCK_BYTES;
-/// Records in the transaction log. The record of a transaction is at the transaction's number modulo this.
+/// Number of records in the transaction log. A transaction's record is at the transaction's number modulo this.
 pub const TRANSACTIONS: u64 = 1024;
 /// Bytes of a record of the transaction log: a cache line.
 pub const TRANSACTION_BYTES: usize = 64;
 /// Where the slots begin.
 pub const SLOTS_OFFSET: u64 = TRANSACTIONS_OFFSET + TRANSACTIONS * TRANSACTION_BYTES as u64;
-/// The largest number of slots. The segment that the log's users share names for each slot the process that is merging
-/// the slot's page, and has room for this many.
+/// The largest number of slots. The segment stores for each slot which process is merging the slot's page, and has
+/// space for this many slots.
 pub const MOST_SLOTS: u32 = 512;
 /// Bytes of a slot before its page.
 pub const SLOT_HEADER_BYTES: u64 = 64;
@@ -40,11 +40,12 @@ pub const SLOT_HEADER_BYTES: u64 = 64;
 pub const SECTORS_PER_CHUNK: u32 = 32;
 /// Bytes of a piece of the common pool.
 pub const PIECE_BYTES: u32 = 1024;
-/// Bytes of an extent's state. States are kept beside the extents, and do not outlive the processes that use the log.
+/// Bytes of an extent's state. States are stored beside the extents, and have no meaning after the last process has
+/// ended.
 pub const STATE_BYTES: u64 = 64;
 /// Bytes of an extent before its body.
 pub const EXTENT_HEADER_BYTES: u32 = 32;
-/// Offset in an extent's header of the transaction up to which its page is merged.
+/// Offset in an extent's header of the transaction up to which the extent's page is merged.
 pub const MERGED_AT: u64 = 24;
 /// Bytes of a record before its payload.
 pub const RECORD_HEADER_BYTES: u32 = 16;
@@ -58,7 +59,7 @@ const LENGTH_BITS: u32 = 20;
 
 const FORMAT: Format =
     Format { name: "ppl", magic: MAGIC, version: VERSION, superblock_bytes: SUPERBLOCK_BYTES };
-/// The bit in an extent's number that says that the extent is a piece.
+/// The bit in an extent's number that marks a piece.
 const PIECE: u32 = 1 << 31;
 
 /// Whether a log may have sectors of this size.
@@ -265,7 +266,7 @@ impl Geometry {
         SLOTS_OFFSET + u64::from(slot) * self.slot_bytes
     }
 
-    /// Where the head of the list is that contains a page.
+    /// Where the head of the page table's list for a page is.
     #[must_use]
     pub fn bucket_offset(&self, page_number: u32) -> u64 {
         let mixed = page_number.wrapping_mul(0x9E37_79B1);
@@ -282,7 +283,7 @@ impl Geometry {
 pub struct ExtentHeader {
     /// The page whose records the extent holds.
     pub page_number: u32,
-    /// The extent's place in the page's chain. The places in a chain have no gaps.
+    /// The extent's place in the page's chain. The places in a chain are numbered without gaps.
     pub order: u32,
     /// The transaction that took the extent.
     pub taken_by: u64,
@@ -345,7 +346,7 @@ pub fn record_check(id: LogId, page_number: u32, word: u64, payload: &[u8]) -> u
 pub struct SlotHeader {
     /// The page.
     pub page_number: u32,
-    /// The transaction up to which the image has all changes.
+    /// The last transaction whose change the image includes.
     pub transaction: u64,
 }
 
@@ -399,8 +400,8 @@ pub enum TransactionKind {
 impl TransactionKind {
     const ALL: [Self; 3] = [Self::Begin, Self::Commit, Self::Abort];
 
-    /// The mark of this state in a transaction's record. Each transaction has other marks, so a mark that an earlier
-    /// transaction has left in the same place says nothing about this one.
+    /// The mark of this state in a transaction's record. Each transaction has marks of its own, so a mark left in the
+    /// same place by an earlier transaction means nothing here.
     #[must_use]
     pub fn mark(self, id: LogId, number: u64) -> u64 {
         xxh3_64_with_seed(&number.to_le_bytes(), id.seed().wrapping_add(self as u64 + 1))
@@ -410,7 +411,7 @@ impl TransactionKind {
 /// A record of the transaction log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransactionRecord {
-    /// The transaction's number: one more than the number of the transaction before.
+    /// The transaction's number, one more than that of the previous transaction.
     pub number: u64,
     /// The transaction's state.
     pub kind: TransactionKind,
@@ -418,7 +419,7 @@ pub struct TransactionRecord {
     pub db_pages: u32,
     /// When the transaction was sealed, in milliseconds since 1970.
     pub time_ms: u64,
-    /// Whether everything is in the database file, so that the log may be deleted.
+    /// Whether everything committed is in the database file, so that the log may be deleted.
     pub retired: bool,
 }
 
@@ -452,8 +453,8 @@ impl TransactionRecord {
     /// Reads the record at a place. `None` if there is no record, or if the writer never completed it.
     ///
     /// # Errors
-    /// `Damaged` if the mark says *commit* but the rest does not match the check: the writer stores that mark only when
-    /// the rest is durable.
+    /// `Damaged` if the mark says *commit* but the rest does not match the check: the writer stores that mark only
+    /// after the rest is durable.
     pub fn decode(
         bytes: &[u8; TRANSACTION_BYTES],
         id: LogId,

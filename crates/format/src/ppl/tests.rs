@@ -107,7 +107,7 @@ fn a_transaction_record_is_found_at_its_place_only() {
     assert_eq!(TransactionRecord::decode(&bytes, LogId([8; 16]), 7), Ok(None));
     for bit in 0..8 * bytes.len() {
         bytes[bit / 8] ^= 1 << (bit % 8);
-        // A record without its mark, or with another number, counts as one that was never complete.
+        // A record without its mark, or with another number, is treated as one that was never completed.
         let torn = TransactionRecord::decode(&bytes, ID, 7);
         assert_eq!(torn.is_err(), bit >= 128, "bit {bit}: {torn:?}");
         assert_ne!(torn, Ok(Some(record)));

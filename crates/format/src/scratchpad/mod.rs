@@ -33,8 +33,7 @@ pub const MOST_PAGES: u32 = 1 << 24;
 
 const FORMAT: Format =
     Format { name: "scratchpad", magic: MAGIC, version: VERSION, superblock_bytes: SUPERBLOCK_BYTES };
-/// Offset of the word that says whether the region's count of logs ([`LOGS_AT`](super::LOGS_AT)) includes this log: 1
-/// if so, else 0.
+/// Offset of the word that is 1 if the region's count of logs ([`LOGS_AT`](super::LOGS_AT)) includes this log, else 0.
 pub const COUNTED_OFFSET: u64 = 1616;
 /// Offset of the reference: the fields by which the log finds its region.
 pub const REFERENCE_OFFSET: u64 = 2048;
@@ -54,9 +53,9 @@ pub struct Superblock {
     pub head: LogHead,
     /// The region that contains the log's pages.
     pub region: RegionId,
-    /// The largest number of the region's pages that the log may use; 0 if only the region limits it.
+    /// The most pages of the region that the log may use; 0 if only the region limits it.
     pub limit_pages: u32,
-    /// The directory in which the region was when the log was made, as bytes of a path. Empty if the path is longer
+    /// The directory that contained the region when the log was made, as bytes of a path. Empty if the path is longer
     /// than [`PATH_LIMIT`].
     pub region_dir: Vec<u8>,
 }
@@ -102,12 +101,12 @@ impl Superblock {
 
 /// Bytes of a page's header: one line.
 pub const HEADER_BYTES: u64 = 64;
-/// Bytes of a page after its header. They are part of its transaction's stream.
+/// Bytes of a page after its header. They are a part of the stream of the page's transaction.
 pub const STREAM_BYTES: u64 = PAGE_BYTES - HEADER_BYTES;
 /// Offset in a page's header of the link to the transaction's next page.
 pub const LINK_AT: u64 = 32;
-/// Offset in the header of a transaction's first page: the link to the transaction's last entry, which is counted in
-/// lines from the region's beginning.
+/// Offset in the header of a transaction's first page: the link to the transaction's last entry. The link counts lines
+/// from the region's beginning.
 pub const LAST_AT: u64 = 40;
 /// Offset in the header of a transaction's first page: the link to the first page of the next transaction.
 pub const FOLLOW_AT: u64 = 48;
@@ -115,7 +114,7 @@ pub const FOLLOW_AT: u64 = 48;
 /// Low bits of an owner's word that hold the process slot.
 const SLOT_BITS: u32 = 8;
 
-/// The log that owns a page. The first word of the page names the owner, and its low byte is the slot of the process
+/// The log that owns a page. The first word of a page names the owner; the word's low byte is the slot of the process
 /// that took the page. The word of a free page is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(u64);
@@ -133,7 +132,7 @@ impl Owner {
         (word != 0).then_some(Self(word >> SLOT_BITS << SLOT_BITS))
     }
 
-    /// The word that the process in a slot stores into a page that it takes.
+    /// The word that a process with this slot stores in a page to take it.
     #[must_use]
     pub fn word(self, slot: usize) -> u64 {
         self.0 | (slot as u64 & ((1 << SLOT_BITS) - 1))
@@ -175,7 +174,7 @@ pub struct PageHeader {
 }
 
 impl PageHeader {
-    /// The header of page `page` after the owner's word, without links.
+    /// The header of page `page` without the owner's word and the links.
     #[must_use]
     pub fn encode(&self, id: LogId, page: u32) -> [u8; HEADER_BYTES as usize - 8] {
         let mut out = [0; HEADER_BYTES as usize - 8];
@@ -222,7 +221,7 @@ fn check_of(bytes: &[u8], id: LogId, page: u32) -> u32 {
     xxh3_64_with_seed(bytes, id.seed() ^ u64::from(page).rotate_left(32)) as u32
 }
 
-/// The tag of the link to a generation's first transaction.
+/// The tag of the link to the first transaction of a generation.
 #[must_use]
 pub fn first_link_tag(id: LogId, generation: u64) -> u32 {
     xxh3_64_with_seed(&generation.to_le_bytes(), id.seed()) as u32
@@ -235,7 +234,8 @@ pub fn link_word(target: u32, tag: u32) -> u64 {
         | u64::from(xxh3_64(&(u64::from(target) << 32 | u64::from(tag)).to_le_bytes()) as u32) << 32
 }
 
-/// Reads a [`link_word`]. `None` if the word is 0, has another tag, or leads to a target that is not in `1..targets`.
+/// Reads a [`link_word`]. `None` if the word is 0, was made with another tag, or leads to a target outside
+/// `1..targets`.
 #[must_use]
 pub fn read_link(word: u64, tag: u32, targets: u32) -> Option<u32> {
     let target = word as u32;
@@ -247,7 +247,7 @@ const _: () = assert!((MOST_PAGES as u64) * (PAGE_BYTES / HEADER_BYTES) <= u32::
 // Entries of a transaction of the write-ahead log: changes of pages, and the last entry, which commits the
 // transaction.
 
-/// Bytes of a cache line. Each entry begins at a multiple of it, and the last entry of a transaction is one line.
+/// Bytes of a cache line. Each entry begins at a multiple of this, and the last entry of a transaction is one line.
 pub const ENTRY_BYTES: u64 = 64;
 /// Offset of the page's record in a change.
 pub const RECORD_AT: u64 = 16;
@@ -273,13 +273,13 @@ pub fn read_change_word(word: u64) -> Option<u32> {
     (change_word(size) == word).then_some(size)
 }
 
-/// Bytes in the stream of a change whose record has `record_bytes` bytes.
+/// Bytes of the stream that a change takes if its record has `record_bytes` bytes.
 #[must_use]
 pub fn entry_bytes(record_bytes: u32) -> u64 {
     (RECORD_AT + u64::from(record_bytes)).next_multiple_of(ENTRY_BYTES)
 }
 
-/// The header of a change, with the header of its record. `hash` is the transaction's hash up to and with this record.
+/// The header of a change, with the header of its record. `hash` is the transaction's hash including this record.
 #[must_use]
 pub fn change_header(
     transaction: u32,
@@ -322,7 +322,7 @@ impl CommitEntry {
         out
     }
 
-    /// Reads a line, whatever its mark is. `None` if the line is not the last entry of this transaction.
+    /// Reads a line, with either mark. `None` if the line is not the last entry of this transaction.
     #[must_use]
     pub fn decode(
         bytes: &[u8; ENTRY_BYTES as usize],
@@ -350,7 +350,7 @@ pub fn committed_mark(id: LogId, generation: u64, transaction: u32) -> u64 {
     mark(COMMITTED, id, generation, transaction)
 }
 
-/// The codes of the two marks differ in more than one bit, so no flipped bit makes one mark the other.
+/// The codes of the two marks differ in more than one bit, so no single flipped bit turns one mark into the other.
 fn mark(code: u64, id: LogId, generation: u64, transaction: u32) -> u64 {
     let mut place = [0; 12];
     put(&mut place, 0, &generation.to_le_bytes());
@@ -453,10 +453,10 @@ impl RegionSuperblock {
 pub const JOURNAL_CHAIN_OFFSET: u64 = 1600;
 /// Offset of the word that says whether a journal exists, and how long it is. Both words are in the same cache line.
 pub const JOURNAL_STATE_OFFSET: u64 = 1608;
-/// Offset of a count, in the same cache line. The count is odd from the first store of a change of the journal on,
+/// Offset of the count of changes, in the same cache line. It is odd from the first store of a change of the journal
 /// until the process has made the whole change durable.
 pub const JOURNAL_CHANGES_OFFSET: u64 = 1624;
-/// Every journal is shorter than this number of bytes.
+/// Every journal has fewer bytes than this.
 pub const JOURNAL_LIMIT: u64 = 1 << 47;
 
 const DAMAGED: FormatError = FormatError::Damaged { what: "the state of the rollback journal" };
@@ -466,18 +466,18 @@ const DAMAGED: FormatError = FormatError::Damaged { what: "the state of the roll
 pub struct UndoChain {
     /// The first page of the chain.
     pub first: u32,
-    /// Low half of the journal's number; the headers of its pages hold the whole number.
+    /// Low half of the journal's number. The headers of the journal's pages hold the whole number.
     pub number: u32,
 }
 
 impl UndoChain {
-    /// The word that names the chain.
+    /// The word that stores the chain.
     #[must_use]
     pub fn word(self) -> u64 {
         of_halves(self.first, self.number)
     }
 
-    /// Reads the word.
+    /// Reads the word that stores the chain.
     #[must_use]
     pub fn read(word: u64) -> Self {
         let [first, number] = halves(word);
@@ -506,7 +506,7 @@ impl UndoState {
         }
     }
 
-    /// Reads the word.
+    /// Reads the word that stores the state of the journal in `chain`.
     ///
     /// # Errors
     /// `Damaged` if the word does not belong to this chain.
@@ -520,7 +520,7 @@ impl UndoState {
     }
 }
 
-/// The check of a journal's word. It is never 0, so neither is the word.
+/// The check in a journal's word. It is never 0, so the word is never 0 either.
 fn check_of_length(bytes: u64, id: LogId, chain: UndoChain) -> u16 {
     xxh3_64_with_seed(&bytes.to_le_bytes(), id.seed() ^ chain.word()) as u16 | 1
 }

@@ -19,7 +19,7 @@ pub const VERSION: u32 = 4;
 pub const AREA_BYTES: u64 = 4096;
 /// Where the log's blocks begin: after the superblock and two generation slots.
 pub const DATA_OFFSET: u64 = 3 * AREA_BYTES;
-/// Bits of the generation in a frame's mark.
+/// The number of bits that a frame's mark has for the generation.
 const MARK_GENERATION_BITS: u32 = 29;
 
 const FORMAT: Format =
@@ -28,7 +28,7 @@ const FORMAT: Format =
 /// How frames are laid out in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Layout {
-    /// The records of page changes of a group of transactions, packed into as few blocks as possible.
+    /// The changes of pages of a group of transactions, as records packed into as few blocks as possible.
     #[default]
     Delta,
     /// One page per frame. The frame's mark is in bytes that the page does not use (WALDIO, section 4.2).
@@ -66,7 +66,7 @@ pub struct Superblock {
     pub block_bytes: u32,
     /// Layout of frames.
     pub layout: Layout,
-    /// Most bytes the file may take.
+    /// The most bytes that the file may have.
     pub limit_bytes: u64,
 }
 
@@ -119,9 +119,9 @@ pub struct Slot {
     pub generation: u64,
     /// SQLite's WAL header; `None` for an empty log.
     pub wal_header: Option<[u8; WAL_HEADER_BYTES]>,
-    /// Whether everything is in the database file, so that the log may be deleted.
+    /// Whether everything committed is in the database file, so that the log may be deleted.
     pub retired: bool,
-    /// The least number of bytes that the file has.
+    /// The least number of bytes that the file certainly has.
     pub file_bytes: u64,
     /// Transactions sealed in the log before this generation.
     pub position: u64,
@@ -152,13 +152,13 @@ impl Slot {
         out
     }
 
-    /// The place of the generation in the log's history.
+    /// The generation's place in the history of the log.
     #[must_use]
     pub fn origin(&self) -> Origin {
         Origin { generation: self.generation, position: self.position, time_ms: self.time_ms }
     }
 
-    /// Reads a slot. `None` if the slot is not valid: it was never written, or the write was torn.
+    /// Reads a slot. `None` if the slot is not valid, because it was never written or the write was torn.
     #[must_use]
     pub fn decode(bytes: &[u8], id: LogId) -> Option<Self> {
         let SlotFields { generation, short: flags, wal_header, long: file_bytes } =
@@ -177,15 +177,15 @@ impl Slot {
     }
 }
 
-/// The seed of the checksums at a place in the log. With it, bytes of another log, generation or place never pass the
-/// check.
+/// The seed of the checksums at a place in the log. With this seed, bytes of another log, generation or place never
+/// pass the check.
 fn seed_of(id: LogId, generation: u64, offset: u64) -> u64 {
     id.seed() ^ (generation << 40).wrapping_add(offset) ^ above(generation, MARK_GENERATION_BITS)
 }
 
 /// Bytes of a group header.
 pub const GROUP_HEADER_BYTES: u64 = 64;
-/// First bytes of a group header. A reader can tell them from the size of a transaction, which is smaller, or is
+/// First bytes of a group header. They cannot be the size of a transaction, which is smaller or equals
 /// [`TX_TAKES_GROUP`].
 pub const GROUP_MAGIC: u32 = 0xD17A_6E0F;
 
@@ -194,7 +194,7 @@ const GROUP_GENERATION_HIGH: usize = 36;
 const GROUP_TIME: usize = 40;
 const GROUP_HASHED: usize = 56;
 
-/// The header of a group: the transactions that one write made durable.
+/// The header of a group, which is the transactions that one write made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupHeader {
     /// Sequence number of the group's first transaction in the generation, from 1.
@@ -205,7 +205,7 @@ pub struct GroupHeader {
     pub bytes: u64,
     /// Whether everything before the group was durable when the group was written.
     pub ordered: bool,
-    /// Hash of the transactions, which follow the header.
+    /// Hash of the transactions that follow the header.
     pub body_hash: u64,
     /// When the group's first transaction was sealed, in milliseconds since 1970; 0 if that is not known.
     pub time_ms: u64,
@@ -266,8 +266,8 @@ pub fn group_time(header: &[u8]) -> u64 {
     u64_le(header, GROUP_TIME)
 }
 
-/// The hash over a group's transactions. It covers first everything after the header of the first transaction, and then
-/// that header: a writer that writes a large transaction piece by piece knows its header last.
+/// The hash over a group's transactions. It covers the header of the first transaction last, because a writer that
+/// writes a large transaction piece by piece knows this header only at the end.
 #[derive(Clone)]
 pub struct BodyHash(Box<xxhash_rust::xxh3::Xxh3>);
 
@@ -302,10 +302,11 @@ pub fn body_hash(id: LogId, generation: u64, offset: u64, body: &[u8]) -> u64 {
 
 /// Bytes of a transaction header.
 pub const TX_HEADER_BYTES: u32 = 32;
-/// The size in the header of a transaction that has its group to itself: the transaction ends where the group ends.
+/// The size that the header of a transaction has if the transaction is alone in its group: it ends where the group
+/// ends.
 pub const TX_TAKES_GROUP: u32 = 0xFFFF_FFF8;
 
-/// The header of a transaction in a group.
+/// The header of one transaction in a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TxHeader {
     /// Bytes of header and records, a multiple of 8, or [`TX_TAKES_GROUP`].
@@ -387,17 +388,17 @@ fn mark_generation(generation: u64) -> u32 {
     generation as u32 & !(u32::MAX << MARK_GENERATION_BITS)
 }
 
-/// What the mark of a frame says about the frame.
+/// What a frame's mark says about the frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     /// Database page number.
     pub page_number: u32,
-    /// Database size in pages after the commit if it is a commit frame, else 0.
+    /// Database size in pages after the commit for a commit frame, else 0.
     pub db_pages: u32,
     /// WAL frame number.
     pub frame: u32,
-    /// Hash of all pages of the frame's transaction. By it a reader recognises a frame that another transaction wrote
-    /// at the same place, but never sealed.
+    /// Hash of all pages of the frame's transaction. It shows a reader whether a frame at this place was written by
+    /// another transaction that was never sealed.
     pub transaction: u64,
     /// Whether the frame is the first of its transaction.
     pub starts_transaction: bool,
@@ -408,8 +409,8 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Whether the frame may come next. `transaction` is the hash of the transaction that is not complete yet, or
-    /// `None` after a complete one and at the beginning.
+    /// Whether this frame may be the next one. `transaction` is the hash of the transaction that is not complete yet;
+    /// `None` at the beginning and after a complete transaction.
     #[must_use]
     pub fn follows(&self, transaction: Option<u64>) -> bool {
         match transaction {
@@ -433,11 +434,11 @@ impl Mark {
     }
 }
 
-/// Where the mark of a frame may be, in the order in which writers and readers look.
+/// Where the mark of a frame may be, in the order in which writers and readers try these places.
 ///
 /// A mark inside the page uses 32 bytes that are zero. They are at the page's end (reserved bytes, or an overflow page
 /// that is not full), or at either end of the unallocated gap of a b-tree page (SQLite file format, section 1.6). A
-/// mark there does not change what the page says about the place of the gap.
+/// mark in the gap does not change where the page says that the gap is.
 fn places(page: &[u8], first_page: bool) -> [Option<usize>; 3] {
     let gap = gap_of(page, first_page).filter(|gap| gap.len() >= MARK_BYTES);
     [
@@ -465,15 +466,15 @@ fn gap_of(page: &[u8], first_page: bool) -> Option<std::ops::Range<usize>> {
     (start < end && end <= page.len()).then_some(start..end)
 }
 
-/// Bytes of a frame. If the mark is `inside` the page, or fits into the padding of the page to whole blocks, the frame
-/// needs no more than that; otherwise it needs one more block.
+/// Bytes of a frame. The page alone, padded to whole blocks, is enough if the mark is `inside` the page or fits into
+/// the padding. Otherwise the frame needs one more block.
 #[must_use]
 pub fn frame_bytes(page_bytes: u32, block_bytes: u32, inside: bool) -> u32 {
     let whole = page_bytes.next_multiple_of(block_bytes);
     if inside || whole - page_bytes >= MARK_BYTES as u32 { whole } else { whole + block_bytes }
 }
 
-/// Whether a page has room for its mark.
+/// Whether a page has space for its mark.
 #[must_use]
 pub fn has_room_for_mark(page: &[u8], page_number: u32) -> bool {
     place_of(page, page_number).is_some()
@@ -484,7 +485,7 @@ fn place_of(page: &[u8], page_number: u32) -> Option<usize> {
     places(page, page_number == 1).into_iter().flatten().find(|&at| zero(at))
 }
 
-/// Appends a page as a frame of the `embedded` layout, for the place `offset` in the log.
+/// Appends a page as a frame of the `embedded` layout. The frame is for the place `offset` in the log.
 pub fn encode_frame(
     out: &mut Vec<u8>,
     page: &[u8],
@@ -517,8 +518,8 @@ pub fn transaction_hash<'a>(pages: impl Iterator<Item = (u32, &'a [u8])>) -> u64
     })
 }
 
-/// Reads the frame at a place in the log. Returns its mark and the number of bytes that the frame has, and copies the
-/// page to `page`. `None` if there is no valid frame of this generation; `page` may be overwritten even then.
+/// Reads the frame at a place in the log and copies its page to `page`. Returns the frame's mark and the number of its
+/// bytes. `None` if there is no valid frame of this generation; `page` may be overwritten even then.
 #[must_use]
 pub fn decode_frame(
     bytes: &[u8],

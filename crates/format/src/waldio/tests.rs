@@ -173,7 +173,7 @@ fn mark() -> Mark {
     }
 }
 
-/// A leaf page with `cells` pointers, and cells from `content` on.
+/// A leaf page with `cells` pointers, and with cells from `content` on.
 fn leaf(page_bytes: usize, at: usize, cells: u16, content: u16, fill: u8) -> Vec<u8> {
     let mut page = vec![fill; page_bytes];
     page[at] = 13;
@@ -206,7 +206,7 @@ fn a_frame_takes_one_block_where_the_page_has_room_and_two_where_not() {
     assert_eq!(round_trip(&[0; 4096], &mark(), 4096), 4096);
     assert_eq!(round_trip(&[7; 4096], &mark(), 4096), 8192);
     assert_eq!(round_trip(&[7; 4096], &mark(), 512), 4608);
-    // A page that is smaller than a block: the mark is in the padding.
+    // The page is smaller than a block, so the mark is in the padding.
     assert_eq!(round_trip(&[7; 1024], &mark(), 4096), 4096);
     assert_eq!(round_trip(&[7; 65536], &mark(), 4096), 69632);
     // Only the gap has zeros.

@@ -1,4 +1,4 @@
-//! What a program sees that only looks on.
+//! What a program sees that only observes the locks.
 
 use super::*;
 use crate::{CHECKPOINT, Held};

@@ -1,4 +1,4 @@
-//! Readers who may not write the words, beside processes with slots.
+//! Readers who may not write the words (outside readers), together with processes that have slots.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn memory() -> Arc<Memory> {
     memory
 }
 
-/// A reader from outside, and what it sees of the memory.
+/// An outside reader, and its table on this memory.
 fn reader(memory: &Arc<Memory>) -> (Arc<Table>, Arc<ProcessSlot>) {
     memory.process(PROCESS_SLOTS)
 }
@@ -63,7 +63,7 @@ fn the_log_does_not_start_over_under_it() {
     assert_eq!(process.lock_exclusive(FIRST_READ + 1, SLOTS - FIRST_READ - 1), BUSY);
     assert_eq!(process.lock_exclusive(1, SLOTS - 1), BUSY);
     reader.unlock_shared(MARK);
-    // A reader of the database file alone is in nobody's way when the log starts over.
+    // A reader of the database file alone does not hinder the log from starting over.
     reader.lock_shared(FIRST_READ).unwrap();
     process.lock_exclusive(FIRST_READ + 1, SLOTS - FIRST_READ - 1).unwrap();
 }
@@ -75,11 +75,11 @@ fn nobody_checkpoints_beside_it() {
     let reader = reader(&memory).0.holder();
     for mark in FIRST_READ..SLOTS {
         reader.lock_shared(mark).unwrap();
-        // The reader's mark may be moved: nothing depends on it now.
+        // The reader's mark may be moved, because nothing depends on it now.
         one.lock_exclusive(mark, 1).unwrap();
         one.unlock_exclusive(mark, 1);
         assert_eq!(one.lock_exclusive(CHECKPOINT, 1), BUSY);
-        // Recovery of the index writes nothing to the database.
+        // Recovery of the index is allowed, because it writes nothing to the database.
         one.lock_exclusive(CHECKPOINT, 2).unwrap();
         assert_eq!((one.lock_exclusive(mark, 1), two.lock_exclusive(mark, 1)), (BUSY, BUSY));
         one.unlock_exclusive(CHECKPOINT, 2);
@@ -105,7 +105,7 @@ fn a_refused_lock_leaves_no_claim() {
     other.lock_exclusive(1, SLOTS - 1).unwrap();
 }
 
-/// A process claims the mark between a reader's hold of it and that reader's look at the words.
+/// A process claims the mark after a reader has taken hold of it and before that reader looks at the words.
 #[test]
 fn both_announce_before_they_look() {
     for checkpoints in [false, true] {
@@ -121,13 +121,13 @@ fn both_announce_before_they_look() {
         seen.when_asked(move || *result.lock().unwrap() = Some(hooked.lock_exclusive(MARK, 1)));
         let read = reader.lock_shared(MARK);
         let taken = taken.lock().unwrap().take();
-        // Without a checkpoint the process does not ask the kernel, and gets the mark: the reader gives way.
+        // Without a checkpoint the process does not ask the kernel, and gets the mark; the reader gives way.
         let expected = if checkpoints { (Ok(()), Some(BUSY)) } else { (BUSY, Some(Ok(()))) };
         assert_eq!((read, taken), expected);
     }
 }
 
-/// A reader comes when a process that is about to checkpoint has found none.
+/// A reader arrives after a process that is about to checkpoint has found none.
 #[test]
 fn a_reader_that_comes_later_is_found_by_who_moves_its_mark() {
     let memory = memory();

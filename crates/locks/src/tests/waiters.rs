@@ -1,14 +1,14 @@
-//! Connections that wait for WRITE: whose turn it is, and what dead and stopped waiters leave.
+//! Connections that wait for WRITE: whose turn it is, and what dead and stopped waiters leave behind.
 
 use super::*;
 
-/// Puts the waiter in the first place, which has been woken, back to sleep.
+/// Puts the waiter in the first place back to sleep after it was woken.
 fn goes_back_to_sleep(memory: &Memory) {
     memory.state().words[(WAITERS_OFFSET + queue::ASLEEP) as usize / 8] = 1;
 }
 
-/// Lets `running`, whose turn has just begun, hold WRITE while another connection waits for it; `meanwhile`
-/// happens during that wait.
+/// Lets `running`, whose turn has just begun, hold WRITE while another connection waits for it. `meanwhile`
+/// runs during that wait.
 fn wait_during(memory: &Arc<Memory>, running: Holder, meanwhile: impl FnOnce(&Holder) + Send + 'static) {
     let (table, process) = memory.process(1);
     let waiting = table.holder();
@@ -49,7 +49,7 @@ fn who_comes_back_at_once_wakes_nobody_before_his_turn_is_over() {
         let mut before = wakes();
         for again in 0..4 {
             running.unlock_exclusive(WRITE, 1);
-            // The first time it is not known yet that the connection comes back.
+            // The first time it is not known yet that the connection comes back at once.
             assert_eq!(wakes() - before, u64::from(again == 0));
             before = wakes();
             running.lock_exclusive(WRITE, 1).unwrap();
@@ -104,7 +104,7 @@ fn waiters_have_their_turns_in_the_order_in_which_they_came() {
         (memory.process(2), memory.process(1));
     let (first, second) = (first_table.holder(), second_table.holder());
     running.lock_exclusive(WRITE, 1).unwrap();
-    // The first waiter comes, gives up for a while, and keeps its place.
+    // The first waiter queues, gives up for a while, and keeps its place.
     assert!(!first.wait_for_write(MS).unwrap());
     second_process.in_wait(move || {
         first_process.in_wait(move || running.unlock_exclusive(WRITE, 1));
@@ -158,7 +158,7 @@ fn a_waiter_that_dies_does_not_stop_the_others() {
     assert!(queueing.wait_for_write(100 * MS).unwrap());
 }
 
-/// Lets one connection after another queue, each from within the sleep of the one before.
+/// Lets connections queue one after another, each during the sleep of the previous one.
 fn queue_up(table: &Arc<Table>, process: &Arc<ProcessSlot>, count: usize, last: Hook) {
     let Some(rest) = count.checked_sub(1) else { return last() };
     let (inner_table, inner_process) = (Arc::clone(table), Arc::clone(process));
@@ -192,7 +192,7 @@ fn places_of_dead_waiters_are_found_when_there_is_no_other() {
     let last: Hook = Box::new(move || *dying.left.lock().unwrap() = Some(0));
     assert!(catch_unwind(AssertUnwindSafe(|| queue_up(&table, &process, WAITERS, last))).is_err());
     assert!(memory.state().queued == WAITERS);
-    // The next waiter finds a place, and its turn.
+    // The next waiter finds a place, and gets its turn.
     let (table, process) = memory.process(2);
     let (waiting, clock) = (table.holder(), Arc::clone(&memory));
     memory.pass(1000 * MS);
@@ -221,7 +221,7 @@ fn however_many_are_refused_a_lock_the_kernel_is_asked_now_and_then_only() {
     others[0].lock_exclusive(READ, 1).unwrap();
 }
 
-/// Makes it known that a connection comes back for WRITE at once.
+/// Makes `holder` a connection that is known to come back for WRITE at once.
 fn make_known(memory: &Arc<Memory>, holder: &Arc<Holder>) {
     let (table, process) = memory.process(9);
     let other = table.holder();
@@ -273,11 +273,11 @@ fn a_turn_is_left_to_whoever_comes_back_and_not_to_whoever_is_gone() {
         let mut watch = wait::Watch::default();
         seen.iter().map(|(is_taken, now)| watch.see(*is_taken, left, *now)).collect::<Vec<_>>()
     };
-    // The running connection comes back.
+    // The running connection comes back for the lock.
     assert_eq!(see(&[(true, 0), (false, 1), (true, 2)], TURN), [None, None, Some(false)]);
-    // It does not come back.
+    // The running connection does not come back.
     assert_eq!(see(&[(false, 1), (false, 2), (false, gone + 2)], TURN), [None, None, Some(true)]);
-    // The end of its turn is near: the waiter waits for it.
+    // The turn of the running connection is about to end: the waiter waits for that end.
     let near = wait::EARLY / 2;
     assert_eq!(see(&[(false, 1), (true, 2), (false, gone + 2), (true, gone + 3)], near), [None; 4]);
     // The turn is over.
@@ -299,10 +299,10 @@ fn the_first_sleeps_of_a_busy_handler_are_one() {
     };
     assert_eq!(sleep(1), (1, 8));
     assert_eq!((sleep(2), sleep(5)), ((0, 8), (0, 8)));
-    // From here on the connection has slept for as long as it was meant to.
+    // From here on the connection has slept as long as SQLite has asked for.
     assert_eq!(sleep(10), (1, 18));
     assert_eq!(sleep(15).1, 33);
-    // It gives up, does something else, and begins anew.
+    // The connection gives up, does something else, and begins again.
     assert_eq!(sleep(1).1, 41);
     memory.pass(20 * MS);
     assert_eq!(sleep(1).1, 69);
@@ -314,7 +314,7 @@ fn all_that_a_dead_process_has_left_is_freed_at_once() {
     let (dying, process) = memory.process(1);
     let holder = dying.holder();
     let survivor = memory.table(0).holder();
-    // The process has three places in the queue, and WRITE, when it dies.
+    // When the process dies, it has three places in the queue, and holds WRITE.
     holder.lock_exclusive(WRITE, 1).unwrap();
     assert_eq!(survivor.lock_exclusive(WRITE, 1), BUSY);
     let killer = Arc::clone(&process);

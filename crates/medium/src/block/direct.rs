@@ -1,4 +1,4 @@
-//! Writing past the page cache, and the alignment that it needs.
+//! Writing past the page cache, and the alignment that this requires.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -11,10 +11,10 @@ use super::scratch::scratch;
 use crate::block::AlignedBuf;
 use crate::process::off_standard_streams;
 
-/// How blocks get to the device.
+/// How blocks are transferred to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Access {
-    /// The way that a probe finds better.
+    /// The way that a probe finds better on this device.
     #[default]
     Auto,
     /// Past the page cache (`O_DIRECT`).
@@ -23,7 +23,7 @@ pub enum Access {
     Buffered,
 }
 
-/// A device with larger sectors is written through the page cache.
+/// If a device has larger sectors than this, blocks are written through the page cache.
 pub(super) const LARGEST_SECTOR: u32 = 4096;
 pub(super) const SMALLEST_SECTOR: u32 = 512;
 
@@ -31,16 +31,16 @@ pub(super) const SMALLEST_SECTOR: u32 = 512;
 #[derive(Debug)]
 pub(super) struct Direct {
     pub(super) file: File,
-    /// What positions and lengths must be multiples of, in bytes.
+    /// Positions and lengths must be multiples of this, in bytes.
     pub(super) offset_align: u32,
-    /// What addresses in memory must be multiples of.
+    /// Addresses in memory must be multiples of this, in bytes.
     pub(super) memory_align: u32,
 }
 
 impl Direct {
-    /// Opens an open file anew for direct I/O. `None` where the file system has none. Kernels before 6.1 do
-    /// not tell the alignment. Then it is found by trying, in the file itself or, when that is empty, in a
-    /// temporary file of `dir`.
+    /// Opens an open file a second time, for direct I/O. `None` if the file system has no direct I/O. Kernels
+    /// before 6.1 do not report the alignment. Then it is found by trying: in the file itself or, if the file
+    /// is empty, in a temporary file in `dir`.
     pub(super) fn open(file: &File, path: &Path, dir: &Path) -> Option<Self> {
         let direct = reopen(file, path, OFlags::DIRECT)?;
         let (offset_align, memory_align) = match told_alignment(&direct) {
@@ -50,7 +50,7 @@ impl Direct {
             }
             None => match scratch(dir) {
                 Some(file) => tried_alignment(&reopen(&file, dir, OFlags::DIRECT)?)?,
-                // No device in use wants more than this.
+                // Try the largest alignment: no device in use requires more.
                 None => (LARGEST_SECTOR, LARGEST_SECTOR),
             },
         };
@@ -63,16 +63,16 @@ impl Direct {
     }
 }
 
-/// The alignments of positions and of memory as the kernel tells them. Zeros stand for a file that has no
-/// direct I/O although it could be opened for it.
+/// The alignments of positions and of memory that the kernel reports. Zeros mean that the file has no direct
+/// I/O, although it could be opened for it.
 pub(super) fn told_alignment(direct: &File) -> Option<(u32, u32)> {
     let stat = statx(direct, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     let told = stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0;
     told.then_some((stat.stx_dio_offset_align, stat.stx_dio_mem_align))
 }
 
-/// The same alignments, found by reading a file that holds two sectors of the larger size. `None` when
-/// nothing can be read directly.
+/// The alignments of positions and of memory, found by reading a file that has at least two of the largest
+/// sectors. `None` if nothing can be read directly.
 pub(super) fn tried_alignment(direct: &File) -> Option<(u32, u32)> {
     let mut buffer = AlignedBuf::default();
     buffer.resize(2 * LARGEST_SECTOR as usize);
@@ -84,7 +84,7 @@ pub(super) fn tried_alignment(direct: &File) -> Option<(u32, u32)> {
     Some((align, align))
 }
 
-/// Opens this very file again, with more flags. `None` when that fails.
+/// Opens the same file again, with more flags. `None` if that fails.
 fn reopen(file: &File, path: &Path, flags: OFlags) -> Option<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(flags.bits().cast_signed());

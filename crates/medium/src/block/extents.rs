@@ -1,4 +1,4 @@
-//! Where a file's blocks are, and whether they are initialised (FIEMAP).
+//! Where a file's blocks are on the device, and whether they are initialised (FIEMAP).
 #![allow(unsafe_code)] // an ioctl that rustix does not have
 
 use std::fs::File;
@@ -16,11 +16,11 @@ const EXTENT_INLINE: u32 = 0x200;
 const EXTENT_TAIL: u32 = 0x400;
 const EXTENT_UNWRITTEN: u32 = 0x800;
 const EXTENT_SHARED: u32 = 0x2000;
-/// Blocks that a write would have to allocate, initialise or move: not yet written, compressed,
+/// Flags of blocks that a write would have to allocate, initialise or move: not written yet, compressed,
 /// inside the inode, or shared with another file.
 const EXTENT_UNREADY: u32 =
     EXTENT_UNKNOWN | EXTENT_DELAYED | EXTENT_ENCODED | EXTENT_INLINE | EXTENT_UNWRITTEN | EXTENT_SHARED;
-/// Extents without a place of their own on the device.
+/// Flags of extents without a place of their own on the device.
 const EXTENT_NOWHERE: u32 =
     EXTENT_UNKNOWN | EXTENT_DELAYED | EXTENT_ENCODED | EXTENT_NOT_ALIGNED | EXTENT_INLINE | EXTENT_TAIL;
 const BATCH: usize = 64;
@@ -30,9 +30,9 @@ const BATCH: usize = 64;
 pub struct Extent {
     /// First byte in the file.
     pub at: u64,
-    /// First byte on the device. `None` when the extent has no place of its own there, or none yet.
+    /// First byte on the device. `None` if the extent has no place of its own there, or none yet.
     pub device_at: Option<u64>,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// Whether the blocks are allocated and initialised, so that writing them changes no metadata.
     pub written: bool,
@@ -60,26 +60,26 @@ struct Request {
     extents: [RawExtent; BATCH],
 }
 
-/// The extents of a file's first `len` bytes as they are now. Data that waits in the page cache stays there.
-/// `None` where the file system does not tell.
+/// The present extents of a file's first `len` bytes. Data that is still in the page cache stays there.
+/// `None` if the file system does not report extents.
 #[must_use]
 pub fn extents(file: &File, len: u64) -> Option<Vec<Extent>> {
     extents_between(file, 0, len, 0)
 }
 
-/// Whether every byte below `len` is allocated and initialised, once waiting data is written out. `None`
-/// where the file system does not tell.
+/// Whether every byte below `len` is allocated and initialised, after data in the page cache has been
+/// written. `None` if the file system does not report this.
 #[must_use]
 pub fn is_initialised(file: &File, len: u64) -> Option<bool> {
     is_range_initialised(file, 0, len)
 }
 
-/// As [`is_initialised`], for the bytes `from..to`.
+/// Like [`is_initialised`], for the bytes `from..to`.
 pub(super) fn is_range_initialised(file: &File, from: u64, to: u64) -> Option<bool> {
     Some(covers(&extents_between(file, from, to, FLAG_SYNC)?, from, to))
 }
 
-/// Whether written extents, in the order of the file, leave out no byte of `from..to`.
+/// Whether the written extents cover all of `from..to`. The extents are in the order of the file.
 fn covers(extents: &[Extent], from: u64, to: u64) -> bool {
     let mut reached = from;
     for extent in extents {
@@ -121,7 +121,7 @@ fn extents_between(file: &File, from: u64, to: u64, flags: u32) -> Option<Vec<Ex
             written: extent.flags & EXTENT_UNREADY == 0,
         }));
         let end = last.logical.saturating_add(last.length);
-        // A file system that returns no progress would keep this loop running for ever.
+        // Stop if the file system reports no progress, because this loop would run for ever.
         if last.flags & EXTENT_LAST != 0 || end <= start {
             break;
         }

@@ -1,4 +1,4 @@
-//! A file on a file system, written directly where that is possible and pays.
+//! A file on a file system, written directly if that is possible and faster.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -22,37 +22,38 @@ use crate::{Guarantee, MediumError, checked_end};
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BlockOptions {
-    /// Bytes in a block, a power of two from 512 on; `None` to let the device decide.
+    /// Bytes in a block, a power of two of at least 512; `None` lets the device decide.
     pub block_bytes: Option<u32>,
-    /// How blocks get to the device.
+    /// How blocks are transferred to the device.
     pub access: Access,
     /// Whether the file is only read.
     pub read_only: bool,
 }
 
-/// Zeros are written in steps of this many bytes.
+/// The number of zero bytes that one write stores during preallocation.
 const STEP: u64 = 1 << 20;
 /// A file of blocks.
 ///
-/// Reads of a few blocks go through the page cache. Large reads, and writes, go past it where
-/// [`BlockOptions::access`] and the file system allow; local file systems keep the two coherent. Without
-/// direct I/O a block is written with `pwrite` and made durable with `fdatasync`.
+/// Reads of a few blocks go through the page cache. Large reads, and all writes, bypass it, if
+/// [`BlockOptions::access`] and the file system allow that; local file systems keep the two ways coherent.
+/// Without direct I/O, a block is written with `pwrite` and made durable with `fdatasync`.
 ///
 /// [`len`](Block::len) is the file's size, rounded down to a block.
 ///
 /// # Preallocation
 ///
-/// New blocks are zeroed by writing them. Blocks that a file system merely reserves would have to be marked
-/// as initialised at their first write, in its journal. Only one process at a time may preallocate, and no
-/// process may write past [`len`](Block::len) meanwhile.
+/// New blocks are zeroed by writing them. If the file system merely reserved them, their first write would
+/// have to mark them as initialised, in the file system's journal. Only one process at a time may
+/// preallocate, and meanwhile no process may write past [`len`](Block::len).
 ///
-/// A crash in the middle leaves a longer file, never a shorter one, and no byte below the old length is
-/// touched. The length grows only as far as zeros were written. So everything beyond the length that the
-/// caller recorded is zeros, and only has to be preallocated again: [`Block::preallocate`] up to a length
-/// that the file has already makes that length durable and writes nothing.
+/// A crash in the middle leaves a longer file, never a shorter one, and changes no byte below the old length.
+/// The length grows only as far as zeros were written. So everything beyond the length that the caller
+/// recorded is zeros, and only has to be preallocated again: if the file is long enough already,
+/// [`Block::preallocate`] makes its length durable and writes nothing.
 ///
-/// Preallocation that fails gives back what it took. Space is reserved before the length grows, so other
-/// processes do not learn of a length that is then taken back, except on file systems that cannot reserve.
+/// A preallocation that fails gives back the space that it took. Space is reserved before the length grows,
+/// so other processes do not see a length that is later reduced. (File systems that cannot reserve space are
+/// an exception.)
 #[derive(Debug)]
 pub struct FileBlock {
     file: OwnFile,
@@ -60,17 +61,17 @@ pub struct FileBlock {
     block_bytes: u32,
     len: AtomicU64,
     read_only: bool,
-    /// Whether a sync is known to keep nothing there over a power loss.
+    /// Whether it is known that data does not survive a power loss there, even after a sync.
     unsynced: bool,
     description: String,
     bounce: Mutex<AlignedBuf>,
     /// Held while the length changes.
     resizing: Mutex<()>,
-    /// While this object preallocates, the length before: the bytes beyond it may yet be taken back.
+    /// While this object preallocates: the length before that. Bytes beyond it may still be given back.
     sure: Mutex<Option<u64>>,
-    /// Whether the file system went on reporting zeroed blocks as not initialised.
+    /// Whether the file system reported blocks as not initialised even after they were zeroed.
     unsettled: AtomicBool,
-    /// Whether the kernel refused a write that is durable by itself.
+    /// Whether the kernel refused a write that is itself durable.
     no_dsync: AtomicBool,
     writes: AtomicU64,
     written_bytes: AtomicU64,
@@ -89,13 +90,13 @@ fn is_unknown(errno: Errno) -> bool {
     errno == Errno::OPNOTSUPP || errno == Errno::NOSYS
 }
 
-/// A read of this many bytes is one of a whole log, as recovery makes it. Past the page cache it takes a
-/// third of the time.
+/// A read of at least this many bytes bypasses the page cache, because that takes a third of the time.
+/// Recovery reads whole logs in such pieces.
 const LARGE_READ: usize = 64 << 10;
-/// Most buffers that one call fills.
+/// The most buffers that one system call fills.
 const MOST_PARTS: usize = 1024;
 
-/// Writes everything through `write(blocks, at)`, which may be interrupted or do less than asked. Each
+/// Writes all of `blocks` with `write(blocks, at)`, which may be interrupted or write less than asked. Each
 /// further write begins at a multiple of `unit` bytes.
 fn write_fully(
     unit: usize,
@@ -120,11 +121,11 @@ fn write_fully(
     Ok(())
 }
 
-/// Makes the entries of a directory durable: names of files created, renamed or removed in it.
+/// Makes the entries of a directory durable: the names of files that were created, renamed or removed in it.
 ///
 /// # Errors
-/// An error of the system. File systems that cannot sync directories have none to lose, and give
-/// no error.
+/// An error of the system. A file system that cannot sync directories has no entries to lose, so that is not
+/// an error.
 pub fn sync_directory(dir: &Path) -> Result<(), MediumError> {
     match File::open(dir).map_err(failed("open"))?.sync_all() {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => Ok(()),
@@ -133,10 +134,10 @@ pub fn sync_directory(dir: &Path) -> Result<(), MediumError> {
 }
 
 impl FileBlock {
-    /// Opens a file, which must be open for reading, and for writing unless `read_only`. Errors and
-    /// [`Block::describe`] call it by `path`, which also tells the file system. If `options` leaves the block
-    /// size or the access open, the device is probed, once per file system and process; that takes some
-    /// milliseconds.
+    /// Opens a file, which must be open for reading and, unless `read_only`, for writing. Errors and
+    /// [`Block::describe`] name the file by `path`, which also determines the file system. If `options`
+    /// leaves the block size or the access open, the device is probed, once per file system and process; that
+    /// takes some milliseconds.
     ///
     /// # Errors
     /// [`MediumError::FileSystem`] for a file system that breaks write-ahead logs.
@@ -207,8 +208,8 @@ impl FileBlock {
         Ok(it)
     }
 
-    /// Runs `work` with the descriptor that blocks are written through, the alignment that it wants in bytes,
-    /// and the blocks in memory where it takes them from.
+    /// Calls `work` with the descriptor through which blocks are written, the alignment in bytes that it
+    /// requires, and the blocks in suitably aligned memory.
     fn through<T>(&self, blocks: &[u8], work: impl FnOnce(&File, usize, &[u8]) -> T) -> T {
         let Some(direct) = &self.direct else { return work(&self.file, 1, blocks) };
         let unit = direct.offset_align.max(direct.memory_align) as usize;
@@ -217,7 +218,7 @@ impl FileBlock {
         }
         let mut own = AlignedBuf::default();
         let mut shared = self.bounce.try_lock();
-        // Another thread is writing: not worth waiting for.
+        // If another thread is using the shared buffer, use a new one instead of waiting.
         let buffer = shared.as_deref_mut().unwrap_or(&mut own);
         buffer.resize(blocks.len());
         buffer.as_mut_slice().copy_from_slice(blocks);
@@ -252,7 +253,7 @@ impl FileBlock {
         .map_err(|errno| MediumError::from_errno("pwrite", errno))
     }
 
-    /// Makes one write that is durable by itself. Returns `false`, and promises nothing, where the system has
+    /// Makes one write that is itself durable. Returns `false`, and has promised nothing, if the system has
     /// no such write.
     fn write_through(&self, at: u64, blocks: &[u8]) -> Result<bool, MediumError> {
         if self.direct.is_none() || self.no_dsync.load(Ordering::Relaxed) {
@@ -269,12 +270,12 @@ impl FileBlock {
                 self.no_dsync.store(true, Ordering::Relaxed);
                 Ok(false)
             }
-            // A second write might succeed and prove nothing.
+            // Do not fall back: a second write might succeed, but would prove nothing.
             Err(errno) => Err(MediumError::from_errno("pwritev2", errno)),
         }
     }
 
-    /// Writes zeros to `from..to`, directly where `direct` says so and the range is aligned for it.
+    /// Writes zeros to `from..to`. Writes them directly if `direct` is set, as far as the range is aligned.
     fn write_zeros(&self, from: u64, to: u64, direct: bool) -> Result<(), MediumError> {
         let mut zeros = AlignedBuf::default();
         zeros.resize(STEP.min(to - from) as usize);
@@ -282,8 +283,8 @@ impl FileBlock {
         let sector = u64::from(LARGEST_SECTOR);
         let mut at = from;
         while at < to {
-            // Up to a sector's boundary first. Bytes that share the sector with older ones go through the
-            // page cache, which knows the older ones.
+            // Write up to a sector's boundary first, through the page cache: bytes before `at` share that
+            // sector, and the page cache knows them.
             let aligned = at.is_multiple_of(sector);
             let end = if aligned { (at + STEP).min(to) } else { at.next_multiple_of(sector).min(to) };
             let step = &zeros.as_slice()[..(end - at) as usize];
@@ -297,8 +298,8 @@ impl FileBlock {
         Ok(())
     }
 
-    /// Reads past the page cache, which holds nothing of what was written past it. Returns `false` if that
-    /// fails; `buf` then holds anything.
+    /// Reads past the page cache, which does not contain what was written past it. Returns `false` if that
+    /// fails; then the contents of `buf` are undefined.
     fn read_directly(&self, direct: &Direct, at: u64, buf: &mut [u8]) -> bool {
         let unit = u64::from(direct.offset_align.max(direct.memory_align));
         let start = at - at % unit;
@@ -312,7 +313,7 @@ impl FileBlock {
         while done < end {
             match rustix::io::pread(&direct.file, &mut blocks[done..], start + done as u64) {
                 Err(Errno::INTR) => {}
-                // The last read may end with the file.
+                // The last read may end at the end of the file, which need not be aligned.
                 Ok(count) if count > 0 && (count.is_multiple_of(unit as usize) || done + count >= end) => {
                     done += count;
                 }
@@ -327,7 +328,8 @@ impl FileBlock {
         self.file.sync_all().map_err(failed("fsync"))
     }
 
-    /// Reserves space in the file system; `false` if the file system cannot, and then nothing has happened.
+    /// Reserves space in the file system. Returns `false`, without any effect, if the file system cannot
+    /// reserve space.
     fn take_space(&self, flags: FallocateFlags, from: u64, to: u64) -> Result<bool, MediumError> {
         loop {
             match rustix::fs::fallocate(&self.file, flags, from, to - from) {
@@ -339,15 +341,16 @@ impl FileBlock {
         }
     }
 
-    /// Initialises blocks behind the present end.
+    /// Initialises blocks behind the present end of the file.
     fn extend(&self, from: u64, to: u64) -> Result<(), MediumError> {
-        // Reserves the space in one piece if the file system can. It leaves the blocks uninitialised and the
-        // length as it was, so the length never covers blocks that were not zeroed.
+        // Reserve the space in one piece if the file system can. The reserved blocks are not initialised, and
+        // the length does not change. So the length never covers blocks that were not zeroed.
         self.take_space(FallocateFlags::KEEP_SIZE, from, to)?;
         self.write_zeros(from, to, true)?;
         self.sync_metadata()?;
         if is_range_initialised(&self.file, from, to) == Some(false) {
-            // Direct writes left a state that a commit would have to change.
+            // After direct writes the blocks would still have to be changed by a commit. So write them
+            // through the page cache.
             self.write_zeros(from, to, false)?;
             self.sync_metadata()?;
             let unsettled = is_range_initialised(&self.file, from, to) == Some(false);
@@ -384,13 +387,14 @@ impl Block for FileBlock {
             *self.sure.lock().unwrap_or_else(PoisonError::into_inner) = Some(length);
             let extended = self.extend(length, len);
             if extended.is_err() {
-                // A file that cannot hold the log shall not hold its space either.
+                // Give the space back: if the file cannot hold the log, it should not hold the space either.
                 let _ = rustix::fs::ftruncate(&self.file, length);
             }
             *self.sure.lock().unwrap_or_else(PoisonError::into_inner) = None;
             extended
         } else {
-            // The process that made the file that long may have died before the length was durable.
+            // The file is long enough, but the process that extended it may have died before the length was
+            // durable.
             self.sync_metadata()
         };
         extended?;
@@ -408,7 +412,7 @@ impl Block for FileBlock {
             }
             let taken = self.take_space(FallocateFlags::empty(), length, len);
             if taken.is_err() {
-                // What it has got of it is not kept.
+                // Give back the part of the space that was reserved.
                 let _ = rustix::fs::ftruncate(&self.file, length);
             }
             taken?
@@ -420,7 +424,7 @@ impl Block for FileBlock {
         self.check_writable()?;
         self.writes.fetch_add(1, Ordering::Relaxed);
         self.written_bytes.fetch_add(blocks.len() as u64, Ordering::Relaxed);
-        // Through the page cache.
+        // Write through the page cache.
         self.file.write_all_at(blocks, at).map_err(failed("pwrite"))?;
         self.refresh_len()
     }
@@ -440,7 +444,7 @@ impl Block for FileBlock {
         let unit = u64::from(self.block_bytes);
         let sure = self.sure.lock().unwrap_or_else(PoisonError::into_inner);
         let length = self.file_len()?.min(sure.unwrap_or(u64::MAX));
-        // Under the lock of `sure`, so the last length seen is the one that stays.
+        // Store the length under the lock of `sure`, so that the length seen last is the one that stays.
         self.len.store(length / unit * unit, Ordering::Release);
         Ok(())
     }
@@ -454,7 +458,7 @@ impl Block for FileBlock {
         {
             return Ok(());
         }
-        // Through the page cache, which direct writes keep coherent.
+        // Read through the page cache, which direct writes keep coherent.
         self.file.read_exact_at(buf, at).map_err(failed("pread"))
     }
 
@@ -462,7 +466,7 @@ impl Block for FileBlock {
         let len = parts.iter().map(|part| part.len() as u64).sum();
         checked_end(at, len, self.len())?;
         self.read_bytes.fetch_add(len, Ordering::Relaxed);
-        // Through the page cache, as pages are that are read one by one: the kernel reads on behind them meanwhile.
+        // Read through the page cache, as for single pages: the kernel then reads ahead.
         let mut slices: Vec<IoSliceMut<'_>> = parts.iter_mut().map(|part| IoSliceMut::new(part)).collect();
         let mut left = &mut slices[..];
         while !left.is_empty() {
@@ -481,17 +485,17 @@ impl Block for FileBlock {
     }
 
     fn will_read(&self, at: u64, len: u64) {
-        // No bytes would mean all of them.
+        // A length of 0 would mean the rest of the file.
         if let Some(len) = NonZeroU64::new(len) {
-            // It is read later where the file system does not know that.
+            // Ignore an error: then the bytes are read only when they are needed.
             let _ = rustix::fs::fadvise(&self.file, at, Some(len), Advice::WillNeed);
         }
     }
 
     fn next_data(&self, at: u64) -> Result<Range<u64>, MediumError> {
         let (stat, len) = (self.file.metadata().map_err(failed("fstat"))?, self.len());
-        // The file system's answer about holes is believed only for a file that must have some: a log's own
-        // blocks are all initialised.
+        // Ask the file system about holes only if the file must have some. A log's own blocks are all
+        // initialised.
         if at >= len || stat.blocks().saturating_mul(512) >= stat.len() {
             return Ok(at..len.max(at));
         }
@@ -543,7 +547,8 @@ impl Block for FileBlock {
     }
 
     fn writes_reach_device(&self) -> bool {
-        // Where blocks are allocated anew, a crash of the system loses where they are.
+        // Direct writes go to the device. But if they had to allocate blocks, a crash of the system would
+        // lose the information where these blocks are.
         self.direct.is_some() && !self.unsettled.load(Ordering::Relaxed)
     }
 

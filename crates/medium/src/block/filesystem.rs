@@ -1,4 +1,4 @@
-//! What is known of the file system that holds a log.
+//! What is known about the file system that holds a log.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,17 +12,17 @@ use rustix::io::Errno;
 
 use crate::MediumError;
 
-/// File systems on which shared memory or locks do not reach every machine or process that has the
-/// file, by the names in `/proc/self/mountinfo`.
+/// File systems on which shared memory or locks do not reach every machine or process that has the file. The
+/// names are those in `/proc/self/mountinfo`.
 const REFUSED: [&str; 12] =
     ["nfs", "nfs4", "9p", "virtiofs", "cifs", "smb3", "smbfs", "afs", "ceph", "fuse.sshfs", "ncpfs", "coda"];
-/// File systems that lose everything with the power.
+/// File systems that lose everything at a power loss.
 const VOLATILE: [&str; 4] = ["tmpfs", "ramfs", "devtmpfs", "rootfs"];
-/// Mount options with which a sync leaves everything to the kernel, by the file system's type.
+/// Mount options with which a sync does nothing, each with the type of its file system.
 const WITHOUT_SYNC: [(&str, &str); 2] = [("overlay", "volatile"), ("overlay", "fsync=volatile")];
-/// Options, of any file system, with which a sync leaves what it wrote in the cache of the disk.
+/// Mount options, of any file system, with which a sync leaves its data in the cache of the disk.
 const WITHOUT_BARRIER: [&str; 4] = ["nobarrier", "barrier=0", "barrier=none", "fsync_mode=nobarrier"];
-/// The types that `statfs` gives to file systems with a type of their own. They count when no mount is
+/// The types that `statfs` reports, for file systems with a type of their own. They are used if no mount is
 /// listed.
 const TYPES: [(u32, &str); 11] = [
     (0x6969, "nfs"),
@@ -41,19 +41,20 @@ const TYPES: [(u32, &str); 11] = [
 /// The file system of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSystem {
-    /// Its name in the list of mounts.
+    /// The file system's name in the list of mounts.
     pub name: String,
-    /// Whether it is in memory only.
+    /// Whether the file system is in memory only.
     pub volatile: bool,
-    /// Why synced data does not survive a power loss there, in words. `None` where nothing is known against
-    /// it. A disk that lies about its cache, or a file system in a file of another one, is not recognised.
+    /// Why synced data does not survive a power loss there, in words; `None` if no reason is known. A disk
+    /// that lies about its cache is not recognised, nor is a file system in a file of another one.
     pub unsynced: Option<String>,
 }
 
-/// Finds the file system of an existing path, and refuses those known to break a write-ahead log.
+/// Finds the file system of an existing path, and refuses file systems that are known to break a write-ahead
+/// log.
 ///
-/// The list of mounts tells virtiofs from other FUSE file systems; `statfs` does not. Where the list cannot
-/// be read, or has no entry for the path, the type that `statfs` gives decides. A type that it does not know
+/// The list of mounts distinguishes virtiofs from other FUSE file systems, which `statfs` does not. If the
+/// list cannot be read, or has no entry for the path, the type that `statfs` reports decides. An unknown type
 /// is accepted.
 ///
 /// # Errors
@@ -63,11 +64,11 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
         MediumError::from_errno("stat", Errno::from_io_error(&error).unwrap_or(Errno::IO))
     };
     let device = fs::metadata(path).map_err(failed)?.st_dev();
-    // The type's width differs between machines; no type needs more than 32 bits.
+    // The width of the type differs between machines, but no type needs more than 32 bits.
     let kind = statfs(path).map_err(|errno| MediumError::from_errno("statfs", errno))?.f_type as u32;
     let mount = Mount { id: mount_id(path), unique: unique_mount_id(path), device, kind };
-    // Reading the list of mounts takes longer than the rest of an open. Only under the type FUSE are there
-    // file systems that differ.
+    // Use what is known of the mount, because reading the list of mounts takes longer than the rest of an
+    // open. Except under the type FUSE, which stands for different file systems.
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, found)) = known.iter().find(|(other, _)| *other == mount && kind != FUSE) {
         return Ok(found.clone());
@@ -80,11 +81,12 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
     Ok(found)
 }
 
-/// A mount, with as much as is needed to remember what was found out about it.
+/// A mount, as far as it identifies what was found out about it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mount {
     id: Option<u64>,
-    /// A later mount may have the number and the device of one that is gone, but not this number.
+    /// A number that no other mount ever gets. A later mount may have the `id` and `device` of one that is
+    /// gone.
     unique: Option<u64>,
     device: u64,
     kind: u32,
@@ -93,7 +95,7 @@ struct Mount {
 /// The mounts that were looked up last, newest first.
 static KNOWN: Mutex<Vec<(Mount, FileSystem)>> = Mutex::new(Vec::new());
 const KNOWN_MOUNTS: usize = 16;
-/// The type that `statfs` gives to every file system in user space.
+/// The type that `statfs` reports for every file system in user space.
 const FUSE: u32 = 0x6573_5546;
 
 /// The mount that a path is in; `None` on kernels before 5.8.
@@ -102,14 +104,15 @@ fn mount_id(path: &Path) -> Option<u64> {
     (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id)
 }
 
-/// The mount's number that no other mount has had since the system was started. `None` on kernels before 6.8.
+/// The mount's number that no other mount has had since the start of the system. `None` on kernels before
+/// 6.8.
 fn unique_mount_id(path: &Path) -> Option<u64> {
     const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
     let stat = statx(CWD, path, AtFlags::empty(), MNT_ID_UNIQUE).ok()?;
     (stat.stx_mask & MNT_ID_UNIQUE.bits() != 0).then_some(stat.stx_mnt_id)
 }
 
-/// Judges a file system by its entry in the list of mounts and the type that `statfs` gives.
+/// Judges a file system by its entry in the list of mounts and the type that `statfs` reports.
 fn judge(path: &Path, listed: Option<Listed<'_>>, kind: u32) -> Result<FileSystem, MediumError> {
     let typed = TYPES.iter().find(|(known, _)| *known == kind).map(|(_, name)| *name);
     let known = listed.map(|mount| mount.kind).or(typed);
@@ -127,7 +130,7 @@ fn judge(path: &Path, listed: Option<Listed<'_>>, kind: u32) -> Result<FileSyste
     Ok(FileSystem { name, volatile, unsynced })
 }
 
-/// Why a sync is not enough on a file system with these options, in words.
+/// Why a sync does not suffice on a file system with these options, in words.
 fn why_unsynced(name: &str, options: &str) -> Option<String> {
     options.split(',').find_map(|option| {
         let what = if WITHOUT_SYNC.contains(&(name, option)) {
@@ -141,16 +144,16 @@ fn why_unsynced(name: &str, options: &str) -> Option<String> {
     })
 }
 
-/// A line of the list of mounts, as far as it is used. A line reads
-/// `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`.
+/// The fields used of a line in the list of mounts. A line reads `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1
+/// - ext3 /dev/root rw,errors=continue`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Listed<'a> {
     number: u64,
     device: &'a str,
-    /// Where it is mounted, with blanks and similar characters as `\040`.
+    /// Where the file system is mounted, with blanks and similar characters as `\040`.
     point: &'a str,
     kind: &'a str,
-    /// The options of the file system, which all mounts of it share.
+    /// The options of the file system, which all its mounts share.
     options: &'a str,
 }
 
@@ -177,14 +180,14 @@ impl<'a> Listed<'a> {
     }
 }
 
-/// The mount of a path: by its number, else by its device (the files of some file systems have another device
-/// than their mount), else by the path itself.
+/// The mount of a path: by the mount's number, else by its device, else by the path itself. (The files of
+/// some file systems have another device than their mount.)
 fn find<'a>(mounts: &'a str, mount: Option<u64>, device: &str, path: &Path) -> Option<Listed<'a>> {
     let entries = || mounts.lines().filter_map(Listed::parse);
     let by_mount = mount.and_then(|mount| entries().find(|entry| entry.number == mount));
     by_mount.or_else(|| entries().find(|entry| entry.device == device)).or_else(|| {
         let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        // Of several mounts at one place the last one is on top.
+        // Of several mounts at the same place, the last one is on top.
         let above = entries().filter(|entry| path.starts_with(entry.point()));
         above.max_by_key(|entry| entry.point().as_os_str().len())
     })
@@ -218,7 +221,7 @@ mod tests {
 
     #[test]
     fn mounts_are_found_by_number_first() {
-        // A file of a btrfs subvolume has a device that no mount has.
+        // A file of a btrfs subvolume has a device number that no mount has.
         assert_eq!(name_of(Some(41), "0:60"), Some("btrfs"));
         assert_eq!(name_of(Some(40), "254:0"), Some("virtiofs"));
         assert_eq!(name_of(Some(99), "254:0"), Some("ext4"), "a mount of another namespace");
@@ -266,7 +269,7 @@ mod tests {
             assert!(why.starts_with(&format!("{kind} is mounted with {word}: a sync ")), "{why}");
         }
         for (kind, options) in [
-            // A comma within a value is written as an octal number.
+            // A comma inside a value is written as an octal number.
             ("overlay", "rw,lowerdir=/l\\054volatile,upperdir=/volatile,fsync=auto"),
             ("ext4", "rw,volatile"),
             ("ext4", "rw,barrier=1"),
@@ -274,7 +277,7 @@ mod tests {
         ] {
             assert_eq!(one(options, kind), None, "{kind} {options}");
         }
-        // A bind mount elsewhere is the same file system.
+        // A bind mount at another place belongs to the same file system.
         let bound =
             "8 1 0:40 / /over rw - overlay o rw,volatile\n9 1 0:40 /sub /d ro - overlay o rw,volatile\n";
         assert!(judged(bound, 9).unsynced.is_some() && !judged(bound, 9).volatile);

@@ -1,9 +1,9 @@
-//! A preallocated file on a block device behind one trait.
+//! A preallocated file on a block device, behind one trait.
 //!
-//! Every effect that a log has on a block device goes through [`Block`]: whole blocks are
-//! *written*, and a *flush* makes them durable. No write allocates anything: the file's blocks
-//! are initialised and its metadata durable before the first log block goes there (WALDIO,
-//! section 4.1), so that the file system's journal has nothing to do at a commit.
+//! Every effect that a log has on a block device goes through [`Block`]: whole blocks are *written*, and a
+//! *flush* makes them durable. No write allocates anything. The file's blocks are initialised and its
+//! metadata durable before the first log block is written there (WALDIO, section 4.1). So the file system's
+//! journal has nothing to do at a commit.
 
 mod direct;
 mod extents;
@@ -29,22 +29,21 @@ pub enum Durability {
     /// A write, then a flush of the device's cache (the paper's full synch).
     #[default]
     Full,
-    /// One write that the device itself makes durable, where it can (the paper's persistent
-    /// direct I/O).
+    /// One write that the device itself makes durable, if the device can (the paper's persistent direct I/O).
     Fua,
-    /// A write only: what it wrote survives a crash of the system if it was written directly, and not a
-    /// power loss (the paper's normal synch).
+    /// A write only. The data does not survive a power loss; it survives a crash of the system if it was
+    /// written directly (the paper's normal synch).
     Normal,
 }
 
-/// What has been done through one object. The difference of two values is what was done in between.
+/// Counters of what was done through one object. The difference of two values is what was done in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockCounters {
     /// Calls that wrote.
     pub writes: u64,
-    /// Bytes written, without those of preallocation.
+    /// Bytes written, except those of preallocation.
     pub written_bytes: u64,
-    /// Flushes of the device's cache, and writes that were durable by themselves.
+    /// Flushes of the device's cache, and writes that were themselves durable.
     pub flushes: u64,
     /// Bytes initialised by preallocation.
     pub preallocated_bytes: u64,
@@ -56,22 +55,20 @@ pub struct BlockCounters {
 ///
 /// # What is durable when
 ///
-/// A written sector of 512 bytes *may* become durable at any moment from the call on, in any
-/// order with others, and *is* durable when a [`flush`](Block::flush) that began after the write
-/// has returned. A sector is atomic: after a power failure it holds what was written last or what
-/// was durable before.
+/// A written sector of 512 bytes *may* become durable at any moment after the call begins, in any order with
+/// others. It *is* durable after a [`flush`](Block::flush) that began after the write has returned. A sector
+/// is atomic: after a power loss it holds either what was written last or what was durable before.
 ///
-/// After a write or a flush has failed nothing is known about the blocks concerned, and a later
-/// flush that succeeds proves nothing.
+/// If a write or a flush fails, nothing is known about the blocks concerned, even if a later flush succeeds.
 ///
 /// # Sharing
 ///
-/// Writers to distinct blocks and readers may run at once, in any thread or process.
+/// Writers to different blocks, and readers, may run at the same time, in any thread or process.
 pub trait Block: Send + Sync + fmt::Debug {
-    /// Bytes in a block: positions and lengths of writes are multiples of it.
+    /// Bytes in a block. Positions and lengths of writes are multiples of this.
     fn block_bytes(&self) -> u32;
 
-    /// Preallocated bytes, as this object last learnt.
+    /// Number of preallocated bytes, as this object last learnt it.
     fn len(&self) -> u64;
 
     /// Whether nothing is preallocated yet.
@@ -79,24 +76,24 @@ pub trait Block: Send + Sync + fmt::Debug {
         self.len() == 0
     }
 
-    /// Bytes that are free for this user where the blocks are. Where that is not known, more than there can
-    /// be.
+    /// Free bytes in the file system of the blocks, for this user. If that is not known, a number larger than
+    /// any file system.
     fn free_bytes(&self) -> u64 {
         u64::MAX
     }
 
-    /// Preallocates up to `len` bytes (a multiple of the block), zeroed. Writes nothing when that is done
-    /// already. On return the blocks are initialised, and everything in the file is durable, with its
+    /// Preallocates zeroed bytes up to `len` (a multiple of the block). Writes nothing if the file is that
+    /// long already. On return the blocks are initialised, and everything in the file is durable, with its
     /// metadata.
     ///
     /// # Errors
-    /// [`MediumError::NoSpace`] when the file system is full, or another error of it. What was
-    /// preallocated before stays.
+    /// [`MediumError::NoSpace`] if the file system is full, or another error of the file system. Earlier
+    /// preallocation stays.
     fn preallocate(&self, len: u64) -> Result<(), MediumError>;
 
-    /// Makes the file `len` bytes long (a multiple of the block), for a caller that will write what it needs of the new part itself.
-    /// The new part reads as zeros, and its space is reserved, but nothing is written where the medium can do without.
-    /// Durable with the next [`flush`](Block::flush).
+    /// Makes the file `len` bytes long (a multiple of the block), for a caller that will itself write the new
+    /// part. The new part reads as zeros, and its space is reserved, but nothing is written if the medium can
+    /// avoid it. Durable with the next [`flush`](Block::flush).
     ///
     /// # Errors
     /// As [`preallocate`](Block::preallocate).
@@ -104,8 +101,8 @@ pub trait Block: Send + Sync + fmt::Debug {
         if self.len() < len { self.preallocate(len) } else { Ok(()) }
     }
 
-    /// Writes whole blocks at `at`, up to the end of the file or beyond it, without waiting for the device.
-    /// They are durable after the next [`flush`](Block::flush) or [`preallocate`](Block::preallocate).
+    /// Writes whole blocks at `at`, up to the end of the file or beyond it. Does not wait for the device. The
+    /// blocks are durable after the next [`flush`](Block::flush) or [`preallocate`](Block::preallocate).
     ///
     /// # Errors
     /// [`MediumError::NoSpace`], or an error of the device.
@@ -117,16 +114,16 @@ pub trait Block: Send + Sync + fmt::Debug {
         self.write(at, blocks)
     }
 
-    /// Learns the present length: another process may have preallocated more, or given some back.
+    /// Learns the present length, because another process may have preallocated more or given some back.
     ///
     /// # Errors
     /// An error of the file system.
     fn refresh_len(&self) -> Result<(), MediumError>;
 
-    /// Cuts what is behind `len` bytes (a multiple of the block). The caller must be sure that nobody needs
-    /// it, and that every object of the file learns its length anew before it relies on it. Not durable on
-    /// return: after a power failure the bytes may be back, until as much is preallocated again. A medium
-    /// that cannot give anything back does nothing.
+    /// Truncates the file to `len` bytes (a multiple of the block). The caller must be sure that nobody needs
+    /// the rest, and that every object of the file learns its length again before relying on it. Not durable
+    /// on return: after a power loss the bytes may be back, until as much is preallocated again. A medium
+    /// that cannot give space back does nothing.
     ///
     /// # Errors
     /// An error of the file system.
@@ -134,16 +131,17 @@ pub trait Block: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Fills `buf` with the bytes from position `at` on, which may be any.
+    /// Fills `buf` with the bytes from position `at` on. The position need not be aligned.
     ///
     /// # Errors
     /// [`MediumError::OutOfBounds`] beyond what is preallocated, or an error of the device.
     fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), MediumError>;
 
-    /// Fills several buffers, one after the other, from any position on: in as few calls of the system as the medium can.
+    /// Fills several buffers, one after the other, with the bytes from any position on. Uses as few system
+    /// calls as the medium can.
     ///
     /// # Errors
-    /// As [`read`](Block::read); nothing is sure of the buffers then.
+    /// As [`read`](Block::read); the contents of the buffers are then undefined.
     fn read_parts(&self, at: u64, parts: &mut [&mut [u8]]) -> Result<(), MediumError> {
         let mut at = at;
         for part in parts {
@@ -153,13 +151,14 @@ pub trait Block: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Says that so many bytes will be read soon: a medium that can begins to fetch them, and does not wait for that. What
-    /// fails then fails when they are read.
+    /// Announces that these bytes will be read soon. A medium that can begins to fetch them, without waiting.
+    /// If that fails, the later read reports the error.
     fn will_read(&self, _at: u64, _len: u64) {}
 
-    /// The first range from `at` on that may hold something other than zeros, up to the next bytes that
-    /// cannot. So looking through a sparse file takes no longer than its data needs. An empty range at
-    /// [`len`](Block::len) if there is no such range; everything from `at` on where the medium cannot tell.
+    /// The first range from `at` on that may hold something other than zeros. The range ends where the next
+    /// bytes are known to be zeros. So searching a sparse file takes only as long as its data requires. An
+    /// empty range at [`len`](Block::len) if there is no such range; everything from `at` on if the medium
+    /// cannot tell.
     ///
     /// # Errors
     /// An error of the file system.
@@ -173,8 +172,8 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// [`MediumError::OutOfBounds`] beyond what is preallocated, or an error of the device.
     fn write(&self, at: u64, blocks: &[u8]) -> Result<(), MediumError>;
 
-    /// Writes whole blocks and makes them as durable as `durability` says. Only with [`Durability::Full`]
-    /// does everything written before become durable too.
+    /// Writes whole blocks and makes them as durable as `durability` says. Only [`Durability::Full`] also
+    /// makes everything written before durable.
     ///
     /// # Errors
     /// As [`write`](Block::write) and [`flush`](Block::flush).
@@ -192,19 +191,19 @@ pub trait Block: Send + Sync + fmt::Debug {
     /// What survives once [`flush`](Block::flush) has returned.
     fn guarantee(&self) -> Guarantee;
 
-    /// Whether a write that has returned has reached the device, so that it survives a crash of the system. A
-    /// write through the page cache has not.
+    /// Whether a write that has returned has reached the device, so that it survives a crash of the system.
+    /// That is not so for a write through the page cache.
     fn writes_reach_device(&self) -> bool {
         false
     }
 
-    /// One line for people: how blocks get to the device, and why that way.
+    /// One line for people: how blocks are transferred to the device, and why in that way.
     fn describe(&self) -> String;
 }
 
-// Buffers that direct I/O takes without a copy.
+// Buffers that direct I/O can use without a copy.
 
-/// No device wants memory aligned more than this.
+/// No device requires memory to be aligned more than this.
 const ALIGNMENT: usize = 4096;
 
 /// A growing buffer of bytes that begins at a multiple of 4096.
@@ -216,7 +215,7 @@ pub struct AlignedBuf {
 }
 
 impl AlignedBuf {
-    /// Changes the length. What the buffer holds afterwards is unspecified.
+    /// Changes the length. The contents are undefined afterwards.
     pub fn resize(&mut self, len: usize) {
         if self.bytes.len() < len + ALIGNMENT {
             self.bytes = vec![0; (len + ALIGNMENT).next_power_of_two()];
@@ -231,7 +230,7 @@ impl AlignedBuf {
         &self.bytes[self.start..self.start + self.len]
     }
 
-    /// The bytes, to be changed.
+    /// The bytes, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.len]
     }

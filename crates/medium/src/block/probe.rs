@@ -1,4 +1,4 @@
-//! Finding out how a durable write is fastest on a device.
+//! Determines the fastest way to make a durable write on a device.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use super::remembered::{Remembered, Times};
 use super::scratch::{SPACE, scratch};
 use crate::block::AlignedBuf;
 
-/// What a probe found. Times are medians of durable overwrites in nanoseconds. A time is `None` where that
+/// The result of a probe. Times are medians of durable overwrites in nanoseconds. A time is `None` if that
 /// way of writing does not exist or was not measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
@@ -27,28 +27,28 @@ pub struct Probe {
     pub buffered_ns: Option<u64>,
     /// A direct write of 4096 bytes and `fdatasync`.
     pub direct_ns: Option<u64>,
-    /// A direct write of 4096 bytes that is durable by itself (`RWF_DSYNC`).
+    /// A direct write of 4096 bytes that is itself durable (`RWF_DSYNC`).
     pub direct_dsync_ns: Option<u64>,
     /// A direct write of 512 bytes and `fdatasync`.
     pub small_ns: Option<u64>,
-    /// Why, with the medians in microseconds.
+    /// The reason for the choice, with the medians in microseconds.
     pub reason: String,
 }
 
-/// Durable writes for each way. The median counts.
+/// The number of durable writes measured for each way; the median is used.
 const ROUNDS: usize = 9;
-/// No round but the first begins later than this.
+/// After this time no further round begins.
 const PATIENCE: Duration = Duration::from_millis(30);
 
-/// The probes of this process, by device, so that opening many databases probes once.
+/// The probes that this process has made, by device. So opening many databases probes once.
 static KNOWN: LazyLock<Mutex<HashMap<u64, Probe>>> = LazyLock::new(Mutex::default);
 
-/// Finds out how a durable overwrite in a directory is fastest. It measures once a day for each device and
-/// user, in about 30 ms, as long as the machine runs; without shared memory, once for each device and
-/// process.
+/// Determines the fastest way to make a durable overwrite in a directory. Measures once a day for each device
+/// and user, as long as the machine runs, in about 30 ms. Without shared memory, measures once for each
+/// device and process.
 ///
-/// Where nothing can be measured, for lack of space or permission, the answer is the cautious one: buffered
-/// blocks of 4096 bytes. The next call tries again.
+/// If nothing can be measured, for lack of space or permission, the answer is the cautious one: buffered
+/// blocks of 4096 bytes. The next call then tries again.
 #[must_use]
 pub fn probe(dir: &Path) -> Probe {
     let Ok(device) = fs::metadata(dir).map(|meta| meta.dev()) else { return unknown("not examined") };
@@ -88,7 +88,7 @@ fn measure(dir: &Path) -> Option<Times> {
     let mut large = Way::new(4096);
     let mut dsync = Way::new(4096);
     let mut small = Way::new(512);
-    // The ways take turns, so that other load on the device slows all of them down.
+    // Measure the ways in turn, so that other load on the device slows down all of them.
     for round in 0..ROUNDS {
         if round > 0 && start.elapsed() > PATIENCE {
             break;
@@ -106,16 +106,17 @@ fn measure(dir: &Path) -> Option<Times> {
     Some([buffered.median(), large.median(), dsync.median(), small.median()])
 }
 
-/// Chooses the better way, from the medians in nanoseconds and the device's physical block in bytes.
+/// Chooses the better way from the medians in nanoseconds and the device's physical block size in bytes.
 fn choose(times: Times, physical: Option<u32>) -> Probe {
     let [buffered_ns, direct_ns, direct_dsync_ns, small_ns] = times;
     let access = match (direct_ns, buffered_ns) {
         (None, _) => Access::Buffered,
-        // On most disks the noise of sharing is larger than the difference between the two ways.
+        // Prefer direct writes unless they are clearly slower: on most disks the noise of other load is
+        // larger than the difference between the two.
         (Some(direct), Some(buffered)) if direct > buffered + buffered / 5 => Access::Buffered,
         _ => Access::Direct,
     };
-    // Where a sector is not a unit of the device itself, writing one can tear its neighbours.
+    // If a sector is smaller than the unit that the device writes, writing a sector can tear its neighbours.
     let isolated = physical == Some(512);
     let as_fast = small_ns.zip(direct_ns).is_some_and(|(small, large)| small <= large + large / 10);
     let small_is_good = access == Access::Direct && isolated && as_fast;
@@ -148,7 +149,7 @@ fn write_and_sync(file: &File, sync: &File, block: &[u8], at: u64) -> Result<usi
     Ok(count)
 }
 
-/// One way to write durably, and how long it took.
+/// One way to make a durable write, and the times that it took.
 struct Way {
     buffer: AlignedBuf,
     times: Vec<u64>,
@@ -162,7 +163,7 @@ impl Way {
         Self { buffer, times: Vec::with_capacity(ROUNDS), failed: false }
     }
 
-    /// Times one durable write. After a failure it makes no more.
+    /// Times one durable write. After a failure it does nothing.
     fn time(&mut self, round: usize, write: impl FnOnce(&[u8], u64) -> Result<usize, Errno>) {
         if self.failed {
             return;
@@ -182,16 +183,17 @@ impl Way {
     }
 }
 
-/// The device's physical block: what it writes without touching a neighbour. `None` where that is not known.
+/// The device's physical block size: what the device writes without touching a neighbour. `None` if that is
+/// not known.
 fn physical_block(device: u64) -> Option<u32> {
     let sys = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
     let read = |name: &str| {
-        // A partition has no queue of its own.
+        // A partition has no queue directory of its own, so look in its parent's.
         let of = |dir: &str| fs::read_to_string(format!("{sys}{dir}/{name}")).ok();
         of("").or_else(|| of("/.."))
     };
     let own = read("queue/physical_block_size")?.trim().parse().ok()?;
-    // A loop device knows nothing of the disk that its file is on.
+    // A loop device knows nothing about the disk that its file is on. So look at that disk.
     match read("loop/backing_file") {
         None => Some(own),
         Some(path) => {

@@ -1,10 +1,10 @@
-//! What was measured of devices, remembered for other processes. A program that is started to commit once
-//! should not measure for longer than it works.
+//! Remembers measurements of devices for other processes. A program that is started for a single commit
+//! should not spend more time measuring than working.
 //!
-//! The memory is a file of this user's in shared memory, which is gone when the machine is started anew. It
-//! has a line for each device: its number, when it was measured in seconds since 1970, and the four times in
-//! nanoseconds. Its content is a hint about speed only; what is safe on a device is looked up each time. So
-//! no failure here is an error, and the last writer wins.
+//! The measurements are in a file of this user in shared memory, which is gone when the machine is started
+//! again. The file has a line for each device: the device's number, the time of the measurement in seconds
+//! since 1970, and the four times in nanoseconds. The content is only a hint about speed; what is safe on a
+//! device is determined each time. So no failure here is an error, and the last writer wins.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -16,17 +16,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-/// Where shared memory is.
+/// The directory of shared memory.
 const DIR: &str = "/dev/shm";
-/// How long a device is taken to be as fast as it was.
+/// How long a measurement is used.
 const FRESH: Duration = Duration::from_secs(24 * 60 * 60);
-/// A longer file was not written by this library.
+/// A longer file was not written by this library, and is ignored.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// Medians of durable overwrites in nanoseconds: buffered, direct, durable by itself, of 512 bytes.
+/// Medians of durable overwrites in nanoseconds: buffered, direct, itself durable, of 512 bytes.
 pub(super) type Times = [Option<u64>; 4];
 
-/// The file that remembers.
+/// The file that holds the measurements.
 pub(super) struct Remembered(PathBuf);
 
 struct Line {
@@ -36,7 +36,7 @@ struct Line {
 }
 
 impl Remembered {
-    /// The memory of this user.
+    /// The file of this user.
     pub(super) fn own() -> Self {
         Self::within(Path::new(DIR))
     }
@@ -49,12 +49,12 @@ impl Remembered {
     pub(super) fn times(&self, device: u64) -> Option<Times> {
         let now = now()?;
         let line = self.lines().into_iter().find(|line| line.device == device)?;
-        // A clock that was set back makes nothing fresher.
+        // If the clock was set back, the measurement is not used.
         let age = now.checked_sub(line.at)?;
         (age <= FRESH.as_secs()).then_some(line.times)
     }
 
-    /// Remembers what has been measured of a device.
+    /// Stores what has been measured of a device.
     pub(super) fn remember(&self, device: u64, times: Times) {
         let Some(at) = now() else { return };
         let mut lines = self.lines();
@@ -79,13 +79,13 @@ impl Remembered {
         }
     }
 
-    /// The lines of the file, if it is this user's and nobody else can write it.
+    /// The lines of the file, if the file is this user's and nobody else can write it.
     fn lines(&self) -> Vec<Line> {
         self.read().map(|text| text.lines().filter_map(parse).collect()).unwrap_or_default()
     }
 
     fn read(&self) -> Option<String> {
-        // Opening must not wait for the other end of a pipe of that name.
+        // Opening must not block if the file is a pipe.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file =
             OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(&self.0).ok()?;
@@ -158,7 +158,7 @@ mod tests {
         remembered.remember(7, TIMES);
         fs::set_permissions(&remembered.0, fs::Permissions::from_mode(0o666)).unwrap();
         assert_eq!(remembered.times(7), None);
-        // A link is not followed either.
+        // A symbolic link is not followed either.
         let (_other, elsewhere) = fixture();
         elsewhere.remember(7, TIMES);
         fs::remove_file(&remembered.0).unwrap();
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(remembered.times(7), None);
         remembered.remember(7, TIMES);
         assert_eq!(remembered.times(7), Some(TIMES), "what says nothing is replaced");
-        // Where nothing can be written nothing is remembered.
+        // If the file cannot be written, nothing is remembered.
         let nowhere = Remembered::within(&dir.path().join("missing"));
         nowhere.remember(7, TIMES);
         assert_eq!(nowhere.times(7), None);

@@ -1,4 +1,4 @@
-//! Files for experiments, gone when they are closed.
+//! Files for experiments, which are gone after they are closed.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::OFlags;
 
-/// Their size in bytes.
+/// The size of these files in bytes.
 pub(super) const SPACE: usize = 64 << 10;
 
 /// Makes a file without a name, with initialised blocks.
@@ -24,7 +24,8 @@ fn unnamed(dir: &Path) -> Option<File> {
     OpenOptions::new().read(true).write(true).custom_flags(flags).open(dir).ok()
 }
 
-/// Makes such a file where the file system cannot make one without a name.
+/// Makes a scratch file on a file system that cannot make a file without a name: makes a named file, and
+/// deletes the name.
 fn unlinked(dir: &Path) -> Option<File> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);

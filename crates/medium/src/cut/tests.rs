@@ -1,4 +1,4 @@
-//! Each case runs in a process of its own: this test, started again.
+//! Each case runs in a process of its own: this test program, started again.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -68,13 +68,13 @@ fn survives() {
     nvm.flush(LEN / 2, LEN / 2);
     assert_eq!((read(&nvm, 0), read(&other, LEN - 1), other.check()), (5, 7, Ok(())));
     drop(nvm);
-    // Other mappings take its place in the list.
+    // Other mappings take over its entry in the list.
     let (file, nvm) = map(true);
     assert_eq!(nvm.check(), Ok(()));
     file.set_len(0).unwrap();
     nvm.store(7, &[1]);
     assert!(nvm.check().is_err());
-    // More mappings than one piece of the list has room for.
+    // More mappings than one chunk of the list has places for.
     let many: Vec<_> = (0..70).map(|_| map(true)).collect();
     many[69].0.set_len(0).unwrap();
     assert_eq!((read(&many[69].1, 0), many[68].1.check()), (0, Ok(())));
@@ -87,7 +87,7 @@ fn die_of(nvm: &FileNvm, file: &std::fs::File) {
 }
 
 extern "C" fn with_information(_: c_int, info: *mut siginfo_t, _: *mut c_void) {
-    // SAFETY: the kernel passes it, with the address of a fault.
+    // SAFETY: the kernel passes a valid pointer, and the union has the address of a fault.
     let is_fault = unsafe { (*info).si_code == libc::BUS_ADRERR && !(*info).si_addr().is_null() };
     // SAFETY: ends the process.
     unsafe { libc::_exit(if is_fault { 42 } else { 1 }) };
@@ -108,10 +108,10 @@ fn set_action(action: usize, flags: c_int) {
     }
 }
 
-/// In a child another mapping is at the place of one that its parent watches.
+/// In a child, another mapping is at the address of a mapping that the parent watches.
 fn in_a_child() {
     let (_file, nvm) = map(true);
-    // SAFETY: the child makes one mapping and ends by a signal, or without running anything else.
+    // SAFETY: the child makes one mapping and is ended by a signal, or exits without running anything else.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let (file, unwatched) = map(false);

@@ -39,7 +39,7 @@ fn streamed_lines_have_a_latency_of_their_own() {
     let start = std::time::Instant::now();
     nvm.stream(64, &[7; 192]);
     assert!(start.elapsed() >= std::time::Duration::from_micros(2_980));
-    // A part of a line is stored and flushed.
+    // The range is a part of a line, so it is stored and flushed.
     nvm.stream(1, &[7; 10]);
     assert_eq!((nvm.counters().flushed_lines, nvm.counters().streamed_lines), (4, 3));
     assert!(nvm.describe().contains("per line streamed"), "{}", nvm.describe());
@@ -82,7 +82,7 @@ fn what_is_cut_off_is_gone_and_comes_back_as_zeros() {
     assert!(read_only.shrink(0).is_err());
 }
 
-/// A mapping that takes one page of addresses at first.
+/// A mapping that uses one page of addresses at first.
 fn map_narrowly(file: &std::fs::File, watched: bool) -> FileNvm {
     let options = MapOptions { capacity: 1 << 40, first_bytes: Some(4096), watched, ..MapOptions::default() };
     FileNvm::map(file.try_clone().unwrap(), Path::new("app.db"), &options).unwrap()
@@ -105,7 +105,7 @@ fn what_outgrows_its_addresses_is_mapped_anew_while_others_read() {
                     while growing.load(Ordering::Acquire) || reads == 0 {
                         let last = nvm.len() - 4096;
                         nvm.read(last, &mut page);
-                        // Bytes that are backed and not stored yet are zeros.
+                        // Bytes that are backed but not stored yet are zeros.
                         assert!(page.iter().all(|byte| [0, 7].contains(byte)));
                         nvm.read(0, &mut page);
                         assert_eq!(page, [7; 4096]);
@@ -124,7 +124,7 @@ fn what_outgrows_its_addresses_is_mapped_anew_while_others_read() {
         growing.store(false, Ordering::Release);
         readers.into_iter().for_each(|reader| reader.join().unwrap());
     });
-    // Another process learns of the length.
+    // Another process learns the length.
     other.refresh_len(MOST).unwrap();
     for nvm in [&nvm, &other] {
         let mut all = vec![0; MOST as usize];

@@ -2,9 +2,10 @@
 
 use super::*;
 
-/// Runs `child` in a child made by `fork` or by a bare `clone`. Its exit status is what `child` returns.
+/// Runs `child` in a child made by `fork` or by a bare `clone`. The exit status says whether `child` returned
+/// `true`.
 fn in_child(bare: bool, child: impl FnOnce() -> bool) -> libc::pid_t {
-    // SAFETY: the child calls nothing that another thread's locks could be in the way of, and exits.
+    // SAFETY: the child calls nothing that could need a lock of another thread, and then exits.
     let pid = unsafe {
         if bare {
             libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t
@@ -23,7 +24,7 @@ fn in_child(bare: bool, child: impl FnOnce() -> bool) -> libc::pid_t {
 
 fn succeeded(pid: libc::pid_t) -> bool {
     let mut status = 0;
-    // SAFETY: a child of this process, and a place for its status.
+    // SAFETY: waits for a child of this process, with a place for its status.
     assert_eq!(unsafe { libc::waitpid(pid, &raw mut status, 0) }, pid);
     status == 0
 }
@@ -49,15 +50,15 @@ fn a_lock_goes_with_the_process_although_a_child_lives() {
         let child = in_child(bare, || {
             let _ = ProcessId::current();
             let mut byte = [0];
-            // SAFETY: one byte into a local, from a pipe that the parent closes.
+            // SAFETY: reads one byte into a local variable, from a pipe that the parent closes.
             let ended = unsafe { libc::read(reader.as_raw_fd(), byte.as_mut_ptr().cast(), 1) };
-            // The parent writes one byte; dropping a handle of the parent's closes nothing.
+            // The parent writes one byte. Dropping one of the parent's handles closes nothing here.
             ended == 1 && byte == [1]
         });
         drop(file);
         let other = File::open(&path).unwrap();
         let mut tries = 1000;
-        // A child of a bare clone closes the descriptor when it first asks for its number.
+        // A child made by a bare clone closes the descriptor when it first asks for its number.
         while other.try_lock().is_err() && tries > 0 {
             tries -= 1;
             std::thread::sleep(std::time::Duration::from_millis(10));
@@ -76,10 +77,10 @@ fn a_lock_goes_with_the_last_handle_although_a_child_that_runs_no_handlers_has_t
     file.lock().unwrap();
     let handle = file.try_clone().unwrap();
     let (reader, writer) = std::io::pipe().unwrap();
-    // The child stays in the state between its start and its program.
+    // The child stays in the state between being started and executing its program.
     let child = in_child(true, || {
         let mut byte = [0];
-        // SAFETY: one byte into a local.
+        // SAFETY: reads one byte into a local variable.
         unsafe { libc::read(reader.as_raw_fd(), byte.as_mut_ptr().cast(), 1) == 1 }
     });
     drop(file);
@@ -111,7 +112,7 @@ fn many_descriptors_are_registered_and_forgotten() {
     assert!(files.iter().all(is_known));
     let numbers: Vec<_> = files.iter().map(|file| entry(file.as_raw_fd(), file.process.0)).collect();
     drop(files);
-    // Other tests may have the numbers by now, but not all of them.
+    // Other tests may use some of these numbers by now, but not all of them.
     let left = numbers
         .iter()
         .filter(|number| REGISTERED.places().any(|place| place.load(Ordering::Relaxed) == **number));
@@ -129,7 +130,7 @@ fn a_fork_waits_for_work_that_the_application_does_not_know_of() {
         DONE.store(true, Ordering::SeqCst);
     });
     wait.recv().unwrap();
-    // The child has what its parent had at the fork, and does not wait for its parent's threads.
+    // The child has the state that its parent had at the fork, and does not wait for its parent's threads.
     let pid = in_child(false, || {
         drop(ForksWait::begin());
         DONE.load(Ordering::SeqCst)

@@ -22,40 +22,41 @@ use crate::mapped::{map_sparse, write_zeros};
 use crate::process::{self, OwnFile};
 use crate::{MediumError, checked_end};
 
-/// The byte whose lock shows that a process lives.
+/// The byte whose lock shows that the process in this slot is alive.
 fn lock_of(process: usize) -> i64 {
     locks::PROCESSES_AT + process as i64
 }
 
-/// The byte that a reader without the right to write locks.
+/// The byte that a reader locks who may not write the segment.
 fn lock_of_mark(mark: usize, live: bool) -> i64 {
     locks::READER_AT + 2 * mark as i64 + i64::from(!live)
 }
 
-/// No segment has this many marks.
+/// The most marks that a segment can have.
 const MARKS: usize = 32;
 
-/// The marks of a reader who may not write.
+/// The marks that a reader holds who may not write the segment.
 #[derive(Debug, Default)]
 struct Marks {
     /// One bit for each mark.
     held: u32,
-    /// Whether the reader reads along with processes that have a slot. The segment must not begin anew then.
+    /// Whether the reader reads along with processes that have a slot. In that case the segment must not
+    /// begin again.
     live: bool,
 }
 
 /// A segment in a mapped file.
 ///
-/// Nothing else may shorten the file while it is mapped: touching the missing part kills the process.
+/// No other program may truncate the file while it is mapped: touching the missing part kills the process.
 pub struct FileSegment {
     base: NonNull<u8>,
     bytes: usize,
-    /// Holds the lock that proves this process alive.
+    /// The file. It holds the lock that proves this process alive.
     file: OwnFile,
-    /// [`PROCESS_SLOTS`] for a process that may only read.
+    /// This process's slot; [`PROCESS_SLOTS`] if the process may only read.
     process: usize,
     index: Index,
-    /// Whether some user may read the file and not write it.
+    /// Whether some user may read the file but not write it.
     readable: bool,
     marks: Mutex<Marks>,
 }
@@ -74,7 +75,7 @@ fn length_of(file: &File) -> Result<u64, MediumError> {
 /// Maps the first `bytes` of a file that is at least that long.
 fn map(file: &File, bytes: usize, protection: ProtFlags) -> Result<NonNull<u8>, MediumError> {
     let base = map_sparse(file, 0, bytes, protection)?;
-    // SAFETY: the whole of the mapping made above.
+    // SAFETY: the whole mapping made above.
     unsafe { process::keep_from_children(base.as_ptr(), bytes) };
     Ok(base)
 }
@@ -84,33 +85,33 @@ fn addressable(bytes: u64) -> Result<usize, MediumError> {
         .map_err(|_| MediumError::Unsupported { what: "a segment beyond the address space" })
 }
 
-/// Whether a class of users may read a file and not write it.
+/// Whether some class of users may read a file but not write it.
 fn some_may_only_read(file: &File) -> Result<bool, MediumError> {
     let stat = rustix::fs::fstat(file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
     Ok([6, 3, 0].into_iter().any(|shift| stat.st_mode >> shift & 6 == 4))
 }
 
-// SAFETY: the mapping belongs to this object alone and stays where it is until the drop; all
-// accesses are atomic or copies.
+// SAFETY: the mapping belongs to this object alone and stays where it is until the drop. All accesses are
+// atomic or copies.
 unsafe impl Send for FileSegment {}
-// SAFETY: as above.
+// SAFETY: all accesses are atomic or copies, also from several threads.
 unsafe impl Sync for FileSegment {}
 
 impl FileSegment {
-    /// Maps `bytes` of the file and joins with a process slot. With `fresh` it becomes a new segment. Its
-    /// first `fresh` bytes and the wal-index are then zeros, and the others may be anything. The caller must
-    /// have made sure that nobody else uses it.
+    /// Maps `bytes` of the file and takes a process slot. With `fresh` the file becomes a new segment: its
+    /// first `fresh` bytes and the wal-index are zeros, and the other bytes may be anything. In that case the
+    /// caller must have made sure that nobody else uses the segment.
     ///
     /// # Errors
-    /// [`MediumError::NoSpace`], [`MediumError::Crowded`] when every process slot is taken,
-    /// [`MediumError::Unsupported`] when the file is shorter than it should be, or an error of the file
-    /// system.
+    /// [`MediumError::NoSpace`], [`MediumError::Crowded`] if every process slot is taken,
+    /// [`MediumError::Unsupported`] if the file is shorter than `bytes`, or an error of the file system.
     pub fn join(file: OwnFile, path: &Path, bytes: u64, fresh: Option<u64>) -> Result<Self, MediumError> {
         let failed = MediumError::from_errno;
         let had = length_of(&file)?;
         if fresh.is_some() {
-            // The segment is backed by space from the start: on a full file system a store into a hole kills
-            // the process. What the file has already is kept, since a full file system may not give it back.
+            // Back the segment by space from the start, because on a full file system a store into a hole
+            // kills the process. Keep the space that the file has already: a full file system may not give it
+            // back.
             match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes) {
                 Ok(()) => {}
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => write_zeros(&file, 0, bytes)?,
@@ -129,33 +130,33 @@ impl FileSegment {
             })
             .unwrap_or(Err(MediumError::Crowded { most: PROCESS_SLOTS }))?;
         if fresh.is_some() {
-            // This happens with a process slot: a reader that finds the index empty then waits for this
-            // process.
+            // Clear the index while holding a process slot: a reader that finds the index empty then waits
+            // for this process.
             index.clear()?;
         }
         let readable = some_may_only_read(&file)? || Self::has_readers(&file)?;
         let bytes = addressable(bytes)?;
         let base = map(&file, bytes, ProtFlags::READ | ProtFlags::WRITE)?;
         let segment = Self { base, bytes, file, process, index, readable, marks: Mutex::default() };
-        // Bytes that the file did not have are zeros already.
+        // Bytes that the file did not have before are zeros already.
         if let Some(zeros) = fresh.filter(|_| had > 0) {
             let zeros = segment.bytes.min(usize::try_from(zeros).unwrap_or(usize::MAX));
-            // All page faults in one call, where the kernel can do that. Otherwise they come one by one.
-            // SAFETY: a part of the mapping, whose content stays as it is.
+            // Take all page faults in one call, if the kernel can do that. Otherwise they come one by one.
+            // SAFETY: a part of the mapping. The call does not change its content.
             let _ = unsafe {
                 rustix::mm::madvise(segment.base.as_ptr().cast(), zeros, Advice::LinuxPopulateWrite)
             };
-            // SAFETY: a part of the mapping, which nobody else uses yet.
+            // SAFETY: a part of the mapping that nobody else uses yet.
             unsafe { std::ptr::write_bytes(segment.base.as_ptr(), 0, zeros) };
         }
         Ok(segment)
     }
 
-    /// Maps `bytes` of the file to look at, for a user who may not write it. This process has no process
+    /// Maps `bytes` of the file for reading, for a user who may not write it. This process has no process
     /// slot.
     ///
     /// # Errors
-    /// [`MediumError::Unsupported`] when the file is shorter, or an error of the file system.
+    /// [`MediumError::Unsupported`] if the file is shorter, or an error of the file system.
     pub fn join_read_only(file: OwnFile, path: &Path, bytes: u64) -> Result<Self, MediumError> {
         if length_of(&file)? < bytes {
             return Err(MediumError::Unsupported { what: "a shared segment of another size" });
@@ -167,18 +168,18 @@ impl FileSegment {
         Ok(Self { base, bytes, file, process: PROCESS_SLOTS, index, readable, marks: Mutex::default() })
     }
 
-    /// Whether some user may read the file and not write it.
+    /// Whether some user may read the file but not write it.
     #[must_use]
     pub fn is_readable(&self) -> bool {
         self.readable
     }
 
-    /// Whether a reader who may not write holds a mark beside processes that have a slot, or did beside some
-    /// that have died since. Then the segment in this file is in use, and was in use by processes within the
-    /// life of that reader's process.
+    /// Whether a reader who may not write holds a mark and reads along with processes that have a slot, even
+    /// if all these processes have died since. If so, the segment in this file is in use, and processes have
+    /// used it during the life of that reader's process.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report this.
     pub fn has_live_readers(file: &File) -> Result<bool, MediumError> {
         fence(Ordering::SeqCst);
         if !Self::has_readers(file)? {
@@ -196,7 +197,7 @@ impl FileSegment {
         locks::others_hold(file, lock_of_mark(0, true), 2 * MARKS)
     }
 
-    /// The file.
+    /// The segment's file.
     #[must_use]
     pub fn file(&self) -> &File {
         &self.file
@@ -205,17 +206,17 @@ impl FileSegment {
     /// Whether the file has a name.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report this.
     pub fn has_name(&self) -> Result<bool, MediumError> {
         let stat = rustix::fs::fstat(&self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
         Ok(stat.st_nlink > 0)
     }
 
-    /// Says whether this reader reads along with processes that have a slot from now on. It goes on holding
-    /// its marks, which become marks of that kind as well.
+    /// Sets whether this reader reads along with processes that have a slot, from now on. The reader keeps
+    /// its marks, which become marks of that kind.
     ///
     /// # Errors
-    /// When the kernel refuses it.
+    /// If the kernel refuses this.
     pub fn set_live(&self, live: bool) -> Result<(), MediumError> {
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         marks.live = live;
@@ -228,7 +229,7 @@ impl FileSegment {
     /// Whether any process has a slot of the segment in this file.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report this.
     pub fn has_processes(file: &File) -> Result<bool, MediumError> {
         locks::others_hold(file, lock_of(0), PROCESS_SLOTS)
     }
@@ -236,35 +237,35 @@ impl FileSegment {
     /// Whether any other process has a slot.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report this.
     pub fn has_other_processes(&self) -> Result<bool, MediumError> {
         Self::has_processes(&self.file)
     }
 
-    /// Says that this process uses the log in this way, beside others. `false` when another process does
-    /// alone.
+    /// Announces that this process uses the log in this way, as others may too. Returns `false` if another
+    /// process is the only one that may.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report this.
     pub fn share_use(&self, kind: Use) -> Result<bool, MediumError> {
         locks::set(&self.file, Kind::Shared, kind.at())
     }
 
-    /// Makes this process the only one that uses the log in this way. `false` when others do.
+    /// Makes this process the only one that uses the log in this way. Returns `false` if others use it so.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report this.
     pub fn take_use(&self, kind: Use) -> Result<bool, MediumError> {
         locks::set(&self.file, Kind::Exclusive, kind.at())
     }
 
-    /// Says that this process does not use the log in this way any more.
+    /// Ends this process's use of the log in this way.
     pub fn end_use(&self, kind: Use) {
         locks::clear(&self.file, kind.at());
     }
 
-    /// The address of a region of the wal-index ([`super::REGION_BYTES`] long), which stays the same as long
-    /// as this object lives. `None` when no process has made the region and `extend` does not ask to make it.
+    /// The address of a region of the wal-index ([`super::REGION_BYTES`] long). The address stays the same as
+    /// long as this object exists. `None` if no process has made the region and `extend` is `false`.
     ///
     /// # Errors
     /// [`MediumError::NoSpace`], or an error of the system.
@@ -272,8 +273,8 @@ impl FileSegment {
         self.index.region(number, extend)
     }
 
-    /// Copies bytes of the wal-index from its beginning on, as other processes have stored them so far,
-    /// perhaps in part. Returns how many there were. Maps nothing for it.
+    /// Copies bytes of the wal-index from its beginning on. Bytes that other processes are storing may be
+    /// copied in part. Returns how many bytes there were. Maps nothing.
     ///
     /// # Errors
     /// An error of the file system.
@@ -284,14 +285,14 @@ impl FileSegment {
     fn at(&self, at: u64, len: u64) -> *mut u8 {
         let end = checked_end(at, len, self.bytes as u64);
         assert!(end.is_ok(), "{len} bytes at {at} are outside the segment");
-        // SAFETY: inside the mapping, as just checked.
+        // SAFETY: inside the mapping, as was just checked.
         unsafe { self.base.as_ptr().add(at as usize) }
     }
 
     fn word(&self, at: u64) -> &AtomicU64 {
         assert!(at.is_multiple_of(8), "{at} is not the place of a word");
-        // SAFETY: aligned and inside the mapping, which lives as long as `self`; every access to
-        // words is atomic.
+        // SAFETY: aligned and inside the mapping, which exists as long as `self`. Every access to a word is
+        // atomic.
         unsafe { AtomicU64::from_ptr(self.at(at, 8).cast()) }
     }
 
@@ -299,7 +300,7 @@ impl FileSegment {
     fn half(&self, at: u64) -> &AtomicU32 {
         assert!(at.is_multiple_of(8), "{at} is not the place of a word");
         let low = if cfg!(target_endian = "big") { at + 4 } else { at };
-        // SAFETY: as for `word`. Only the kernel looks at it, and the load before.
+        // SAFETY: as for `word`. Only the kernel accesses this half, atomically.
         unsafe { AtomicU32::from_ptr(self.at(low, 4).cast()) }
     }
 }
@@ -353,14 +354,14 @@ impl Segment for FileSegment {
         }
         assert!(base.is_multiple_of(8), "{base} is not the place of a word");
         let first = self.at(base, 8 * count as u64);
-        // SAFETY: as for `word`, for each of them.
+        // SAFETY: as for `word`, for each of the words.
         unsafe { std::slice::from_raw_parts(first.cast::<AtomicU64>(), count) }
     }
 
     fn read(&self, at: u64, buf: &mut [u8]) {
         let from = self.at(at, buf.len() as u64);
-        // SAFETY: the source is inside the mapping and apart from `buf`. What another process
-        // stores meanwhile may be copied in part, as the trait says.
+        // SAFETY: the source is inside the mapping and does not overlap `buf`. Bytes that another process
+        // stores during the copy may be copied in part, as the trait says.
         unsafe { std::ptr::copy_nonoverlapping(from, buf.as_mut_ptr(), buf.len()) };
     }
 
@@ -369,7 +370,7 @@ impl Segment for FileSegment {
         if self.is_read_only() {
             return;
         }
-        // SAFETY: the target is inside the mapping and apart from `bytes`.
+        // SAFETY: the target is inside the mapping and does not overlap `bytes`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
     }
 
@@ -378,12 +379,12 @@ impl Segment for FileSegment {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()),
         };
-        // Woken, another value, interrupted or too late: the caller looks again in any case.
+        // Woken, another value, interrupted or timed out: the caller checks again in any case.
         let _ = futex::wait(self.half(at), futex::Flags::empty(), expected, Some(&timeout));
     }
 
     fn wake(&self, at: u64, count: u32) {
-        // It fails only for an address that is not mapped.
+        // The call fails only for an address that is not mapped.
         let _ = futex::wake(self.half(at), futex::Flags::empty(), count);
     }
 
@@ -412,7 +413,7 @@ impl Segment for FileSegment {
     }
 
     fn has_outside_readers(&self, first: usize, count: usize) -> Result<bool, MediumError> {
-        // The system call is no barrier for what was stored before it.
+        // The system call is no barrier for earlier stores, so use a fence.
         fence(Ordering::SeqCst);
         locks::others_hold(&self.file, lock_of_mark(first, true), 2 * count)
     }
@@ -437,11 +438,11 @@ impl Segment for FileSegment {
 impl Drop for FileSegment {
     fn drop(&mut self) {
         if !self.file.is_own() {
-            // A child has no such mapping, and may have another one at this place.
+            // A child has no such mapping, and may have another one at this address.
             return;
         }
         self.index.unmap();
-        // SAFETY: this object's own mapping, and nothing borrows from it any more.
+        // SAFETY: this object's own mapping. Nothing borrows from it any more.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok());
     }

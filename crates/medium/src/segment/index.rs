@@ -1,9 +1,9 @@
 //! SQLite's wal-index, behind the words in the segment's file: regions of 32 KiB that are mapped one by one.
 //!
-//! They are mapped through a second opening of the file. After a fork SQLite goes on reading, in the child,
-//! what it has mapped. If the mappings were of the opening that carries the process's lock, the lock would
-//! live as long as the child. SQLite also writes there when it rolls an inherited transaction back, so a
-//! child has a copy instead (invariant 14).
+//! The regions are mapped through a second open file description. After a fork, SQLite in the child goes on
+//! reading what it has mapped. If the mappings used the description that carries the process's lock, the lock
+//! would live as long as the child. SQLite also writes there when it rolls back an inherited transaction, so
+//! a child has a copy instead (invariant 14).
 #![allow(unsafe_code)] // mappings
 
 use std::fs::{File, OpenOptions};
@@ -22,24 +22,24 @@ use crate::{MediumError, process};
 
 /// Bytes in a region of a wal-index.
 pub const REGION_BYTES: u64 = 32 << 10;
-/// The largest page of memory on any machine. The regions begin at a multiple of it.
+/// The largest memory page of any machine. The regions begin at a multiple of it.
 const LARGEST_PAGE: u64 = 64 << 10;
 
-/// The regions that are mapped.
+/// The regions that this process has mapped.
 #[derive(Debug)]
 pub(super) struct Index {
     file: File,
     write: bool,
-    /// Where the first region is in the file.
+    /// Offset of the first region in the file.
     start: u64,
-    /// Regions are mapped in pieces of a memory page or a region, whichever is larger.
+    /// The mapped pieces. A piece is a memory page or a region, whichever is larger.
     pieces: Mutex<Vec<NonNull<u8>>>,
 }
 
-// SAFETY: the mappings belong to this object alone and stay where they are until the drop; it gives out their
-// addresses only.
+// SAFETY: the mappings belong to this object alone and stay where they are until the drop. It gives out only
+// their addresses.
 unsafe impl Send for Index {}
-// SAFETY: as above.
+// SAFETY: only the list of mappings is shared between threads, under a mutex.
 unsafe impl Sync for Index {}
 
 fn piece_bytes() -> u64 {
@@ -47,7 +47,7 @@ fn piece_bytes() -> u64 {
 }
 
 impl Index {
-    /// The regions behind the first `used` bytes of a file.
+    /// Opens the regions behind the first `used` bytes of a file.
     pub(super) fn open(file: &File, path: &Path, used: u64, write: bool) -> Result<Self, MediumError> {
         let again = reopen(file, path, write).map_err(|error| {
             MediumError::from_errno("open", Errno::from_io_error(&error).unwrap_or(Errno::IO))
@@ -61,15 +61,15 @@ impl Index {
         Ok(u64::try_from(stat.st_size).unwrap_or(0))
     }
 
-    /// Copies bytes from the first region's beginning on; returns how many there were.
+    /// Copies bytes from the beginning of the first region on. Returns how many there were.
     pub(super) fn read(&self, buf: &mut [u8]) -> Result<usize, MediumError> {
         rustix::io::pread(&self.file, buf, self.start)
             .map_err(|errno| MediumError::from_errno("pread", errno))
     }
 
-    /// Makes every region zeros. No process uses the file now, but a process that is about to go may still
-    /// have it mapped, so the file does not get shorter. The first piece keeps its space, which the next open
-    /// needs: on a full disk another program would take it.
+    /// Fills every region with zeros. No process uses the file now, but a process that is about to end may
+    /// still have it mapped. So the file is not truncated. The first piece keeps its space, because the next
+    /// open needs it: on a full disk another program would take it.
     pub(super) fn clear(&self) -> Result<(), MediumError> {
         let length = self.length()?;
         let first = length.min(self.start + piece_bytes());
@@ -87,8 +87,8 @@ impl Index {
         }
     }
 
-    /// The address of a region, which stays the same as long as this object lives. `None` when the file does
-    /// not reach to it and `extend` does not ask for more.
+    /// The address of a region, which stays the same as long as this object exists. `None` if the file does
+    /// not reach to the region and `extend` is `false`.
     pub(super) fn region(&self, number: u64, extend: bool) -> Result<Option<NonNull<u8>>, MediumError> {
         let piece = piece_bytes();
         let within = number * REGION_BYTES;
@@ -100,8 +100,8 @@ impl Index {
             if !reaches {
                 return Ok(None);
             }
-            // Backed by space before anything is stored there: on a full file system a store into a hole
-            // kills the process.
+            // Back the piece by space before anything is stored there, because on a full file system a store
+            // into a hole kills the process.
             let backed = if self.write {
                 rustix::fs::fallocate(&self.file, FallocateFlags::empty(), at, piece)
             } else {
@@ -129,18 +129,18 @@ impl Index {
         let pieces = self.pieces.get_mut().unwrap_or_else(PoisonError::into_inner);
         for piece in pieces.drain(..) {
             process::forget_mapping(piece);
-            // SAFETY: this object's own mapping, and no address in it is used any more.
+            // SAFETY: this object's own mapping. No address in it is used any more.
             let _ = unsafe { rustix::mm::munmap(piece.as_ptr().cast(), piece_bytes() as usize) };
         }
     }
 }
 
-/// Opens this very file again.
+/// Opens the same file again.
 fn reopen(file: &File, path: &Path, write: bool) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-    // Without NOFOLLOW: this path is a link by nature.
+    // Open this path without NOFOLLOW, because it always is a symbolic link.
     let again = match OpenOptions::new().read(true).write(write).open(own) {
         Ok(again) => again,
         Err(_) => options.open(path)?,

@@ -1,5 +1,5 @@
-//! Locks of bytes of the segment's file, each owned by an open file description. The kernel gives such a lock
-//! back when the description's last descriptor closes, however the process dies.
+//! Locks on bytes of the segment's file, each owned by an open file description. The kernel releases such a
+//! lock when the last descriptor of the description is closed, however the process dies.
 #![allow(unsafe_code)] // fcntl with a structure
 
 use std::fs::File;
@@ -9,21 +9,21 @@ use rustix::io::Errno;
 
 use crate::MediumError;
 
-/// The locks of the processes begin here, far behind the file's content.
+/// Offset of the locks of the processes, far behind the file's content.
 pub(super) const PROCESSES_AT: i64 = 1 << 40;
-/// A connection that uses the database holds this byte shared; one that must be alone holds it exclusively.
-/// There is a byte for each [`Use`].
+/// A connection that uses the database holds this byte's lock shared; a connection that must be alone holds
+/// it exclusively. There is one byte for each [`Use`].
 pub(super) const USE_AT: i64 = 1 << 41;
-/// Two bytes for each mark of readers who may not write the file: the first for a reader beside processes,
-/// the second for a reader of what a crash has left.
+/// Two bytes for each mark of readers who may not write the file: the first for a reader that reads along
+/// with processes, the second for a reader of what a crash has left.
 pub(super) const READER_AT: i64 = 1 << 42;
 
-/// What a process uses a log for.
+/// For what a process uses a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// For anything.
+    /// For any purpose.
     Any,
-    /// For its write-ahead log.
+    /// For the log as a write-ahead log.
     Wal,
 }
 
@@ -36,12 +36,12 @@ impl Use {
     }
 }
 
-/// How a byte is locked.
+/// The kind of a lock on a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Beside others that hold it shared.
+    /// Others may hold the byte shared at the same time.
     Shared,
-    /// Alone.
+    /// Nobody else may hold the byte.
     Exclusive,
 }
 
@@ -55,7 +55,7 @@ impl Kind {
 }
 
 fn lock_of(code: libc::c_short, at: i64, count: i64) -> libc::flock {
-    // SAFETY: a plain structure of numbers, for which zeros are valid.
+    // SAFETY: the structure holds only numbers, for which zeros are valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = code;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
@@ -64,14 +64,14 @@ fn lock_of(code: libc::c_short, at: i64, count: i64) -> libc::flock {
     lock
 }
 
-/// Takes the lock of the byte at `at`, or changes its kind, without waiting. `false` when another opening of
-/// the file holds it; what was held before is then still held.
+/// Takes the lock of the byte at `at`, or changes its kind, without waiting. Returns `false` if another open
+/// file description holds it; an earlier lock then stays.
 ///
 /// # Errors
-/// When the kernel cannot lock.
+/// If the kernel cannot lock.
 pub fn set(file: &File, kind: Kind, at: i64) -> Result<bool, MediumError> {
     let lock = lock_of(kind.code(), at, 1);
-    // SAFETY: an open file and a complete lock description.
+    // SAFETY: the file is open and the lock description complete.
     let code = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
     match last_errno() {
         _ if code == 0 => Ok(true),
@@ -80,21 +80,21 @@ pub fn set(file: &File, kind: Kind, at: i64) -> Result<bool, MediumError> {
     }
 }
 
-/// Gives a lock back.
+/// Releases the lock of the byte at `at`.
 pub fn clear(file: &File, at: i64) {
     let lock = lock_of(libc::F_UNLCK as libc::c_short, at, 1);
-    // This cannot matter: at worst the kernel has no memory for one range more, and keeps the lock.
-    // SAFETY: an open file and a complete lock description.
+    // An error does not matter: at worst the kernel has no memory to split a range, and keeps the lock.
+    // SAFETY: the file is open and the lock description complete.
     let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
 }
 
-/// Whether any lock of these bytes is held through another opening of the file than this one.
+/// Whether any of these bytes is locked through another open file description than this file's.
 ///
 /// # Errors
-/// When the kernel does not tell.
+/// If the kernel does not report this.
 pub fn others_hold(file: &File, at: i64, count: usize) -> Result<bool, MediumError> {
     let mut lock = lock_of(Kind::Exclusive.code(), at, count as i64);
-    // SAFETY: an open file and a complete lock description, which the kernel changes.
+    // SAFETY: the file is open and the lock description complete; the kernel changes the description.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } != 0 {
         return Err(MediumError::from_errno("fcntl(F_OFD_GETLK)", last_errno()));
     }

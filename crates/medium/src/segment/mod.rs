@@ -1,6 +1,6 @@
-//! Memory that the processes of one database share: words to agree by, and bytes to pass on.
+//! Memory that the processes of one database share: words for coordination, and bytes for passing data.
 //!
-//! Nothing in it is durable. What has to outlive the last process is on another medium.
+//! Nothing in it is durable. What has to survive the last process is on another medium.
 
 mod file;
 mod index;
@@ -22,26 +22,27 @@ pub use words::Words;
 
 use crate::MediumError;
 
-/// Most processes that can have a slot of a segment at once.
+/// The most processes that can have a slot of a segment at the same time.
 pub const PROCESS_SLOTS: usize = 128;
 
-/// A shared segment of fixed length, and a register of the processes that use it.
+/// A shared segment of fixed length, which also registers the processes that use it.
 ///
-/// Words are 8 bytes, in the machine's order, at multiples of 8. Every operation on a word is sequentially
-/// consistent. So of two processes that each announce and then look, at least one sees the other.
+/// Words are 8 bytes long, in the machine's byte order, at multiples of 8. Every operation on a word is
+/// sequentially consistent. So if two processes each announce something and then look, at least one of them
+/// sees the other.
 ///
 /// A process slot is a number below [`PROCESS_SLOTS`] that a living process holds. The kernel frees it when
 /// the process dies, however it dies, so a free slot proves that its last holder is gone.
 ///
 /// # Panics
 ///
-/// Every method panics on a position that is out of bounds or not aligned: positions come from the layout,
+/// Every method panics on a position that is out of bounds or not aligned. Positions come from the layout,
 /// never from the content.
 pub trait Segment: Send + Sync {
-    /// Bytes.
+    /// The length in bytes.
     fn len(&self) -> u64;
 
-    /// Whether it has no bytes.
+    /// Whether the segment has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -52,52 +53,53 @@ pub trait Segment: Send + Sync {
     /// Replaces the word at `at`.
     fn store(&self, at: u64, value: u64);
 
-    /// Replaces the word at `at` by `new` if it is `current`. Returns the word before.
+    /// Replaces the word at `at` by `new` if it is `current`. Returns the previous value.
     ///
     /// # Errors
-    /// The word, when it was another one.
+    /// The word's value, if it was not `current`.
     fn compare_exchange(&self, at: u64, current: u64, new: u64) -> Result<u64, u64>;
 
-    /// Sets bits; returns the word before.
+    /// Sets these bits of the word. Returns the previous value.
     fn fetch_or(&self, at: u64, bits: u64) -> u64;
 
-    /// Keeps only the bits given; returns the word before.
+    /// Clears all bits of the word but these. Returns the previous value.
     fn fetch_and(&self, at: u64, bits: u64) -> u64;
 
-    /// Adds, wrapping; returns the word before.
+    /// Adds to the word, wrapping. Returns the previous value.
     fn fetch_add(&self, at: u64, value: u64) -> u64;
 
-    /// The `count` words from byte `base` on, if they are memory of this process that it may change: each
-    /// operation above is then an instruction on one of them. Otherwise no word: this process may only read,
-    /// or the operations do more than that. [`Words`] takes either.
+    /// The `count` words from byte `base` on, if they are memory that this process may change: then each
+    /// operation above is one instruction on such a word. Otherwise empty: this process may only read, or the
+    /// operations do more than that. [`Words`] works in both cases.
     fn words(&self, _base: u64, _count: usize) -> &[AtomicU64] {
         &[]
     }
 
-    /// Copies bytes out. What another process writes meanwhile may be seen in part.
+    /// Copies bytes from the segment. Bytes that another process is writing may be copied in part.
     fn read(&self, at: u64, buf: &mut [u8]);
 
-    /// Copies bytes in.
+    /// Copies bytes to the segment.
     fn write(&self, at: u64, bytes: &[u8]);
 
     /// Orders copies of bytes and operations on words. Copies before the fence are done before operations on
-    /// words after it, and operations on words before the fence are done before copies after it. Without a
-    /// fence, only a word that was seen to be stored orders the copies on both sides.
+    /// words after it; operations on words before it are done before copies after it. Without a fence, copies
+    /// are ordered only if a process sees a word that another process stored.
     fn fence(&self) {
         std::sync::atomic::fence(Ordering::AcqRel);
     }
 
-    /// Sleeps while the low half of the word at `at` is `expected`, until woken or for at most
-    /// `limit`. May return early for no reason.
+    /// Sleeps while the low half of the word at `at` is `expected`, until woken or for at most `limit`. May
+    /// return early for no reason.
     fn wait(&self, at: u64, expected: u32, limit: Duration);
 
-    /// Wakes up to `count` sleepers at the word.
+    /// Wakes up to `count` threads that sleep on the word.
     fn wake(&self, at: u64, count: u32);
 
-    /// Nanoseconds of a clock that never goes back and is the same for every process.
+    /// The time in nanoseconds, by a clock that never goes back and is the same in every process.
     fn clock_ns(&self) -> u64;
 
-    /// The same clock as of its last tick, a few milliseconds ago. It costs a quarter.
+    /// The same clock's value at its last tick, a few milliseconds ago. This costs a quarter of
+    /// [`Segment::clock_ns`].
     fn coarse_clock_ns(&self) -> u64 {
         self.clock_ns()
     }
@@ -108,40 +110,40 @@ pub trait Segment: Send + Sync {
     /// Whether a process holds the slot. This process's own slot counts as held.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report this.
     fn is_alive(&self, process: usize) -> Result<bool, MediumError>;
 
-    /// Whether this process may only read the segment, and has no process slot of it. No operation that would
-    /// change a word has an effect then.
+    /// Whether this process may only read the segment, and so has no process slot. Then operations that would
+    /// change a word have no effect.
     fn is_read_only(&self) -> bool {
         false
     }
 
-    /// Whether such readers can exist at all.
+    /// Whether there can be readers who may only read the segment.
     fn can_be_read_only(&self) -> bool {
         false
     }
 
-    /// Whether such a reader holds one of the `count` marks from `first` on. A reader that is not found here
-    /// sees what this process announced in words before the call.
+    /// Whether a reader who may only read the segment holds one of the `count` marks from `first` on. A
+    /// reader that is not found here sees what this process announced in words before the call.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report this.
     fn has_outside_readers(&self, _first: usize, _count: usize) -> Result<bool, MediumError> {
         Ok(false)
     }
 
-    /// Holds a mark as such a reader, so that processes find it. A process either finds this reader, or the
-    /// words that the reader loads from now on show what that process announced before it looked. `false`
-    /// when the mark cannot be had.
+    /// Holds a mark for a reader who may only read the segment, so that other processes find the reader. A
+    /// process either finds this reader, or has announced itself in words that the reader sees from now on.
+    /// Returns `false` if the mark cannot be had.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not report this.
     fn hold_mark(&self, _mark: usize) -> Result<bool, MediumError> {
         Ok(false)
     }
 
-    /// Gives such a mark back.
+    /// Gives such a reader's mark back.
     fn release_mark(&self, _mark: usize) {}
 }
 

@@ -1,4 +1,4 @@
-//! Words of a segment, for code that uses them all the time.
+//! Words of a segment, for code that uses them often.
 #![allow(unsafe_code)] // a slice that lives as long as what it is borrowed from
 
 use std::ptr::NonNull;
@@ -8,31 +8,31 @@ use std::time::Duration;
 
 use super::Segment;
 
-/// Some words of a segment, whose place is found and checked once.
+/// Some words of a segment, whose place is found and checked only once.
 ///
-/// Each operation is the one of that name of [`Segment`], sequentially consistent; positions are bytes from the
-/// first of these words on. Where the words are memory ([`Segment::words`]), an operation is the processor's
-/// instruction behind one comparison. Everywhere else the segment carries it out, so a simulated segment still
-/// decides before each operation which process goes on, and what that process sees.
+/// Each operation does the same as the operation of that name of [`Segment`], sequentially consistent.
+/// Positions are bytes from the first of these words on. If the words are memory ([`Segment::words`]), an
+/// operation is one comparison and the processor's instruction. Otherwise the segment carries it out. So a
+/// simulated segment still decides before each operation which process goes on, and what that process sees.
 ///
 /// # Panics
 ///
-/// Every operation panics on a position that is not aligned, or that is out of the segment's bounds.
+/// Every operation panics on a position that is not aligned, or outside the segment's bounds.
 #[derive(Clone)]
 pub struct Words {
     segment: Arc<dyn Segment>,
     base: u64,
-    /// Borrowed from `segment`. Empty if the words are no memory.
+    /// Borrowed from `segment`. Empty if the words are not memory.
     memory: NonNull<[AtomicU64]>,
 }
 
-// SAFETY: a segment and a slice of atomics, both of which threads may share.
+// SAFETY: the fields are a segment and a slice of atomics, both of which threads may share.
 unsafe impl Send for Words {}
-// SAFETY: as above.
+// SAFETY: threads may share a segment and a slice of atomics.
 unsafe impl Sync for Words {}
 
-/// The number of the word at `at`. A position that is no multiple of 8 has its lowest bits on top here, so no
-/// slice has a word of that number.
+/// The number of the word at `at`. If a position is not a multiple of 8, its lowest bits become the highest
+/// here, so that no slice has a word of that number.
 #[inline]
 fn number(at: u64) -> usize {
     usize::try_from(at.rotate_right(3)).unwrap_or(usize::MAX)
@@ -46,18 +46,18 @@ impl Words {
         Self { segment, base, memory }
     }
 
-    /// The segment, for everything that is no operation on a word.
+    /// The segment, for everything that is not an operation on a word.
     #[inline]
     #[must_use]
     pub fn segment(&self) -> &dyn Segment {
         &*self.segment
     }
 
-    /// The word at `at` if it is memory.
+    /// The word at `at`, if the words are memory.
     #[inline]
     fn word(&self, at: u64) -> Option<&AtomicU64> {
-        // SAFETY: borrowed from the object behind `segment`, which stays where it is and is not changed as a
-        // whole before this object gives up its share of it.
+        // SAFETY: borrowed from the object behind `segment`. That object stays where it is, and is not
+        // replaced before this one releases its share of it.
         unsafe { self.memory.as_ref() }.get(number(at))
     }
 
@@ -80,10 +80,10 @@ impl Words {
         }
     }
 
-    /// Replaces the word at `at` by `new` if it is `current`. Returns the word before.
+    /// Replaces the word at `at` by `new` if it is `current`. Returns the previous value.
     ///
     /// # Errors
-    /// The word, when it was another one.
+    /// The word's value, if it was not `current`.
     #[inline]
     pub fn compare_exchange(&self, at: u64, current: u64, new: u64) -> Result<u64, u64> {
         match self.word(at) {
@@ -92,7 +92,7 @@ impl Words {
         }
     }
 
-    /// Sets bits; returns the word before.
+    /// Sets these bits of the word. Returns the previous value.
     #[inline]
     pub fn fetch_or(&self, at: u64, bits: u64) -> u64 {
         match self.word(at) {
@@ -101,7 +101,7 @@ impl Words {
         }
     }
 
-    /// Keeps only the bits given; returns the word before.
+    /// Clears all bits of the word but these. Returns the previous value.
     #[inline]
     pub fn fetch_and(&self, at: u64, bits: u64) -> u64 {
         match self.word(at) {
@@ -110,7 +110,7 @@ impl Words {
         }
     }
 
-    /// Adds, wrapping; returns the word before.
+    /// Adds to the word, wrapping. Returns the previous value.
     #[inline]
     pub fn fetch_add(&self, at: u64, value: u64) -> u64 {
         match self.word(at) {
@@ -119,12 +119,12 @@ impl Words {
         }
     }
 
-    /// Sleeps while the low half of the word at `at` is `expected`, as [`Segment::wait`].
+    /// Like [`Segment::wait`]: sleeps while the low half of the word at `at` is `expected`.
     pub fn wait(&self, at: u64, expected: u32, limit: Duration) {
         self.segment.wait(self.base + at, expected, limit);
     }
 
-    /// Wakes up to `count` sleepers at the word.
+    /// Wakes up to `count` threads that sleep on the word.
     pub fn wake(&self, at: u64, count: u32) {
         self.segment.wake(self.base + at, count);
     }
@@ -159,7 +159,7 @@ mod tests {
         let segments: [Arc<dyn Segment>; 2] = [mapped, local];
         for segment in segments {
             let words = Words::new(Arc::clone(&segment), 64, 8);
-            // The last of these words, and one that is not among them.
+            // The last of these words, and a word of the segment that is not among them.
             for at in [56, 64] {
                 words.store(at, 7);
                 assert_eq!(segment.load(64 + at), 7);

@@ -30,13 +30,15 @@ use std::time::Duration;
 use duralite_format::LogId;
 use duralite_locks::Table;
 use duralite_medium::process::PerProcess;
-use duralite_medium::{FileSegment, SegmentUse};
+use duralite_medium::{FileSegment, Segment, SegmentUse};
 use duralite_sqlite_ffi as ffi;
 use duralite_wal::engine::DurabilityWaiter;
 use duralite_wal::engine::home::Home;
 use duralite_wal::engine::rollback::{self, RollbackJournal};
 use duralite_wal::metrics::Recorder;
-use duralite_wal::placement::{LOCKS_BYTES, LOCKS_OFFSET, Outside, Pause, READABLE};
+use duralite_wal::placement::{
+    BEGINS_AFTER, LOCKS_BYTES, LOCKS_OFFSET, OVERDUE_BEFORE, Outside, Pause, READABLE, RESTART_UNTIL,
+};
 use duralite_wal::{DatabaseIdentity, Log, LogError};
 
 use crate::account::{self, Accounted, Summary};
@@ -45,7 +47,7 @@ use crate::settings::Settings;
 use conflicts::Conflicts;
 use leases::Leases;
 use maintenance::Maintenance;
-use size::{Bound, RestartTurn, Room};
+use size::{Bound, Room, TimedTurn};
 pub use usage::Entering;
 use usage::{Usage, in_use};
 
@@ -352,8 +354,35 @@ impl Attachment {
     }
 
     /// The turn to start the log over, which one connection of all processes can take.
-    pub fn restart_turn(&self) -> RestartTurn<'_> {
-        RestartTurn(&*self.segment)
+    pub fn restart_turn(&self) -> TimedTurn<'_> {
+        TimedTurn { segment: &*self.segment, word: RESTART_UNTIL }
+    }
+
+    /// A second turn of the same kind. While a connection has it, transactions of concurrent connections do
+    /// not begin.
+    pub fn gate(&self) -> TimedTurn<'_> {
+        TimedTurn { segment: &*self.segment, word: BEGINS_AFTER }
+    }
+
+    /// Notes that there is a concurrent connection.
+    pub fn has_concurrent_from_now_on(&self) {
+        let _ = self.segment.compare_exchange(OVERDUE_BEFORE, 0, 1);
+    }
+
+    /// Whether there has been a concurrent connection since the log was opened.
+    pub fn has_had_concurrent(&self) -> bool {
+        self.segment.load(OVERDUE_BEFORE) != 0
+    }
+
+    /// Asks every transaction of a concurrent connection to end that began to write before this time, by
+    /// [`Self::clock_ns`].
+    pub fn end_writers_since(&self, time_ns: u64) {
+        self.segment.store(OVERDUE_BEFORE, time_ns);
+    }
+
+    /// Whether a transaction that began to write at this time has been asked to end.
+    pub fn is_overdue(&self, since_ns: u64) -> bool {
+        since_ns < self.segment.load(OVERDUE_BEFORE)
     }
 
     /// Begins to use the log for a connection.

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use duralite_medium::{PROCESS_SLOTS, Segment};
 use duralite_wal::engine::Fill;
-use duralite_wal::placement::RESTART_UNTIL;
 
 /// By how much the log may outgrow the number of frames at which checkpoints begin.
 const FACTOR: u32 = 4;
@@ -33,6 +32,9 @@ pub struct Bound {
     /// How many tries in a row were in vain because a reader stayed.
     failures: AtomicU32,
 }
+
+/// After so many tries in vain, writers that stay are in the way for too long.
+const PATIENT_TRIES: u32 = 3;
 
 impl Bound {
     /// Notes how many frames are committed.
@@ -79,6 +81,11 @@ impl Bound {
     pub fn is_outgrown(&self) -> bool {
         let postponed = self.postponed.load(Ordering::Relaxed);
         self.limit().is_some_and(|limit| self.frames.load(Ordering::Relaxed) > limit.max(postponed))
+    }
+
+    /// Whether the log has grown so far, because readers stay, that those who also write had better end.
+    pub fn is_far_outgrown(&self) -> bool {
+        self.failures.load(Ordering::Relaxed) >= PATIENT_TRIES
     }
 
     /// Notes a try in vain. If a reader stays, the next tries come at ever longer distances. If a crowd of
@@ -180,40 +187,46 @@ impl Room {
 const SLOT: u64 = PROCESS_SLOTS as u64 - 1;
 const _: () = assert!(PROCESS_SLOTS.is_power_of_two());
 
-/// The turn to start the log over, in the memory that the users of a log share. One connection of all
-/// processes has it, until its time is up or its process is dead.
-pub struct RestartTurn<'a>(pub &'a dyn Segment);
+/// A turn, in a word of the memory that the users of a log share. One connection of all processes has it, until
+/// its time is up or its process is dead.
+pub struct TimedTurn<'a> {
+    pub segment: &'a dyn Segment,
+    /// Where the word is.
+    pub word: u64,
+}
 
-impl RestartTurn<'_> {
+impl TimedTurn<'_> {
     /// Takes the turn for this thread, for at most `limit_ns`. Returns the word that ends it, if this thread
     /// has the turn now.
     pub fn take(&self, limit_ns: u64) -> Option<u64> {
-        let found = self.0.load(RESTART_UNTIL);
-        let until = self.0.clock_ns().saturating_add(limit_ns) & !SLOT;
-        let turn = until | (self.0.process_slot() as u64 & SLOT);
-        (!self.is_held(found) && self.0.compare_exchange(RESTART_UNTIL, found, turn).is_ok()).then_some(turn)
+        let found = self.segment.load(self.word);
+        let until = self.segment.clock_ns().saturating_add(limit_ns) & !SLOT;
+        let turn = until | (self.segment.process_slot() as u64 & SLOT);
+        (!self.is_held(found) && self.segment.compare_exchange(self.word, found, turn).is_ok())
+            .then_some(turn)
     }
 
     /// Whether a connection has the turn.
     pub fn is_taken(&self) -> bool {
-        self.is_held(self.0.load(RESTART_UNTIL))
+        self.is_held(self.segment.load(self.word))
     }
 
     /// Ends the turn, unless it took so long that another connection has it by now.
     pub fn end(&self, turn: u64) {
-        let _ = self.0.compare_exchange(RESTART_UNTIL, turn, 0);
+        let _ = self.segment.compare_exchange(self.word, turn, 0);
     }
 
     /// Whether the turn in this word lasts. A process counts as alive if the kernel does not tell.
     fn is_held(&self, word: u64) -> bool {
-        let is_on = word != 0 && word & !SLOT > self.0.clock_ns();
-        is_on && self.0.is_alive((word & SLOT) as usize).unwrap_or(true)
+        let is_on = word != 0 && word & !SLOT > self.segment.clock_ns();
+        is_on && self.segment.is_alive((word & SLOT) as usize).unwrap_or(true)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use duralite_medium::LocalSegment;
+    use duralite_wal::placement::RESTART_UNTIL;
 
     use super::*;
 
@@ -302,7 +315,7 @@ mod tests {
     #[test]
     fn a_turn_is_one_threads_until_it_ends() {
         let segment = LocalSegment::new(4096);
-        let turns = RestartTurn(&segment);
+        let turns = TimedTurn { segment: &segment, word: RESTART_UNTIL };
         assert!(!turns.is_taken());
         let turn = turns.take(LONG).unwrap();
         assert!(turns.is_taken() && turns.take(LONG).is_none());
@@ -315,7 +328,7 @@ mod tests {
     #[test]
     fn a_turn_that_ran_out_is_free_and_so_is_that_of_a_dead_process() {
         let segment = LocalSegment::new(4096);
-        let turns = RestartTurn(&segment);
+        let turns = TimedTurn { segment: &segment, word: RESTART_UNTIL };
         turns.take(0).unwrap();
         let next = turns.take(LONG).unwrap();
         assert!(turns.is_taken());

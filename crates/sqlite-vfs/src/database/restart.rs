@@ -8,6 +8,13 @@
 //! checkpoint (`RESTART`) keeps new writers out until the present ones have finished. A reader that stays
 //! longer makes that try vain. The next tries then come later, at ever longer distances.
 //!
+//! Concurrent transactions overlap for as long as the application takes, which may be longer than a checkpoint
+//! may keep WRITE. So before the checkpoint the gate is closed: new transactions of concurrent connections wait,
+//! and those that are present go on until they commit. That takes as long as the longest of them, if no
+//! transaction stays. Where one does, the log grows to several times its bound. Then transactions that have been
+//! writing for long are asked to end: at the next page that they read from the database they get
+//! `SQLITE_BUSY_SNAPSHOT`, once. Those that only read are never asked.
+//!
 //! The same is done when a log is short of room ([`crate::attachment::size`]), whether or not the application
 //! ever checkpoints. It is done before the next transaction of a connection begins, on its thread, within the
 //! same bounds of time. So a commit fails for want of room in three cases only: a reader keeps what would
@@ -35,6 +42,8 @@ const TRY_FOR: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_micros(500);
 /// A reader that stays for this long does not belong to a crowd that comes and goes.
 const STAYS: Duration = Duration::from_millis(100);
+/// How long the gate is closed at most: [`STAYS`], and time for the checkpoint.
+const GATE_NS: u64 = 200_000_000;
 /// No other connection tries within this time.
 const TURN_NS: u64 = 500_000_000;
 
@@ -69,8 +78,9 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
     };
     let now_ns = attachment.clock_ns();
     let is_patient = is_outgrown || room.is_patient(now_ns);
+    let is_urgent = bound.is_far_outgrown() || room.is_scarce();
     let said = Said::here(&RESTARTING);
-    let restarted = restart(db, attachment, is_patient);
+    let restarted = restart(db, attachment, is_patient, is_urgent);
     drop(said);
     attachment.restart_turn().end(turn);
     match restarted {
@@ -129,9 +139,9 @@ fn reader_stays(attachment: &Attachment) -> bool {
     attachment.locks().readers().is_ok_and(|(_, oldest)| oldest >= STAYS)
 }
 
-/// Starts the log over, with patience for connections that are in the way, or without. Returns whether it
-/// succeeded.
-fn restart(db: &Db, attachment: &Attachment, is_patient: bool) -> Result<bool, Failure> {
+/// Starts the log over, with patience for connections that are in the way, or without. Where it is urgent, those
+/// that have been writing for long are asked to end. Returns whether it succeeded.
+fn restart(db: &Db, attachment: &Attachment, is_patient: bool, is_urgent: bool) -> Result<bool, Failure> {
     let (busy_timeout, try_for) =
         if is_patient { (BUSY_TIMEOUT, TRY_FOR) } else { (Duration::ZERO, Duration::ZERO) };
     let parameters = db.settings().parameters();
@@ -151,6 +161,7 @@ fn restart(db: &Db, attachment: &Attachment, is_patient: bool) -> Result<bool, F
     if !db.has_home() && !attachment.home_is_synced() && db.sync(ffi::SYNC_NORMAL) != ffi::OK {
         return Ok(false);
     }
+    let _gate = is_patient.then(|| Gate::close(attachment, is_urgent)).flatten();
     let start = Instant::now();
     loop {
         if own.run(c"PRAGMA wal_checkpoint(RESTART)")? == Some(0) {
@@ -160,6 +171,54 @@ fn restart(db: &Db, attachment: &Attachment, is_patient: bool) -> Result<bool, F
         if own.gave_up() || start.elapsed() >= try_for {
             return Ok(false);
         }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// While this lives, transactions of concurrent connections do not begin, for at most [`GATE_NS`].
+struct Gate<'a> {
+    attachment: &'a Attachment,
+    turn: u64,
+}
+
+impl<'a> Gate<'a> {
+    /// Closes the gate, and waits until all transactions that were open have ended, for at most [`STAYS`]. Where it
+    /// is urgent, those that have been writing for longer than that are asked to end.
+    fn close(attachment: &'a Attachment, is_urgent: bool) -> Option<Self> {
+        if !attachment.has_had_concurrent() {
+            return None;
+        }
+        let turn = attachment.gate().take(GATE_NS)?;
+        let gate = Self { attachment, turn };
+        if is_urgent {
+            let stays_ns = u64::try_from(STAYS.as_nanos()).unwrap_or(u64::MAX);
+            attachment.end_writers_since(attachment.clock_ns().saturating_sub(stays_ns).max(1));
+        }
+        let start = Instant::now();
+        while is_inside_since(attachment, start) && start.elapsed() < STAYS {
+            std::thread::sleep(PAUSE);
+        }
+        Some(gate)
+    }
+}
+
+impl Drop for Gate<'_> {
+    fn drop(&mut self) {
+        self.attachment.gate().end(self.turn);
+    }
+}
+
+/// Whether a connection may have had a read mark since before this moment.
+fn is_inside_since(attachment: &Attachment, moment: Instant) -> bool {
+    attachment.locks().readers().is_ok_and(|(count, oldest)| count > 0 && oldest >= moment.elapsed())
+}
+
+/// Waits while the gate is closed, before a transaction of a concurrent connection begins.
+pub fn wait_for_gate(attachment: &Attachment) {
+    if RESTARTING.get() || is_worker() {
+        return;
+    }
+    while attachment.gate().is_taken() {
         std::thread::sleep(PAUSE);
     }
 }

@@ -184,7 +184,7 @@ static CONCURRENT_ROW: ConnectionSetting = ConnectionSetting::new(
     CONCURRENT,
     Values::Fixed("off, upgrade or on"),
     |all, given| concurrency(given).map(|value| all.concurrent = value),
-    |all| concurrency_name(all.concurrent).to_owned(),
+    |all| all.concurrent.name().to_owned(),
 )
 .changeable();
 
@@ -231,11 +231,14 @@ fn concurrency(given: &Given<'_>) -> Result<Concurrency, String> {
     }
 }
 
-fn concurrency_name(concurrency: Concurrency) -> &'static str {
-    match concurrency {
-        Concurrency::Off => OFF,
-        Concurrency::Upgrade => UPGRADE,
-        Concurrency::On => ON,
+impl Concurrency {
+    /// The value as the setting has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => OFF,
+            Self::Upgrade => UPGRADE,
+            Self::On => ON,
+        }
     }
 }
 

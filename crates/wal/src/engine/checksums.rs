@@ -1,7 +1,7 @@
 //! SQLite's checksums of the frames in an engine.
 //!
-//! They do not protect the log, whose integrity is the engine's task: [`crate::log::stream`] says why some of them may be
-//! wrong. An engine stores what SQLite computed, for commit frames only.
+//! SQLite's checksums do not protect the log; that is the engine's task. [`crate::log::stream`] says why some of them
+//! may be wrong. An engine stores only the checksums of commit frames, as SQLite computed them.
 
 use duralite_format::sqlite_wal::Checksum;
 
@@ -9,18 +9,18 @@ use super::home::DatabaseFile;
 use super::{Frame, LogFile, LogReader};
 use crate::LogError;
 
-/// The checksum of a frame for which SQLite has written none.
+/// The checksum of a frame for which SQLite has written no checksum.
 pub(crate) const UNKNOWN: Checksum = [0, 0];
 
-/// The checksum that SQLite has written for a frame, if it has written one.
+/// The checksum that SQLite has written for a frame, if there is one.
 pub(crate) fn known(frame: &Frame) -> Option<Checksum> {
     frame.checksum.filter(|sum| *sum != UNKNOWN)
 }
 
-/// Recomputes SQLite's checksums over all committed frames and compares them with those stored at the commit
-/// frames. Returns the first commit frame whose checksum SQLite cannot have computed: some page is then not what it
-/// was at the commit. A checksum may continue the true checksum of the frame before, or the one that was stored
-/// there. After a commit frame whose checksum is unknown, any checksum is accepted.
+/// Recomputes SQLite's checksums over all committed frames and compares them with those stored at the commit frames.
+/// Returns the first commit frame whose stored checksum SQLite cannot have computed: some page is then no longer what
+/// was committed. SQLite may have continued either the true checksum of the frame before, or the checksum stored there.
+/// After a commit frame without a known checksum, any checksum is accepted.
 ///
 /// # Errors
 /// As [`crate::engine::LogReader::read_page`].
@@ -31,7 +31,7 @@ pub fn find_checksum_mismatch<E: LogFile + LogReader + ?Sized>(
     let Some(header) = engine.wal_header().copied() else { return Ok(None) };
     let mut page = vec![0; header.page_bytes as usize];
     let mut sum = header.checksum;
-    // The checksum that SQLite had computed, which may differ from the true one.
+    // The checksum that SQLite's own sum has reached, which may differ from the true one.
     let mut believed = Some(sum);
     for number in 1..=engine.committed() {
         let frame = engine.frame(number).ok_or(LogError::Unexpected("a frame number"))?;

@@ -1,8 +1,8 @@
 //! An engine's descriptor: everything that the rest of the product knows about an engine.
 //!
 //! A new engine is a module with a descriptor, a document of its format, and a line in [`crate::engines`]. Inside this
-//! crate only that registry names engines. Tests, scripts and documents list them too: see CONTRIBUTING.md, "Adding an
-//! engine".
+//! crate only that registry names engines, besides the re-exports in `lib.rs` and an error that names a region. Tests,
+//! scripts and documents list engines too: see CONTRIBUTING.md, "Adding an engine".
 
 use std::fmt;
 use std::fs::File;
@@ -22,7 +22,8 @@ use crate::engine::salvage::{Later, Salvaged};
 use crate::engine::settings::{EngineOptions, EngineSetting};
 use crate::engine::walk::{WalkSummary, WalkedTransaction};
 
-/// Length of a log's head in bytes: the first bytes of its file, which identify it. No engine's superblock is longer.
+/// Length in bytes of a log's head: the beginning of the file, which identifies the log. No engine's superblock is
+/// longer.
 pub const HEAD_BYTES: u64 = 4096;
 
 /// An engine, as the registry lists it.
@@ -31,35 +32,35 @@ pub struct Descriptor {
     pub name: &'static str,
     /// The magic number: the first bytes of the engine's logs.
     pub magic: [u8; 8],
-    /// The media that the engine needs. The log's file, which begins with the magic number, is on the first of them.
+    /// The media that the engine needs. The log's file is on the first of them.
     pub needs: &'static [Medium],
     /// The engine's settings, including those that it shares with other engines, in the order in which they are listed
     /// to users.
     pub settings: &'static [&'static EngineSetting],
-    /// Whether the engine stores rollback journals ([`crate::engine::rollback`]). If not, nobody needs to look for one.
+    /// Whether the engine stores rollback journals ([`crate::engine::rollback`]). If not, its logs never hold one.
     pub rollback_journals: bool,
     /// Whether the engine itself writes pages to the database file, in addition to SQLite's checkpoints.
     pub writes_home: bool,
-    /// The size of the engine's part of the segment, the memory that the log's users share.
+    /// The size of the engine's part of the segment, the memory that the processes using a log share.
     pub shared: SharedBytes,
     /// Writes an empty log into a new file, which has no name yet. In memory the log is durable on return, as far as
     /// the medium guarantees. On blocks it is durable once the file has been synced, or after
     /// [`harden`](crate::engine::LogWriter::harden).
     pub format: fn(&NewLog<'_>) -> Result<(), LogError>,
-    /// Opens a log. A process that attaches the log alone recovers it.
+    /// Opens a log. A process that attaches the log alone also recovers it.
     pub attach: fn(Attaching<'_>) -> Result<Box<dyn Engine>, LogError>,
     /// Opens a log for a user who may only read it. Changes nothing.
     pub attach_outside: fn(AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError>,
-    /// Opens a log for inspection, in the state in which recovery would find it. Changes nothing, and takes no lock.
+    /// Opens a log for inspection, in the state to which recovery would bring it. Changes nothing, and takes no lock.
     pub open_read_only: fn(&OpenFile<'_>) -> Result<Box<dyn Engine>, LogError>,
     /// Reads and checks the head of a log. It is given the first [`HEAD_BYTES`] of the file, or fewer if the file is
     /// shorter.
     pub inspect: fn(&OpenFile<'_>, &[u8]) -> Result<LogHead, LogError>,
-    /// Whether a log that nobody uses holds no commits, and its home nothing that is missing from the database file.
-    /// `false` where the engine cannot tell.
+    /// Whether a log that nobody uses holds no commits, and its home nothing that the database file lacks. `false` if
+    /// the engine cannot tell.
     pub is_empty: fn(&OpenFile<'_>) -> bool,
-    /// Releases what a log owns outside of its file. Nobody uses the log or needs its contents, and its file is about
-    /// to be deleted.
+    /// Releases what a log owns outside its file, before the file is deleted. Nobody uses the log or needs its
+    /// contents.
     pub release: fn(&OpenFile<'_>) -> Result<(), LogError>,
     /// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums. Reads the
     /// database file where pages need it. Changes nothing.
@@ -79,12 +80,12 @@ pub type Salvage = fn(&OpenFile<'_>, &dyn DatabaseFile, Later<'_>) -> Result<Sal
 pub type Walk =
     fn(&OpenFile<'_>, &dyn DatabaseFile, &mut dyn FnMut(&WalkedTransaction)) -> Result<WalkSummary, LogError>;
 
-/// A log of blocks that is longer than this is not kept at the last close.
+/// The last close deletes a log of blocks that is longer than this, in bytes.
 const KEPT_BYTES: u64 = 512 << 10;
 
 impl Descriptor {
-    /// Whether a process that attaches this log would read so much of the file, to look for records after the log's
-    /// end, that making a new log is cheaper.
+    /// Whether making a new log is cheaper than attaching this one: a process that attaches it would read a large part
+    /// of the file, to look for records behind the log's end.
     pub(crate) fn is_long_to_find(&self, log: &File) -> bool {
         let is_read = self.needs.contains(&Medium::LogBlocks);
         is_read && log.metadata().is_ok_and(|log| log.len() > KEPT_BYTES)
@@ -106,10 +107,10 @@ impl PartialEq for Descriptor {
 
 impl Eq for Descriptor {}
 
-/// The size of an engine's part of the segment, the memory that a log's users share.
+/// The size of an engine's part of the segment, the memory that the processes using a log share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SharedBytes {
-    /// Bytes at the beginning of the part that are zeroed whenever the segment begins anew.
+    /// Bytes at the beginning of the part that are zeroed whenever the segment begins again.
     pub zeroed: u64,
     /// All bytes of the part.
     pub all: u64,
@@ -125,8 +126,8 @@ pub struct OpenFile<'a> {
 
 /// A log that is being made.
 pub struct NewLog<'a> {
-    /// The directory for the log.
-    pub directory: &'a LogPlacement,
+    /// The placement of the log.
+    pub placement: &'a LogPlacement,
     /// The settings for the log.
     pub options: &'a EngineOptions,
     /// The log's file, still empty.
@@ -137,8 +138,8 @@ pub struct NewLog<'a> {
 
 /// A log that is being attached.
 pub struct Attaching<'a> {
-    /// The directory of the log.
-    pub directory: &'a LogPlacement,
+    /// The placement of the log.
+    pub placement: &'a LogPlacement,
     /// The settings to use.
     pub options: &'a EngineOptions,
     /// The log's file.
@@ -146,20 +147,19 @@ pub struct Attaching<'a> {
     /// The database file itself, for an engine whose home maps it. The connection owns the file; the engine does not
     /// keep it.
     pub database: &'a dyn DatabaseFile,
-    /// The segment, the memory that the log's users share.
+    /// The segment, the memory that the processes using the log share.
     pub segment: Arc<FileSegment>,
     /// Offset of the engine's part of the segment in bytes.
     pub base: u64,
-    /// Whether no other process uses the log. The engine's part of the segment then begins anew.
+    /// Whether no other process uses the log. The engine's part of the segment then begins again with zeros.
     pub alone: bool,
-    /// Whether the log belongs to another database and is to be applied to a copy of it. The engine then leaves intact
-    /// what the log holds for that other database.
+    /// Whether the log belongs to another database and is to be applied to a copy of it. The engine then leaves
+    /// unchanged what the log holds for that other database.
     pub of_another: bool,
     /// Whether this process has just made the log: the log is empty, and there is nothing to recover.
     pub is_new: bool,
     /// Only for a process that is alone: the [`SharedBytes::zeroed`] bytes of the engine's part of the segment, as the
-    /// last process that used the log left them. `None` where they are not known, or the system has been restarted
-    /// since.
+    /// last process to use the log left them. `None` if they are not known, or the system has been restarted since.
     pub left: Option<Vec<u8>>,
 }
 
@@ -169,8 +169,8 @@ pub struct AttachingOutside<'a> {
     pub options: &'a EngineOptions,
     /// The log's file.
     pub file: OpenFile<'a>,
-    /// The segment, the memory that the log's users share. `None` when no process uses the log: the engine then reads
-    /// the log as a crash has left it.
+    /// The segment, the memory that the processes using the log share. `None` if no process uses the log: the engine
+    /// then reads the log as a crash has left it.
     pub shared: Option<Arc<FileSegment>>,
     /// Offset of the engine's part of the segment in bytes.
     pub base: u64,
@@ -190,7 +190,7 @@ impl LogPlacement {
     /// The placement of an engine's logs on these media.
     ///
     /// # Errors
-    /// Names the medium that the engine needs and that is missing or unusable.
+    /// A text that names the medium that the engine needs and that is missing or unusable.
     pub fn of(engine: &'static Descriptor, media: &MediaSet) -> Result<Self, String> {
         engine.needs.iter().try_for_each(|medium| media.check(*medium))?;
         let first = engine.needs.first().and_then(|medium| media.directory(*medium));
@@ -198,9 +198,9 @@ impl LogPlacement {
         Ok(Self { engine, dir, media: media.only(engine.needs) })
     }
 
-    /// A directory that may hold logs of an engine, with memory taken as emulated. Every other medium that the engine
-    /// needs comes from `media`. If `media` has no memory for pages, that memory is emulated too, wherever the database
-    /// is.
+    /// The placement of logs of an engine in this directory, with memory treated as emulated. Every other medium that
+    /// the engine needs comes from `media`. If `media` has no memory for pages, that memory is emulated too, wherever
+    /// the database is.
     #[must_use]
     pub fn at(engine: &'static Descriptor, dir: &Path, media: &MediaSet) -> Self {
         let media = media.only(engine.needs);
@@ -212,8 +212,8 @@ impl LogPlacement {
         Self { engine, dir: dir.to_path_buf(), media }
     }
 
-    /// The same directory, with memory as the kind that it really is ([`MediaSet::as_found`]). A log in memory has the same
-    /// format on both kinds.
+    /// The same placement, but with memory as the kind that it really is ([`MediaSet::as_found`]). A log in memory has
+    /// the same format on both kinds.
     #[must_use]
     pub fn as_found(mut self) -> Self {
         self.media = self.media.as_found();
@@ -226,7 +226,7 @@ impl LogPlacement {
         &self.media
     }
 
-    /// The kind of memory as which an engine that keeps pages in memory maps them.
+    /// The kind of memory as which a home in memory maps the database's pages.
     #[must_use]
     pub fn home_kind(&self) -> MemoryKind {
         self.media.home_memory.as_ref().map_or(MemoryKind::Emulated, |memory| memory.kind)
@@ -239,7 +239,7 @@ impl LogPlacement {
         memory.is_some_and(|memory| memory.kind == MemoryKind::Dax)
     }
 
-    /// Refuses a directory that cannot hold a log, before an application relies on it.
+    /// Refuses a directory that cannot hold a log, so that no application relies on it.
     ///
     /// # Errors
     /// Says why the directory cannot hold a log, and what to do.

@@ -1,9 +1,10 @@
-//! The home: the layer through which this library and SQLite read and write the pages of a database. It is the database
-//! file, or what an engine puts in front of that file.
+//! The home: the layer through which this library and SQLite read and write the pages of a database. The home is the
+//! database file, or what an engine puts in front of that file.
 //!
-//! Most engines put nothing in front of it: SQLite and this library then read and write the file itself. An engine that
-//! stores pages or parts of them beside the file (log sectors that it applies to pages as they are read, a mapping of
-//! the file in persistent memory) supplies a [`Home`], and every access to pages goes through that home ([`Homed`]):
+//! Most engines put nothing in front of the file: SQLite and this library then read and write the file itself. Some
+//! engines store pages, or parts of pages, outside the file: in log sectors that are applied to pages as they are read,
+//! or in a mapping of the file in persistent memory. Such an engine supplies a [`Home`], and every access to pages goes
+//! through that home ([`Homed`]):
 //! | who | calls | holding |
 //! | --- | --- | --- |
 //! | SQLite, in a read transaction | `read`, `size` | SHARED |
@@ -14,10 +15,10 @@
 //! | [`crate::log::offline`] | all | the database and the log to itself |
 //!
 //! SQLite's locks are those of the wal-index (WRITE, CHECKPOINT, read marks) and of the database file (SHARED,
-//! EXCLUSIVE). So writers exclude each other across processes. But a `read` may run beside a `write` of other pages,
-//! and beside a `write` of the same page if SQLite does not use the bytes that this `read` returns. A home is called on
-//! any thread, by callers that hold their process's mutex of the log and by callers that do not, and never takes that
-//! mutex itself.
+//! EXCLUSIVE). So writers exclude each other across processes. But a `read` may run beside a `write` of other pages. It
+//! may even run beside a `write` of the same page, if SQLite does not use the bytes that this `read` returns. A home is
+//! called on any thread, by callers with or without their process's mutex of the log, and never takes that mutex
+//! itself.
 //!
 //! # The header
 //!
@@ -26,28 +27,28 @@
 //! the first [`HEADER_BYTES`] each home says [where](Home::header) they are:
 //!
 //! - In the file: [`Homed`] reads and writes the header there, and bypasses the home.
-//! - Shared with the file, which the home has mapped: every access goes through the home, including the guard as it is
-//!   in the file, as for a database without a home.
+//! - Shared with the file, because the home has mapped the file: every access goes through the home. The guard is
+//!   visible in the header, as for a database without a home.
 //! - Held: the home is given the whole of page 1, without a guard. When [`Homed`] reads page 1 from the home, it copies
-//!   the guard from the file over it.
+//!   the guard of the file into that page.
 //!
-//! In the last case the file has an older header:
+//! A held header leaves an older header in the file:
 //! | --- | --- |
-//! | the guard is put on | that of the database, written anew and synced before the first commit: SQLite has made page 1 without a log |
+//! | the guard is put on | that of the database, written again and synced before the first commit: SQLite has made page 1 without a log |
 //! | under the guard | as the home last wrote it ([`write_past_guard`]), or as it was before; with the guard |
 //! | SQLite changes the page size or mode | what SQLite writes, with the guard for that mode |
 //! | after `drain` | that of the database, with the guard |
 //! | the guard is lifted | that of the database |
 //!
-//! However old that header is, its magic number, page size and kind of guard are correct. Nothing relies on the rest of
-//! it: SQLite reads fields that may be old (the size of the database, the bytes reserved in pages) before it has opened
-//! the WAL, and reads them again from page 1 once it has. A home keeps the header in the file complete: the file always
-//! has its first page. If a power loss tears the header while the home writes it, the log is found by its owner, and
-//! `offline` drains it with the header that the home holds.
+//! However old the header in the file is, its magic number, page size and kind of guard are correct. Nothing relies on
+//! its other fields. SQLite reads fields that may be old (the size of the database, the bytes reserved in pages) before
+//! it has opened the WAL; once it has, it reads them again from page 1. A home keeps the header in the file complete:
+//! the file always has its first page. If a power loss tears the header while the home writes it, the log is found by
+//! its owner, and `offline` drains the log with the header that the home holds.
 //!
-//! The home itself is responsible for surviving a crash; a log is never recovered with the help of its home. A home
-//! obeys the same invariants as the file: what is written to it came from durable log records (5), and the log starts
-//! over only after `sync` (6).
+//! The home must survive a crash without help: a log is never recovered with the help of its home. A home obeys the
+//! same invariants as the file: only durable log records are written to it (5), and the log starts over only after
+//! `sync` (6).
 
 mod files;
 pub mod memory;
@@ -61,12 +62,12 @@ use crate::LogError;
 pub use crate::engine::media::MemoryKind as HomeKind;
 pub use files::{DatabaseAt, NoDatabase, OpenDatabase};
 
-/// The page size, the guard, and the reserved bytes of each page: the fields that readers look at in the file.
+/// The fields that readers look at in the file: the page size, the guard, and the reserved bytes of each page.
 const SHAPE: std::ops::Range<usize> = 16..21;
 
-/// An open database file itself, with no home in front of it.
+/// An open database file itself, without a home in front of it.
 ///
-/// Inside SQLite it is the file that the VFS below has opened for one connection. Closing any other descriptor of the
+/// Inside SQLite it is the file that the base VFS has opened for one connection. Closing any other descriptor of the
 /// file would release that connection's locks.
 pub trait DatabaseFile {
     /// Fills `buf` from byte `offset` on, as far as the file reaches, and returns how many bytes it read. The rest of
@@ -79,11 +80,11 @@ pub trait DatabaseFile {
     /// Writes all of `bytes` from byte `offset` on. Not durable.
     ///
     /// # Errors
-    /// `Io`, `BaseVfs`. Any part of `bytes` may have been written then.
+    /// `Io`, `BaseVfs`. Any part of `bytes` may then have been written.
     fn write(&self, bytes: &[u8], offset: u64) -> Result<(), LogError>;
 
-    /// Makes everything durable that was written through any descriptor. After an error nothing is known about earlier
-    /// writes, whatever a second call returns.
+    /// Makes durable everything that was written through any descriptor. After an error it is unknown which earlier
+    /// writes are durable, and a second call that succeeds does not change that.
     ///
     /// # Errors
     /// `Io`, `BaseVfs`.
@@ -95,18 +96,18 @@ pub trait DatabaseFile {
     /// `Io`, `BaseVfs`.
     fn size(&self) -> Result<u64, LogError>;
 
-    /// Truncates the file to `bytes`. A shorter file may or may not be extended. Not durable.
+    /// Truncates the file to `bytes`. If the file is shorter, it may or may not be extended. Not durable.
     ///
     /// # Errors
     /// `Io`, `BaseVfs`.
     fn truncate(&self, bytes: u64) -> Result<(), LogError>;
 
     /// Maps the file as memory. All threads of this process that map the file share one mapping: what they store in it
-    /// is in the file, and the other way round. The mapping is read-only where this user may not write. Dropping it
-    /// does not release the locks that SQLite holds on the file ([`memory`]).
+    /// is in the file, and what is written to the file is in it. The mapping is read-only if this user may not write
+    /// the file. Dropping it does not release the locks that SQLite holds on the file ([`memory`]).
     ///
     /// # Errors
-    /// `Medium`: the file system has no direct access, or not enough space to fill the file's holes; `Io`.
+    /// `Medium`: the file system has no direct access, or too little space to fill the file's holes; `Io`.
     fn map(&self, _memory: HomeKind) -> Result<Arc<dyn Nvm>, LogError> {
         let source = MediumError::Unsupported { what: "mapping this database file" };
         Err(LogError::Medium { path: "the database".into(), source })
@@ -124,46 +125,46 @@ pub enum Header {
     Shared,
 }
 
-/// The layer that an engine puts in front of the database file. All connections of a process share it, and each passes
-/// its own `file`. [This module](self) says which caller uses which method under which lock.
+/// The layer that an engine puts in front of the database file. All connections of a process share one home, and each
+/// connection passes its own `file`. [This module](self) says which caller uses which method under which lock.
 ///
 /// Errors of `file` are passed on unchanged: SQLite then gets the result code of its own VFS. For an error of the home
 /// itself, SQLite gets the code of the error's kind, or the I/O error of the operation. After a failed `sync` or
-/// `drain`, everything committed is written anew before the log starts over or the guard is lifted.
+/// `drain`, everything committed is written again before the log starts over or the guard is lifted.
 ///
 /// With a home, SQLite maps no part of the file: `xFetch` answers that there is no mapping, and SQLite reads instead.
-/// The VFS does not pass hints about the size of the file on to the file; it gives them to the home.
+/// The VFS gives hints about the size of the file to the home, not to the file.
 pub trait Home: Send + Sync {
     /// Where the header is: see [this module](self). It never changes for a log.
     fn header(&self) -> Header;
 
-    /// Fills `buf` from byte `offset` on with what was written last, as far as [`Home::size`] reaches, and returns how
-    /// many bytes it read. Callers mostly read whole pages; SQLite may ask for part of a page.
+    /// Fills `buf` from byte `offset` on with what was written last, as far as [`Home::size`] reaches. Returns how many
+    /// bytes it read. Callers mostly read whole pages; SQLite may ask for part of a page.
     ///
     /// # Errors
-    /// Any; the statement that reads then fails.
+    /// Any; the statement fails.
     fn read(&self, file: &dyn DatabaseFile, buf: &mut [u8], offset: u64) -> Result<usize, LogError>;
 
-    /// Writes a page. From then on `read` returns it in every process. If the header is in the file, the first page
-    /// comes without its header. Not durable.
+    /// Writes a page. From then on `read` returns the new page in every process. If the header is in the file, the
+    /// first page comes without its header. Not durable.
     ///
     /// # Errors
     /// Any; the checkpoint fails, and the page stays in the log.
     fn write(&self, file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> Result<(), LogError>;
 
-    /// Makes durable what any process has written through this home, and what is in `file`, where [`Homed`] may have
-    /// written the header without the home. On return `read` finds all of it after a power loss, without the help of
-    /// the log.
+    /// Makes durable what any process has written through this home. Makes `file` durable too, because [`Homed`] may
+    /// have written the header to it without the home. On return `read` finds all of this after a power loss, without
+    /// the help of the log.
     ///
     /// # Errors
     /// Any; the log keeps what it holds.
     fn sync(&self, file: &dyn DatabaseFile) -> Result<(), LogError>;
 
-    /// Tells the home that a checkpoint has written all the pages that it will write, which need not be all pages in
+    /// Tells the home that a checkpoint has written all the pages that it will write. These need not be all pages in
     /// the log. The caller holds CHECKPOINT. Not every checkpoint calls `sync` afterwards.
     ///
     /// # Errors
-    /// Any; the caller ignores them, since a lasting problem shows again.
+    /// Any; the caller ignores the error, since a lasting problem shows again.
     fn checkpointed(&self, _file: &dyn DatabaseFile) -> Result<(), LogError> {
         Ok(())
     }
@@ -174,34 +175,34 @@ pub trait Home: Send + Sync {
     /// Any.
     fn size(&self, file: &dyn DatabaseFile) -> Result<u64, LogError>;
 
-    /// Tells the home that SQLite expects to make the database this large. SQLite may end, or crash, before it does.
+    /// Tells the home that SQLite expects to make the database this large. SQLite may end, or crash, before it does so.
     ///
     /// # Errors
-    /// Any; the caller ignores them, since writing will show the problem.
+    /// Any; the caller ignores the error, since writing will show the problem.
     fn hint(&self, _file: &dyn DatabaseFile, _bytes: u64) -> Result<(), LogError> {
         Ok(())
     }
 
-    /// Truncates the database to `bytes`, at least a page. What was beyond is discarded. Not durable.
+    /// Truncates the database to `bytes`, at least a page, and discards the rest. Not durable.
     ///
     /// # Errors
     /// Any; the checkpoint, or the statement, fails.
     fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError>;
 
-    /// Writes to `file` everything that `read` shows and that the file lacks, and makes it durable. On return the file
-    /// alone is the database, of the same size, as a program without this library reads it, and survives a power loss.
-    /// The guard stays as it is in `file`: a header that the home holds is written with [`write_past_guard`]. The
-    /// caller excludes all other users of the database. A crash during the call leaves what `read` shows unchanged, and
-    /// a second call changes nothing. The home may discard what is then in `file`. So a log that stays another
-    /// database's is never drained into a copy of that database ([`crate::log::offline`] refuses that).
+    /// Writes to `file` everything that `read` shows and the file lacks, and makes the file durable. On return the file
+    /// alone is the database, with the same size, for a program without this library. It survives a power loss. The
+    /// guard in `file` stays: the home writes a header that it holds with [`write_past_guard`]. The caller excludes all
+    /// other users of the database. A crash during the call leaves what `read` shows unchanged, and a second call
+    /// changes nothing. The home may then discard its own copy of what `file` now has. So a log that remains another
+    /// database's is never drained into a copy of that database ([`crate::log::offline`] refuses to).
     ///
     /// # Errors
     /// Any; the guard and the log stay.
     fn drain(&self, file: &dyn DatabaseFile) -> Result<(), LogError>;
 }
 
-/// The database as its users see it, with the guard as it is on disk: `file`, read and written through the home of its
-/// log if there is one.
+/// The database as its users see it, with the guard as it is on disk: `file`, read and written through the log's home
+/// if there is one.
 pub struct Homed<'a> {
     file: &'a dyn DatabaseFile,
     home: Option<Arc<dyn Home>>,
@@ -214,9 +215,9 @@ impl<'a> Homed<'a> {
         Self { file, home }
     }
 
-    /// Where the home holds the header: writes the header of a first page to the file as well, if processes that have
-    /// not attached the log would otherwise see a wrong one. Outside of WAL mode SQLite changes the page size, and the
-    /// mode.
+    /// If the home holds the header: writes the header of a first page to the file as well, when processes that have
+    /// not attached the log would otherwise see a wrong header. Outside of WAL mode SQLite may change the page size and
+    /// the mode.
     fn renew_header(&self, bytes: &[u8], offset: u64) -> Result<(), LogError> {
         let Some(new) = bytes.get(..HEADER_BYTES).filter(|_| offset == 0) else { return Ok(()) };
         let mut old = [0; HEADER_BYTES];
@@ -227,8 +228,8 @@ impl<'a> Homed<'a> {
         Ok(())
     }
 
-    /// Makes the home write everything to the file; see [`Home::drain`]. Does nothing without a home: then the caller
-    /// has synced the file.
+    /// Makes the home write everything to the file; see [`Home::drain`]. Without a home it does nothing: the caller has
+    /// synced the file.
     ///
     /// # Errors
     /// As [`Home::drain`].
@@ -238,8 +239,8 @@ impl<'a> Homed<'a> {
 }
 
 /// Writes bytes of a home to the file from byte `offset` on, except for the guard's own bytes. Those stay as they are
-/// on disk, even if a power loss tears this write. The caller keeps others from putting the guard on or lifting it
-/// meanwhile, for example by holding SHARED. Not durable.
+/// on disk, even if a power loss tears this write. During the call nobody may put the guard on or lift it: the caller
+/// prevents that, for example by holding SHARED. Not durable.
 ///
 /// # Errors
 /// As [`DatabaseFile::read`] and [`DatabaseFile::write`].
@@ -252,7 +253,7 @@ pub fn write_past_guard(file: &dyn DatabaseFile, bytes: &[u8], offset: u64) -> R
     file.write(&bytes, offset)
 }
 
-/// Copies the guard, as it is in the file, over the bytes that belong at `offset`.
+/// Copies the guard in the file over those of its bytes that `bytes` covers, from byte `offset` on.
 fn show_guard(file: &dyn DatabaseFile, bytes: &mut [u8], offset: u64) -> Result<(), LogError> {
     let mut header = [0; HEADER_BYTES];
     let length = file.read(&mut header, 0)?;
@@ -260,7 +261,7 @@ fn show_guard(file: &dyn DatabaseFile, bytes: &mut [u8], offset: u64) -> Result<
     Ok(())
 }
 
-/// How many of `len` bytes from `offset` on belong to the header.
+/// How many of `len` bytes from `offset` on are in the header.
 fn of_header(len: usize, offset: u64) -> usize {
     let left = (HEADER_BYTES as u64).saturating_sub(offset);
     usize::try_from(left).map_or(len, |left| left.min(len))

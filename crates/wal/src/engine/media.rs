@@ -1,4 +1,4 @@
-//! The media for logs: those that the settings name for a process, and those of them that an engine uses.
+//! The media for logs: those that the settings name for a process, and those among them that one engine uses.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use duralite_medium::{
     Latency, PersistenceDomain, Persistency, has_dax, in_words, is_dax, persistence_domain,
 };
 
-/// The directory of emulated NVRAM when the settings name none.
+/// The directory of emulated memory if the settings name none.
 pub const SHARED_MEMORY_DIR: &str = "/dev/shm";
 
 /// A kind of medium.
@@ -28,7 +28,7 @@ pub enum Medium {
 pub enum MemoryKind {
     /// Persistent memory, on a DAX file system.
     Dax,
-    /// Memory that any file system backs; its contents survive a process crash, not a power loss.
+    /// Memory backed by a file on any file system; its contents survive the crash of a process, not a power loss.
     Emulated,
 }
 
@@ -44,20 +44,20 @@ impl MemoryKind {
 /// How home pages, and logs in the same memory, become durable.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HomeSync {
-    /// For each page, the way that is cheaper.
+    /// For each page, the cheaper way.
     #[default]
     Adaptive,
-    /// For each page, by the paper's rule: a page that is written less often than the average page is written with
-    /// non-temporal stores.
+    /// For each page, by the paper's rule: non-temporal stores for a page that is written less often than the average
+    /// page.
     Average,
-    /// Written with ordinary stores, and flushed at the sync.
+    /// Pages are written with ordinary stores, and flushed at the sync.
     WriteBack,
-    /// Written with non-temporal stores.
+    /// Pages are written with non-temporal stores.
     WriteThrough,
 }
 
 impl HomeSync {
-    /// The names in settings.
+    /// The names of the values in settings.
     pub const NAMES: [(&'static str, Self); 4] = [
         ("adaptive", Self::Adaptive),
         ("average", Self::Average),
@@ -65,7 +65,7 @@ impl HomeSync {
         ("wt", Self::WriteThrough),
     ];
 
-    /// The name in settings.
+    /// The name of this value in settings.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -96,7 +96,7 @@ pub struct Scratchpad {
 }
 
 impl Scratchpad {
-    /// Memory in a directory on a DAX file system. The platform says whether lines have to be flushed.
+    /// Memory in a directory on a DAX file system. The platform says whether cache lines have to be flushed.
     #[must_use]
     fn on_dax(dir: &Path) -> Self {
         let memory = Memory { kind: MemoryKind::Dax, dir: dir.to_path_buf() };
@@ -111,11 +111,11 @@ impl Scratchpad {
 /// The value of the setting `scratchpad`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScratchpadPlace {
-    /// A mapped file on an ordinary file system, as if it were in memory that is durable on store.
+    /// A mapped file on an ordinary file system, treated as memory in which a store is durable without a flush.
     Emulate,
     /// A directory on a DAX file system.
     Directory(PathBuf),
-    /// No memory of its own: the region is in the memory that `nvram` names, and is flushed.
+    /// No memory of its own: the region is in the memory that `nvram` names, and lines are flushed.
     Off,
 }
 
@@ -128,19 +128,18 @@ pub enum Nvram {
     Directory(PathBuf),
 }
 
-/// Where the media are, as the settings say, and how emulated memory behaves.
+/// Where the media are, according to the settings, and how emulated memory behaves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MediaOptions {
     /// Memory for logs.
     pub nvram: Option<Nvram>,
     /// Memory for a region of logs.
     pub scratchpad: Option<ScratchpadPlace>,
-    /// The directory of emulated memory; [`SHARED_MEMORY_DIR`] if there is none.
+    /// The directory of emulated memory; `None` for [`SHARED_MEMORY_DIR`].
     pub nvram_dir: Option<PathBuf>,
-    /// The directory of block files; the database's own if there is none.
+    /// The directory of block files; `None` for the database's own.
     pub log_dir: Option<PathBuf>,
-    /// Whether an engine that maps the database's pages may map a database on an ordinary file system as if it were
-    /// memory.
+    /// Whether an engine may map a database on an ordinary file system as if it were memory.
     pub home_emulated: bool,
     /// When pages in memory become durable.
     pub home_sync: HomeSync,
@@ -154,7 +153,7 @@ impl MediaOptions {
     /// Checks combinations of settings.
     ///
     /// # Errors
-    /// Says what is missing, and how to name it.
+    /// A text that says what is missing, and how to name it.
     pub fn check(&self) -> Result<(), String> {
         let nowhere = self.nvram_dir.is_none() && !Path::new(SHARED_MEMORY_DIR).is_dir();
         let emulated = [
@@ -169,10 +168,10 @@ impl MediaOptions {
         Ok(())
     }
 
-    /// Checks that the settings name a medium that `who` needs. Media that need no name pass.
+    /// Checks that the settings name a medium that `who` needs. Passes for media that the settings need not name.
     ///
     /// # Errors
-    /// Says how to name the medium.
+    /// A text that says how to name the medium.
     pub fn check_named(&self, medium: Medium, who: &str) -> Result<(), String> {
         match medium {
             Medium::LogMemory if self.nvram.is_none() => Err(format!(
@@ -238,7 +237,7 @@ impl MediaSet {
     /// Checks that the set has a medium, and that it can be used.
     ///
     /// # Errors
-    /// Says why the medium cannot be used.
+    /// A text that says why the medium cannot be used.
     pub fn check(&self, medium: Medium) -> Result<(), String> {
         match medium {
             Medium::LogMemory if self.log_memory.is_none() => {
@@ -259,7 +258,7 @@ impl MediaSet {
         }
     }
 
-    /// Whether the set has a medium, usable or not.
+    /// Whether the set has a medium, even if it cannot be used.
     #[must_use]
     pub fn has(&self, medium: Medium) -> bool {
         match medium {
@@ -281,8 +280,8 @@ impl MediaSet {
         }
     }
 
-    /// The same set with each memory as the kind that it really is: emulated memory in a directory on a DAX file system
-    /// is persistent, and memory for pages is emulated where the file system is not DAX.
+    /// The same set, with each memory as the kind that it really is. Emulated memory in a directory on a DAX file
+    /// system is persistent; memory for pages is emulated if the file system is not DAX.
     #[must_use]
     pub fn as_found(mut self) -> Self {
         let is_more = |memory: &Memory| memory.kind == MemoryKind::Emulated && is_dax(&memory.dir);
@@ -328,7 +327,7 @@ impl MediaSet {
         }
     }
 
-    /// The same set with this medium in this directory. Memory is taken as emulated.
+    /// The same set, but with this medium in this directory. Memory is treated as emulated.
     #[must_use]
     pub fn with(mut self, medium: Medium, dir: &Path) -> Self {
         let memory = || Some(Memory { kind: MemoryKind::Emulated, dir: dir.to_path_buf() });
@@ -343,8 +342,8 @@ impl MediaSet {
         self
     }
 
-    /// A number for the kinds of memory in the set, regardless of their directories. Processes whose sets differ in it
-    /// must not use a log at the same time. It is stored in the segment, and is never 0.
+    /// A number for the kinds of memory in the set, regardless of their directories. Processes whose sets differ in
+    /// this number must not use a log at the same time. The number is stored in the segment, and is never 0.
     pub(crate) fn word(&self) -> u64 {
         const BLOCKS: u64 = 3;
         const BOTH: u64 = 4;
@@ -377,7 +376,7 @@ fn cannot_use(dir: &Path, error: &std::io::Error) -> String {
     format!("cannot use directory {}: {}", dir.display(), in_words(error))
 }
 
-/// Checks that a directory exists. If it does not, no engine may fall back on another medium.
+/// Checks that a directory exists. If it does not, the caller fails: no engine may fall back on another medium.
 pub(crate) fn check_directory(dir: &Path) -> Result<(), String> {
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     let found = dir.metadata().map_err(|error| cannot_use(dir, &error))?;

@@ -6,10 +6,11 @@
 //! calls `stage`, `seal` and `begin_generation` (invariant 11); SQLite's WRITE lock ensures this, across processes too.
 //!
 //! An engine may store a page as a difference from the page in the database file. So every method that stores, reads or
-//! drops frames is given that `file`. It is the file itself: no home is in front of it, and the guard is visible in it.
-//! The file is the connection's own, and an engine never keeps it: inside SQLite, closing a second descriptor of the
-//! file would release the locks held through the first. The engine reads the file under the locks under which a
-//! [`crate::engine::home`] is read, on any thread, while other processes may write other pages.
+//! drops frames is given that `file`. It is the file itself, without a home in front of it, and the guard is visible in
+//! it. The file belongs to the connection, and an engine never keeps it. Nor does an engine open the file a second
+//! time: inside SQLite, closing a second descriptor would release the locks held through the first. The engine reads
+//! the file under the same locks as a [`crate::engine::home`] does, on any thread, while other processes may write
+//! other pages.
 
 pub mod checksums;
 pub mod descriptor;
@@ -34,26 +35,26 @@ use crate::engine::rollback::RollbackJournal;
 /// A committed frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// The database page in it.
+    /// The database page that the frame holds.
     pub page_number: u32,
-    /// Database size in pages if it is a commit frame, else 0.
+    /// Database size in pages for a commit frame, else 0.
     pub db_pages: u32,
     /// SQLite's cumulative checksum after this frame, as SQLite computed it. The log stores it for commit frames only.
-    /// Zeros where SQLite has written none.
+    /// Zeros if SQLite has written no checksum.
     pub checksum: Option<Checksum>,
-    /// Size of the frame's record in the log, including the record's header, in bytes; `None` where the log does not
-    /// store a record for each frame.
+    /// Size of the frame's record in the log, including the record's header, in bytes. `None` if the log does not store
+    /// a record for each frame.
     pub record_bytes: Option<u32>,
 }
 
 /// A committed transaction that no later one has replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transaction {
-    /// Its number in the generation, from 1.
+    /// The transaction's number in the generation, from 1.
     pub sequence: u32,
-    /// Its first frame.
+    /// The transaction's first frame.
     pub first_frame: u32,
-    /// Its commit frame.
+    /// The transaction's commit frame.
     pub last_frame: u32,
     /// Database size in pages after the transaction.
     pub db_pages: u32,
@@ -70,7 +71,7 @@ pub struct Fill {
     pub limit_bytes: u64,
 }
 
-/// Returns the time in milliseconds since 1970.
+/// A clock: returns the time in milliseconds since 1970.
 pub type Clock = fn() -> u64;
 
 /// The system's clock as of its last tick, a few milliseconds ago. A commit takes two microseconds, and reading the
@@ -82,7 +83,7 @@ pub fn wall_clock() -> u64 {
     seconds.saturating_mul(1000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0) / 1_000_000)
 }
 
-/// Describes the transaction into which staged frames are sealed.
+/// Describes the transaction that sealing makes of the staged frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
     /// The first frame.
@@ -91,7 +92,7 @@ pub struct Commit {
     pub last_frame: u32,
     /// Database size in pages after the commit.
     pub db_pages: u32,
-    /// SQLite's cumulative checksum after the commit frame; zeros where SQLite has written none.
+    /// SQLite's cumulative checksum after the commit frame; zeros if SQLite has written no checksum.
     pub checksum: Checksum,
 }
 
@@ -124,38 +125,39 @@ pub trait DurabilityWaiter: Send + Sync {
     /// only written.
     ///
     /// # Errors
-    /// When the transaction could not be made durable. Whether it is durable is then in doubt until the log is attached
-    /// anew, and no transaction sealed after it is acknowledged (invariant 9).
+    /// If the transaction could not be made durable. Whether it is durable is in doubt until the log is attached again,
+    /// and no transaction sealed after it is acknowledged (invariant 9).
     fn wait(&self, ticket: Ticket) -> Result<(), LogError>;
 
-    /// Returns when everything sealed before the call is as durable as [`DurabilityWaiter::wait`] makes it.
+    /// Returns when all transactions sealed before the call are as durable as [`DurabilityWaiter::wait`] makes them.
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
     fn wait_all(&self) -> Result<(), LogError>;
 
-    /// Returns when a transaction of ordinary size can be sealed without waiting. Only the holder of the WRITE lock
-    /// calls this, and only that holder consumes the free space.
+    /// Returns when there is space to seal a transaction of ordinary size without waiting. Only the holder of the WRITE
+    /// lock calls this method. Nobody else can use the space up before that holder seals.
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
     fn make_room(&self) -> Result<(), LogError>;
 
-    /// Returns when everything sealed before the call survives a power loss, even where commits are acknowledged
-    /// earlier than that (invariant 5).
+    /// Returns when everything sealed before the call survives a power loss, even if commits are acknowledged before
+    /// they do (invariant 5).
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
     fn force(&self) -> Result<(), LogError>;
 
     /// Prepares for the log to start over; the holder of the WRITE lock calls it. Returns whether the log may start
-    /// over. It may not while a stopped process may still complete a write that it has begun.
+    /// over. It may not as long as a stopped process may still complete a write to the log.
     ///
     /// # Errors
     /// As [`DurabilityWaiter::wait`].
     fn settle(&self) -> Result<bool, LogError>;
 
-    /// What this process has made durable as leader. Zeros where each transaction is made durable by itself.
+    /// What this process has made durable as leader. Zeros for an engine that makes each transaction durable
+    /// separately.
     fn led(&self) -> Led {
         Led::default()
     }
@@ -178,10 +180,10 @@ pub trait LogFile: Send {
     /// A description of the medium, for people.
     fn describe(&self) -> String;
 
-    /// Metrics, by name. Counts of work done are those of this process since it attached the log.
+    /// Metrics, by name. Counters count what this process has done since it attached the log.
     fn metrics(&self) -> Vec<(&'static str, String)>;
 
-    /// Applies those settings that may change while a log is in use.
+    /// Applies the settings that may change while a log is in use.
     fn configure(&mut self, options: &crate::EngineOptions);
 
     /// Takes the time of commits from this clock instead of the system's.
@@ -190,7 +192,7 @@ pub trait LogFile: Send {
     /// How full the log is, relative to its limit.
     fn fill(&self) -> Fill;
 
-    /// Whether the log should start over soon, so that transactions go on finding space. The VFS then runs a checkpoint
+    /// Whether the log should start over soon, so that the next transactions find space. The VFS then runs a checkpoint
     /// before the next transaction begins.
     fn is_short(&self) -> bool {
         let fill = self.fill();
@@ -200,21 +202,22 @@ pub trait LogFile: Send {
     /// SQLite's header of the log's current generation; `None` while the log is empty.
     fn wal_header(&self) -> Option<&WalHeader>;
 
-    /// Starts the log over, with this header or empty. The new generation is durable on return. The caller has synced
-    /// everything committed so far into the database file (invariant 6).
+    /// Starts the log over, with this header or empty. The new generation is durable on return; with a header, in a log
+    /// without blocks yet, with the first of them. The caller has synced everything committed so far into the database
+    /// file (invariant 6).
     ///
     /// # Errors
-    /// `NoSpace`, `LimitReached`, and `Busy` while a stopped process may still write to the log. The old generation is
-    /// then still in force.
+    /// `NoSpace`, `LimitReached`, and `Busy` while a stopped process may still write to the log. On an error the old
+    /// generation stays in force.
     fn begin_generation(
         &mut self,
         file: &dyn DatabaseFile,
         header: Option<&WalHeader>,
     ) -> Result<(), LogError>;
 
-    /// Starts the log over, empty. Returns to the file system the space that the file has beyond `keep_bytes` and
-    /// beyond the size of a new log. The new generation is durable on return. The caller has synced everything
-    /// committed so far into the database file (invariant 6).
+    /// Starts the log over, empty. The new generation is durable on return. Then gives back to the file system what the
+    /// file has beyond `keep_bytes` and beyond the size of a new log. The caller has synced everything committed so far
+    /// into the database file (invariant 6).
     ///
     /// # Errors
     /// As [`LogFile::begin_generation`]. Failing to shrink the file is not an error.
@@ -223,8 +226,8 @@ pub trait LogFile: Send {
     /// Whether [`LogFile::clear`] would shrink the file.
     fn has_surplus(&self, keep_bytes: u64) -> bool;
 
-    /// Declares that everything is in the database file and synced. A home may then discard what it still holds.
-    /// Durable on return.
+    /// Declares that everything committed is in the database file and synced. A home may then discard what it still
+    /// holds. Durable on return.
     ///
     /// # Errors
     /// `Corrupt`, or an error of the medium.
@@ -233,14 +236,15 @@ pub trait LogFile: Send {
 
 /// Reads committed frames, and follows what other processes commit.
 pub trait LogReader: Send {
-    /// Applies to this reader's index what other processes have committed. Cheap when there is nothing new. Drops
-    /// staged frames if the log has moved on since they were staged.
+    /// Adds to this reader's index what other processes have committed. Cheap when there is nothing new. Drops staged
+    /// frames if other processes have committed, or started the log over, since they were staged.
     ///
     /// # Errors
     /// `Corrupt` when the log contradicts itself.
     fn refresh(&mut self) -> Result<(), LogError>;
 
-    /// A version number that changes whenever the set of committed frames does.
+    /// A version number of the set of committed frames: the low half of the generation above, and below it a number
+    /// that changes with every commit.
     fn version(&self) -> u64;
 
     /// Number of committed frames, as of the last refresh.
@@ -249,10 +253,10 @@ pub trait LogReader: Send {
     /// The committed frame with this number, if there is one.
     fn frame(&self, number: u32) -> Option<Frame>;
 
-    /// Every page with committed frames, with the number of its newest frame, in ascending order of pages.
+    /// The pages that have committed frames, each with the number of its newest frame, in ascending order of pages.
     fn newest_frames(&self) -> Vec<(u32, u32)>;
 
-    /// Where the generation that was last read stands in the log's history.
+    /// The origin of the generation that was last read: how many transactions came before it, and when it began.
     fn origin(&self) -> Origin;
 
     /// Transactions sealed in this generation, as of the last refresh, including those that a later one has replaced.
@@ -263,14 +267,14 @@ pub trait LogReader: Send {
         self.origin().position.saturating_add(u64::from(self.transactions()))
     }
 
-    /// The first transaction of this generation whose number is above `sequence`.
+    /// The first transaction of this generation with a number above `sequence`.
     fn transaction_after(&self, sequence: u32) -> Option<Transaction>;
 
-    /// Whether a committed frame is durable.
+    /// Whether a committed frame is as durable as the log's `durability` makes it.
     fn is_durable(&self, frame: u32) -> bool;
 
-    /// Whether the generation that was last read is still in force. If it is not, frames read since then may belong to
-    /// another generation.
+    /// Whether the generation that was last read is still in force. If it is not, frames read since the last refresh
+    /// may belong to another generation.
     fn is_current(&self) -> bool;
 
     /// Reads the page of a frame, staged or committed; a staged frame takes precedence.
@@ -282,11 +286,11 @@ pub trait LogReader: Send {
 
 /// Takes the frames of a transaction and seals it.
 pub trait LogWriter: Send {
-    /// Stores a frame of the open transaction. The frame is neither durable nor visible to other processes yet. A frame
-    /// that is staged again replaces the one staged before.
+    /// Stores a frame of the open transaction. The frame is not yet durable, nor visible to other processes. Staging
+    /// the same frame again replaces it.
     ///
     /// # Errors
-    /// `NoSpace`, `LimitReached`: the frame is not staged, and the frames before it still are.
+    /// `NoSpace`, `LimitReached`: the frame is not staged; the frames staged before it still are.
     fn stage(
         &mut self,
         file: &dyn DatabaseFile,
@@ -298,7 +302,8 @@ pub trait LogWriter: Send {
     /// Whether frames are staged.
     fn has_staged(&self) -> bool;
 
-    /// Whether the staged transaction, extended by `bytes`, may have to wait until every sealed transaction is durable.
+    /// Whether sealing the staged transaction, grown by `bytes`, may have to wait until every sealed transaction is
+    /// durable.
     fn outgrows(&self, bytes: usize) -> bool;
 
     /// Drops everything staged.
@@ -307,26 +312,27 @@ pub trait LogWriter: Send {
     /// `Corrupt`.
     fn discard_staged(&mut self) -> Result<(), LogError>;
 
-    /// Seals the staged frames. On return every process can see them. A ticket is what the committer waits with until they
-    /// are durable ([`DurabilityWaiter::wait`]). `None`: nothing to wait for. The transaction is durable already, or Group
-    /// Synch or [`crate::SyncMode::Async`] acknowledges it before it is durable.
+    /// Seals the staged frames. On return every process can see them. The committer passes the ticket to
+    /// [`DurabilityWaiter::wait`], which waits until they are durable. `None`: there is nothing to wait for. The
+    /// transaction is durable already, or Group Synch or [`crate::SyncMode::Async`] acknowledges it before it is
+    /// durable.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: nothing is committed.
     fn seal(&mut self, file: &dyn DatabaseFile, commit: &Commit) -> Result<Option<Ticket>, LogError>;
 
-    /// The waiter that makes sealed transactions durable; `None` where no commit waits, because sealing makes a
+    /// The waiter that makes sealed transactions durable. `None` if no commit has to wait, because sealing makes a
     /// transaction durable (but see [`crate::SyncMode::Async`]).
     fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>>;
 
-    /// Makes every committed frame durable, where sealing alone does not (invariant 5).
+    /// Makes every committed frame durable, if sealing alone does not (invariant 5).
     ///
     /// # Errors
     /// An error of the medium.
     fn force(&mut self) -> Result<(), LogError>;
 
     /// Makes a new log durable whose file has not been synced yet, and allocates space for its first transactions.
-    /// `false`: the caller has to sync the file instead.
+    /// Returns `false` if the engine cannot do this; the caller then has to sync the file.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`; an error of the medium.
@@ -337,14 +343,15 @@ pub trait LogWriter: Send {
 
 /// A store of WAL frames: a log that is read and written.
 pub trait Engine: LogFile + LogReader + LogWriter {
-    /// The layer in front of the database file; `None` where SQLite reads and writes the file itself. A log that has a
-    /// home always has one, and a log without never gets one.
+    /// The layer in front of the database file. `None` if SQLite reads and writes the file itself. A log that has a
+    /// home always has one; a log without a home never gets one.
     fn home(&self) -> Option<Arc<dyn Home>> {
         None
     }
 
-    /// The store of the database's rollback journal; `None` where SQLite stores it in a file. This never changes for an
-    /// engine, whose descriptor says the same ([`rollback_journals`](crate::Descriptor::rollback_journals)).
+    /// The store of the database's rollback journal. `None` if SQLite stores the journal in a file. The answer never
+    /// changes for an engine, and the engine's descriptor says the same
+    /// ([`rollback_journals`](crate::Descriptor::rollback_journals)).
     fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
         None
     }

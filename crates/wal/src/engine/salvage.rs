@@ -1,8 +1,8 @@
 //! Salvages the contents of a damaged log: the database as of the last transaction before the damage, and, separately,
 //! the intact transactions after it. Writes nothing to the log, its region, or the database.
 //!
-//! Recovery refuses a log that is damaged before its end, because acknowledged transactions are missing from it. This
-//! module reads what is still readable; each engine finds its own transactions (`salvage` of its descriptor).
+//! Recovery refuses a log that is damaged before its end, because acknowledged transactions are missing from it. This module
+//! reads what is still readable. Each engine finds its own transactions: see `salvage` in its descriptor.
 
 use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
@@ -27,48 +27,48 @@ pub struct Damage {
     pub error: LogError,
     /// Offset in the log's file of the first byte that is not part of an intact transaction.
     pub from: u64,
-    /// Offset of the first intact transaction after the damage; `None` where there is none, or where the log's
-    /// transactions are not in byte order.
+    /// Offset of the first intact transaction after the damage. `None` if there is none, or if the log's transactions are not
+    /// in byte order.
     pub until: Option<u64>,
 }
 
 /// The last transaction before the damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Point {
-    /// How many transactions the log holds up to this one.
+    /// How many transactions the log holds up to and including this one.
     pub transactions: u64,
-    /// The log's position after it; `None` where the log does not say.
+    /// The log's position after this transaction; `None` if the log does not say.
     pub position: Option<u64>,
     /// When the transaction was sealed, in milliseconds since 1970; 0 if the log does not say.
     pub time_ms: u64,
-    /// Size of the database in pages after it; 0 if that is the size of the database file.
+    /// Size of the database in pages after this transaction; 0 if that is the size of the database file.
     pub db_pages: u32,
-    /// The transaction's commit frame; 0 where the log does not number frames.
+    /// The transaction's commit frame; 0 if the log does not number frames.
     pub last_frame: u32,
 }
 
-/// A page that a later transaction wrote.
+/// A page that a transaction after the damage wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaterPage {
     /// The page's number.
     pub page_number: u32,
-    /// The page after the transaction; `None` where the log has only a difference from an image that is lost.
+    /// The page after the transaction; `None` if the log has only a difference from an image that is lost.
     pub image: Option<Box<[u8]>>,
 }
 
 /// An intact transaction after the damage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LaterTransaction {
-    /// The transaction's number, counted as [`Point::transactions`]; `None` where the log does not say (`waldio`,
-    /// layout `embedded`).
+    /// The transaction's number, counted like [`Point::transactions`]; `None` if the log does not say (`waldio`, layout
+    /// `embedded`).
     pub number: Option<u64>,
-    /// The log's position after it; `None` where the log does not say.
+    /// The log's position after this transaction; `None` if the log does not say.
     pub position: Option<u64>,
     /// When the transaction was sealed, in milliseconds since 1970; 0 if the log does not say.
     pub time_ms: u64,
-    /// Size of the database in pages after it; 0 if the log does not say.
+    /// Size of the database in pages after this transaction; 0 if the log does not say.
     pub db_pages: u32,
-    /// The transaction's first frame; 0 where the log does not number frames.
+    /// The transaction's first frame; 0 if the log does not number frames.
     pub first_frame: u32,
     /// Offset of the transaction in the log's file, or in its region.
     pub offset: u64,
@@ -76,7 +76,7 @@ pub struct LaterTransaction {
     pub pages: Vec<LaterPage>,
 }
 
-/// The callback that is given the later transactions, in order.
+/// The callback that receives the transactions after the damage, in order.
 pub type Later<'a> = &'a mut dyn FnMut(&LaterTransaction) -> Result<(), LogError>;
 
 /// Pages as of the last transaction before the damage.
@@ -84,7 +84,7 @@ pub trait Source {
     /// Reads a page that the log holds.
     ///
     /// # Errors
-    /// `Corrupt`; of reading the database file.
+    /// `Corrupt`; errors of reading the database file.
     fn read(&mut self, file: &dyn DatabaseFile, page_number: u32, page: &mut [u8]) -> Result<(), LogError>;
 }
 
@@ -98,31 +98,31 @@ pub struct Salvaged {
     pub damage: Option<Damage>,
     /// The pages that the log holds as of `point`, in ascending order.
     pub pages: Vec<u32>,
-    /// Pages whose version in the database file is newer than `point`, as far as can be told, and of which the log has
-    /// no older image.
+    /// Pages of which the database file has a version newer than `point`, as far as can be told, while the log has no older
+    /// image.
     pub newer: Vec<u32>,
-    /// Pages known only from the database file, whose version there may be older than `point` (`ppl`).
+    /// Pages that only the database file has, perhaps in a version older than `point` (`ppl`).
     pub older: Vec<u32>,
-    /// The number of a later transaction of which at least a part is in the database file already.
+    /// The number of a transaction after the damage that is in the database file already, at least in part.
     pub checkpointed: Option<u64>,
     /// How many transactions after the damage are intact.
     pub later: u64,
-    /// Whether the log is one sequence of transactions. If not (`ppl`), a later transaction may have pages of which
-    /// nothing is known.
+    /// Whether the log is one sequence of transactions. If not (`ppl`), a transaction after the damage may have changed pages
+    /// of which nothing is known.
     pub is_sequence: bool,
-    /// How many transactions between `point` and the last intact one are lost, as far as the log numbers them.
+    /// How many transactions are lost between `point` and the last intact transaction, as far as the log numbers them.
     pub missing: Option<u64>,
     source: Box<dyn Source>,
     journal: Option<Arc<dyn RollbackJournal>>,
 }
 
-/// Reads pages from the frames of an engine.
+/// Reads pages from the frames that an engine has indexed.
 struct Frames {
     engine: Box<dyn Engine>,
     newest: FxHashMap<u32, u32>,
 }
 
-/// Turns a missing page into an error.
+/// Returns the page, or the error that the log does not hold it.
 pub(crate) fn held<T>(page: Option<T>) -> Result<T, LogError> {
     page.ok_or(LogError::Unexpected("a page that the log does not hold"))
 }
@@ -135,7 +135,7 @@ impl Source for Frames {
 }
 
 impl Salvaged {
-    /// The transactions that an engine has applied before the damage.
+    /// The transactions before the damage, as an engine has applied them.
     #[must_use]
     pub fn of_frames(engine: Box<dyn Engine>, has_position: bool, damage: Option<Damage>) -> Self {
         let newest = engine.newest_frames();
@@ -182,8 +182,8 @@ impl Salvaged {
     }
 }
 
-/// Reads a log with `read`, and also determines which pages of the database file are newer than the damage, and how
-/// many transactions are missing.
+/// Reads a log with `read`. Also determines which pages of the database file are newer than the damage, and how many
+/// transactions are missing.
 pub(crate) fn read(
     read: &dyn Fn(Later<'_>) -> Result<Salvaged, LogError>,
     database: &dyn DatabaseFile,
@@ -198,13 +198,13 @@ pub(crate) fn read(
     Ok(salvaged)
 }
 
-/// What is known of all later transactions together.
+/// What is known of the transactions after the damage, all together.
 #[derive(Default)]
 struct Seen {
     count: u64,
     numbered: u64,
     newest: u64,
-    /// Pages that the database file has as a later transaction left them, with that transaction's number.
+    /// Pages that the database file has as a transaction after the damage left them, with the number of that transaction.
     in_file: FxHashMap<u32, u64>,
     page: Vec<u8>,
 }
@@ -262,12 +262,13 @@ fn read_home(database: &dyn DatabaseFile, page_number: u32, page: &mut [u8]) -> 
     Ok(read == page.len())
 }
 
-/// Returns the error that marks the end of the readable part, or fails if the log cannot be read at all.
+/// Returns the error if it is damage, which marks the end of the readable part. Fails with any other error: the log cannot be
+/// read at all.
 pub(crate) fn damage_of(error: LogError) -> Result<LogError, LogError> {
     if error.kind() == ErrorKind::Corrupt { Ok(error) } else { Err(error) }
 }
 
-// Page images of the transactions after the damage. The records that an image depends on may be lost.
+// Page images of the transactions after the damage. A record may depend on an image that is lost.
 
 /// The newest images of pages, from records after the damage.
 pub(crate) struct Images {
@@ -282,13 +283,13 @@ impl Images {
         Self { page_bytes: page_bytes as usize, known: FxHashMap::default(), order: Vec::new() }
     }
 
-    /// Drops all images, because transactions are missing that may have changed the pages.
+    /// Drops all images: transactions are missing here, and they may have changed the pages.
     pub(crate) fn clear(&mut self) {
         self.known.clear();
         self.order.clear();
     }
 
-    /// Applies a record, which begins with its header, to the image of its page, if there is one.
+    /// Applies a record to the image of its page, if there is an image. `record` begins with the record's header.
     ///
     /// # Errors
     /// `Short`, `Damaged`. If the record could not be applied, the page's image is dropped.
@@ -336,7 +337,7 @@ impl Images {
 pub enum Contents {
     /// The database file, and over it the pages that the log holds as of the last transaction before the damage.
     BeforeDamage,
-    /// The database file as it is, without the guard: the result of the last checkpoint, if that checkpoint was completed.
+    /// The database file alone, without the guard: the result of the last checkpoint, if that checkpoint was completed.
     FileAlone,
 }
 
@@ -360,11 +361,11 @@ pub fn create(out: &Path) -> Result<File, LogError> {
     opened.map_err(|error| LogError::io("create", out, &error))
 }
 
-/// Writes the database file as it is, without the guard, into a file that [`create`] has made. For a log of which nothing can be
-/// read. Returns the size in pages. Durable on return, except for the file's name.
+/// Copies the database file alone, without the guard, into a file that [`create`] has made; for a log that cannot be read at
+/// all. Returns the size in pages. Durable on return, except for the file's name.
 ///
 /// # Errors
-/// `Unexpected` if the database file does not say how large its pages are; errors of reading it, and of writing.
+/// `Unexpected` if the database file does not say how large its pages are; errors of reading the file, and of writing.
 pub fn write_file_alone(database: &dyn DatabaseFile, (file, out): (&File, &Path)) -> Result<u32, LogError> {
     let mut header = [0; HEADER_BYTES];
     let read = database.read(&mut header, 0)?;
@@ -386,11 +387,11 @@ pub fn write_file_alone(database: &dyn DatabaseFile, (file, out): (&File, &Path)
 }
 
 impl Salvaged {
-    /// Writes the database into a file that [`create`] has made, and replaces what the file holds. Durable on return, except for
-    /// the file's name.
+    /// Writes the database into a file that [`create`] has made, and replaces what that file holds. Durable on return, except
+    /// for the file's name.
     ///
     /// # Errors
-    /// `Unexpected` if most pages are in neither the log nor the database file; errors of reading them, and of writing.
+    /// `Unexpected` if most pages are in neither the log nor the database file; errors of reading the pages, and of writing.
     pub fn write(
         &mut self,
         database: &dyn DatabaseFile,
@@ -415,7 +416,7 @@ impl Salvaged {
             if own.contains(&page_number) {
                 self.source.read(database, page_number, &mut page)?;
             } else if page_number > in_file {
-                // A log that claims such a page is damaged. Leave a hole in the file.
+                // A log is damaged if it claims a page that exists nowhere. Leave a hole in the file.
                 absent.push(page_number);
                 if absent.len() > MOST_ABSENT {
                     let what = "the size that the log says the database has, with most of its pages nowhere";
@@ -433,11 +434,11 @@ impl Salvaged {
 }
 
 impl Salvaged {
-    /// Rolls the written database back from the rollback journal in the log, if that is hot. Returns how many pages were rolled
-    /// back. The journal stays. Durable on return.
+    /// Rolls the written database back from the rollback journal in the log, if that journal is hot. Returns how many pages
+    /// were rolled back. The journal stays. Durable on return.
     ///
     /// # Errors
-    /// `Corrupt` for a journal that is damaged: any part of it may have been rolled back.
+    /// `Corrupt` for a damaged journal: the database may have been rolled back in part.
     pub fn roll_back(&self, (file, out): (&File, &Path), id: LogId) -> Result<usize, LogError> {
         let Some(journal) = self.journal.clone() else { return Ok(0) };
         let file = file.try_clone().map_err(|error| LogError::io("open", out, &error))?;
@@ -454,7 +455,7 @@ impl Salvaged {
     }
 }
 
-/// A rollback journal that is read and never changed.
+/// A rollback journal that is only read: changes fail, and a deletion does nothing.
 struct Kept(Arc<dyn RollbackJournal>);
 
 const CHANGED: LogError = LogError::Unexpected("a change of a rollback journal that is only read");
@@ -490,7 +491,7 @@ impl RollbackJournal for Kept {
     }
 }
 
-/// Most pages that may be in neither the log nor the database file. Beyond that the log's claims are not believed.
+/// The most pages that may be in neither the log nor the database file. A log that claims more is not believed.
 const MOST_ABSENT: usize = 1 << 20;
 
 #[cfg(test)]

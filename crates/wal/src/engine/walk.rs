@@ -1,4 +1,4 @@
-//! The results of walking a log transaction by transaction: see [`crate::placement::walk`].
+//! What walking a log transaction by transaction returns: see [`crate::placement::walk`].
 
 /// One record of a walked transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct WalkedRecord {
     pub page_number: u32,
     /// Size in bytes, including the record's header.
     pub record_bytes: u32,
-    /// Number of ranges of changed bytes; 0 where the record moves cells or bytes.
+    /// Number of ranges of changed bytes; 0 if the record moves cells or bytes.
     pub ranges: u16,
     /// Whether the record holds the whole page.
     pub whole: bool,
@@ -22,32 +22,32 @@ pub struct WalkedRecord {
 pub struct WalkedTransaction {
     /// The transaction's number in the generation, from 1.
     pub sequence: u32,
-    /// Offset of its header in the log file.
+    /// Offset of the transaction's header in the log file.
     pub offset: u64,
-    /// First frame.
+    /// The transaction's first frame.
     pub first_frame: u32,
-    /// Commit frame.
+    /// The transaction's commit frame.
     pub last_frame: u32,
-    /// Database size in pages afterwards.
+    /// Database size in pages after the transaction.
     pub db_pages: u32,
-    /// What orders the commit after the rest of the transaction: for `nvwal` the kind of its commit mark, for `waldio`
-    /// the layout.
+    /// What makes the commit durable only after the rest of the transaction: for `nvwal` the kind of its
+    /// commit mark, for `waldio` the layout.
     pub order: &'static str,
-    /// Its records.
+    /// The transaction's records.
     pub records: Vec<WalkedRecord>,
 }
 
 /// The totals of a walk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WalkSummary {
-    /// Generation in force.
+    /// The generation in force.
     pub generation: u64,
     /// Committed transactions.
     pub transactions: u32,
     /// Committed frames.
     pub frames: u32,
-    /// Whether everything is in the database file already.
+    /// Whether everything committed is in the database file already.
     pub retired: bool,
-    /// The first commit frame at which SQLite's recovery would stop early, if any.
+    /// The first commit frame at which SQLite's recovery would stop early, if there is one.
     pub mismatch: Option<u32>,
 }

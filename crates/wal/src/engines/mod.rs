@@ -20,11 +20,11 @@ pub static ENGINES: &[&Descriptor] =
 
 static ADDED: OnceLock<&'static [&'static Descriptor]> = OnceLock::new();
 
-/// Adds engines of a program that links this crate, after those of the product. To be called once, before the first
+/// Adds engines of a program that links this crate, after those of the product. Call this once, before the first
 /// database is opened: settings that were read earlier do not include those of the new engines.
 ///
 /// # Errors
-/// When one of them has a name or a magic number that is already used, or engines have been added before.
+/// If one of the engines has a name or a magic number that is already used, or engines have been added before.
 pub fn add(engines: &'static [&'static Descriptor]) -> Result<(), &'static str> {
     for (position, engine) in engines.iter().enumerate() {
         let mut others = ENGINES.iter().chain(&engines[..position]);
@@ -48,17 +48,17 @@ pub fn by_name(name: &str) -> Option<&'static Descriptor> {
     all().find(|engine| engine.name == name)
 }
 
-/// The engine whose magic number these bytes begin with.
+/// The engine whose magic number begins these bytes.
 #[must_use]
 pub fn by_magic(first_bytes: &[u8]) -> Option<&'static Descriptor> {
     all().find(|engine| first_bytes.starts_with(&engine.magic))
 }
 
-/// The placement of a log on these media, for the first engine whose needs they meet.
+/// The placement of a log on these media, for the first engine that finds all its media there.
 ///
 /// # Errors
-/// Says what the first engine lacks whose media are all named in the settings; if they name no engine's media, what the
-/// last engine lacks.
+/// A text that says what is missing. It is about the first engine whose media are all named in the settings; if no
+/// engine's media are, about the last engine.
 pub fn choose(media: &MediaSet) -> Result<LogPlacement, String> {
     let (mut why, mut is_named) = (String::new(), false);
     for engine in all() {
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(found.media().home_memory, Some(memory));
         assert_eq!(found.media().log_memory, None);
         assert!(!found.is_dax());
-        // A log of its own in another directory is found there, and keeps its pages on the same medium.
+        // The log of a database may be in another directory: it is found there, and keeps its pages on the same medium.
         let elsewhere = LogPlacement::at(&TWO, "/elsewhere".as_ref(), &all);
         assert_eq!(elsewhere.dir, std::path::Path::new("/elsewhere"));
         assert_eq!(elsewhere.media().home_memory, found.media().home_memory);

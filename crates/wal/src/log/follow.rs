@@ -1,12 +1,12 @@
 //! Following a log from another process: every transaction in order, through all generations.
 //!
 //! A follower describes its progress by a *position*: the number of transactions that were sealed since the log was
-//! made. It is given a transaction only when that transaction is durable and can no longer be replaced: its commit was
-//! acknowledged, or another transaction has been committed after it (invariant 16). A follower *pins* a position. The
-//! log then does not start over past that position, until it comes near its limit.
+//! made. It is given a transaction only when that transaction is durable and can no longer be replaced. That is so once
+//! its commit was acknowledged, or another transaction has been committed after it (invariant 16). A follower *pins* a
+//! position. The log then does not start over past that position, until the log comes near its limit.
 //!
-//! A follower counts as a user of the database: its log is not deleted while it is followed, and the database keeps its
-//! guard.
+//! A follower counts as a user of the database. So the log is not deleted while it is being followed, and the database
+//! keeps its guard.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -23,7 +23,8 @@ use crate::log::recover;
 use crate::shared::pins;
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, Log, LogError, placement};
 
-/// How long a follower sleeps before it looks again: Group Synch makes transactions durable without waking followers.
+/// How long a follower sleeps before it checks again. Under Group Synch transactions become durable without waking
+/// followers.
 const SLICE: Duration = Duration::from_millis(20);
 
 /// A transaction, as a follower reads it.
@@ -35,18 +36,19 @@ pub struct FollowedTransaction {
     pub time_ms: u64,
     /// Size of the database in pages after the transaction.
     pub db_pages: u32,
-    /// The pages that the transaction has written, in the order of its frames. Where a page occurs more than once, its
-    /// last image counts.
+    /// The pages that the transaction has written, in the order of its frames. If a page occurs more than once, its
+    /// last image is valid.
     pub pages: Vec<u32>,
     first_frame: u32,
     generation: u64,
 }
 
-/// Records that a commit is acknowledged, named as [`Log::newest_commit`] names it (invariant 15), and wakes followers.
+/// Records that a commit is acknowledged (invariant 15), and wakes followers. `commit` is a name as
+/// [`Log::newest_commit`] returns it.
 pub fn acknowledge(segment: &dyn Segment, commit: u64) {
     loop {
         let newest = segment.load(placement::ACKNOWLEDGED);
-        // The word holds the low half of the generation number, which wraps.
+        // The word holds the low half of the generation number, which wraps. So compare by the sign of the difference.
         let later = newest != 0 && newest.wrapping_sub(commit) < 1 << 63;
         if later || segment.compare_exchange(placement::ACKNOWLEDGED, newest, commit).is_ok() {
             break;
@@ -64,11 +66,11 @@ pub struct Follower {
 
 impl Follower {
     /// Follows the log that a database names. Recovers the log if no other process uses it. Not for a process that has
-    /// SQLite connections to the database: this opens a descriptor of the database and closes it when it is dropped,
-    /// which would release the locks of those connections ([`Follower::open_log`] opens none).
+    /// SQLite connections to the database: the follower opens a descriptor of the database, and closing it would
+    /// release the locks of those connections ([`Follower::open_log`] opens no descriptor).
     ///
     /// # Errors
-    /// `NoLog` when the database names no log, `Busy` when it is not in WAL mode; otherwise as [`Follower::open_log`].
+    /// `NoLog` if the database names no log, `Busy` if it is not in WAL mode; otherwise as [`Follower::open_log`].
     pub fn open(
         directory: &LogPlacement,
         options: &EngineOptions,
@@ -90,11 +92,11 @@ impl Follower {
         }
     }
 
-    /// Follows a log of a database. Pages are rebuilt from the database `file` where the log stores differences from it
+    /// Follows a log of a database. If the log stores differences, pages are rebuilt from the database `file`
     /// ([`crate::engine::home::NoDatabase`] is enough for engines whose pages are all in the log).
     ///
     /// # Errors
-    /// `Busy` while the log is being deleted, or for a user who may only read it; otherwise as [`Log::attach`].
+    /// `Busy` while the log is being deleted, or if this user may only read it; otherwise as [`Log::attach`].
     pub fn open_log(
         file: Box<dyn DatabaseFile + Send>,
         directory: &LogPlacement,
@@ -107,7 +109,7 @@ impl Follower {
         if log.outside().is_some() {
             return Err(busy("only a user who may write its log can follow it"));
         }
-        // From here on no process can be alone with the log, so none deletes it.
+        // From here on this process uses the log, so no other process can be alone with it and delete it.
         let failed = |source| LogError::Medium { path: log.segment_path().to_path_buf(), source };
         let used = |kind| log.segment().share_use(kind).map_err(failed);
         if !used(SegmentUse::Any)? || !used(SegmentUse::Wal)? || log.path_now()?.is_none() {
@@ -128,8 +130,9 @@ impl Follower {
         self.log.page_bytes()
     }
 
-    /// The position before the first transaction in the log. To obtain the database, a caller pins this position, then
-    /// copies the database file, and then applies to the copy every transaction that it reads from this position on.
+    /// The position before the first transaction in the log. To obtain a copy of the database, a caller pins this
+    /// position and copies the database file. Then it reads every transaction from this position on and applies it to
+    /// the copy.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -140,7 +143,7 @@ impl Follower {
         })
     }
 
-    /// The position after the newest transaction that [`Follower::read_since`] can give.
+    /// The position after the newest transaction that [`Follower::read_since`] can return.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -149,22 +152,23 @@ impl Follower {
         self.own_log()?.guarded(|stream| {
             stream.engine_mut().refresh()?;
             let engine = stream.engine();
-            // The newest transaction was not replaced by any other. Replaced transactions before it are never given to
-            // followers.
+            // Only the newest transaction can still be open: a transaction before it is final, or was replaced.
+            // Replaced transactions are never given to followers.
             let newest = engine.transactions().checked_sub(1).and_then(|last| engine.transaction_after(last));
             let open = newest.is_some_and(|newest| !is_final(engine, newest.last_frame, acknowledged));
             Ok(engine.position() - u64::from(open))
         })
     }
 
-    /// The first transaction after a position; `None` when there is none yet. Positions may skip numbers: transactions
-    /// that were sealed, never acknowledged and then replaced are not given.
+    /// The first transaction after a position; `None` if there is none yet. Positions may skip numbers: a transaction
+    /// that was sealed, never acknowledged and then replaced is not returned.
     ///
     /// # Errors
-    /// `LostPlace` when the log no longer has the transactions after the position: the caller has to copy the database
-    /// anew; `Corrupt`, `Poisoned`.
+    /// `LostPlace` if the log no longer has the transactions after the position: the caller has to copy the database
+    /// again; `Corrupt`, `Poisoned`.
     pub fn read_since(&mut self, position: u64) -> Result<Option<FollowedTransaction>, LogError> {
-        // Load this word before reading the log: the log then holds every commit that the word acknowledges.
+        // Load this word before reading the log. The log that is read then holds every commit that the word
+        // acknowledges.
         let acknowledged = self.own_log()?.acknowledged();
         self.log.guarded(|stream| {
             stream.engine_mut().refresh()?;
@@ -172,12 +176,12 @@ impl Follower {
         })?
     }
 
-    /// Reads the image of a page of a transaction, by the page's index in [`FollowedTransaction::pages`]: as SQLite
-    /// wrote it.
+    /// Reads the image of a transaction's page, as SQLite wrote it. `index` is the page's index in
+    /// [`FollowedTransaction::pages`].
     ///
     /// # Errors
-    /// `LostPlace` when the log has started over since the transaction was read; `Unexpected` for a page that
-    /// the transaction does not have; `Corrupt`, `Poisoned`.
+    /// `LostPlace` if the log has started over since the transaction was read; `Unexpected` if the transaction has no
+    /// such page; `Corrupt`, `Poisoned`.
     pub fn read_page(
         &mut self,
         transaction: &FollowedTransaction,
@@ -205,17 +209,17 @@ impl Follower {
         oldest.map_or(Ok(()), |oldest| Err(LogError::LostPlace { position, oldest }))
     }
 
-    /// Pins a position, instead of the position pinned before: the log keeps everything after it. The pin ends when the
+    /// Pins a position instead of the position pinned before: the log keeps everything after it. The pin ends when the
     /// log reaches three quarters of its limit, when a transaction finds no space, or when the follower or its process
-    /// ends. Returns `false` when the log is about to start over, and the earlier pin still holds. The caller should
-    /// then read further before it pins again, as long as the log still has the transactions.
+    /// ends. Returns `false` if the log is about to start over; the earlier pin then stays. In that case the caller
+    /// should read further before it pins again, as long as the log still has the transactions.
     ///
     /// # Errors
     /// As [`Follower::read_since`].
     pub fn pin(&mut self, position: u64) -> Result<bool, LogError> {
         let pins = self.own_log()?.pins().clone();
         let pinned = pins.pin(position);
-        // The log may have started over before the pin was stored.
+        // The log may have started over before the pin was stored, so check that it still has the position.
         let oldest = self.oldest()?;
         if position < oldest {
             pins.unpin();
@@ -231,8 +235,8 @@ impl Follower {
         }
     }
 
-    /// The log, if this process opened the follower: a child cannot use what its parent shares with other processes
-    /// (invariant 14).
+    /// The log, if this process opened the follower. A child process cannot use what its parent shares with other
+    /// processes (invariant 14).
     fn own_log(&mut self) -> Result<&mut Log, LogError> {
         if self.process.is_current() {
             return Ok(&mut self.log);
@@ -242,7 +246,7 @@ impl Follower {
         ))
     }
 
-    /// Waits for at most `limit` until there is a transaction after a position. Returns whether there is one.
+    /// Waits until there is a transaction after a position, for at most `limit`. Returns whether there is one.
     ///
     /// # Errors
     /// As [`Follower::read_since`].
@@ -268,11 +272,12 @@ impl Drop for Follower {
     }
 }
 
-/// Whether a transaction is durable and will not be replaced (invariant 16). The caller loaded `acknowledged` before it read the log.
+/// Whether a transaction is durable and will not be replaced (invariant 16). The caller loaded `acknowledged` before it
+/// read the log.
 fn is_final(engine: &dyn Engine, last_frame: u32, acknowledged: u64) -> bool {
     let generation = engine.origin().generation & 0xffff_ffff;
     let frames = if acknowledged >> 32 == generation { acknowledged & 0xffff_ffff } else { 0 };
-    // A process that committed later had this transaction in its snapshot.
+    // Settled by a later commit: the process that made that commit had this transaction in its snapshot.
     let settled = last_frame < engine.committed() || u64::from(last_frame) <= frames;
     settled && engine.is_durable(last_frame)
 }
@@ -302,25 +307,24 @@ fn next(
     }))
 }
 
-// Lists the transactions in a log that is in use, as one user of the log sees them at one moment. Stores nothing.
+// Lists the transactions in a log that is in use, as a connection would see them at one moment. Stores nothing.
 
 /// A transaction in a [`Listing`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListedTransaction {
     /// The transaction, with its frame numbers.
     pub transaction: Transaction,
-    /// The position after the transaction, as a [`Follower`](crate::Follower) counts.
+    /// The position after the transaction, counted as a [`Follower`](crate::Follower) counts.
     pub position: u64,
-    /// Size of the transaction's records in the log in bytes; `None` where the log does not store a record for each
-    /// frame.
+    /// Size of the transaction's records in the log in bytes; `None` if the log does not store a record for each frame.
     pub bytes: Option<u64>,
-    /// Whether the transaction would now survive what the log's guarantee says that a commit survives.
+    /// Whether the transaction would already survive what the log's guarantee says that a commit survives.
     pub durable: bool,
 }
 
-/// The transactions that the log's generation holds and that no later one has replaced, oldest first. They are those of
-/// all processes, up to the newest transaction that was sealed at that moment. A checkpoint may have written them to
-/// the database file already; they stay in the log until it starts over.
+/// The transactions of the log's current generation that no later transaction has replaced, oldest first. They are
+/// those of all processes, up to the newest transaction that was sealed at that moment. A checkpoint may have written
+/// them to the database file already; they stay in the log until it starts over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
     /// The transactions, oldest first.
@@ -330,7 +334,7 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// The pages that a transaction has written, in the order of its frames. A page may occur more than once.
+    /// The pages that a listed transaction has written, in the order of its frames. A page may occur more than once.
     #[must_use]
     pub fn pages_of(&self, listed: &ListedTransaction) -> &[u32] {
         let Transaction { first_frame, last_frame, .. } = listed.transaction;
@@ -340,12 +344,12 @@ impl Listing {
 }
 
 impl Log {
-    /// Lists what is in the log now. This takes time and memory for each frame, and does not keep the log from starting
-    /// over.
+    /// Lists what is in the log now. This takes time and memory for each frame. The log may start over at any time
+    /// afterwards.
     ///
     /// # Errors
-    /// `Corrupt`, `Poisoned`; `Busy` for a user who may only read the log, if another process has recovered it
-    /// meanwhile.
+    /// `Corrupt`, `Poisoned`; `Busy` for a user who may only read the log, if another process recovers the log during
+    /// the call.
     pub fn list(&mut self) -> Result<Listing, LogError> {
         let listing = self.guarded(|stream| {
             stream.engine_mut().refresh()?;

@@ -28,7 +28,7 @@ use crate::shared::log_file;
 use crate::shared::pins::{PINS_OFFSET, Pins, Recycling};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, LogError};
 
-/// The log of one database, attached by this process. Where a method takes a `file`, it is the database file, as described in
+/// The log of one database, attached by this process. A parameter `file` is always the database file, as described in
 /// [`crate::engine`].
 pub struct Log {
     kind: &'static Descriptor,
@@ -38,21 +38,21 @@ pub struct Log {
     recorder: Option<Arc<Recorder>>,
     path: PathBuf,
     segment_path: PathBuf,
-    /// Its `flock` tells other processes that the log is in use.
+    /// The log's file. Its `flock` tells other processes that the log is in use.
     file: OwnFile,
-    /// Logs of earlier databases that were renamed to make way for this one: the old and the new path of each.
+    /// Logs of earlier databases that were renamed so that this log could have their name: the old and the new path of each.
     moved: Vec<(PathBuf, PathBuf)>,
     /// Whether this process made the log and has not made it durable yet.
     is_provisional: bool,
-    /// Why a sync does not make data survive a power loss; `None` if no reason is known.
+    /// Why a sync does not make data survive a power loss; `None` if no such reason is known.
     unsynced: Option<String>,
-    /// Set for a user who may only read the log.
+    /// Present only for a user who may only read the log.
     outside: Option<Arc<Outside>>,
     on_close: OnClose,
     /// Why this process acknowledges no more commits (invariant 9).
     poisoned: Option<String>,
-    /// Whether an operation is running. An operation that panicked never ends: its callers catch the panic, and the state that it left is
-    /// in doubt.
+    /// Whether an operation is running. The flag stays set after a panic: the caller catches the panic, but the state that the
+    /// operation left is in doubt.
     unfinished: bool,
 }
 
@@ -70,12 +70,12 @@ impl Log {
         page_bytes: u32,
     ) -> Result<Self, LogError> {
         let open = placement::create(file, placement, options, db, page_bytes)?;
-        // It is new: there is nothing to recover.
+        // The log is new, so there is nothing to recover.
         let (log, _) = Self::over(open, options.on_close);
         Ok(log)
     }
 
-    /// A log that was opened and is not recovered yet, and the lock that keeps other processes from attaching it.
+    /// Returns a log that was opened and is not recovered yet, and the lock that keeps other processes from attaching it.
     pub(crate) fn over(open: OpenLog, on_close: OnClose) -> (Self, Option<OwnFile>) {
         let recorder = open.recorder().map(Arc::new);
         let OpenLog {
@@ -126,7 +126,7 @@ impl Log {
         &self.path
     }
 
-    /// The path of the log's file now; `None` when somebody has deleted it.
+    /// The present path of the log's file; `None` if somebody has deleted it.
     ///
     /// # Errors
     /// `Io`.
@@ -134,7 +134,7 @@ impl Log {
         placement::where_now(&self.path, &self.file, self.id())
     }
 
-    /// The file of the segment, the memory that the log's users share.
+    /// The file of the segment, the memory that the processes using the log share.
     #[must_use]
     pub fn segment_path(&self) -> &Path {
         &self.segment_path
@@ -146,7 +146,8 @@ impl Log {
         placement::is_deleted(&self.file)
     }
 
-    /// Logs of earlier databases that were renamed to make way for this new one: the old and the new path of each. They are kept.
+    /// Logs of earlier databases that were renamed so that this new log could have their name: the old and the new path of
+    /// each. They are kept.
     #[must_use]
     pub fn moved(&self) -> &[(PathBuf, PathBuf)] {
         &self.moved
@@ -176,13 +177,13 @@ impl Log {
         if self.unsynced.is_some() { Guarantee::ProcessCrash } else { self.stream.engine().guarantee() }
     }
 
-    /// Why the guarantee is weaker than the medium's own; `None` where it is not.
+    /// Why the guarantee is weaker than the medium's own; `None` if it is not weaker.
     #[must_use]
     pub fn why_unsynced(&self) -> Option<&str> {
         self.unsynced.as_deref()
     }
 
-    /// Metrics, by name. Counts of work done are those of this process since it attached the log.
+    /// Metrics, by name. Counters count what this process has done since it attached the log.
     #[must_use]
     pub fn metrics(&self) -> Vec<(&'static str, String)> {
         self.stream.engine().metrics()
@@ -195,7 +196,7 @@ impl Log {
         (engine.fill(), engine.is_short())
     }
 
-    /// Applies those settings that may change while the log is in use, from the next transaction on.
+    /// Applies the settings that may change while the log is in use. They take effect with the next transaction.
     pub fn configure(&mut self, options: &EngineOptions) {
         self.on_close = options.on_close;
         self.stream.engine_mut().configure(options);
@@ -207,7 +208,7 @@ impl Log {
     }
 }
 
-/// What its users share with the log.
+/// What processes share through the log.
 impl Log {
     /// The segment, the memory shared with the other processes that use the log.
     #[must_use]
@@ -215,20 +216,20 @@ impl Log {
         &self.segment
     }
 
-    /// The home that the engine puts in front of the database file; `None` where there is none.
+    /// The home that the engine puts in front of the database file; `None` if the engine has no home.
     #[must_use]
     pub fn home(&self) -> Option<Arc<dyn Home>> {
         self.stream.engine().home()
     }
 
-    /// The store of the database's rollback journal; `None` where SQLite keeps the journal in a file.
+    /// The store of the database's rollback journal; `None` if SQLite keeps the journal in a file.
     #[must_use]
     pub fn rollback_journal(&self) -> Option<Arc<dyn RollbackJournal>> {
         self.stream.engine().rollback_journal()
     }
 
-    /// The waiter that makes sealed transactions durable; `None` where no commit waits, because the write that seals a transaction makes it
-    /// durable (but see [`crate::SyncMode::Async`]).
+    /// The waiter that makes sealed transactions durable. `None` if no commit has to wait, because the write that seals a
+    /// transaction makes it durable (but see [`crate::SyncMode::Async`]).
     #[must_use]
     pub fn durability_waiter(&self) -> Option<Arc<dyn DurabilityWaiter>> {
         self.stream.engine().durability_waiter()
@@ -240,14 +241,14 @@ impl Log {
         self.recorder.clone()
     }
 
-    /// The log's attachment by a user who may only read it; `None` for all others.
+    /// How a user who may only read the log has attached it; `None` for all other users.
     #[must_use]
     pub fn outside(&self) -> Option<&Arc<Outside>> {
         self.outside.as_ref()
     }
 
-    /// For a user who may only read the log: attaches it anew if other processes have begun to use it, or have used it, since this process
-    /// last looked. Returns whether other processes use the log.
+    /// For a user who may only read the log: attaches it again if other processes have used it since this process last looked.
+    /// Returns whether other processes use the log now.
     ///
     /// # Errors
     /// `Busy` while a process attaches the log; as [`Log::attach`].
@@ -260,7 +261,8 @@ impl Log {
         Ok(outside.is_live())
     }
 
-    /// Discards what a user who may only read the log has read from it, if other processes have recovered the log meanwhile.
+    /// For a user who may only read the log: fails with `Busy` if other processes have recovered the log since this process
+    /// read it, because what was read is then not valid.
     pub(crate) fn check_outside(&self) -> Result<(), LogError> {
         let engine = self.stream.engine();
         let is_lost = |outside: &Arc<Outside>| outside.is_lost() || outside.is_overtaken(engine);
@@ -292,7 +294,7 @@ impl Log {
         read
     }
 
-    /// Reads the page in a committed frame, for a connection that holds the frame by a read mark.
+    /// Reads the page in a committed frame, for a connection whose read mark keeps the frame in the log.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -309,8 +311,8 @@ impl Log {
         })
     }
 
-    /// The database page and the size of the database (0 but for a commit frame) of each of these committed frames, for the holder of the
-    /// WRITE lock.
+    /// The database page of each of these committed frames, and the size of the database (0 except for a commit frame). For the
+    /// holder of the WRITE lock.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`; `Unexpected` for a frame that does not exist.
@@ -323,11 +325,11 @@ impl Log {
         })
     }
 
-    /// Processes a write by SQLite. If the write completes a commit frame, it seals the transaction, and returns it. Before a write at
-    /// offset 0 the caller has synced the database file (invariant 6).
+    /// Processes a write by SQLite. If the write completes a commit frame, seals the transaction and returns it. Before a write
+    /// at offset 0 the caller has synced the database file (invariant 6).
     ///
     /// # Errors
-    /// `NoSpace`, `LimitReached` and `Busy` fail this write only; anything else poisons the log.
+    /// `NoSpace`, `LimitReached` and `Busy` fail this write only; any other error poisons the log.
     pub fn write(
         &mut self,
         file: &dyn DatabaseFile,
@@ -343,7 +345,7 @@ impl Log {
             stream.write(file, offset, data)
         });
         if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
-            // It is better that a follower loses its place than that no process can commit.
+            // Let the log start over: losing a follower's place is better than refusing every commit.
             self.pins.press(self.stream.engine().origin().position);
         }
         written
@@ -360,7 +362,7 @@ impl Log {
         self.guarded(|stream| stream.truncate(file, size))
     }
 
-    /// Lets the log's file shrink to this many bytes whenever the log starts over.
+    /// Allows the log's file to shrink to this many bytes whenever the log starts over.
     pub fn limit_size(&mut self, bytes: Option<u64>) {
         self.stream.limit_size(bytes);
     }
@@ -368,20 +370,22 @@ impl Log {
     /// Called when SQLite releases the WRITE lock: frees the space of a transaction that was rolled back.
     pub fn end_write(&mut self) {
         if self.stream.engine().has_staged() {
-            // An error here occurs again in the next writer's operation.
+            // An error here is ignored, because it occurs again in the next writer's operation.
             let _ = self.guarded(WalStream::end_write);
         }
     }
 
-    /// Whether a write of `bytes` may make the transaction too large to be sealed like others. Every transaction sealed before it then has
-    /// to be durable first. The write waits for that itself, unless the caller has called [`DurabilityWaiter::wait_all`].
+    /// Whether a write of `bytes` may make the open transaction too large for the usual way of sealing. In that case every
+    /// transaction sealed before has to be durable first. The write waits for that itself, unless the caller has called
+    /// [`DurabilityWaiter::wait_all`].
     #[must_use]
     pub fn outgrows(&self, bytes: usize) -> bool {
         self.stream.engine().outgrows(bytes)
     }
 
-    /// Whether the followers permit the log to start over. Called by the holder of the WRITE lock. After `true`, no follower can pin a
-    /// position that would prevent it. The VFS asks before SQLite decides; a write or truncation that starts the log over asks again.
+    /// Whether the followers permit the log to start over. The holder of the WRITE lock calls this method. After it returns
+    /// `true`, no follower can pin a position that would prevent the start. The VFS asks before SQLite decides; a write or
+    /// truncation that starts the log over asks again.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`, `Poisoned`.
@@ -405,13 +409,14 @@ impl Log {
         Err(LogError::Busy { path: self.path.clone(), what })
     }
 
-    /// Whether a transaction may have been written since the log was made or truncated: SQLite begins a WAL with a header.
+    /// Whether a transaction may have been written since the log was made or truncated. SQLite begins a WAL with a header, so
+    /// the log then has one.
     #[must_use]
     pub fn was_begun(&self) -> bool {
         self.stream.engine().wal_header().is_some()
     }
 
-    /// A number that changes whenever the newest transaction does.
+    /// A number that changes whenever the newest transaction or the generation changes.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.stream.engine().version()
@@ -432,8 +437,8 @@ impl Log {
 
 /// Checkpoints, and recovery.
 impl Log {
-    /// Checks that SQLite's recovery will accept every recovered frame. SQLite then applies all of them, and no transaction may replace any
-    /// of them.
+    /// Checks that SQLite's recovery will accept every recovered frame. SQLite then applies all of them, so that no transaction
+    /// may replace any of them.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -448,8 +453,8 @@ impl Log {
         Ok(())
     }
 
-    /// Called before a page is written to the database file (invariant 5). It may wait for other processes; [`DurabilityWaiter::force`],
-    /// where there is one, waits without holding the log.
+    /// Has to be called before a page is written to the database file (invariant 5). May wait for other processes while the log
+    /// is locked; [`DurabilityWaiter::force`], if there is a waiter, waits without locking the log.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -460,8 +465,8 @@ impl Log {
         })
     }
 
-    /// Every page with committed frames that is within the database's size, with the number of its newest frame, in ascending order of
-    /// pages.
+    /// The pages within the database's size that have committed frames, each with the number of its newest frame, in ascending
+    /// order of pages.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -472,7 +477,7 @@ impl Log {
         Ok(pages)
     }
 
-    /// Database size in pages after the last commit in the log; 0 if there is none.
+    /// Database size in pages after the last commit in the log; 0 without a commit.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -506,7 +511,7 @@ impl Log {
         &self.pins
     }
 
-    /// The commit that any process acknowledged last, named as by [`Log::newest_commit`].
+    /// The last commit that any process acknowledged, as a name that [`Log::newest_commit`] returns.
     pub(crate) fn acknowledged(&self) -> u64 {
         self.segment.load(placement::ACKNOWLEDGED)
     }
@@ -514,21 +519,21 @@ impl Log {
 
 /// The first commit, and the last close.
 impl Log {
-    /// Whether the log was made just now and is not durable yet. The guard that names it then has to be provisional.
+    /// Whether the log was made just now and is not durable yet. The guard that names the log then has to be provisional.
     #[must_use]
     pub fn is_provisional(&self) -> bool {
         self.is_provisional
     }
 
-    /// Makes a log that a provisional guard names durable, with its name and with space for its first transactions. Called before the first
-    /// transaction is written. The guard can be made permanent afterwards.
+    /// Makes durable a log that a provisional guard names, its name, and space for its first transactions. Called before the
+    /// first transaction is written. Afterwards the guard can be made final.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`: the caller may try again. `Io`, `Medium`.
     pub fn harden(&mut self) -> Result<(), LogError> {
         let (path, file) = (self.path.clone(), self.file.try_clone());
         let file = file.map_err(|error| LogError::io("open the log", &path, &error))?;
-        // A second sync after a failed one would prove nothing, so a failure poisons the log.
+        // A failure poisons the log, because a second sync that succeeds would prove nothing.
         self.guarded(|stream| {
             if !stream.engine_mut().harden()? {
                 log_file::sync(&path, &file).map_err(|error| LogError::io("sync", &path, &error))?;
@@ -539,14 +544,14 @@ impl Log {
         Ok(())
     }
 
-    /// Whether guard and log stay when the last connection closes, for the next one to find.
+    /// Whether guard and log stay when the last connection closes, for the next connection to use.
     #[must_use]
     pub fn stays_at_close(&self) -> bool {
         let may_stay = self.kind.settings.iter().any(|setting| setting.name == ON_CLOSE.name);
         may_stay && self.on_close == OnClose::Keep && !self.kind.is_long_to_find(&self.file)
     }
 
-    /// Declares that everything is in the database file and synced. Durable on return.
+    /// Declares that everything committed is in the database file and synced. Durable on return.
     ///
     /// # Errors
     /// `Corrupt`, `Poisoned`.
@@ -554,8 +559,9 @@ impl Log {
         self.guarded(|stream| stream.engine_mut().retire())
     }
 
-    /// Deletes the log's files, wherever the log has been moved; if somebody has deleted the log already, deletes what is left of them. The
-    /// log holds nothing any more: a power loss may bring it back, and it is then deleted when the database is opened next.
+    /// Deletes the log's files, wherever the log has been moved. If somebody has deleted the log already, deletes the files
+    /// that are left. The log holds nothing any more. After a power loss it may be back; it is then deleted when the database
+    /// is opened next.
     ///
     /// # Errors
     /// `Io`.
@@ -567,7 +573,7 @@ impl Log {
         };
         log_file::remove(&path, &placement::segment_path(&path, self.id()))
             .map_err(|error| LogError::io("delete", &path, &error))?;
-        // Other logs may already use the space that this log had in a region.
+        // Make the deletion durable: other logs may already use the space that this log had in a region.
         if self.rollback_journal().is_some() { placement::sync_names(&path) } else { Ok(()) }
     }
 
@@ -579,7 +585,7 @@ impl Log {
 
 /// What a failure stops (invariant 9).
 impl Log {
-    /// Refuses to use a log that a failed operation of this process has poisoned.
+    /// Fails if a failed operation of this process has poisoned the log.
     ///
     /// # Errors
     /// `Poisoned`.
@@ -593,7 +599,8 @@ impl Log {
         }
     }
 
-    /// Runs an operation unless the log is poisoned. Poisons the log after a failure that leaves its state in doubt, including a panic.
+    /// Runs an operation unless the log is poisoned. Poisons the log after a failure that leaves its state in doubt, such as a
+    /// panic.
     pub(crate) fn guarded<T>(
         &mut self,
         operation: impl FnOnce(&mut WalStream<dyn Engine>) -> Result<T, LogError>,

@@ -1,4 +1,4 @@
-//! Work on a database and its log without SQLite: for tools, while no process has them open.
+//! Tools' work on a database and its log, without SQLite, while no process has them open.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::{DatabaseIdentity, EngineOptions, ErrorKind, Log, LogError};
 pub struct Checkpointed {
     /// Pages written to the database file.
     pub pages: usize,
-    /// Size of the database in pages afterwards, if the log had a commit.
+    /// Size of the database in pages after the checkpoint; 0 if the log had no commit.
     pub db_pages: u32,
     /// The path to which an adopted log was renamed.
     pub kept: Option<PathBuf>,
@@ -41,17 +41,17 @@ pub fn inspect(database: &Path) -> Result<DatabaseHeader, LogError> {
 pub enum Afterwards {
     /// The log is deleted.
     Delete,
-    /// The log belongs to another database too, and is put aside.
+    /// The log still belongs to another database, and is put aside.
     Keep,
 }
 
 /// Rolls back a hot rollback journal in the log, writes everything else in the log home, lifts the guard and deletes
-/// the log. The file is then an ordinary SQLite database, synced, and the log's home holds nothing that the file lacks.
-/// With `adopt`, a copy of the original database may use the log, which is then put aside instead of deleted. No other
-/// process may have the database open.
+/// the log. The file is then an ordinary SQLite database and synced, and the log's home holds nothing that the file
+/// lacks. With `adopt`, the database may be a copy of the one that the log was made for; the log is then put aside
+/// instead of deleted. No other process may have the database open.
 ///
 /// # Errors
-/// `Busy` when a process has the database open; otherwise as [`checkpoint_into`].
+/// `Busy` if a process has the database open; otherwise as [`checkpoint_into`].
 pub fn checkpoint(
     placement: &LogPlacement,
     database: &Path,
@@ -64,7 +64,7 @@ pub fn checkpoint(
     checkpoint_into(&file, placement, &db, id, adopt, afterwards, &pause())
 }
 
-/// As [`checkpoint`], for a database that was copied together with its log: no other database needs this copy of the
+/// Like [`checkpoint`], for a database that was copied together with its log. No other database needs this copy of the
 /// log, so it is deleted.
 ///
 /// # Errors
@@ -79,14 +79,14 @@ pub fn checkpoint_copy(
     checkpoint_into(&file, placement, &db, id, true, Afterwards::Delete, &pause())
 }
 
-/// As [`checkpoint`], into a database file that the caller has exclusively. With `adopt` the log may be one that was
-/// made for another file.
+/// Like [`checkpoint`], for a database file to which the caller has exclusive access. With `adopt` the log may be one
+/// that was made for another file.
 ///
 /// # Errors
-/// `Busy` when a process uses the log; `NoFirstPage` when the database's first page is damaged and neither the log nor
-/// its home holds it; `NotToAdopt` when the log belongs to another database, is to be kept, and has a home or a
-/// rollback journal that this would empty; otherwise as [`Log::attach`]. After a crash or an error on the way the
-/// database can be checkpointed again.
+/// `Busy` if a process uses the log. `NoFirstPage` if the database's first page is damaged and neither the log nor its
+/// home holds that page. `NotToAdopt` if the log has to be kept for another database, but this would empty its home or
+/// take its rollback journal. Otherwise as [`Log::attach`]. After a crash or an error, the database can be checkpointed
+/// again.
 pub fn checkpoint_into(
     file: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -116,8 +116,8 @@ pub fn checkpoint_into(
     };
     let pages = played + write_home(&mut log, file, database)?;
     let db_pages = log.db_pages()?;
-    // Another database's log that is put aside keeps what it holds. If the process dies before the log has its new
-    // name, the log is still that of its own database, which then finds it unchanged.
+    // A log of another database that is put aside keeps what it holds. If the process dies before the log has its new
+    // name, the log's own database finds the log unchanged.
     if own || afterwards == Afterwards::Delete {
         log.retire()?;
     }
@@ -126,7 +126,7 @@ pub fn checkpoint_into(
     Ok(Checkpointed { pages, db_pages, kept })
 }
 
-/// Whether no process has the database open at present.
+/// Whether no process has the database open at the moment.
 ///
 /// # Errors
 /// `Io`.
@@ -138,11 +138,11 @@ pub fn is_unused(database: &Path) -> Result<bool, LogError> {
     }
 }
 
-/// Lifts the guard of a database whose log is lost. The database is then what the last checkpoint left, without later
-/// commits, and possibly torn if that checkpoint was interrupted.
+/// Lifts the guard of a database whose log is lost. The database is then what the last checkpoint left: without later
+/// commits, and possibly inconsistent if that checkpoint was interrupted.
 ///
 /// # Errors
-/// `Busy` when a process has the database open, `Io`.
+/// `Busy` if a process has the database open, `Io`.
 pub fn discard_log(database: &Path) -> Result<(), LogError> {
     lift_guard(&open_alone(database)?, database)
 }
@@ -162,7 +162,8 @@ fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<Pa
         Afterwards::Delete => {
             let path = log.path_now()?;
             log.unlink()?;
-            // If a power loss brought it back, it would be another database's log, which nobody deletes.
+            // Sync the directory: if a power loss brought this log back, it would belong to another database, and
+            // nobody would delete it.
             if let Some(path) = path.filter(|_| !own) {
                 placement::sync_names(&path)?;
             }
@@ -171,8 +172,8 @@ fn dispose(log: &mut Log, own: bool, afterwards: Afterwards) -> Result<Option<Pa
     }
 }
 
-/// The attached log. `None` for a log that could not be attached, and in which nothing has been committed: no process
-/// uses it, and it is the remains of a power loss.
+/// The attached log. Returns `None` for a log that could not be attached if nothing has been committed in it: no
+/// process uses it, and it is what a power loss has left.
 fn or_nothing(
     attached: Result<OpenLog, LogError>,
     file: &dyn DatabaseFile,
@@ -184,7 +185,7 @@ fn or_nothing(
     }
 }
 
-/// Keeps other processes from using a log that was opened, and that none of them uses.
+/// Locks a log that this process has opened and no other process uses, so that none can begin to use it.
 fn lock_alone(open: &OpenLog, database: &Path) -> Result<OwnFile, LogError> {
     if !open.alone {
         return Err(busy(database));
@@ -198,17 +199,17 @@ fn busy(database: &Path) -> LogError {
     LogError::Busy { path: database.to_path_buf(), what: "a process has the database open; close it first" }
 }
 
-/// Whether a log that is kept for its own database would lack something of that database, if it were put home into a
-/// copy. A home that shares the file holds no pages of its own. A journal that is played back into the copy would be
-/// lost to its own database.
+/// Whether a log that is kept for its own database would lose something of that database by being written home into a
+/// copy. A home that shares the file holds no pages of its own. But a journal that is played back into the copy would
+/// be lost to the log's own database.
 fn loses_by_checkpoint(log: &Log) -> Result<bool, LogError> {
     let holds_pages = log.home().is_some_and(|home| home.header() != Header::Shared);
     let has_journal = log.rollback_journal().map_or(Ok(None), |journal| journal.size())?.is_some();
     Ok(holds_pages || has_journal)
 }
 
-/// Opens a database that no other process has open, and excludes others by a lock on the whole file, including the
-/// bytes that SQLite locks.
+/// Opens a database that no other process has open. Excludes others by a lock on the whole file, including the bytes
+/// that SQLite locks.
 fn open_alone(database: &Path) -> Result<OpenDatabase, LogError> {
     let file = OpenOptions::new().read(true).write(true).open(database);
     let file = file.map_err(|error| LogError::io("open", database, &error))?;
@@ -219,8 +220,8 @@ fn open_alone(database: &Path) -> Result<OpenDatabase, LogError> {
     }
 }
 
-/// Lifts the guard in the file itself, where the rest of the header is already correct: the guard never belongs to a
-/// home.
+/// Lifts the guard in the file itself, because the guard never belongs to a home. The rest of the header in the file is
+/// correct already.
 fn lift_guard(file: &dyn DatabaseFile, database: &Path) -> Result<(), LogError> {
     let mut header = [0; HEADER_BYTES];
     if file.read(&mut header, 0)? < HEADER_BYTES {

@@ -1,4 +1,4 @@
-//! Recovery of a log that a process has attached: [`who_recovers`] decides, [`recovered`] does it.
+//! Recovery of a log that a process has attached: [`who_recovers`] decides who does it, [`recovered`] does it.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -13,9 +13,9 @@ use crate::engine::settings::OnClose;
 use crate::placement::{self, OpenLog, Pause};
 use crate::{DatabaseIdentity, EngineOptions, Log, LogError};
 
-/// SQLite itself recovers a log of at most this many frames that its last user kept: this needs no flush, and takes
-/// less time than one. (SQLite reads such a log frame by frame, and for each frame the engine reads the records that
-/// make up the page.)
+/// SQLite itself recovers a log of at most this many frames if the last process to use it kept it: that needs no flush,
+/// and takes less time than a flush. (SQLite reads such a log frame by frame, and for each frame the engine reads the
+/// records that make up the page.)
 const KEPT_FRAMES: u32 = 16;
 
 /// Who recovers a log.
@@ -23,20 +23,20 @@ const KEPT_FRAMES: u32 = 16;
 enum Recovers {
     /// Nobody: other processes use the log, or it holds no commits.
     Nobody,
-    /// SQLite. It reads every frame, and this process has checked before that SQLite will accept all of them.
+    /// SQLite. It reads every frame; this process has already checked that SQLite will accept all of them.
     Sqlite,
     /// This process. It writes the newest image of each page home, and empties the log.
     ThisProcess,
 }
 
-/// Whether the pages may be written home, into the database file.
+/// Whether recovery may write pages home, into the database file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WriteHome {
     Allowed,
     NotAllowed,
 }
 
-/// Decides who recovers a log that was just opened. This is the table of "Recovery" in the README of this crate.
+/// Decides who recovers a log that was just opened, by the table under "Recovery" in the README of this crate.
 fn who_recovers(open: &OpenLog, may: WriteHome, on_close: OnClose) -> Recovers {
     let frames = open.engine.committed();
     let has_more = open.engine.home().is_some() || open.engine.rollback_journal().is_some();
@@ -50,11 +50,11 @@ fn who_recovers(open: &OpenLog, may: WriteHome, on_close: OnClose) -> Recovers {
     }
 }
 
-/// The log that was just opened, recovered or ready for SQLite to recover it. Other processes that attach the log wait
-/// meanwhile.
+/// Returns the log that was just opened, recovered or ready for SQLite to recover it. Until this function returns,
+/// other processes that attach the log wait.
 ///
 /// # Errors
-/// `Corrupt` where SQLite would not accept every frame; the errors of starting the log over.
+/// `Corrupt` if SQLite would not accept every frame; the errors of starting the log over.
 pub(crate) fn recovered(
     open: OpenLog,
     file: &dyn DatabaseFile,
@@ -67,19 +67,19 @@ pub(crate) fn recovered(
     match recovers {
         Recovers::Nobody => {}
         Recovers::ThisProcess if put_home(&mut log, file, database) => log.truncate(file, 0)?,
-        // SQLite also recovers what could not be written home.
+        // SQLite also recovers the log if not everything could be written home.
         Recovers::ThisProcess | Recovers::Sqlite => log.check_recovered(file)?,
     }
     Ok(log)
 }
 
 impl Log {
-    /// Attaches the log that a guarded database names. If no other process uses the log, SQLite recovers it. Waits for
-    /// other processes as long as `pause` permits.
+    /// Attaches the log that a guarded database names. If no other process uses the log, SQLite will recover it. Waits
+    /// for other processes as long as `pause` permits.
     ///
     /// # Errors
-    /// `Missing`, `Foreign`, `Owner`, `Format`, `Corrupt`, `Io`; nothing is changed then. `Busy` when `pause` permits
-    /// no more waiting.
+    /// `Missing`, `Foreign`, `Owner`, `Format`, `Corrupt`, `Io`: nothing has been changed. `Busy` if `pause` permits no
+    /// more waiting.
     pub fn attach(
         file: &dyn DatabaseFile,
         placement: &LogPlacement,
@@ -93,17 +93,17 @@ impl Log {
     }
 }
 
-/// Attaches the log that a guarded database names, as [`Log::attach`]. If no other process uses the log, recovery
-/// writes the newest image of each page to the database file, syncs the file, and empties the log. SQLite then finds no
-/// frame to checksum. The work is proportional to the pages, not to the commits. Other processes that attach the log
-/// wait meanwhile.
+/// Attaches the log that a guarded database names. If no other process uses the log, recovery writes the newest image
+/// of each page to the database file, syncs the file, and empties the log. SQLite then finds no frame to checksum. So
+/// the work is proportional to the pages, not to the commits. Other processes that attach the log wait until recovery
+/// is done.
 ///
-/// A log with a provisional guard from before a restart of the system is treated as missing: it holds no commits, and a
-/// power loss may have destroyed a part of it.
+/// A log counts as missing if its guard is provisional and older than the last start of the system. Such a log holds no
+/// commits, and a power loss may have destroyed a part of it.
 ///
-/// A short log that its last user kept for the next one ([`OnClose::Keep`]) stays as it is. SQLite recovers the log
-/// itself where the database file cannot be written, or where the engine has a home or stores rollback journals. The
-/// caller holds SHARED on the database: no process without the log reads or writes the database meanwhile.
+/// A short log that its last user kept ([`OnClose::Keep`]) is not recovered here. SQLite recovers the log itself if the
+/// database file cannot be written, or if the engine has a home or stores rollback journals. The caller holds SHARED on
+/// the database: so no process without the log reads or writes the database during recovery.
 ///
 /// # Errors
 /// As [`Log::attach`].
@@ -120,27 +120,27 @@ pub fn recover(
         if open.is_of_another_boot {
             return Err(LogError::Missing { database: db.path.clone(), id, searched: placement.dir.clone() });
         }
-        // As before a new log is made. Other processes that would change the header wait until this process has checked
-        // the log.
+        // Clear leftovers as before a new log is made. Other processes that would change the header wait until this
+        // process has checked the log.
         placement::collect_leftovers(file, placement, db);
     }
     recovered(open, file, WriteHome::Allowed, options, &db.path)
 }
 
 /// Writes everything in the log to the file. Returns whether that succeeded. If not, the file takes no more space than
-/// before: on a full disk, opening the database may need that space for something else.
+/// before: on a full disk, opening the database may need the space for something else.
 fn put_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path) -> bool {
     let Ok(size) = file.size() else { return false };
     let is_home = write_home(log, file, database).is_ok();
     if !is_home && file.size().is_ok_and(|now| now > size) {
-        // If the truncation fails, the file is only longer than it needs to be. A journaling file system reuses the
-        // space only once the truncation is in its journal: hence the sync.
+        // If the truncation fails, the file is only longer than it needs to be. Sync it, because a journaling file
+        // system reuses the space only once the truncation is in its journal.
         let _ = file.truncate(size).and_then(|()| file.sync());
     }
     is_home
 }
 
-// Writes every committed page of a log to the database file. The caller has exclusive use of both.
+// Writes every committed page of a log to the database file. The caller has exclusive use of log and file.
 
 /// Reads the header of an open database file and classifies it.
 pub(crate) fn inspect_file(file: &dyn DatabaseFile) -> Result<DatabaseHeader, LogError> {
@@ -149,14 +149,13 @@ pub(crate) fn inspect_file(file: &dyn DatabaseFile) -> Result<DatabaseHeader, Lo
     Ok(guard::inspect(&header[..length]))
 }
 
-/// Whether the database has a provisional guard that names this log. A provisional guard says that nothing has been
-/// committed.
+/// Whether the database has a provisional guard that names this log. Such a guard says that nothing has been committed.
 pub(crate) fn is_provisional(file: &dyn DatabaseFile, id: LogId) -> Result<bool, LogError> {
     let found = inspect_file(file)?;
     Ok(matches!(found, DatabaseHeader::Guarded { log_id, provisional: true, .. } if log_id == id))
 }
 
-/// A database file that records which of its pages are written.
+/// A database file that records which of its pages were written.
 struct Counted<'a> {
     file: &'a dyn DatabaseFile,
     page_bytes: u64,
@@ -188,11 +187,11 @@ impl DatabaseFile for Counted<'_> {
 }
 
 /// Writes every committed page home and drains the home into the file. Returns how many pages of the file were written.
-/// Durable on return. After an error or a crash the caller can run it again: the log is unchanged.
+/// Durable on return. After an error or a crash the caller can repeat the call, because the log is unchanged.
 ///
 /// # Errors
-/// `NoFirstPage` when the database's first page is damaged and neither the log nor its home holds it; the errors of the
-/// log, its home and the file.
+/// `NoFirstPage` if the database's first page is damaged and neither the log nor its home holds that page; the errors
+/// of the log, its home and the file.
 pub(crate) fn write_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path) -> Result<usize, LogError> {
     let page_bytes = u64::from(log.page_bytes());
     // A transaction of a process that died may be visible without being durable (invariant 5).
@@ -208,7 +207,7 @@ pub(crate) fn write_home(log: &mut Log, file: &dyn DatabaseFile, database: &Path
     for &(page_number, frame) in &pages {
         log.read_page(file, frame, &mut page)?;
         if page_number == 1 {
-            // The guard stays until every page is home.
+            // Keep the guard on page 1 until every page is home.
             guard::mask(0, &mut page, log.id());
         }
         home.write(&page, u64::from(page_number - 1) * page_bytes)?;
@@ -226,8 +225,8 @@ fn header_is_legible(file: &dyn DatabaseFile) -> Result<bool, LogError> {
     Ok(matches!(inspect_file(file)?, DatabaseHeader::Guarded { .. }))
 }
 
-/// Whether the home holds the header and its copy is intact. A power loss while the home wrote the header to the file
-/// may have damaged the copy in the file; draining the home repairs that copy.
+/// Whether the home holds the header, and its copy is intact. A power loss while the home wrote the header to the file
+/// may have damaged the copy in the file. Draining the home repairs the copy in the file.
 fn home_has_header(log: &Log, file: &dyn DatabaseFile) -> Result<bool, LogError> {
     let Some(home) = log.home().filter(|home| home.header() == Header::Held) else { return Ok(false) };
     let mut header = [0; HEADER_BYTES];

@@ -1,17 +1,19 @@
-//! The `-wal` file that SQLite believes in, served from an engine's frames.
+//! The `-wal` file that SQLite believes it uses, served from an engine's frames.
 //!
-//! SQLite writes the log as a byte stream: a 32-byte header, then for each frame 24 bytes and a page. This module recognises frames in
-//! those writes and decides when a transaction is sealed. On reads it rebuilds the bytes, checksums included, so that SQLite's own recovery
-//! accepts them. None of this module's state survives a crash or needs to.
+//! SQLite writes the log as a byte stream: a 32-byte header, then for each frame 24 bytes and a page. This module recognises
+//! the frames in those writes and decides when a transaction is sealed. On reads it rebuilds the bytes, checksums included, so
+//! that SQLite's own recovery accepts them. None of this module's state survives a crash or needs to.
 //!
-//! **SQLite's checksums.** They do not protect the log, whose integrity is the engine's task. SQLite before 3.41 may compute wrong ones: it
-//! overwrites pages of spilled frames in place, and `ROLLBACK TO` truncates those frames. The commit frame then has zeros as its checksum,
-//! or a sum over bytes that were truncated. All later checksums continue from that one, until the wal-index is rebuilt. So a stored
-//! checksum is only what SQLite computed; the checksums that SQLite's recovery reads, from the first frame on, are computed here.
+//! **SQLite's checksums.** They do not protect the log; that is the engine's task. SQLite before 3.41 may compute wrong
+//! checksums: it overwrites pages of spilled frames in place, and `ROLLBACK TO` truncates those frames. The commit frame then
+//! has zeros as its checksum, or a sum over bytes that were truncated. All later checksums continue from that one, until the
+//! wal-index is rebuilt. So a stored checksum is only what SQLite computed. When SQLite's recovery reads the log, this module
+//! computes the checksums that it reads, from the first frame on.
 //!
-//! **When a transaction is sealed.** With its commit frame (the one whose size field is not 0), at every setting of `PRAGMA synchronous`
-//! (invariant 4). If SQLite has overwritten pages of frames that it spilled earlier, it next rewrites the checksums in the headers of the
-//! frames from there on. Sealing then waits for the rewritten header of the commit frame.
+//! **When a transaction is sealed.** When SQLite has written its commit frame (the frame whose size field is not 0), at every
+//! setting of `PRAGMA synchronous` (invariant 4). There is one exception: if SQLite has overwritten pages of frames that it
+//! spilled earlier, it rewrites the checksums in the headers of the frames from there on. Sealing then waits for the rewritten
+//! header of the commit frame.
 
 use duralite_format::sqlite_wal::{Checksum, FRAME_HEADER_BYTES, FrameHeader, WAL_HEADER_BYTES, WalHeader};
 
@@ -23,16 +25,16 @@ use crate::engine::{Commit, Engine, Fill, LogReader, Ticket};
 /// Offset and length of the checksum in a frame's header.
 const CHECKSUM: (usize, usize) = (16, 8);
 
-/// A sealed transaction: every process can see it. It is handed up once, and kept until it is acknowledged.
+/// A sealed transaction: every process can see it. The stream returns it once; the caller keeps it until it is acknowledged.
 #[derive(Debug)]
 #[must_use]
 pub struct Sealed {
-    /// Its name: the low half of the generation, and its commit frame.
+    /// The transaction's name: the low half of the generation, and the commit frame.
     pub commit: u64,
-    /// What to wait with until it is durable. `None`: nothing to wait for. The transaction is durable already, or Group
-    /// Synch or [`crate::SyncMode::Async`] acknowledges it before it is durable.
+    /// The ticket with which the committer waits until the transaction is durable. `None`: there is nothing to wait for. The
+    /// transaction is durable already, or Group Synch or [`crate::SyncMode::Async`] acknowledges it before it is durable.
     pub ticket: Option<Ticket>,
-    /// How full the log is with it.
+    /// How full the log is after the transaction.
     pub fill: Fill,
 }
 
@@ -49,11 +51,11 @@ pub struct WalStream<E: ?Sized> {
     pending: Option<(u32, FrameHeader)>,
     /// A frame that SQLite is writing in pieces.
     pieces: Pieces,
-    /// The checksum that was computed last; the next frame's checksum continues from it.
+    /// The checksum that was computed last. The checksum of the next frame continues from it.
     cursor: Option<Cursor>,
     page: Vec<u8>,
     acknowledged: u64,
-    /// The size that the log's file may keep when the log starts over.
+    /// The number of bytes to which the log's file may be cut when the log starts over.
     size_limit: Option<u64>,
 }
 
@@ -65,16 +67,16 @@ struct Cursor {
     sum: Checksum,
 }
 
-/// The frames that SQLite has written of a transaction that is not sealed yet.
+/// The frames of a transaction that SQLite has written so far and that is not sealed yet.
 #[derive(Default)]
 struct OpenTransaction {
     first_frame: u32,
     headers: Vec<FrameHeader>,
-    /// The lowest frame whose page was overwritten in place: the headers from this frame on are stale.
+    /// The lowest frame whose page was overwritten in place: the headers from there on have old checksums.
     rewritten_from: Option<u32>,
     /// The commit frame, once its page has been written.
     commit_frame: Option<u32>,
-    /// Whether SQLite has rewritten headers.
+    /// Whether SQLite has rewritten the headers of frames.
     was_rewritten: bool,
 }
 
@@ -83,7 +85,7 @@ impl OpenTransaction {
         self.headers.get(frame.checked_sub(self.first_frame)? as usize)
     }
 
-    /// Whether SQLite has written the checksums of all frames up to `last`. True also if it has rewritten none.
+    /// Whether SQLite has written the checksums of all frames up to `last`. Also true if it has rewritten no header.
     fn is_summed(&self, last: u32) -> bool {
         let count = (last - self.first_frame) as usize + 1;
         !self.was_rewritten || self.headers.iter().take(count).all(|header| header.checksum != UNKNOWN)
@@ -94,7 +96,7 @@ impl OpenTransaction {
     }
 }
 
-/// A frame that SQLite writes in pieces, as it does to sync at a sector boundary.
+/// A frame that SQLite writes in pieces, so that it can sync at a sector boundary.
 #[derive(Default)]
 struct Pieces {
     start: u64,
@@ -123,7 +125,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         }
     }
 
-    /// Sets the commit that was acknowledged last: generation and frame, as in [`crate::Log::newest_commit`].
+    /// Sets the last commit that was acknowledged: generation and frame, as in [`crate::Log::newest_commit`].
     pub fn set_acknowledged(&mut self, commit: u64) {
         self.acknowledged = commit;
     }
@@ -138,7 +140,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         &mut self.engine
     }
 
-    /// Lets the log's file shrink to this many bytes whenever the log starts over, as `PRAGMA journal_size_limit` asks for.
+    /// Allows the log's file to shrink to this many bytes whenever the log starts over, as `PRAGMA journal_size_limit` asks.
     pub fn limit_size(&mut self, bytes: Option<u64>) {
         self.size_limit = bytes;
     }
@@ -169,7 +171,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
             } else {
                 let (frame, within) = locate(&header, at);
                 if frame > self.last_frame() {
-                    // SQLite asks for the checksum of a frame that it has itself truncated. In a file it would find arbitrary bytes there.
+                    // SQLite asks for the checksum of a frame that it has itself truncated. In a real file it would find
+                    // arbitrary bytes there, so answer with zeros.
                     if (within, buf.len()) == CHECKSUM {
                         buf.fill(0);
                         return Ok(buf.len());
@@ -183,11 +186,11 @@ impl<E: Engine + ?Sized> WalStream<E> {
         Ok(done)
     }
 
-    /// Processes a write by SQLite. A write that completes a commit frame seals the transaction, and returns it. A write at offset 0
-    /// starts the log over: the caller has synced the database file before (invariant 6).
+    /// Processes a write by SQLite. A write that completes a commit frame seals the transaction and returns it. A write at
+    /// offset 0 starts the log over: the caller has synced the database file before (invariant 6).
     ///
     /// # Errors
-    /// `NoSpace`, `LimitReached`: the write did not happen; others as the engine's.
+    /// `NoSpace`, `LimitReached`: the write did not happen; other errors as the engine's.
     pub fn write(
         &mut self,
         file: &dyn DatabaseFile,
@@ -198,7 +201,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
             return self.write_wal_header(file, offset, data);
         }
         if !self.completes_frame(offset) {
-            // Between a frame's header and its page no other process can have written (invariant 11), so there is nothing to apply.
+            // Skip this between a frame's header and its page: no other process can have written (invariant 11), so there is
+            // nothing to apply.
             self.refresh()?;
         }
         let header =
@@ -212,11 +216,11 @@ impl<E: Engine + ?Sized> WalStream<E> {
         }
     }
 
-    /// Processes a truncation by SQLite. A truncation to nothing shrinks the log's file to the size of a new log's; the caller has synced
-    /// the database file (invariant 6). A truncation behind the last frame does nothing.
+    /// Processes a truncation by SQLite. A truncation to nothing shrinks the log's file to the size of a new log; the caller
+    /// has synced the database file (invariant 6). A truncation behind the last frame does nothing.
     ///
     /// # Errors
-    /// `Unexpected` for a truncation into committed frames; others as [`crate::engine::LogFile::begin_generation`].
+    /// `Unexpected` for a truncation into committed frames; other errors as [`crate::engine::LogFile::begin_generation`].
     pub fn truncate(&mut self, file: &dyn DatabaseFile, size: u64) -> Result<(), LogError> {
         let current = self.size()?;
         if size >= current && (current > 0 || !self.engine.has_surplus(0)) {
@@ -229,7 +233,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
         self.engine.clear(file, 0)
     }
 
-    /// Called when SQLite releases the WRITE lock. Rolls back what SQLite has written and not committed, so that others may use the space.
+    /// Called when SQLite releases the WRITE lock. Drops what SQLite has written and not committed, so that others may use the
+    /// space.
     ///
     /// # Errors
     /// As [`crate::engine::LogWriter::discard_staged`].
@@ -239,7 +244,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
 
     fn refresh(&mut self) -> Result<(), LogError> {
         self.engine.refresh()?;
-        // The engine may have dropped staged frames in a call that did not come through this stream.
+        // The engine may have dropped the staged frames in a call that did not come through this stream. Then forget the open
+        // transaction.
         if !self.open.headers.is_empty() && !self.engine.has_staged() {
             self.open = OpenTransaction::default();
         }
@@ -290,7 +296,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
             && let Some(stale) = self.open.header_mut(frame)
             && (stale.page_number, stale.db_pages) == (header.page_number, header.db_pages)
         {
-            // SQLite rewrites the checksums after in-place changes, in ascending order of frames.
+            // After changes in place, SQLite rewrites the checksums, in ascending order of frames.
             *stale = header;
             self.open.was_rewritten = true;
             self.pending = Some((frame, header));
@@ -316,7 +322,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
         }
     }
 
-    /// Stages a frame that SQLite appends, or writes again after a rollback to a savepoint or to the beginning of the transaction.
+    /// Stages a frame that SQLite appends, or writes again after a rollback (to a savepoint, or to the beginning of the
+    /// transaction).
     fn write_new_frame(
         &mut self,
         file: &dyn DatabaseFile,
@@ -337,7 +344,8 @@ impl<E: Engine + ?Sized> WalStream<E> {
             if frame > self.engine.committed() + 1 {
                 return Err(LogError::Unexpected("a frame behind the end of the log"));
             }
-            // A transaction may replace one whose process died before it learned that its commit was sealed, but no other (invariant 15).
+            // The new transaction may replace only one that was never acknowledged, because its process died before it learned
+            // that the commit was sealed (invariant 15).
             let (generation, last) = (self.acknowledged >> 32, self.acknowledged & 0xffff_ffff);
             if self.engine.version() >> 32 == generation && u64::from(frame) <= last {
                 return Err(LogError::Unexpected("a frame that would replace an acknowledged one"));
@@ -356,7 +364,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         Ok(None)
     }
 
-    /// Stages a page of a spilled frame of the open transaction, which SQLite writes in place.
+    /// Stages a page that SQLite writes in place: the page of a spilled frame of the open transaction.
     fn overwrite_page(
         &mut self,
         file: &dyn DatabaseFile,
@@ -385,7 +393,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         let ticket = match self.engine.seal(file, &commit) {
             Ok(ticket) => ticket,
             Err(error) => {
-                // SQLite rolls the transaction back: its next writes must not complete this one.
+                // SQLite rolls this transaction back. Its next writes must not be taken for a part of it.
                 self.reset_transaction()?;
                 return Err(error);
             }
@@ -415,7 +423,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
     ) -> Result<Option<Sealed>, LogError> {
         let (_, within) = locate(header, offset);
         if offset != self.pieces.start + self.pieces.bytes.len() as u64 || self.pieces.bytes.is_empty() {
-            // SQLite may have written the frame's header in one piece, and only the page in several.
+            // SQLite may have written the frame's header in one piece, and only the page in several pieces.
             let starts = within == 0 || within == FRAME_HEADER_BYTES;
             if !starts {
                 return Err(LogError::Unexpected("a part of a frame"));
@@ -444,7 +452,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         Ok(self.write_page(file, frame, &page)?.or(sealed))
     }
 
-    /// Fills `buf` with the bytes of frame `number` from byte `within` on. Returns how many bytes it copied.
+    /// Fills `buf` with bytes of frame `number`, from byte `within` on. Returns how many bytes it copied.
     fn read_frame(
         &mut self,
         file: &dyn DatabaseFile,
@@ -505,7 +513,7 @@ impl<E: Engine + ?Sized> WalStream<E> {
         Ok(header.frame_header(frame.page_number, frame.db_pages, sum))
     }
 
-    /// The checksum of the frame before this one, if it was the last one computed.
+    /// The checksum of the frame before `number`, if that checksum was the last one computed.
     fn sum_before(&self, header: &WalHeader, number: u32) -> Option<Checksum> {
         if number == 1 {
             return Some(header.checksum);
@@ -516,13 +524,14 @@ impl<E: Engine + ?Sized> WalStream<E> {
             .map(|cursor| cursor.sum)
     }
 
-    /// The nearest frame before this one whose checksum is stored, with that checksum.
+    /// The nearest frame before `number` whose checksum is stored, with that checksum. Without one, frame 0 with the checksum
+    /// of the WAL header.
     fn known_before(&self, header: &WalHeader, number: u32) -> (u32, Checksum) {
         let stored = |at: u32| self.engine.frame(at).as_ref().and_then(known).map(|sum| (at, sum));
         (1..number).rev().find_map(stored).unwrap_or((0, header.checksum))
     }
 
-    /// Computes the cumulative checksum after frame `number` from that after frame `from`.
+    /// Computes the cumulative checksum after frame `number` from the checksum after frame `from`.
     fn compute_checksum(
         &mut self,
         file: &dyn DatabaseFile,

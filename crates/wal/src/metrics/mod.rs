@@ -1,16 +1,16 @@
-//! The metrics of processes: each process counts its use of a log, in memory that other processes can read. It counts
-//! its commits by latency, and other events where they happen.
+//! The metrics of processes. Each process counts its use of a log in memory that other processes can read: its commits
+//! by latency, and other events.
 //!
 //! Each process slot has a block of its own. So no two processes write the same cache line, and a commit stores its
-//! counts without a system call. Only the slot's process writes to its block, and no decision depends on the contents:
-//! a reader may find numbers that a process left at any instruction, or invented.
+//! counts without a system call. Only the slot's process writes to its block, and no decision depends on the contents.
+//! So a reader may find numbers that a process left half updated when it died, or even invented numbers.
 //!
-//! **A slot that is used again continues** the counts of the process before it, so that the sums over all blocks only
-//! grow until the segment begins anew. A block names the beginning of the segment from which it counts
-//! ([`INCARNATION`](crate::placement)); a block that names another beginning is old and is ignored. So nothing has to
-//! be cleared when the segment begins anew: each process clears its own block when it joins.
+//! **A slot that is used again continues** the counts of its earlier process. So the sums over all blocks only grow
+//! until the segment begins again. A block stores the number of the segment's beginning from which it counts
+//! ([`INCARNATION`](crate::placement)); a block with another number is old and is ignored. So nothing has to be cleared
+//! when the segment begins again: each process clears its own block when it joins.
 //!
-//! The blocks are at the end of the segment, after the engine's part. They do not outlive the last process.
+//! The blocks are at the end of the segment, after the engine's part. They are lost when the last process ends.
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +29,7 @@ use crate::engine::{Fill, Led};
 pub const METRICS_BYTES: u64 = PROCESS_SLOTS as u64 * BLOCK_BYTES;
 const BLOCK_BYTES: u64 = LATENCIES + 8 * BUCKETS as u64;
 
-/// The beginning of the segment from which the block counts; see [`tag_of`].
+/// The number of the segment's beginning from which the block counts; see [`tag_of`].
 const TAG: u64 = 0;
 const PID: u64 = 8;
 /// When the process joined, by the segment's clock, in nanoseconds.
@@ -49,15 +49,15 @@ const LATENCIES: u64 = 192;
 
 const _: () = assert!(COUNTERS + 8 * Counter::ALL.len() as u64 <= FILLED);
 
-/// Distinguishes a block from other bytes, such as those of a file with another layout.
+/// Distinguishes a block from other bytes, such as those of a segment with another layout.
 const METRICS: u64 = u64::from_le_bytes(*b"DURAFIGS");
 
-/// The tag of blocks that count from this beginning of the segment.
+/// The tag of blocks that count from this beginning of the segment on.
 fn tag_of(beginning: u64) -> u64 {
     METRICS ^ beginning
 }
 
-/// How full the log was, and when. Both are in one word, so that they belong together.
+/// How full the log was, and when. One word holds both, so that they belong to the same moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Filled {
     used_bytes: u64,
@@ -79,17 +79,17 @@ impl Filled {
     }
 }
 
-// A histogram of times with buckets of growing width: each power of two of nanoseconds is divided into eight.
+// A histogram of times, whose buckets grow in width: each power of two of nanoseconds is divided into eight buckets.
 //
-// A bucket counts the times above the limit of the bucket before it, up to its own limit. From 256 ns on, the width of
-// a bucket is at most an eighth of the times in it, so a percentile is too long by at most an eighth. Times above the
+// A bucket counts the times above the limit of the bucket before it, up to its own limit. From 256 ns on, a bucket is
+// at most an eighth as wide as the times in it are long, so a percentile is at most an eighth too long. Times above the
 // last limit, 137 seconds, are counted in the last bucket.
 
 /// Number of buckets in a histogram.
 pub const BUCKETS: usize = 240;
 /// The width of the narrowest buckets, as a power of two in nanoseconds.
 const UNIT_BITS: u32 = 5;
-/// Number of buckets for each power of two, as a power of two.
+/// The number of buckets for each power of two of nanoseconds, as a power of two.
 const PART_BITS: u32 = 3;
 const PARTS: u64 = 1 << PART_BITS;
 
@@ -111,7 +111,7 @@ pub fn limit_of(bucket: usize) -> u64 {
     (first + 1) << shift << UNIT_BITS
 }
 
-/// The number of times in each bucket.
+/// A histogram of times: the number of times in each bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; BUCKETS],
@@ -130,13 +130,13 @@ impl Histogram {
         Self { counts: std::array::from_fn(count) }
     }
 
-    /// Counts a time.
+    /// Counts one time.
     pub fn record(&mut self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.counts[bucket_of(ns)] += 1;
     }
 
-    /// The number of all times.
+    /// The number of all times counted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.up_to(u64::MAX)
@@ -154,7 +154,7 @@ impl Histogram {
         self.counts.iter().enumerate().map(|(bucket, count)| (limit_of(bucket), *count))
     }
 
-    /// The difference from an earlier state of the same histogram.
+    /// What was counted since an earlier state of the same histogram.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self::new(|bucket| self.counts[bucket].saturating_sub(earlier.counts[bucket]))
@@ -167,12 +167,12 @@ impl Histogram {
         }
     }
 
-    /// The percentile `part`, from 0 to 1, in nanoseconds: the limit of the bucket in which it is. `None` when there
-    /// are no times.
+    /// The percentile `part`, from 0 to 1, in nanoseconds: the limit of the bucket that contains it. `None` if no time
+    /// was counted.
     #[must_use]
     pub fn percentile(&self, part: f64) -> Option<u64> {
         let count = self.count();
-        // The rank is rounded up: the half of two times is the first one.
+        // Round the rank up: of two times, the median is the first.
         let rank = ((part.clamp(0.0, 1.0) * count as f64).ceil() as u64).clamp(1, count.max(1));
         let mut seen = 0_u64;
         self.buckets().find_map(|(limit, count)| {
@@ -184,7 +184,7 @@ impl Histogram {
 
 // Counting events, in a process that uses the log.
 
-/// The events that are counted besides commits. The sums over all processes only grow until the segment begins anew.
+/// The events that are counted besides commits. The sums over all processes only grow until the segment begins again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Counter {
     /// Requests for locks of the wal-index that were refused.
@@ -193,26 +193,28 @@ pub enum Counter {
     Checkpoints,
     /// Groups that this process has written as leader, each with one write and at most one flush.
     Groups,
-    /// Transactions in those groups, as [`Led::transactions`] counts them.
+    /// Transactions in these groups, as [`Led::transactions`] counts them.
     Grouped,
-    /// Transactions that were validated and committed although others had committed since they began.
+    /// Transactions that were validated and committed although other transactions had committed since they began.
     Merged,
-    /// Transactions that were overtaken because another one had written a page that they use, other than page 1.
+    /// Transactions that failed validation because another transaction had written a page that they use, other than
+    /// page 1.
     PageConflicts,
-    /// Those that were overtaken because the schema, the free list or the size of the database had changed: page 1.
+    /// Transactions that failed validation because page 1 had changed: the schema, the free list or the size of the
+    /// database.
     SchemaConflicts,
-    /// Those that were overtaken because the database had become smaller.
+    /// Transactions that failed validation because the database had become smaller.
     ShrinkConflicts,
-    /// Those of which it could not be told any more what others had written.
+    /// Transactions and waiting checkpoints that were refused because it was no longer known what others had written.
     UnknownConflicts,
-    /// Transactions that had read, and waited for WRITE until they had it.
+    /// Transactions that had read, and then waited until they got WRITE.
     UpgradesWaited,
     /// Transactions whose snapshots moved on to the newest commit when they began to write.
     SnapshotsMoved,
 }
 
 impl Counter {
-    /// All events, in the order of their words.
+    /// All events, in the order of their words in the block.
     pub const ALL: [Self; 11] = [
         Self::Refusals,
         Self::Checkpoints,
@@ -231,25 +233,26 @@ impl Counter {
 /// The metrics block of this process.
 pub struct Recorder {
     words: Words,
-    /// How much of what this process has led it has already counted.
+    /// How many of the groups and transactions that this process has led were counted already.
     told: [AtomicU64; 2],
 }
 
 impl Recorder {
     /// The block of a process that has a slot, among the blocks that begin at `base`. The process has called
-    /// [`Recorder::join`].
+    /// [`Recorder::join`] before.
     #[must_use]
     pub fn new(segment: Arc<dyn Segment>, base: u64) -> Self {
         let block = base + segment.process_slot() as u64 * BLOCK_BYTES;
         Self { words: Words::new(segment, block, (BLOCK_BYTES / 8) as usize), told: Default::default() }
     }
 
-    /// Takes the block over for a process that has just got its slot, in a segment with this beginning.
+    /// Takes over the block for a process that has just got its slot. `beginning` is the number of the segment's
+    /// beginning.
     pub fn join(segment: Arc<dyn Segment>, base: u64, beginning: u64) {
         let own = Self::new(segment, base).words;
         let tag = tag_of(beginning);
         if own.load(TAG) != tag {
-            // An observer that looks meanwhile sees no block.
+            // An observer that reads during the clearing finds no block.
             own.store(TAG, 0);
             (8..BLOCK_BYTES).step_by(8).for_each(|word| own.store(word, 0));
         }
@@ -260,13 +263,13 @@ impl Recorder {
         own.store(TAG, tag);
     }
 
-    /// Counts `more` events.
+    /// Counts `more` events of a kind.
     pub fn count(&self, counter: Counter, more: u64) {
         self.words.fetch_add(COUNTERS + 8 * counter as u64, more);
     }
 
-    /// Counts an acknowledged commit: `began_ns` is when the writing of it began, and `fill` how full the log was after
-    /// it. This reads the clock once and writes three words.
+    /// Counts an acknowledged commit. `began_ns` is when the process began to write the commit, and `fill` is how full
+    /// the log was after it. This method reads the clock once and writes three words.
     pub fn committed(&self, began_ns: u64, fill: Fill) {
         let now = self.words.segment().clock_ns();
         let latency = now.saturating_sub(began_ns);
@@ -279,11 +282,11 @@ impl Recorder {
         }
     }
 
-    /// Adds what this process has led since the last call.
+    /// Adds the groups that this process has led since the last call, and their transactions.
     pub fn led(&self, led: Led) {
         let both = [(Counter::Groups, led.groups), (Counter::Grouped, led.transactions)];
         for ((counter, so_far), told) in both.into_iter().zip(&self.told) {
-            // Of several threads that call this at once, each counts what is new to it.
+            // Several threads may call this at once. Each counts only what it is the first to report.
             if told.load(Ordering::Relaxed) < so_far {
                 let before = told.fetch_max(so_far, Ordering::Relaxed);
                 self.count(counter, so_far.saturating_sub(before));
@@ -299,9 +302,9 @@ impl Recorder {
 pub struct ProcessMetrics {
     /// The process slot.
     pub slot: usize,
-    /// The process id, as the process stored it: in its own namespace.
+    /// The process id in the process's own namespace, as the process stored it.
     pub pid: u64,
-    /// Whether the process lives. If not, the slot is free, and the counts are of processes that have ended.
+    /// Whether the process is alive. If not, the slot is free, and the counts are of processes that have ended.
     pub is_alive: bool,
     /// When the process joined, by the segment's clock, in nanoseconds.
     pub joined_ns: u64,
@@ -346,10 +349,11 @@ fn read(segment: &dyn Segment, slot: usize, block: u64) -> Result<ProcessMetrics
     })
 }
 
-/// The metrics of all processes that have counted since this beginning of the segment, including those that have ended.
+/// The metrics of all processes that have counted since this beginning of the segment. Includes processes that have
+/// ended.
 ///
 /// # Errors
-/// When the kernel does not report which processes live.
+/// If the kernel does not report which processes are alive.
 pub(crate) fn read_all(
     segment: &dyn Segment,
     base: u64,
@@ -362,8 +366,8 @@ pub(crate) fn read_all(
         .collect()
 }
 
-/// How full the log was at the newest commit of these processes, where `clock_ns` is the time now by the segment's
-/// clock; `None` before the first commit.
+/// How full the log was at the newest commit of these processes; `None` before the first commit. `clock_ns` is the time
+/// now by the segment's clock.
 #[must_use]
 pub fn fill(processes: &[ProcessMetrics], clock_ns: u64) -> Option<Fill> {
     let age = |process: &&ProcessMetrics| Filled::time_of(clock_ns).wrapping_sub(process.filled.time);
@@ -394,7 +398,7 @@ mod histogram_tests {
         assert!((UNIT_BITS..=37).all(|bits| limits.contains(&(1 << bits))));
     }
 
-    /// Marsaglia's xorshift generator: the same numbers in every run.
+    /// Marsaglia's xorshift generator, which yields the same numbers in every run.
     fn xorshift(state: &mut u64) -> u64 {
         *state ^= *state << 13;
         *state ^= *state >> 7;

@@ -1,7 +1,7 @@
-//! Attaching a log: find it, wait for others who attach it, lock it, and enter it alone or join those who use it.
-//! [`attach`] is the order of these steps. Whose the log is, [`super::whose`] decides; whether this process is alone,
-//! [`how_to_enter`]. Who recovers a log that is entered alone, `log/recover.rs` decides afterwards. `create` opens a new
-//! log with the same [`Place`].
+//! Attaching a log: find its file, wait for other processes that attach it, lock it, and enter it alone or join the
+//! processes that use it. [`attach`] takes these steps in order. [`super::whose`] decides whose the log is, and
+//! [`how_to_enter`] whether this process is alone. After a process has entered alone, `log/recover.rs` decides who
+//! recovers the log. `create` opens a new log with the same [`Place`].
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -24,8 +24,8 @@ use crate::metrics::Recorder;
 use crate::shared::log_file::{self, Lock, Pause, is_in_place};
 use crate::{DatabaseIdentity, EngineOptions, ErrorKind, LogError};
 
-/// Opens the log that a guarded database names. The process that finds itself alone recovers it; committed transactions
-/// stay as they are. Waits for other processes as long as `pause` permits, and then returns `Busy`.
+/// Opens the log that a guarded database names. If no other process uses the log, this process recovers it; committed
+/// transactions stay as they are. Waits for other processes as long as `pause` permits, and then returns `Busy`.
 pub(crate) fn attach(
     database: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -48,8 +48,8 @@ pub(crate) fn attach(
     };
     let head = check_owner(&path, &file, db, id, adopt)?;
     let place = Place::new(placement, &path, id);
-    // Only one process at a time attaches. Otherwise, between finding itself alone and announcing that it uses the log,
-    // a process could be overtaken by another that then finds itself alone too.
+    // Only one process at a time attaches. Otherwise two could both find themselves alone: the second one looks after
+    // the first has found itself alone, but before it announces that it uses the log.
     let attaching = segment::lock(&place.segment_path, db, pause)?;
     let gone = || {
         let what = "another process has just checkpointed its log or renamed it; open the database again";
@@ -68,7 +68,7 @@ pub(crate) fn attach(
     if alone && placement.is_dax() {
         sync_what_was_emulated(&path, &file)?;
     }
-    // A process that checkpoints the log may have deleted both files meanwhile.
+    // Both files may be gone by now: a process that checkpoints the log may have deleted them.
     let segment = segment::open_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
     let segment = place.join(segment, alone)?;
     let mut log = place.open(
@@ -79,8 +79,8 @@ pub(crate) fn attach(
         Found { alone, of_another: !head.is_of(db), is_new: false, left },
     )?;
     log.attaching = Some(attaching);
-    // This waits for a process that checkpoints the log without SQLite's locks. A process that uses SQLite cannot have
-    // deleted the log: that takes EXCLUSIVE on the database, and the attaching connection holds SHARED.
+    // Wait here for a tool that checkpoints the log without SQLite's locks. A process that uses SQLite cannot have
+    // deleted the log, because that takes EXCLUSIVE on the database, while the attaching connection holds SHARED.
     let shared = log_file::lock(&log.file, Lock::Shared, pause);
     if !shared.map_err(|error| LogError::io("lock", &path, &error))? {
         return Err(LogError::Busy {
@@ -94,35 +94,37 @@ pub(crate) fn attach(
     Ok(log.on_file_systems(&db.path))
 }
 
-/// A log in persistent memory may have been used as emulated memory on the same file system. Blocks that were first
-/// written at that time are not durable, nor are stores that the emulated persistency model did not flush. A commit
-/// that survives a power loss would then follow one that does not.
+/// Syncs a log in persistent memory. It may have been used as emulated memory on the same file system. Blocks that were
+/// first written then are not durable, nor are stores that the emulated persistency model did not flush. Without this
+/// sync, a commit that survives a power loss might follow one that does not.
 fn sync_what_was_emulated(path: &Path, file: &File) -> Result<(), LogError> {
     file.sync_all().map_err(|error| LogError::io("sync", path, &error))
 }
 
 /// How a process enters a log.
 enum Entry {
-    /// As its only user: the proof that no other process uses the log. The segment begins anew.
+    /// Alone: it was proved that no other process uses the log. The segment begins again.
     Alone {
         /// The engine's words as the last process that used the log left them; see [`left_of`].
         left: Option<Vec<u8>>,
     },
-    /// With the segment as it is, beside the processes that use it.
+    /// Beside the processes that use the log, with the segment as it is.
     Join,
 }
 
-/// Determines whether no other process uses the log; then this process holds the log's exclusive lock. The kernel
-/// releases the locks of a dead process one after another, so that its lock on the log may outlive the lock that
-/// attaching processes wait for. Only a living process, of a segment that was completed, proves that the log is in use.
+/// Determines whether no other process uses the log. If so, this process holds the log's exclusive lock afterwards. The
+/// kernel releases the locks of a dead process one after another. So the process's lock on the log may outlive the lock
+/// that attaching processes wait for. Only a living process, in a segment that was completed, proves that the log is in
+/// use.
 ///
-/// A process that gets the exclusive lock reads no state older than what was acknowledged. An engine's descriptors are
-/// duplicates of the one that holds the lock. So the lock of a dead process goes with the last of these, when none of
-/// its operations is under way any more. That process had flushed everything that it acknowledged (or flushed it when
-/// it closed the log, under Group Synch). It may still hold only the memory that was shared, whose locks have been
-/// released, and the lock of its own process slot, which no other process takes until then. A process that does not get
-/// the lock joins the state in force. The last process that uses that state may end at any time: transactions that it
-/// sealed and did not flush stay in the ring for the next leader.
+/// A process that gets the exclusive lock reads no state older than what was acknowledged. Every descriptor of an
+/// engine is a duplicate of the descriptor that holds the lock. So the lock of a dead process is released with the last
+/// of these duplicates, when none of the process's operations is still running. The dead process had flushed everything
+/// that it acknowledged (or, under Group Synch, flushed it when it closed the log). It may then still hold the shared
+/// memory, whose locks have been released, and the lock of its own process slot. No other process takes that slot
+/// before it is free. A process that does not get the exclusive lock joins the state in force. The last process that
+/// uses that state may end at any time: transactions that it sealed and did not flush stay in the ring for the next
+/// leader.
 fn how_to_enter(
     file: &File,
     place: &Place<'_>,
@@ -165,24 +167,24 @@ pub(crate) struct OpenLog {
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) segment: Arc<FileSegment>,
     pub(crate) path: PathBuf,
-    /// The file of the segment, the memory that the log's users share.
+    /// The file of the segment, the memory that the processes using the log share.
     pub(crate) segment_path: PathBuf,
-    /// Held for its `flock`, which is shared while the log is attached.
+    /// The log's file. Its `flock` is held, shared, while the log is attached.
     pub(crate) file: OwnFile,
     /// Whether no other process used the log when it was opened.
     pub(crate) alone: bool,
-    /// Whether the system may have been restarted since the log was last used. The log is then whatever a power loss
-    /// has left.
+    /// Whether the system may have been restarted since the log was last used. In that case the log is only what a
+    /// power loss has left.
     pub(crate) is_of_another_boot: bool,
     /// The lock that keeps other processes from attaching the log until this process has checked it.
     pub(crate) attaching: Option<OwnFile>,
-    /// Logs that were renamed to make way for this one: the old and the new path of each.
+    /// Logs that were renamed so that this log could have their name: the old and the new path of each.
     pub(crate) moved: Vec<(PathBuf, PathBuf)>,
     /// Whether the log was made just now, and neither its file nor its name is durable.
     pub(crate) is_provisional: bool,
-    /// Why a sync does not make data survive a power loss; `None` if no reason is known.
+    /// Why a sync does not make data survive a power loss; `None` if no such reason is known.
     pub(crate) unsynced: Option<String>,
-    /// Set for a user who may only read the log.
+    /// Present only for a user who may only read the log.
     pub(crate) outside: Option<Arc<Outside>>,
 }
 
@@ -193,8 +195,8 @@ impl OpenLog {
         self.outside.is_none().then(|| Recorder::new(self.segment.clone(), base))
     }
 
-    /// The same log, with what is known about the file systems of the log and the database. They do not matter for
-    /// emulated memory, which guarantees nothing that a file system could fail to keep.
+    /// The same log, with what is known about the file systems of the log and of the database. For emulated memory they
+    /// do not matter: it guarantees nothing that a file system could fail to keep.
     pub(super) fn on_file_systems(mut self, database: &Path) -> Self {
         let is_of_blocks = self.kind.needs.first() == Some(&Medium::LogBlocks);
         let log = is_of_blocks.then(|| ("the log", &*self.path));
@@ -207,7 +209,7 @@ impl OpenLog {
         self
     }
 
-    /// The log as a user attaches it who may only read it.
+    /// The log as attached by a user who may only read it.
     pub(super) fn of_outside(outside: Outside, engine: Box<dyn Engine>) -> Result<Self, LogError> {
         let file = outside.file.try_clone();
         Ok(Self {
@@ -233,7 +235,7 @@ pub(crate) fn is_own(open: &OpenLog, db: &DatabaseIdentity) -> Result<bool, LogE
     Head::read(&open.path, &open.file).map(|head| head.is_of(db))
 }
 
-/// In which state a log was found when it is opened; see [`Attaching`].
+/// The state in which a log was found when opened; see [`Attaching`].
 pub(super) struct Found {
     pub(super) alone: bool,
     pub(super) of_another: bool,
@@ -254,12 +256,12 @@ impl<'a> Place<'a> {
         Self { placement, path, segment_path: names::segment(path, id), id }
     }
 
-    /// Joins the processes that use the log, as the first of them if `alone`.
+    /// Joins the processes that use the log; with `alone`, as the first of them.
     pub(super) fn join(&self, file: OwnFile, alone: bool) -> Result<Arc<FileSegment>, LogError> {
         segment::join(self.placement, &self.segment_path, self.id, file, alone)
     }
 
-    /// Opens the log itself. A process that is alone recovers it.
+    /// Opens the log itself. If this process is alone, it recovers the log.
     pub(super) fn open(
         self,
         options: &EngineOptions,
@@ -271,7 +273,7 @@ impl<'a> Place<'a> {
         let Found { alone, of_another, is_new, left } = found;
         let is_of_another_boot = alone && !is_new && left.is_none();
         let engine = (self.placement.engine.attach)(Attaching {
-            directory: self.placement,
+            placement: self.placement,
             options,
             file: OpenFile { path: self.path, file: &file },
             database,
@@ -282,7 +284,7 @@ impl<'a> Place<'a> {
             is_new,
             left,
         })?;
-        // This store is the last step: from here on others may join.
+        // This store has to be the last step: from here on other processes may join.
         if alone {
             segment::complete(&segment);
         }

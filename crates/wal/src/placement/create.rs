@@ -13,12 +13,12 @@ use crate::engine::home::DatabaseFile;
 use crate::shared::{identity, log_file};
 use crate::{DatabaseIdentity, EngineOptions, LogError};
 
-/// Makes a log for a database that names none. The log and its directory entry are durable on return, unless the log is
-/// provisional: then [`Log::harden`](crate::Log::harden) makes them durable.
+/// Makes a log for a database that names no log. The log and its directory entry are durable on return, unless the log
+/// is provisional: then [`Log::harden`](crate::Log::harden) makes them durable.
 ///
-/// No file of the log has a name before it is complete, and the segment gets its name last. If the process dies on the
-/// way, it leaves nothing, or a log without commits that [`find::collect`] deletes. So does a power loss, which may also
-/// leave a part of a log that is not durable yet.
+/// No file of the log has a name before it is complete, and the segment gets its name last. If the process dies during
+/// this call, it leaves nothing, or a log without commits that [`find::collect`] deletes. The same holds for a power
+/// loss, which may also leave a part of a log that is not durable yet.
 pub(crate) fn create(
     database: &dyn DatabaseFile,
     placement: &LogPlacement,
@@ -33,26 +33,27 @@ pub(crate) fn create(
             "it is not a directory; name another",
         )));
     }
-    // Reading the directory once costs little compared with making a log.
+    // Reading the directory costs little compared with making a log.
     collect_leftovers(database, placement, db);
     let id = draw_id(db)?;
     let (path, moved) = choose_name(placement, db, id)?;
     let place = Place::new(placement, &path, id);
     let segment_path = place.segment_path.clone();
     let file = log_file::make_file(&placement.dir, &path, db)?;
-    // The file may have a name already. The lock keeps others from taking it for the remains of a power loss.
+    // The file may have a name already. The lock keeps others from taking the file for the remains of a power loss, and
+    // deleting it.
     file.lock_shared().map_err(|error| LogError::io("lock", &path, &error))?;
-    // Everything that such a log has is in its file: a power loss that destroys the file leaves nothing else of the
-    // log.
+    // A log can be provisional if everything that it has is in its file: a power loss that destroys the file then
+    // leaves nothing else of the log.
     let is_provisional = !placement.engine.rollback_journals;
     let make = || {
-        // The segment comes before the log: the log can use whatever space is left.
+        // Make the segment before the log, because the log may use all the space that is left.
         let shared = segment::create(&segment_path, db)?;
         let named = shared.try_clone().map_err(|error| LogError::io("open", &segment_path, &error))?;
         let segment = place.join(shared, true)?;
         let head = head_of(db, page_bytes, id, identity::of_log(&file));
         let file_of_log = OpenFile { path: &path, file: &file };
-        (placement.engine.format)(&NewLog { directory: placement, options, file: file_of_log, head })?;
+        (placement.engine.format)(&NewLog { placement, options, file: file_of_log, head })?;
         let publish = if is_provisional { log_file::publish_provisionally } else { log_file::publish };
         publish(&path, &file).map_err(|error| LogError::io("make", &path, &error))?;
         log_file::name(&segment_path, &named).map_err(|error| LogError::io("make", &segment_path, &error))?;
@@ -73,7 +74,7 @@ pub(crate) fn create(
         .map(|log| OpenLog { moved, is_provisional, ..log }.on_file_systems(&db.path))
 }
 
-/// Deletes what crashes have left of logs of this database, which names none of them. First makes the database's header
+/// Deletes what crashes have left of logs of this database, which names no log. First makes the database's header
 /// durable as it is. No other process may be about to change the header.
 pub(crate) fn collect_leftovers(
     database: &dyn DatabaseFile,
@@ -84,7 +85,8 @@ pub(crate) fn collect_leftovers(
 }
 
 /// Makes the database's header durable as it is. The process that lifted the guard may have died before its sync, or
-/// its sync may have failed. After a failed sync only bytes that are written anew are sure to be synced.
+/// its sync may have failed. The header is written again first: after a failed sync, only bytes that were written again
+/// are sure to be synced.
 fn settle_header(database: &dyn DatabaseFile) -> Result<(), LogError> {
     let mut header = [0; HEADER_BYTES];
     let len = database.read(&mut header, 0)?;
@@ -109,7 +111,7 @@ fn draw_id(db: &DatabaseIdentity) -> Result<LogId, LogError> {
     Ok(LogId(id))
 }
 
-/// Chooses the name of a new log. Also returns the logs that were renamed to make way for it.
+/// Chooses the name of a new log. Also returns the logs that were renamed because they had this name.
 fn choose_name(
     placement: &LogPlacement,
     db: &DatabaseIdentity,
@@ -117,7 +119,7 @@ fn choose_name(
 ) -> Result<(PathBuf, Vec<(PathBuf, PathBuf)>), LogError> {
     let with_id = names::with_id(&placement.dir, &db.path, id);
     let is_beside = db.path.parent() == Some(&*placement.dir);
-    // Where the database is no longer at its path, another database's log may have the plain name, now or soon.
+    // If the database is no longer at its path, another database's log may have the plain name, now or soon.
     let plain = names::plain(&placement.dir, &db.path).filter(|_| is_beside && db.is_in_place());
     let Some(plain) = plain else { return Ok((with_id, Vec::new())) };
     let moved = find::free_plain_name(&plain, db)?;
@@ -129,7 +131,7 @@ fn is_free(path: &Path) -> bool {
     matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Attributes an error of making a log to the directory: the file has no name yet.
+/// Makes an error of making a log name the directory, because the file has no name yet.
 fn at_directory(error: LogError, dir: &Path) -> LogError {
     match error {
         LogError::Medium { source: duralite_medium::MediumError::NoSpace, .. } => {

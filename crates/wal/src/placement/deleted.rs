@@ -1,7 +1,7 @@
-//! A log that was deleted while processes have it open: finding it, and copying it before the last of those processes ends.
+//! A log that was deleted while processes have it open: finding it, and copying it before the last of these processes ends.
 //!
-//! The kernel keeps such a file as long as a process has it open, and shows it as `/proc/PID/fd/N`. A user who may read the memory of that
-//! process may open the file there.
+//! The kernel keeps a deleted file as long as a process has it open, and shows it as `/proc/PID/fd/N`. A user who may read the
+//! memory of that process may open the file there.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -24,32 +24,33 @@ use crate::{DatabaseIdentity, LogError};
 const DELETED: &[u8] = b" (deleted)";
 /// How the kernel's name for a file that was created without a name begins.
 const NAMELESS: &[u8] = b"#";
-/// How long to repeat a copy while processes write to the log.
+/// How long to try to copy a log while processes write to it.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The pause between two readings, once the writers have been told.
+/// The pause between two readings, after the writers were told to stop.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The pause between two readings where the writers could not be told. Each writer checks for itself every tenth of a second.
+/// The pause between two readings if the writers could not be told to stop. Each writer checks for itself every tenth of a
+/// second.
 const PAUSE_UNTOLD: Duration = Duration::from_millis(500);
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A log without a name, which a living process has open.
+/// A log whose file has no name any more, but is open in a living process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletedLog {
     /// The id of the process.
     pub process: u32,
-    /// The path at which that process's open file can be opened.
+    /// The path by which the process's open file can be opened.
     pub descriptor: PathBuf,
-    /// Where the log was, as far as can be told: it may have had its shorter name.
+    /// Where the log was, as far as can be told; the log may instead have had its shorter name.
     pub path: PathBuf,
     /// The log's id.
     pub id: LogId,
 }
 
-/// Looks for the log with this id among the deleted files that processes have open. The first one found is as good as any other, since all
-/// are one file. Skips processes that this user may not inspect.
+/// Looks for the log with this id among the deleted files that processes have open. Returns the first one found, since all of
+/// them are the same file. Skips processes that this user may not inspect.
 ///
 /// # Errors
-/// `Io` when there is no `/proc`.
+/// `Io` if there is no `/proc`.
 pub fn find_deleted(id: LogId) -> Result<Option<DeletedLog>, LogError> {
     let log_at = |(process, descriptor): (u32, PathBuf)| {
         let path = deleted_log_at(&descriptor, id)?;
@@ -58,7 +59,8 @@ pub fn find_deleted(id: LogId) -> Result<Option<DeletedLog>, LogError> {
     Ok(open_files()?.find_map(log_at))
 }
 
-/// Every file that a process has open, as far as this user may see them: the process, and the path at which its open file can be opened.
+/// Every file that a process has open, as far as this user may see: the process, and the path by which its open file can be
+/// opened.
 fn open_files() -> Result<impl Iterator<Item = (u32, PathBuf)>, LogError> {
     let proc = Path::new("/proc");
     let processes = fs::read_dir(proc).map_err(|error| LogError::io("read", proc, &error))?;
@@ -70,13 +72,14 @@ fn open_files() -> Result<impl Iterator<Item = (u32, PathBuf)>, LogError> {
     }))
 }
 
-/// The former path of the deleted file that a process has open here; `None` for a file that was not deleted.
+/// The former path of the deleted file behind this descriptor; `None` if the file was not deleted.
 fn deleted_path(descriptor: &Path) -> Option<PathBuf> {
     let link = fs::read_link(descriptor).ok()?;
     Some(PathBuf::from(OsStr::from_bytes(link.as_os_str().as_bytes().strip_suffix(DELETED)?)))
 }
 
-/// The former path of the file, if it is this log and was deleted. Opens no file whose name shows that it is not this log.
+/// The former path of the file behind this descriptor, if the file is this log and was deleted. Does not open a file whose name
+/// shows that it is not this log.
 fn deleted_log_at(descriptor: &Path, id: LogId) -> Option<PathBuf> {
     let path = deleted_path(descriptor)?;
     let name = path.file_name()?;
@@ -84,7 +87,7 @@ fn deleted_log_at(descriptor: &Path, id: LogId) -> Option<PathBuf> {
         Some(Kind::Plain) => true,
         Some(Kind::WithId(other)) => other == id,
         Some(Kind::Segment(_)) => false,
-        // For the process that created a file without a name, the kernel shows this name, whatever name the file got later.
+        // The kernel shows such a name to the process that created a file without a name, even after the file got a name.
         None => name.as_bytes().starts_with(NAMELESS),
     };
     if !may_be {
@@ -96,7 +99,7 @@ fn deleted_log_at(descriptor: &Path, id: LogId) -> Option<PathBuf> {
     Some(if was_named { path } else { names::with_id(path.parent()?, &head.database(), id) })
 }
 
-/// Opens the file for writing, if it is a segment of this log and was deleted.
+/// Opens the file behind this descriptor for writing, if it is a segment of this log and was deleted.
 fn deleted_segment_at(descriptor: &Path, id: LogId) -> Option<OwnFile> {
     let path = deleted_path(descriptor)?;
     let name = path.file_name()?;
@@ -117,22 +120,22 @@ pub(crate) fn is_deleted(file: &File) -> bool {
 }
 
 impl DeletedLog {
-    /// Copies the log to `to`, with the mode and owner of its database `db`; durable on return. First tells writers that the log was
-    /// deleted, through the segment, which may have been deleted too. A writer looks whether it was told after its commit is in the log,
-    /// and then acknowledges nothing. So the copy holds everything that any writer has acknowledged, or will. The copy is made by two
-    /// readings, and is accepted when nothing changed between them.
+    /// Copies the log to `to`, with the mode and owner of its database `db`; durable on return. First tells writers, through
+    /// the segment, that the log was deleted; the segment may have been deleted too. A writer whose commit is in the log checks
+    /// whether it was told, and if so acknowledges nothing. So the copy holds everything that any writer has acknowledged or
+    /// will acknowledge. The log is read twice, and the copy is accepted if nothing changed between the two readings.
     ///
-    /// Where this user may not write to the segment, writers find out for themselves that the log was deleted. The copy may then lack a
-    /// commit of a writer that was stopped for longer than the time between the two readings.
+    /// If this user may not write to the segment, writers find out for themselves that the log was deleted. The copy may then
+    /// lack a commit of a writer that was stopped for longer than the time between the two readings.
     ///
-    /// A process that commits nothing more still writes pages to the database file, and some logs are useless without that file. So `as_of`
-    /// gets the database file as it was at the moment of the copy. `as_of` is not made durable.
+    /// A process that commits nothing more may still write pages to the database file, and some logs are useless without that
+    /// file. So `as_of` gets the database file as it was at the moment of the copy. `as_of` is not made durable.
     ///
-    /// `to` must not have the name of a log: a process that opens the database would take the copy for a log that no process uses, while
-    /// others still use the deleted log. Give the copy that name when they have ended.
+    /// `to` must not have the name of a log. Otherwise a process that opens the database would take the copy for a log that no
+    /// process uses, while others still use the deleted log. Give the copy such a name when those have ended.
     ///
     /// # Errors
-    /// `Busy` when a process goes on writing, or `to` has the name of a log; `Io`.
+    /// `Busy` if a process goes on writing, or `to` has the name of a log; `Io`.
     pub fn copy(&self, to: &Path, db: &DatabaseIdentity, as_of: Option<&File>) -> Result<(), LogError> {
         let busy = |what| LogError::Busy { path: to.to_path_buf(), what };
         if is_log_name(to) {
@@ -164,7 +167,8 @@ impl DeletedLog {
         copied
     }
 
-    /// Whether no process has written to the log since it was copied to `copy`. A log whose last process has ended cannot be written to.
+    /// Whether no process has written to the log since it was copied to `copy`. Also true if the log's last process has ended,
+    /// because nobody can write to the log then.
     ///
     /// # Errors
     /// `Io`.
@@ -179,8 +183,8 @@ impl DeletedLog {
         is_same(&from, &to).map_err(failed)
     }
 
-    /// Sets the word that every process checks before it writes, and again before it acknowledges. Returns whether there was such a word. A
-    /// process may have made a new segment under the name of a deleted one, so both may exist.
+    /// Sets the word that every process checks before it writes, and again before it acknowledges. Returns whether there was
+    /// such a word. There may be two segments: a process may have made a new one under the name of a deleted one.
     fn stop_writers(&self) -> Result<bool, LogError> {
         let path = names::segment(&self.path, self.id);
         let named = open_to_write(&path).filter(|file| is_complete(file));
@@ -188,14 +192,14 @@ impl DeletedLog {
         let word = DELETION_SEEN | DELETED_LOG_COPIED;
         let tell = |file: OwnFile| file.write_all_at(&word.to_ne_bytes(), LOG_DELETED).is_ok();
         let told: Vec<bool> = named.into_iter().chain(deleted).map(tell).collect();
-        // The word is set before anything is read.
+        // The word must be set before the copy reads anything.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         Ok(!told.is_empty() && told.into_iter().all(|is_told| is_told))
     }
 }
 
-/// Copies files until two successive readings of all of them are the same; returns whether they were. Each copy is then its file as it was
-/// at one moment between the two readings.
+/// Copies files until two successive readings of all of them are the same. Returns whether this was achieved. Each copy is then
+/// its file as it was at one moment between the two readings.
 fn copy_settled(files: &[(&File, &File)], pause: Duration) -> io::Result<bool> {
     let start = Instant::now();
     let mut is_first = true;
@@ -226,8 +230,8 @@ fn is_same(from: &File, to: &File) -> io::Result<bool> {
     Ok(to.metadata()?.len() == length && compare(from, to, length, &mut |_, _| Ok(()))?)
 }
 
-/// Passes every differing piece and its offset to `differs`. Returns whether there was none. A file that is truncated meanwhile counts as
-/// different.
+/// Passes every piece that differs, with its offset, to `differs`. Returns whether no piece differed. A file that is truncated
+/// during the comparison counts as different.
 fn compare(
     from: &File,
     to: &File,

@@ -1,11 +1,11 @@
-//! Finding the file of a log, in a directory in which anybody may have renamed, copied or deleted files; and logs that
-//! their databases do not name.
+//! Finding the file of a log in a directory in which anybody may have renamed, copied or deleted files. Also deals with
+//! logs that their databases do not name.
 //!
-//! A crash leaves such a log when it comes between giving a new log its name and writing its id to the database, or
-//! between lifting the guard and deleting the log. A power loss may leave the name of a provisional log, and a part of
-//! its contents. People also delete, replace and restore databases. A database that names no log needs none. So a log
-//! without commits that was made for this very file is deleted. Any other log makes way: it is kept, under its longer
-//! name. Whose a log is, [`super::whose`] decides; what follows from that is done here.
+//! A crash leaves such a log in two cases: after a new log has got its name but before its id is in the database, and
+//! after the guard was lifted but before the log is deleted. A power loss may leave the name of a provisional log, and
+//! a part of its contents. People also delete, replace and restore databases. A database that names no log needs no
+//! log. So a log without commits that was made for this very file is deleted. Any other log that has the name of a new
+//! log is kept under its longer name. [`super::whose`] decides whose a log is; this module acts on that decision.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -21,21 +21,21 @@ use crate::shared::log_file::{self, is_in_place};
 use crate::{DatabaseIdentity, ErrorKind, LogError};
 
 impl LogPlacement {
-    /// The path of the log with this id and of the directory's engine, which the database at this path names; `None`
-    /// when the log is not in this directory.
+    /// The path of the log that the database at this path names: with this id, and of the directory's engine. `None` if
+    /// that log is not in this directory.
     ///
     /// # Errors
-    /// `Io` where that cannot be determined: a log that cannot be opened at present is not missing.
+    /// `Io` if that cannot be determined: a log that cannot be opened at the moment is not missing.
     pub fn find(&self, database: &Path, id: LogId) -> Result<Option<PathBuf>, LogError> {
         let is_it = |head: &Head| head.log_id == id && head.engine == self.engine;
         let with_id = names::with_id(&self.dir, database, id);
         let plain = names::plain(&self.dir, database).filter(|_| database.parent() == Some(&*self.dir));
-        // The first error; it is returned if no name leads to the log.
+        // The first error, which is returned if no name leads to the log.
         let mut unknown = None;
         for path in [Some(&with_id), plain.as_ref()].into_iter().flatten() {
             match read_head(path) {
                 Ok(Some(head)) if is_it(&head) || *path == with_id && head.engine == self.engine => {
-                    // A file whose name contains the id is the log, or is not what its name says. In the second case
+                    // A file whose name contains the id is the log, or its name is wrong. If its name is wrong,
                     // attaching it fails.
                     return Ok(Some(path.clone()));
                 }
@@ -56,7 +56,7 @@ impl LogPlacement {
     }
 }
 
-/// Searches the whole directory, for the case that the database was renamed.
+/// Searches the whole directory for the log, because the database may have been renamed.
 fn scan(
     placement: &LogPlacement,
     id: LogId,
@@ -65,7 +65,7 @@ fn scan(
     let failed = |error: std::io::Error| LogError::io("read directory", &placement.dir, &error);
     let entries = match std::fs::read_dir(&placement.dir).map_err(failed) {
         Ok(entries) => entries,
-        // A user who may not read a directory may still use its files by name.
+        // A user who may not read a directory may still use its files by name, so this is not an error.
         Err(error) if error.says_none() || error.kind() == ErrorKind::ReadOnly => return Ok(None),
         Err(error) => return Err(error),
     };
@@ -83,7 +83,7 @@ fn scan(
         match read_head(&path) {
             Ok(Some(head)) if is_it(&head) => return Ok(Some(path)),
             Ok(None) if is_of_other_version(&path, placement.engine, id) => return Ok(Some(path)),
-            // Logs of other databases may be unreadable for this user on purpose.
+            // Skip logs that this user may not read: they may be other databases', and unreadable on purpose.
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::ReadOnly => {}
             Err(error) => return Err(error),
@@ -92,8 +92,8 @@ fn scan(
     Ok(None)
 }
 
-/// Reads the head of a log; `None` when no log has this name, or its head says nothing. An error where that cannot be
-/// determined: a log that cannot be opened at present is not missing.
+/// Reads the head of a log; `None` if no log has this name, or the file is not a log. Fails if that cannot be
+/// determined: a log that cannot be opened at the moment is not missing.
 fn read_head(path: &Path) -> Result<Option<Head>, LogError> {
     match open_and_read(path, false) {
         Ok((_, head)) => Ok(Some(head)),
@@ -102,15 +102,15 @@ fn read_head(path: &Path) -> Result<Option<Head>, LogError> {
     }
 }
 
-/// Whether a file with this name exists whose head is illegible: damaged, or of another version. A caller that attaches
-/// the log gets the error.
+/// Whether there is a file with this name whose head is illegible: damaged, or of another version. If the caller
+/// attaches that log, it gets the error.
 fn is_illegible(path: &Path) -> bool {
     matches!(open_and_read(path, false), Err(LogError::Format { .. }))
 }
 
 /// Whether a file is the log with this id in another version of the engine's format. Every version has the id in the
-/// same place. A caller that attaches the log learns its version. A damaged log is not found by its id: under a
-/// provisional guard, a power loss may have left a damaged log, and then no commit is missing.
+/// same place. If the caller attaches that log, it learns the version. A damaged log does not count: under a
+/// provisional guard it may be what a power loss left, and then no commit is missing.
 fn is_of_other_version(path: &Path, engine: &Descriptor, id: LogId) -> bool {
     let Ok(file) = open_log(path, false) else { return false };
     let other = matches!(Head::read(path, &file), Err(error) if error.is_other_version());
@@ -118,11 +118,11 @@ fn is_of_other_version(path: &Path, engine: &Descriptor, id: LogId) -> bool {
     other && bytes.is_ok_and(|bytes| bytes.starts_with(&engine.magic) && LogId::of_log(&bytes) == Some(id))
 }
 
-/// Finds the log that was made for a database whose header cannot name it, beside the database or in one of the
-/// directories.
+/// Finds the log that was made for a database whose header cannot name it. Looks beside the database and in the
+/// directories given.
 ///
 /// # Errors
-/// `Io` where that cannot be determined.
+/// `Io` if that cannot be determined.
 pub fn made_for(log_dirs: &[LogPlacement], db: &DatabaseIdentity) -> Result<Option<FoundLog>, LogError> {
     for placement in log_dirs {
         let plain = names::plain(&placement.dir, &db.path);
@@ -154,7 +154,8 @@ fn named_after(dir: &Path, database: &Path) -> Result<Vec<PathBuf>, LogError> {
     Ok(paths.map(|entry| entry.path()).collect())
 }
 
-/// The present path of a log that was opened by this path: the same, its longer name, or where somebody has moved it.
+/// The present path of a log that was opened as `path`: the same path, the log's longer name, or the path to which
+/// somebody has moved it.
 pub(crate) fn where_now(path: &Path, file: &OwnFile, id: LogId) -> Result<Option<PathBuf>, LogError> {
     let moved = std::fs::read_link(log_file::own_name(file));
     for name in [Some(path.to_path_buf()), Some(names::aside(path, id)), moved.ok()].into_iter().flatten() {
@@ -165,10 +166,10 @@ pub(crate) fn where_now(path: &Path, file: &OwnFile, id: LogId) -> Result<Option
     Ok(None)
 }
 
-/// Deletes logs that were made for this database, which names none of them, if they hold nothing; also deletes what a
-/// power loss has left of such logs. Logs that a process uses or is making stay. With `scan` this includes logs that
-/// were made while the database had another name. Nothing is deleted unless `make_sure`, which is called then, confirms
-/// that the database durably names no log.
+/// Deletes logs that were made for this database, which names no log, if they hold nothing. Also deletes what a power
+/// loss has left of such logs. Logs that a process uses or is making stay. With `scan`, also deletes logs that were
+/// made while the database had another name. Before the first deletion, `make_sure` has to confirm that the database
+/// durably names no log.
 pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: &dyn Fn() -> bool) {
     let entries = if scan { entries(dir) } else { Vec::new() };
     let mut seen = Vec::new();
@@ -179,13 +180,13 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
             _ => continue,
         }
         seen.push(path.clone());
-        // For writing: `release` changes what the log owns outside of its file.
+        // Open the log for writing, because `release` changes what the log owns outside its file.
         let Ok(file) = open_log(&path, true) else {
             log_file::remove_torn(&path, &|meta| is_named_after(name, meta, db), make_sure);
             continue;
         };
-        // The lock permits this process to delete the log. The log may have been deleted since it was opened, and its
-        // name may be that of a log that another process has just made.
+        // With the lock, this process may delete the log. But the log may have been deleted since it was opened, and
+        // its name may be that of a log that another process has just made. So check the name too.
         let is_unused = || file.try_lock().is_ok() && is_in_place(&path, &file).unwrap_or(false);
         match fate(&path, &file, db) {
             Fate::Stays => {}
@@ -205,8 +206,8 @@ pub(super) fn collect(dir: &Path, db: &DatabaseIdentity, scan: bool, make_sure: 
     collect_memory(dir, &entries, db);
 }
 
-/// Deletes segments of logs of this database that no longer exist: a power loss brought back the name of the segment
-/// but not that of the log.
+/// Deletes segments of this database's logs that no longer exist. A power loss may have brought back the name of the
+/// segment but not that of the log.
 fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
     let own = entries.iter().filter_map(|path| {
         let name = path.file_name().filter(|name| names::belongs_to(name, &db.path))?;
@@ -216,7 +217,7 @@ fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
         }
     });
     for (path, id) in own {
-        // What cannot be determined is assumed.
+        // If a log's id cannot be read, assume that the segment belongs to that log.
         let may_be_of_plain = || {
             names::plain(dir, &db.path).is_some_and(|plain| {
                 open_and_read(&plain, false)
@@ -234,11 +235,11 @@ fn collect_memory(dir: &Path, entries: &[PathBuf], db: &DatabaseIdentity) {
     }
 }
 
-/// How many files of a directory are examined. In a larger directory a leftover may stay; it holds nothing.
+/// The most files of a directory that are examined. In a larger directory a leftover may stay; it holds nothing.
 const LOOKED_AT: usize = 1000;
 
-/// How many logs with the names of other databases are opened. This database may have had such a name, but each log has
-/// to be opened and read, and a directory may hold the logs of hundreds of databases.
+/// The most logs with the names of other databases that are opened. This database may have had such a name. But each of
+/// these logs has to be opened and read, and a directory may hold the logs of hundreds of databases.
 const OTHERS_OPENED: usize = 16;
 
 fn entries(dir: &Path) -> Vec<PathBuf> {
@@ -246,7 +247,7 @@ fn entries(dir: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-/// The files that have the name of a log, whatever the database's name was when the log was made.
+/// The files that have the name of a log, whatever name the database had when the log was made.
 fn logs_among(entries: &[PathBuf], db: &DatabaseIdentity) -> impl Iterator<Item = PathBuf> {
     let logs = entries.iter().filter(|path| names::is_log_name(path));
     let is_named_after =
@@ -255,8 +256,8 @@ fn logs_among(entries: &[PathBuf], db: &DatabaseIdentity) -> impl Iterator<Item 
     own.into_iter().chain(others.into_iter().take(OTHERS_OPENED)).cloned()
 }
 
-/// Makes sure that no log has the plain name, which a new log is to get. A file that cannot be moved keeps the name.
-/// Returns the old and the new path of a log that was moved.
+/// Makes the plain name free for a new log. A file that cannot be moved keeps the name. Returns the old and the new
+/// path of a log that was moved.
 pub(super) fn free_plain_name(
     plain: &Path,
     db: &DatabaseIdentity,
@@ -265,23 +266,23 @@ pub(super) fn free_plain_name(
     if !file.metadata().is_ok_and(|meta| db.trusts(&meta)) {
         return Ok(None);
     }
-    // Another process is about to delete the log, by this name.
+    // Do not move the log if another process holds it: that process is about to delete the log by this name.
     if head.is_of(db) && file.try_lock().is_err() {
         return Ok(None);
     }
     let aside = names::aside(plain, head.log_id);
-    // The name contains the log's id: a file that already has it is a copy of this very log, and both stay.
+    // The name contains the log's id. So a file that already has it is a copy of this very log; both stay.
     if may_exist(&aside) {
         return Ok(None);
     }
     std::fs::rename(plain, &aside).map_err(|error| LogError::io("put aside", plain, &error))?;
-    // The log may be the database's after all, if the lifting of the guard was not durable. With its longer name
-    // durable it can be found, whatever file gets the plain name.
+    // The log may be the database's after all, if the lifting of the guard was not durable. Make its longer name
+    // durable, so that the log can be found whatever file gets the plain name.
     sync_names(plain)?;
     Ok(Some((plain.to_path_buf(), aside)))
 }
 
-/// Whether the log has been put aside under its longer name.
+/// Whether the log was put aside: whether there is a file with its longer name.
 pub(super) fn is_aside(path: &Path, head: &Head) -> bool {
     may_exist(&names::aside(path, head.log_id))
 }
@@ -290,13 +291,14 @@ fn may_exist(path: &Path) -> bool {
     !matches!(path.try_exists(), Ok(false))
 }
 
-/// Deletes a log whose database has no name any more, if no process uses the log. A log that has been moved elsewhere
-/// stays.
+/// Deletes a log whose database has no name any more, if no process uses the log. A log that has been moved to another
+/// path stays.
 pub(crate) fn remove_unused(path: &Path, id: LogId) {
     let Ok((file, head)) = open_and_read(path, true) else { return };
     let is_it = head.log_id == id && file.try_lock().is_ok() && is_in_place(path, &file).unwrap_or(false);
     if is_it && head.release(path, &file).is_ok() {
-        // The log may hold commits, which would come back with its name after a power loss: hence the sync.
+        // The log may hold commits, which would come back after a power loss together with the log's name. So sync the
+        // directory.
         drop(log_file::remove(path, &names::segment(path, id)).and_then(|()| log_file::sync_names(path)));
     }
 }

@@ -1,14 +1,14 @@
-//! Inspecting a log from outside, whether or not other processes use it at that moment: the inspection writes nothing,
-//! takes no lock and no process slot, and makes no process wait.
+//! Inspecting a log that other processes may be using. The inspection writes nothing, takes no lock and no process
+//! slot, and makes no process wait.
 //!
-//! What is read while others write may mix two states. So a reading counts only if nothing changed meanwhile
-//! ([`look`]). While processes use the log, the reading goes through their segment, and the log must not have started
-//! over meanwhile. While no process uses the log, none may have come meanwhile. Otherwise the log is read again. A
-//! contradiction counts as damage only while no process uses the log (invariant 12).
+//! A reading while others write may mix two states. So a reading counts only if nothing changed during it ([`look`]):
+//! if processes use the log, the reading goes through their segment, and the log must not have started over in the
+//! meantime; if no process uses the log, none may have begun to. Otherwise the log is read again. A contradiction
+//! counts as damage only if no process uses the log (invariant 12).
 //!
-//! Processes may come, go and die while they are observed ([`Watch`]), and the segment may begin anew or be deleted. So
-//! each look checks whether the segment is still the one in use. Any user who may write the database may have written
-//! its contents, so they are only read as numbers.
+//! Processes may come, go and die while an observer watches them ([`Watch`]), and the segment may begin again or be
+//! deleted. So each look checks whether the segment is still the one in use. Any user who may write the database may
+//! have written the segment's contents, so they are read only as numbers.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,17 +35,17 @@ use crate::metrics::{ProcessMetrics, read_all};
 use crate::shared::log_file::is_in_place;
 use crate::{DatabaseIdentity, EngineOptions, LogError};
 
-/// How long a log is read again that other processes change meanwhile.
+/// How long to read a log again and again while other processes change it.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The pause between two readings.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Replaces an offset or an order that only the walk of an unused log can tell.
+/// Stands for an offset or an order that only the walk of an unused log can determine.
 const LIVE: &str = "in use";
 
 /// What a log file says about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct About {
-    /// The engine that wrote it.
+    /// The engine that wrote the log.
     pub engine: &'static Descriptor,
     /// The log's id.
     pub id: LogId,
@@ -62,22 +62,22 @@ pub fn describe(path: &Path) -> Result<About, LogError> {
     Ok(About { engine: head.engine, id: head.log_id, database: head.database() })
 }
 
-/// Opens a log of any engine for inspection, in the state in which recovery would find it. Writes nothing, and takes no
-/// lock.
+/// Opens a log of any engine for inspection, in the state to which recovery would bring it. Writes nothing, and takes
+/// no lock.
 ///
 /// # Errors
-/// As for attaching, except that the log may belong to any database.
+/// As for attaching the log, except that the log may belong to any database.
 pub fn open_log_read_only(path: &Path) -> Result<Box<dyn Engine>, LogError> {
     let (file, head) = open_and_read(path, false)?;
     (head.engine.open_read_only)(&OpenFile { path, file: &file })
 }
 
 /// Visits every committed transaction of a log in order, with the code that recovers logs. Then rebuilds every page and
-/// checks SQLite's checksums. Writes nothing, and reads from the database what the pages need;
+/// checks SQLite's checksums. Writes nothing. Reads from the database whatever the pages need;
 /// [`crate::engine::home::NoDatabase`] is enough for engines whose pages are all in the log.
 ///
 /// # Errors
-/// The one with which recovery would fail. The transactions before it have been visited.
+/// The error with which recovery would fail. The transactions before that point have been visited.
 pub fn walk(
     path: &Path,
     database: &dyn DatabaseFile,
@@ -91,18 +91,18 @@ pub fn walk(
 /// database file, to determine which of its pages are newer than the damage. Writes nothing, and takes no lock.
 ///
 /// # Errors
-/// `Format` for a log whose head is damaged, `NoRegion`; the errors that `later` returns; those of reading the files.
+/// `Format` if the head of the log is damaged, `NoRegion`; the errors that `later` returns; those of reading the files.
 pub fn salvage(path: &Path, database: &dyn DatabaseFile, later: Later<'_>) -> Result<Salvaged, LogError> {
     let (file, head) = open_and_read(path, false)?;
     let log = OpenFile { path, file: &file };
     crate::engine::salvage::read(&|later| (head.engine.salvage)(&log, database, later), database, later)
 }
 
-/// The way in which a log is inspected.
+/// How a log is read for inspection.
 pub enum Reading<'a> {
-    /// Other processes use the log: this engine reads along with them.
+    /// Through this engine, together with the processes that use the log.
     Along(Box<dyn Engine>),
-    /// No process uses the log.
+    /// From the log at this path, which no process uses.
     Unused(&'a Path),
 }
 
@@ -115,12 +115,12 @@ pub struct Looked<T> {
     pub in_use: bool,
 }
 
-/// Inspects a log with a function that reads it, repeatedly until nothing has changed during a reading. The function
-/// returns `None` if it finds itself that something has changed.
+/// Inspects a log with the function `read`, repeatedly until nothing has changed during a reading. `read` returns
+/// `None` if it finds itself that something has changed.
 ///
 /// # Errors
-/// That of the function, where no process uses the log. `Busy` where processes change the log faster than it can be
-/// read, or where what is read contradicts itself as long as they use it. `Io`, `Medium`, `Format`, `Owner`.
+/// The error of `read`, if no process uses the log. `Busy` if processes change the log faster than it can be read, or
+/// if what is read contradicts itself while processes use the log. `Io`, `Medium`, `Format`, `Owner`.
 pub fn look<T>(
     path: &Path,
     read: &mut dyn FnMut(Reading<'_>) -> Result<Option<T>, LogError>,
@@ -146,7 +146,8 @@ pub fn look<T>(
     }
 }
 
-/// Reads through the segment of the processes that use the log; `None` when the log has moved on meanwhile.
+/// Reads through the segment of the processes that use the log. Returns `None` if the log has started over during the
+/// reading.
 fn read_along<T>(
     path: &Path,
     file: &OwnFile,
@@ -169,9 +170,9 @@ fn read_along<T>(
 /// The users of a log, and the beginning of the segment that they share.
 #[derive(PartialEq, Eq)]
 struct Users {
-    /// The word [`INCARNATION`], if processes live that have a slot of the segment.
+    /// The word [`INCARNATION`], if there are living processes that have a slot of the segment.
     living: Option<u64>,
-    /// The same if no such process lives: a process that comes and goes meanwhile changes the word.
+    /// The same word, if there is no such process. A process that comes and goes changes the word.
     left: Option<u64>,
     /// Whether no process is attaching the log, which may involve recovery.
     is_settled: bool,
@@ -183,7 +184,7 @@ impl Users {
         let Ok(file) = OwnFile::open(|| std::fs::File::open(&segment_path)) else {
             return Ok(Self { living: None, left: None, is_settled: true });
         };
-        // These loads come after the reading.
+        // Load these words after the reading.
         fence(Ordering::SeqCst);
         let failed = |source: MediumError| LogError::Medium { path: segment_path.clone(), source };
         let living = FileSegment::has_processes(&file).map_err(failed)?;
@@ -206,12 +207,12 @@ fn undecided(path: &Path, error: Option<&LogError>) -> LogError {
     LogError::Busy { path: path.to_path_buf(), what }
 }
 
-/// Visits every committed transaction of a log in order, and checks SQLite's checksums, whether or not other processes
-/// use the log meanwhile. Calls `begin` at the start of each reading: transactions visited before no longer count.
-/// While the log is in use, the offsets of records and the order of commits are not reported.
+/// Visits every committed transaction of a log in order, and checks SQLite's checksums, even if other processes use the
+/// log. Calls `begin` at the start of each reading: transactions visited before that no longer count. While the log is
+/// in use, the offsets of records and the order of commits are not reported.
 ///
 /// # Errors
-/// As [`look`], and the one with which recovery would fail.
+/// As [`look`], and the error with which recovery would fail.
 pub fn look_through(
     path: &Path,
     database: &dyn DatabaseFile,
@@ -227,8 +228,8 @@ pub fn look_through(
     })
 }
 
-/// As [`walk`], for an engine that reads along with the users of the log. `None` when the log has moved on
-/// meanwhile.
+/// As [`walk`], for an engine that reads together with the processes that use the log. Returns `None` if the log has
+/// started over in the meantime.
 fn walk_along(
     mut engine: Box<dyn Engine>,
     database: &dyn DatabaseFile,
@@ -274,7 +275,7 @@ fn walk_along(
     Ok(Some(WalkSummary { generation, transactions, frames, retired: false, mismatch: None }))
 }
 
-/// The segment, the memory that the users of a log share, as an observer sees it.
+/// An observer's view of the segment, the memory that the processes using a log share.
 pub struct Watch {
     about: About,
     path: PathBuf,
@@ -282,27 +283,28 @@ pub struct Watch {
     segment: FileSegment,
 }
 
-/// What one look found.
+/// What an observer found at one look.
 pub struct Glance {
     /// The segment's clock in nanoseconds.
     pub clock_ns: u64,
-    /// The number of the segment's beginning. Counts from another beginning do not continue these.
+    /// The number of the segment's beginning. Counts from different beginnings must not be compared.
     pub beginning: u64,
     /// What processes have counted, including those that have ended.
     pub processes: Vec<ProcessMetrics>,
-    /// Writes to the database file since that beginning: of pages in checkpoints, and of its size at their ends.
+    /// Writes to the database file since the segment began: of pages in checkpoints, and of the database's size at
+    /// their ends.
     pub home_writes: u64,
-    /// How often writing or syncing the database has failed since everything was written to it anew.
+    /// How often writing or syncing the database has failed since everything was last written to it again.
     pub home_failures: u64,
 }
 
 impl Watch {
-    /// Opens the segment of a log for observation; `None` while no process uses the log, or a process is just about to.
+    /// Opens the segment of a log for observation; `None` if no process uses the log, or a process is just about to.
     /// Takes no lock.
     ///
     /// # Errors
-    /// `Io` when this user may not read a file of the log, or the log does not exist; `Busy` when the processes that
-    /// use it share a segment of another layout; `Owner`; `Format`.
+    /// `Io` if this user may not read a file of the log, or the log does not exist; `Busy` if the processes that use
+    /// the log share a segment of another layout; `Owner`; `Format`.
     pub fn open(log: &Path, id: LogId, database: &DatabaseIdentity) -> Result<Option<Self>, LogError> {
         let about = describe(log)?;
         let segment_path = names::segment(log, id);
@@ -349,13 +351,13 @@ impl Watch {
         &self.path
     }
 
-    /// The segment, in which this observer stores nothing.
+    /// The segment. This observer stores nothing in it.
     #[must_use]
     pub fn segment(&self) -> &FileSegment {
         &self.segment
     }
 
-    /// Looks; `None` when no process uses the log through this segment any more.
+    /// Reads the segment once; `None` if no process uses the log through this segment any more.
     ///
     /// # Errors
     /// `Io`, `Medium`.
@@ -373,7 +375,8 @@ impl Watch {
             home_writes: self.segment.load(HOME_WRITES),
             home_failures: self.segment.load(HOME_FAILURES),
         };
-        // The segment may have begun anew meanwhile, so that blocks of both beginnings were read.
+        // The segment may have begun again during the look, so that blocks of both beginnings were read. Then return
+        // nothing.
         fence(Ordering::SeqCst);
         let same = beginning == beginning_of(self.segment.load(INCARNATION));
         Ok(same.then_some(glance))

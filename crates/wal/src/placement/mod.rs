@@ -1,10 +1,10 @@
 //! The log directory: a directory of log files, and the rules by which a log and a database belong together (invariants
 //! 3 and 13).
 //!
-//! `whose` decides whose a log is, and changes nothing; the others do what follows from that. `create` makes a log, and
-//! `attach` opens one. Both name its files by `names`, search and clear the directory with `find`, and share its memory
-//! by `segment`. `outside` attaches for a user who may only read. `deleted` is about a log that was deleted while in
-//! use, and `inspect` reads a log for tools.
+//! `whose` decides whose a log is, and changes nothing; the other modules act on these decisions. `create` makes a log,
+//! and `attach` opens one. Both use `names` for the names of its files, `find` to search and clear the directory, and
+//! `segment` for its shared memory. `outside` attaches a log for a user who may only read. `deleted` is about a log
+//! that was deleted while in use, and `inspect` reads a log for tools.
 
 mod attach;
 mod create;
@@ -32,7 +32,8 @@ pub(crate) use names::segment as segment_path;
 pub use names::{is_log_name, sync_names};
 pub use outside::Outside;
 pub use segment::{
-    ACKNOWLEDGED, DELETED_LOG_COPIED, DELETION_SEEN, GUARD_CONFIRMED, GUARD_KIND, HOME_FAILURES, HOME_SYNCED,
-    HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET, LOG_DELETED, READABLE, RESTART_UNTIL,
+    ACKNOWLEDGED, BEGINS_AFTER, DELETED_LOG_COPIED, DELETION_SEEN, GUARD_CONFIRMED, GUARD_KIND,
+    HOME_FAILURES, HOME_SYNCED, HOME_WRITES, LOCKS_BYTES, LOCKS_OFFSET, LOG_DELETED, OVERDUE_BEFORE,
+    READABLE, RESTART_UNTIL,
 };
 pub use whose::{Claim, FoundLog, claim};

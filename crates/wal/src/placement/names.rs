@@ -1,9 +1,9 @@
 //! The names of a log's files.
 //!
-//! A log beside its database is named after it: `app.db-duralite`. In any other directory, and where that name is
-//! taken, the log's id follows: `app.db-duralite-0123…`. The segment, the memory that the log's users share, is always
-//! named after both, `app.db-duralite-0123…-shm`, so that it never has to be renamed. So `ls` lists these files
-//! together, and `rm app.db*` and backups include all of them.
+//! A log beside its database is named after the database: `app.db-duralite`. In any other directory, or if that name is
+//! taken, the log's id follows: `app.db-duralite-0123…`. The segment, the memory that the processes using the log
+//! share, is always named after database and id, `app.db-duralite-0123…-shm`, so that it never has to be renamed. `ls`
+//! lists these files together, and `rm app.db*` and backups include all of them.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -17,7 +17,7 @@ use crate::shared::log_file;
 const SUFFIX: &str = "-duralite";
 const SEGMENT_SUFFIX: &str = "-shm";
 const ID_CHARS: usize = 32;
-/// A longer database name is cut: a file name has at most 255 bytes.
+/// The most bytes of the database's name that are used; the rest is cut off, because a file name has at most 255 bytes.
 const LONGEST_NAME: usize = 200;
 
 /// The beginning of the names of a database's logs, and whether the database's own name had to be cut.
@@ -33,7 +33,7 @@ fn stem(database: &Path) -> (OsString, bool) {
     (stem, end < name.len())
 }
 
-/// The name of a log beside its database; `None` where the database's name is too long for it.
+/// The name of a log beside its database; `None` if the database's name is too long.
 pub(super) fn plain(dir: &Path, database: &Path) -> Option<PathBuf> {
     let (stem, cut) = stem(database);
     (!cut).then(|| dir.join(stem))
@@ -46,14 +46,14 @@ pub(super) fn with_id(dir: &Path, database: &Path, id: LogId) -> PathBuf {
     dir.join(name)
 }
 
-/// The name of a log's segment, beside the log. It is the same for both names of a log.
+/// The path of a log's segment, beside the log. It is the same for both names of a log.
 pub(crate) fn segment(log: &Path, id: LogId) -> PathBuf {
     let mut name = aside(log, id).into_os_string();
     name.push(SEGMENT_SUFFIX);
     name.into()
 }
 
-/// The longer name of a log.
+/// The path of a log with its longer name, which contains the id.
 pub(super) fn aside(log: &Path, id: LogId) -> PathBuf {
     let mut name = log.to_path_buf().into_os_string();
     if !matches!(log.file_name().and_then(kind_of), Some(Kind::WithId(_))) {
@@ -62,10 +62,10 @@ pub(super) fn aside(log: &Path, id: LogId) -> PathBuf {
     name.into()
 }
 
-/// What a file is, to judge by its name.
+/// What a file is, according to its name.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// A log whose name has only its database's name.
+    /// A log whose name contains only the database's name.
     Plain,
     /// A log whose name contains its id.
     WithId(LogId),
@@ -100,7 +100,7 @@ fn parse_id(text: &[u8]) -> Option<LogId> {
     Some(LogId(id))
 }
 
-/// Whether a file name may be that of a file of this database's logs.
+/// Whether a file name may be that of a file that belongs to this database's logs.
 pub(super) fn belongs_to(name: &OsStr, database: &Path) -> bool {
     name.as_bytes().starts_with(stem(database).0.as_bytes())
 }

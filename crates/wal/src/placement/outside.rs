@@ -1,14 +1,14 @@
 //! Attaching a log as a user who may only read the database (invariant 13).
 //!
-//! Such a user has no process slot of the segment: it maps memory that it may not change, and announces itself with
-//! locks of the kernel. While processes with slots live, it reads along with them. When none lives, the log is as a
-//! crash has left it: this process then reads for itself what recovery would find, and SQLite builds a private
+//! Such a user has no process slot of the segment: the process maps memory that it may not change, and announces itself
+//! with locks of the kernel. While processes with slots are alive, it reads along with them. If there are none, the log
+//! is as a crash has left it: this process then reads for itself what recovery would find, and SQLite builds a private
 //! wal-index from that.
 //!
-//! A process that wants to open the database never waits for such a reader. So the segment may begin anew while a
-//! reader has it mapped. The exception is a reader in the middle of a transaction that reads along: the process that
-//! would begin the segment anew then continues with it instead. [`Outside::look_again`] adapts the reader to such
-//! changes.
+//! A process that wants to open the database never waits for such a reader. So the segment may begin again while a
+//! reader has it mapped. There is one exception: if a reader that reads along is in the middle of a transaction, the
+//! process that would begin the segment again continues with it as it is. [`Outside::look_again`] adapts the reader to
+//! such changes.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use crate::engine::descriptor::{AttachingOutside, Descriptor, LogPlacement, Open
 use crate::shared::log_file::{self, Lock, Pause, is_in_place};
 use crate::{DatabaseIdentity, EngineOptions, LogError};
 
-/// A log that is attached by a user who may only read it.
+/// A log as attached by a user who may only read it.
 pub struct Outside {
     pub(super) engine: &'static Descriptor,
     options: EngineOptions,
@@ -36,15 +36,16 @@ pub struct Outside {
     pub(super) segment_path: PathBuf,
     pub(super) file: OwnFile,
     pub(super) segment: Arc<FileSegment>,
-    /// Whether the reader reads along with processes that have slots.
+    /// Whether the reader reads along with processes that have slots of the segment.
     live: AtomicBool,
-    /// The word [`INCARNATION`] of the segment, when the reader last looked.
+    /// The word [`INCARNATION`] of the segment when the reader last looked.
     incarnation: AtomicU64,
-    /// The generation of the log when it was opened.
+    /// The log's generation when the reader opened the log.
     generation: AtomicU64,
 }
 
-/// Attaches a log that this user may not open for writing, as the error `denied` says.
+/// Attaches for reading a log whose opening for writing failed with `denied`. Fails with `denied` if the log cannot be
+/// opened at all.
 pub(super) fn attach(
     placement: &LogPlacement,
     options: &EngineOptions,
@@ -54,7 +55,7 @@ pub(super) fn attach(
     denied: LogError,
     pause: Pause<'_>,
 ) -> Result<(Outside, Box<dyn Engine>), LogError> {
-    // This user may not be able to read the log either: then `denied` is the better answer.
+    // Perhaps this user may not read the log either. Then `denied` is the better answer.
     let Ok(file) = open_log(path, false) else { return Err(denied) };
     check_owner(path, &file, db, id, false)?;
     let segment_path = names::segment(path, id);
@@ -84,31 +85,32 @@ pub(super) fn attach(
 }
 
 impl Outside {
-    /// Whether the reader reads along with processes that have slots.
+    /// Whether the reader reads along with processes that have slots of the segment.
     #[must_use]
     pub fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
     }
 
-    /// Whether the segment has begun anew since the reader last looked. What it has read through the segment since then
-    /// belongs to no transaction.
+    /// Whether the segment has begun again since the reader last looked. If so, what the reader has read through the
+    /// segment since then belongs to no transaction.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        // This load comes after what the caller has read.
+        // Load the word after everything that the caller has read.
         fence(Ordering::SeqCst);
         self.is_live()
             && self.segment.load(INCARNATION) / BEGUN != self.incarnation.load(Ordering::Acquire) / BEGUN
     }
 
-    /// Whether the log has started over since it was opened, for a reader that does not read along with others. No
-    /// process waited for it, and what it has read through its own wal-index belongs to no transaction.
+    /// For a reader that does not read along with others: whether the log has started over since the reader opened it.
+    /// Other processes did not wait for this reader, so what it has read through its own wal-index belongs to no
+    /// transaction.
     #[must_use]
     pub(crate) fn is_overtaken(&self, engine: &dyn Engine) -> bool {
         let generation = self.generation.load(Ordering::Acquire);
         !self.is_live() && (engine.origin().generation != generation || !engine.is_current())
     }
 
-    /// Whether a process uses the log that may write it.
+    /// Whether there is a process that uses the log and may write it.
     ///
     /// # Errors
     /// `Medium`.
@@ -116,8 +118,8 @@ impl Outside {
         FileSegment::has_processes(self.segment_file()).map_err(|source| self.failed(source))
     }
 
-    /// Whether a transaction may begin that reads through the segment. The caller already holds its mark, which keeps
-    /// the segment from beginning anew.
+    /// Whether a transaction that reads through the segment may begin. The caller already holds its mark, which keeps
+    /// the segment from beginning again.
     ///
     /// # Errors
     /// `Medium`.
@@ -127,11 +129,11 @@ impl Outside {
         Ok(named && self.segment.load(0) == MAGIC && !self.is_lost())
     }
 
-    /// Looks whether other processes use the log now, or have used it since the reader last looked. Returns a new
-    /// engine to read with, if anything has changed.
+    /// Checks whether other processes use the log now, or have used it since the reader last looked. If anything has
+    /// changed, returns a new engine to read with.
     ///
     /// # Errors
-    /// `Busy` while a process attaches the log; as for attaching.
+    /// `Busy` while a process attaches the log; otherwise as for attaching.
     pub(crate) fn look_again(&self, pause: Pause<'_>) -> Result<Option<Box<dyn Engine>>, LogError> {
         let processes = self.has_processes()?;
         fence(Ordering::SeqCst);
@@ -147,8 +149,8 @@ impl Outside {
         }
         self.check_names()?;
         let live = if self.is_live() {
-            // SQLite has the wal-index mapped. It stems from the current start of the system, because this process
-            // already ran while processes with slots lived.
+            // SQLite has the wal-index mapped. That wal-index is from the current start of the system, because this
+            // process already ran while processes with slots were alive.
             if !is_complete(&attaching) {
                 return busy("its log needs recovery: a user who may write the log has to open the database");
             }
@@ -159,7 +161,7 @@ impl Outside {
         self.open(live).map(Some)
     }
 
-    /// The file of the segment.
+    /// The segment's file.
     fn segment_file(&self) -> &File {
         self.segment.file()
     }
@@ -168,7 +170,7 @@ impl Outside {
         LogError::Medium { path: self.segment_path.clone(), source }
     }
 
-    /// Whether the paths still lead to both files.
+    /// Checks that the paths still lead to the log's file and to the segment's file.
     fn check_names(&self) -> Result<(), LogError> {
         if is_in_place(&self.path, &self.file)? && is_in_place(&self.segment_path, self.segment_file())? {
             return Ok(());
@@ -177,8 +179,8 @@ impl Outside {
         Err(LogError::Busy { path: self.db.path.clone(), what })
     }
 
-    /// Whether processes with slots use the log, or did and another reader has been there since. The caller keeps
-    /// others from attaching the log meanwhile.
+    /// Whether processes with slots use the log, or have used it before another reader came. The caller keeps others
+    /// from attaching the log during this call.
     fn has_company(&self, attaching: &File, pause: Pause<'_>) -> Result<bool, LogError> {
         let path = &self.path;
         for tries in 0.. {
@@ -205,7 +207,7 @@ impl Outside {
             if !held {
                 return Ok(false);
             }
-            // The process that holds the lock is dying, or only inspects the log.
+            // The process that holds the lock is dying, or only inspects the log: try again.
             if !pause(tries) {
                 break;
             }
@@ -214,10 +216,10 @@ impl Outside {
         Err(LogError::Busy { path: path.clone(), what })
     }
 
-    /// Opens the log anew. The caller keeps others from attaching the log meanwhile.
+    /// Opens the log again. The caller keeps others from attaching the log during this call.
     fn open(&self, live: bool) -> Result<Box<dyn Engine>, LogError> {
-        // This load comes first, so that a later look notices any process that attaches the log from here on and
-        // commits.
+        // Load this word before opening the log. If a process attaches the log from here on and commits, a later look
+        // notices it.
         let incarnation = self.segment.load(INCARNATION);
         let shared = live.then(|| Arc::clone(&self.segment));
         let engine = (self.engine.attach_outside)(AttachingOutside {

@@ -1,9 +1,9 @@
-//! The segment, the memory that a log's users share: the layout of its words before the engine's part, opening its
-//! file (invariant 13), and joining the processes that use it.
+//! The segment, the memory that the processes using a log share: the layout of its words before the engine's part,
+//! opening its file (invariant 13), and joining the processes that use it.
 //!
 //! Processes of several versions may meet in a segment, so its first word is the version of its layout. A process that
-//! begins the segment anew clears that word first ([`clear`]) and stores it last ([`complete`]): no process joins in
-//! between. A segment from an earlier start of the system is only what a power loss left.
+//! begins the segment again clears that word first ([`clear`]) and stores it last ([`complete`]), so that no process
+//! joins in between. A segment from an earlier start of the system is only what a power loss left.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -30,64 +30,69 @@ pub const LOCKS_BYTES: u64 = 64 << 10;
 /// Where the engine's part of the segment begins.
 pub(super) const ENGINE_OFFSET: u64 = LOCKS_OFFSET + LOCKS_BYTES;
 
-/// The first word of a segment that is in use: the version of its layout.
+/// The first word of a segment that is in use: the version of the segment's layout.
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"DURASEGA");
 /// The kinds of media on which the log is used; 0 if unknown.
 const MEDIA: u64 = 8;
-/// How often syncing or writing the database has failed since everything in the log was written to the database anew,
+/// How often syncing or writing the database has failed since everything in the log was written to the database again,
 /// or the log became empty.
 pub const HOME_FAILURES: u64 = 16;
 /// The newest commit that was acknowledged: the low half of its generation in the upper half, its last frame in the
 /// lower half.
 pub const ACKNOWLEDGED: u64 = 24;
 
-/// The time, by the segment's clock, until which a process has the turn to start the log over. The lowest bits are its
-/// process slot.
+/// The time, by the segment's clock, until which it is one process's turn to start the log over. The lowest bits are
+/// that process's slot.
 pub const RESTART_UNTIL: u64 = 32;
+/// The time until which transactions of concurrent connections do not begin, so that the log can start over. The lowest
+/// bits are as in [`RESTART_UNTIL`].
+pub const BEGINS_AFTER: u64 = 112;
+/// A transaction of a concurrent connection that has been writing since before this time, by the segment's clock, is to
+/// end. 0 where there has been no such connection.
+pub const OVERDUE_BEFORE: u64 = 120;
 
 /// Which guard is in the database's header, or that another log is about to replace this one. A connection stores this
-/// under EXCLUSIVE when it changes the header; 0 where the guard is unknown, or about to change.
+/// word under EXCLUSIVE when it changes the header. 0 if the guard is unknown, or about to change.
 pub const GUARD_KIND: u64 = 48;
 
 /// How often the database file has been written to while its WAL was in the log.
 pub const HOME_WRITES: u64 = 56;
-/// One more than the value of [`HOME_WRITES`] when the last successful sync of the file began; 0 if there was none.
+/// The value of [`HOME_WRITES`] when the last successful sync of the file began, plus 1; 0 if there was none.
 pub const HOME_SYNCED: u64 = 64;
 
-/// Not 0 once the guard is confirmed: the log's file and the guard are known to be durable, and the guard is final. It
-/// says nothing about single commits.
+/// Not 0 once the guard is confirmed: the log's file and the guard are known to be durable, and the guard is final.
+/// This word says nothing about single commits.
 pub const GUARD_CONFIRMED: u64 = 80;
 
-/// Not 0 once a process has seen that the log was deleted while it was in use: no process commits to the log any more.
+/// Not 0 once a process has seen that the log was deleted while in use: from then on no process commits to the log.
 pub const LOG_DELETED: u64 = 88;
-/// The bit of [`LOG_DELETED`] that a process sets which has seen the deletion.
+/// The bit of [`LOG_DELETED`] that a process sets after it has seen the deletion.
 pub const DELETION_SEEN: u64 = 1;
 /// The bit of [`LOG_DELETED`] that a process sets before it copies the log.
 pub const DELETED_LOG_COPIED: u64 = 2;
 
-/// The id of the log to which the segment belongs, in 16 bytes. The path of a deleted segment in `/proc` may not show
-/// it.
+/// The id of the segment's log, in 16 bytes. It identifies a deleted segment in `/proc`, whose path may not show the
+/// id.
 const LOG_ID: u64 = 96;
 
 /// The start of the system during which the words were written ([`boot`]); 0 if unknown.
 const BOOT: u64 = 72;
 
-/// How often the segment has begun anew, in the upper half, and how often processes have joined it since then, in the
-/// lower half.
+/// Upper half: how often the segment has begun again. Lower half: how often processes have joined it since then.
 pub(super) const INCARNATION: u64 = 40;
 pub(super) const BEGUN: u64 = 1 << 32;
-/// Beside the locks: not 0 where some user may read the segment and not write it.
+/// Among the locks: not 0 if some user may read the segment but not write it.
 pub const READABLE: u64 = LOCKS_OFFSET + 8;
 
 const _: () = assert!(PINS_OFFSET + PINS_BYTES <= LOCKS_OFFSET);
 
-/// Where the metrics of processes begin, after an engine's part of `engine_bytes`, and where the segment ends.
+/// Where the metrics of processes begin, after an engine's part of `engine_bytes`; and where the segment ends.
 pub(super) fn metrics_of(engine_bytes: u64) -> (u64, u64) {
     let begin = (ENGINE_OFFSET + engine_bytes).next_multiple_of(64);
     (begin, begin + METRICS_BYTES)
 }
 
-/// The number of the segment's beginning, from the word [`INCARNATION`].
+/// The number of the segment's beginning: how often it has begun again, from the word [`INCARNATION`].
 pub(super) fn beginning_of(incarnation: u64) -> u64 {
     incarnation / BEGUN
 }
@@ -111,8 +116,8 @@ pub(super) fn is_segment_of(file: &File, id: LogId) -> bool {
     is_complete(file) && file.read_exact_at(&mut of, LOG_ID).is_ok() && LogId(of) == id
 }
 
-/// The first `bytes` of an engine's part as the last process that used the segment left them; `None` where the system
-/// has been restarted since, or the segment was never completed.
+/// The first `bytes` of an engine's part as the last process to use the segment left them. `None` if the system has
+/// been restarted since then, or the segment was never completed.
 pub(super) fn left_of(segment: &File, bytes: u64) -> Option<Vec<u8>> {
     let mut by = [0; 8];
     segment.read_exact_at(&mut by, BOOT).ok()?;
@@ -124,16 +129,16 @@ pub(super) fn left_of(segment: &File, bytes: u64) -> Option<Vec<u8>> {
     Some(words)
 }
 
-/// The layout of the segment in the file; 0 for a segment that was never completed.
+/// The layout version of the segment in the file; 0 if the segment was never completed.
 pub(super) fn layout_of(segment: &File) -> u64 {
     let mut magic = [0; 8];
     if matches!(segment.read_at(&mut magic, 0), Ok(8)) { u64::from_le_bytes(magic) } else { 0 }
 }
 
-/// The kernel's file with an id that is new after each start.
+/// The kernel's file with an id that is new after each start of the system.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A number that is new after each start of the system; 0 where the system does not report one.
+/// A number that is new after each start of the system; 0 if the system does not report one.
 fn boot() -> u64 {
     static BOOT: OnceLock<u64> = OnceLock::new();
     *BOOT.get_or_init(|| std::fs::read_to_string(BOOT_ID).map_or(0, |id| number(&id)))
@@ -145,10 +150,10 @@ fn number(id: &str) -> u64 {
     u64::from_str_radix(&digits, 16).unwrap_or(0)
 }
 
-/// The error for a process that attaches a log while another process does.
+/// The error for a process that attaches a log while another process is attaching it.
 pub(super) const ATTACHING: &str = "another process is opening its log; try again";
 
-/// Creates the file of the segment of a new log, without a name where the file system supports that.
+/// Creates the file of a new log's segment. If the file system can, the file has no name yet.
 pub(super) fn create(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
     let failed = |error: io::Error| LogError::io("make the shared memory of a log in", path, &error);
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
@@ -159,7 +164,7 @@ pub(super) fn create(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogE
     Ok(file)
 }
 
-/// The mode of the segment's file: a user has the same access to it as to the database (invariant 13).
+/// The mode of the segment's file: each user has the same access to the segment as to the database (invariant 13).
 fn mode_of(db: &DatabaseIdentity) -> u32 {
     db.mode & 0o666
 }
@@ -171,8 +176,8 @@ fn options(write: bool) -> OpenOptions {
     options
 }
 
-/// Opens the file of the segment, and creates it if it does not exist. A file that a user has made who may not write
-/// the database is refused.
+/// Opens the file of the segment, and creates it if it does not exist. Refuses a file that was made by a user who may
+/// not write the database.
 fn open_or_create(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogError> {
     let failed = |error: io::Error| LogError::io("open the shared memory of the log", path, &error);
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
@@ -194,7 +199,8 @@ fn open_or_create(path: &Path, db: &DatabaseIdentity) -> Result<OwnFile, LogErro
     }
 }
 
-/// Opens the file of the segment, which is locked, once more; `None` when it has been deleted, together with the log.
+/// Opens the file of the segment a second time; `locked` is the first descriptor, which is locked. `None` if the
+/// segment was deleted together with the log.
 pub(super) fn open_again(path: &Path, locked: &File) -> Result<Option<OwnFile>, LogError> {
     let failed = |error: io::Error| LogError::io("open the shared memory of the log", path, &error);
     hooks::step(FileStep::OpenShared, path).map_err(failed)?;
@@ -223,8 +229,8 @@ pub(super) fn open_read_only(path: &Path, db: &DatabaseIdentity) -> Result<OwnFi
     Ok(file)
 }
 
-/// Opens and locks the file of the segment: only one process at a time attaches a log. That process may be recovering a
-/// long log, or be stopped, so this waits only as long as `pause` permits.
+/// Opens and locks the file of the segment, so that only one process at a time attaches the log. The process that holds
+/// the lock may be recovering a long log, or be stopped, so this function waits only as long as `pause` permits.
 pub(super) fn lock(path: &Path, db: &DatabaseIdentity, pause: Pause<'_>) -> Result<OwnFile, LogError> {
     loop {
         let file = open_or_create(path, db)?;
@@ -233,20 +239,21 @@ pub(super) fn lock(path: &Path, db: &DatabaseIdentity, pause: Pause<'_>) -> Resu
             return Err(LogError::Busy { path: db.path.clone(), what: ATTACHING });
         }
         let links = file.metadata().map_err(|error| LogError::io("examine", path, &error))?.nlink();
-        // Another process may have deleted the file before it was locked.
+        // Another process may have deleted the file before this process locked it. Then try again.
         if links > 0 {
             return Ok(file);
         }
     }
 }
 
-/// Marks the segment as incomplete, so that no process joins words from before a power loss if this process dies before
-/// it has completed the segment again. Returns `false` when the segment has to go on as it is: a reader without a
-/// process slot is in the middle of a transaction that relies on it. The process of that reader already ran while
-/// processes with slots lived. So no power loss came in between, and the words say what is left to do, as after the
-/// death of any process.
+/// Marks the segment as incomplete. If this process dies before it has completed the segment again, no process then
+/// joins words that may be from before a power loss. Returns `false` if the segment has to go on as it is: a reader
+/// without a process slot is in the middle of a transaction that relies on it. That reader's process already ran while
+/// processes with slots were alive. So no power loss came in between, and the words say what is left to do, as after
+/// the death of any process.
 ///
-/// This process announces first and looks second; such a reader does so in the opposite order.
+/// This process clears the word first and then looks for such readers. A reader takes its mark first and then looks at
+/// the word. So at least one of the two sees the other.
 pub(super) fn clear(segment: &File) -> Result<bool, MediumError> {
     let failed = |error: io::Error| {
         MediumError::from_errno(
@@ -266,13 +273,13 @@ pub(super) fn clear(segment: &File) -> Result<bool, MediumError> {
     Ok(false)
 }
 
-/// Announces to readers without process slots that the segment which they have mapped is about to begin anew. Returns
+/// Announces to readers without process slots that the segment which they have mapped is about to begin again. Returns
 /// the new value of [`INCARNATION`].
 fn begin_anew(file: &File, path: &Path) -> Result<u64, LogError> {
     let mut bytes = [0; 8];
     let failed = |error| LogError::io("write the shared memory of the log", path, &error);
     if file.read_at(&mut bytes, INCARNATION).map_err(failed)? < bytes.len() {
-        // No process can have mapped a file this short.
+        // A file this short was never mapped, so there is nobody to tell.
         return Ok(BEGUN);
     }
     let next = (u64::from_ne_bytes(bytes) / BEGUN).wrapping_add(1).wrapping_mul(BEGUN).max(BEGUN);
@@ -281,7 +288,7 @@ fn begin_anew(file: &File, path: &Path) -> Result<u64, LogError> {
     Ok(next)
 }
 
-/// Joins the processes that use the log with this id, as the first of them if `alone`.
+/// Joins the processes that use the log with this id; with `alone`, as the first of them.
 pub(super) fn join(
     placement: &LogPlacement,
     path: &Path,
@@ -309,8 +316,8 @@ pub(super) fn join(
     if segment.is_readable() {
         segment.store(READABLE, 1);
     }
-    // Emulated memory and direct access to the same file give different guarantees, and processes of either kind
-    // would build on what the others have stored.
+    // Emulated memory and direct access to the same file give different guarantees. Processes of different kinds must
+    // not share the log, because each would rely on what the others have stored.
     if alone {
         segment.store(BOOT, boot());
         segment.store(MEDIA, media);
@@ -318,18 +325,18 @@ pub(super) fn join(
         return Err(LogError::Settings);
     }
     let segment = Arc::new(segment);
-    // The slot may have belonged to a follower that died.
+    // The slot may have belonged to a follower that died, so remove its pin.
     Pins::new(Arc::clone(&segment) as Arc<dyn Segment>, PINS_OFFSET).unpin();
     Recorder::join(segment.clone(), metrics, beginning_of(segment.load(INCARNATION)));
     Ok(segment)
 }
 
-/// Lets other processes join: the last step of the process that was alone.
+/// Lets other processes join. This is the last step of a process that attaches the log alone.
 pub(super) fn complete(segment: &FileSegment) {
     segment.store(0, MAGIC);
 }
 
-/// Maps the segment of a log of this engine for a user who may only read it, and takes no process slot.
+/// Maps the segment of a log of this engine for a user who may only read it. Takes no process slot.
 pub(super) fn join_read_only(
     engine: &Descriptor,
     path: &Path,

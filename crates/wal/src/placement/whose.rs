@@ -1,9 +1,9 @@
-//! What a log's file says about itself, and whose the log is (invariants 3 and 13): the decisions. They change
-//! nothing, and each returns what is to happen as a value; those who ask do it.
+//! What a log's file says about itself, and whose the log is (invariants 3 and 13). This module only decides: it
+//! changes nothing, and returns each decision as a value for its caller to act on.
 //!
-//! Three questions are asked. May this process use the log that a database names ([`check_owner`])? Where log and
-//! database do not name each other, may the log be applied to the database ([`claim`])? And what becomes of a log
-//! beside a database that names none ([`fate`])?
+//! There are three questions. May this process use the log that a database names ([`check_owner`])? If log and database
+//! do not name each other, may the log be applied to the database ([`claim`])? And what becomes of a log beside a
+//! database that names no log ([`fate`])?
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -21,7 +21,7 @@ use crate::{DatabaseIdentity, LogError, engines};
 /// Opens an existing log of any engine.
 ///
 /// # Errors
-/// `Io`; `Format` when the first bytes are not those of a log.
+/// `Io`; `Format` if the first bytes are not those of a log.
 pub(super) fn open_log(path: &Path, write: bool) -> Result<OwnFile, LogError> {
     log_file::open(path, write, |bytes| engines::by_magic(bytes).is_some())
 }
@@ -29,22 +29,22 @@ pub(super) fn open_log(path: &Path, write: bool) -> Result<OwnFile, LogError> {
 /// Opens an existing log of any engine, and reads its head.
 ///
 /// # Errors
-/// As [`open_log`]; `Format` when the head is illegible.
+/// As [`open_log`]; `Format` if the head is illegible.
 pub(super) fn open_and_read(path: &Path, write: bool) -> Result<(OwnFile, Head), LogError> {
     let file = open_log(path, write)?;
     let head = Head::read(path, &file)?;
     Ok((file, head))
 }
 
-/// What a log's superblock says about its database: the head of a log file, which every engine's logs have.
+/// What the head of a log's file says about its database. Every engine's logs have such a head.
 pub(super) struct Head {
-    /// The engine that wrote it.
+    /// The engine that wrote the log.
     pub(super) engine: &'static Descriptor,
     pub(super) log_id: LogId,
     db_inode: u64,
     db_birth_ns: u64,
     path: Vec<u8>,
-    /// The file in which the log was made, where that is known.
+    /// The file in which the log was made, if it is known.
     made_in: Option<FileIdentity>,
 }
 
@@ -64,28 +64,27 @@ impl Head {
         PathBuf::from(OsStr::from_bytes(&self.path))
     }
 
-    /// Whether this was the path of the log's database when the log was made, or that path truncated if it is very
-    /// long.
+    /// Whether the log's database had this path when the log was made. The stored path is truncated if it is very long.
     pub(super) fn was_made_at(&self, path: &[u8]) -> bool {
         self.path == path
     }
 
-    /// Whether the log was made for this very file.
+    /// Whether the log was made for this very database file.
     pub(super) fn is_of(&self, db: &DatabaseIdentity) -> bool {
         (self.db_inode, self.db_birth_ns) == (db.inode, db.birth_ns)
     }
 
-    /// Whether an open file with this head is a copy, and not the file in which the log was made.
+    /// Whether an open file with this head is a copy of the file in which the log was made.
     pub(super) fn is_copy(&self, file: &File) -> bool {
         self.made_in.is_some_and(|made_in| identity::of_log(file).is_some_and(|now| now != made_in))
     }
 
-    /// Releases what the log owns outside of its file, which is about to be deleted.
+    /// Releases what the log owns outside its file, before the file is deleted.
     pub(super) fn release(&self, path: &Path, file: &OwnFile) -> Result<(), LogError> {
         (self.engine.release)(&OpenFile { path, file })
     }
 
-    /// Whether the log, which no process uses, holds no commits; `false` where that cannot be determined.
+    /// Whether the log holds no commits; `false` if that cannot be determined. No process uses the log.
     pub(super) fn is_empty(&self, path: &Path, file: &OwnFile) -> bool {
         (self.engine.is_empty)(&OpenFile { path, file })
     }
@@ -114,55 +113,56 @@ pub(super) fn check_owner(
 /// A log file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundLog {
-    /// The directory of the log, and its media.
+    /// The directory of the log, and the media.
     pub placement: LogPlacement,
-    /// The file.
+    /// The path of the log's file.
     pub path: PathBuf,
-    /// Its identity.
+    /// The log's id.
     pub id: LogId,
 }
 
-/// Whether a log can serve a database that it does not name by inode, and why.
+/// Whether a log can serve a database whose inode it does not name, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claim {
-    /// The log was made for this very file.
+    /// The log was made for this very database file.
     Own,
-    /// Database and log are copies of another pair, or that pair moved to another file system; or the database was
-    /// replaced in its place. The log may be applied to the database, and no other database can need it.
+    /// Database and log were copied together, or moved together to another file system; or the database was replaced in
+    /// its place. The log may be applied to the database, and no other database can need it.
     Copy,
-    /// Only the database was copied: the original database needs the log.
+    /// Only the database was copied, so the original database needs the log.
     Foreign,
 }
 
 /// What a database may do with the log that it names.
 ///
-/// A user who copies a database and its log, live or after a crash, gets what a user of stock SQLite gets who copies a
-/// database and its `-wal`. A copy of the database alone must not take the log of its original. The original may be
-/// where this process cannot see it: renamed, not mounted, or in another user's directory. It may also be open in this
-/// process, so that opening it here and closing it would release SQLite's locks on it. So the original is not examined:
-/// the log itself shows whether it is a copy.
+/// A user may copy a database together with its log, in use or after a crash. That user gets what a user of stock
+/// SQLite gets from a copy of a database and its `-wal`. But a copy of the database alone must not take the log of its
+/// original. The original may be where this process cannot see it: renamed, not mounted, or in another user's
+/// directory. It may also be open in this process, so that opening it here and closing it would release SQLite's locks
+/// on it. So the original is not examined; the log itself shows whether it is a copy.
 ///
 /// # Errors
-/// `Io` where the log cannot be opened, `Format` where it is of another version.
+/// `Io` if the log cannot be opened, `Format` if it is of another version.
 pub fn claim(log: &FoundLog, db: &DatabaseIdentity) -> Result<Claim, LogError> {
     match open_and_read(&log.path, false) {
         Ok((file, head)) => Ok(Signs::of(log, &file, &head, db).claim()),
-        // Attaching the log reports what the file is. Under a provisional guard there need not be a log.
+        // Attaching the log will report what the file is. Under a provisional guard there need not be a log at all.
         Err(error) if error.says_none() && !error.is_other_version() => Ok(Claim::Foreign),
         Err(error) => Err(error),
     }
 }
 
-/// What shows whether a log belongs to the database that names it.
+/// The signs by which it is decided whether a log belongs to the database that names it.
 struct Signs {
     /// The log was made for this very file.
     is_own: bool,
-    /// The log has the name that this database's own log would have. A log found only by its id is another's.
+    /// The log has the name that this database's own log would have. A log that was found only by its id belongs to
+    /// another database.
     is_named_after: bool,
-    /// The log's file is not the one that the log says it was made in.
+    /// The log's file is not the file that the log says it was made in.
     is_copy: bool,
-    /// The log is beside the database, and was made for the file that was at the database's path before. SQLite would
-    /// apply a `-wal` file in the same place too.
+    /// The log is beside the database, and was made for another file that had the database's path before. SQLite would
+    /// apply a `-wal` file in that place too.
     is_replaced: bool,
 }
 
@@ -179,7 +179,7 @@ impl Signs {
         }
     }
 
-    /// The table of "Which log belongs to which database" in the README: the first row that fits decides.
+    /// Decides by the table under "Which log belongs to which database" in the README: the first row that fits.
     fn claim(&self) -> Claim {
         match self {
             Self { is_own: true, .. } => Claim::Own,
@@ -192,20 +192,20 @@ impl Signs {
     }
 }
 
-/// What becomes of a log in the log directory of a database that names none.
+/// What becomes of a log in the log directory of a database that names no log.
 pub(super) enum Fate {
-    /// It stays as it is: another database may need it.
+    /// The log stays as it is: another database may need it.
     Stays,
-    /// It is deleted if no process uses it and it holds no commits. What a copy refers to outside of its file belongs to
-    /// the original log, and stays.
+    /// The log is deleted if no process uses it and it holds no commits. What a copy refers to outside its file belongs
+    /// to the original log, and stays.
     GoesIfEmpty { head: Head, is_copy: bool },
-    /// Its head is illegible, as the error says. It is deleted if it is what a power loss has left of a log without
-    /// commits.
+    /// The log's head is illegible, as the error says. The log is deleted if it is what a power loss has left of a log
+    /// without commits.
     GoesIfTorn(LogError),
 }
 
-/// The table of "A database that names no log" in the README: the first row that fits decides. A directory that was
-/// copied while its database was being closed contains a copy of a log that has ended.
+/// Decides by the table under "A database that names no log" in the README: the first row that fits. A log may be a
+/// copy: a directory that was copied while its database was being closed contains a copy of a log that has ended.
 pub(super) fn fate(path: &Path, file: &OwnFile, db: &DatabaseIdentity) -> Fate {
     let head = Head::read(path, file);
     let is_trusted = file.metadata().is_ok_and(|meta| db.trusts(&meta));
@@ -224,7 +224,7 @@ pub(super) fn is_named_after(name: &OsStr, meta: &Metadata, db: &DatabaseIdentit
     names::belongs_to(name, &db.path) && db.trusts(meta)
 }
 
-/// Whether a log with an illegible head has no commits either, and is not of a version that this build does not know.
+/// Whether a log with an illegible head has no commits either, and is not of a version unknown to this build.
 pub(super) fn is_torn(path: &Path, file: &OwnFile, error: &LogError) -> bool {
     let LogError::Format { source: FormatError::Short { .. } | FormatError::Damaged { .. }, .. } = error
     else {

@@ -1,7 +1,7 @@
 //! Pages as chains of records: the index of an engine that logs differences.
 //!
-//! A page's image as of a record is made of the page's records from the last whole image on. The chains are volatile: an engine
-//! rebuilds them by scanning its log.
+//! A page's image as of a record results from the page's records, from the last whole image up to that record. The chains are
+//! volatile: an engine rebuilds them by scanning its log.
 
 use std::collections::hash_map::Entry;
 
@@ -19,7 +19,7 @@ use crate::shared::images::Images;
 /// A committed record that a scan has found in a log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FoundRecord {
-    /// Place of the record, as the engine counts places.
+    /// Place of the record, in the engine's own unit.
     pub(crate) at: u64,
     pub(crate) header: RecordHeader,
 }
@@ -32,7 +32,7 @@ impl FoundRecord {
     }
 }
 
-/// Bytes of page images that recovery keeps until the log starts over. To rebuild a page without an image costs a read of the
+/// Bytes of page images that recovery keeps until the log starts over. Without an image, rebuilding a page costs a read of the
 /// device for each of the page's records.
 const RECOVERY_BYTES: usize = 64 << 20;
 
@@ -41,9 +41,9 @@ pub(crate) struct DeltaChains {
     index: Index,
     images: Images<RecordNumber>,
     zeros: Box<[u8]>,
-    /// Whether to cache an image of each page that is found whole, since all pages are about to be read.
+    /// Whether to cache the images of pages that a scan finds whole, because all pages are about to be read.
     keeps_images: bool,
-    /// Buffer for an image that is rebuilt to compute a difference from it.
+    /// Buffer for a rebuilt image from which a difference is computed.
     rebuilt: Vec<u8>,
     /// Working memory of the search for a page's changes.
     changes: page_change::Scratch,
@@ -63,9 +63,9 @@ impl DeltaChains {
         }
     }
 
-    /// Sets whether to cache images of the pages that are found from now on, as far as the cache has room. Recovery does so: it
-    /// reads the newest image of each page next, and a page's records lie all over the log. Other processes read few of the pages
-    /// whose records they apply.
+    /// Sets whether to cache images of the pages that are found from now on, as far as the cache has room. Recovery does so,
+    /// because it reads the newest image of each page next, and a page's records are scattered over the log. Other processes do
+    /// not, because they read few of the pages whose records they apply.
     pub(crate) fn keep_images(&mut self, keep: bool) {
         self.keeps_images = keep;
         self.widen();
@@ -97,7 +97,7 @@ impl DeltaChains {
         self.index.record(self.index.record_of_frame(number)?)
     }
 
-    /// The pages with committed frames, each with the number of its newest one; ascending.
+    /// The pages with committed frames, each with the number of its newest frame; ascending.
     pub(crate) fn newest_frames(&self) -> Vec<(u32, u32)> {
         let mut pages: Vec<_> = self.index.newest_frames().into_iter().collect();
         pages.sort_unstable();
@@ -113,12 +113,12 @@ impl DeltaChains {
         self.index.staged_frames()
     }
 
-    /// Stages the records of a transaction that a scan has found in the log at `at`. A cached image of a page stays at the older
-    /// record until the page is read.
+    /// Stages the records of a transaction that a scan has found in the log at `at`. A cached image stays as of an older record
+    /// until its page is read.
     ///
     /// # Errors
     /// `Corrupt` if a frame leaves a gap, or if the frames are not those of the transaction. Also if a chain is longer than any
-    /// valid one: the pages of a damaged log must not take longer to read than others.
+    /// valid chain: reading the pages of a damaged log must not take longer than usual.
     pub(crate) fn found(
         &mut self,
         at: u64,
@@ -144,8 +144,9 @@ impl DeltaChains {
         Some(staged).filter(|staged| !staged.head.is_impossible(self.zeros.len() as u32))
     }
 
-    /// Stages one record that a scan has found, whose bytes are in memory now and would cost a read of the device later. `change`
-    /// applies the record to the cached image of the page, if there is one. Returns `false` where [`DeltaChains::found`] fails.
+    /// Stages one record that a scan has found. The record's bytes are in memory now; later they would cost a read of the
+    /// device. So `change` applies the record to the cached image of the page, if there is an image. Returns `false` where
+    /// [`DeltaChains::found`] fails.
     pub(crate) fn found_at_hand(
         &mut self,
         at: u64,
@@ -154,7 +155,7 @@ impl DeltaChains {
     ) -> bool {
         let RecordHeader { page_number, base, .. } = *header;
         let Some(Staged { number, before, .. }) = self.apply(at, header) else { return false };
-        // A wrong record is reported when the page is read.
+        // An error is dropped here: reading the page reports a wrong record.
         if self.keeps_images && base == Base::Zeros {
             let mut page = self.zeros.clone();
             match change(&mut page) {
@@ -185,7 +186,7 @@ impl DeltaChains {
         let gap = LogError::Unexpected("a gap in the frame numbers");
         let Staged { number, before, .. } = staged.ok_or(gap)?;
         match base {
-            // To apply ranges copies less than the whole page.
+            // Applying ranges copies less than the whole page.
             Base::Previous => {
                 self.images.renew(page_number, before, number, |image| header.apply(image, payload).is_ok())
             }
@@ -203,7 +204,7 @@ impl DeltaChains {
         self.index.commit(committed);
     }
 
-    /// The first transaction with a number above `sequence` that no later one has replaced.
+    /// The first transaction that has a number above `sequence` and that no later transaction has replaced.
     pub(crate) fn transaction_after(&self, sequence: u32) -> Option<Transaction> {
         self.index.transaction_after(sequence)
     }
@@ -232,8 +233,8 @@ impl DeltaChains {
         self.rebuild(page_number, number, page, apply)
     }
 
-    /// Rebuilds a page as of a record. Starts from the page's cached image if that is of this record or an earlier one of its
-    /// chain.
+    /// Rebuilds a page as of a record. Starts from the page's cached image if that image is as of this record or of an earlier
+    /// record in its chain.
     fn rebuild(
         &mut self,
         page_number: u32,
@@ -257,7 +258,7 @@ impl DeltaChains {
         Ok(())
     }
 
-    /// Makes the record of a frame: encodes the page into `payload`, as [`DeltaChains::difference`] does, and returns the record's
+    /// Makes the record of a frame: encodes the page into `payload`, by [`DeltaChains::difference`], and returns the record's
     /// header.
     pub(crate) fn encode_record(
         &mut self,
@@ -273,8 +274,8 @@ impl DeltaChains {
         Ok(RecordHeader { record_bytes, frame, page_number, ranges, base })
     }
 
-    /// Encodes the page as a difference from its last logged image. Encodes the page whole if there is no such image, the chain
-    /// has grown long, or the difference would be no smaller.
+    /// Encodes the page as a difference from its last logged image. Encodes the whole page instead if there is no such image,
+    /// the chain has grown long, or the difference would be no smaller.
     fn difference(
         &mut self,
         page_number: u32,
@@ -309,7 +310,7 @@ impl DeltaChains {
     }
 }
 
-/// Makes the record of a frame of a log without differential logging: the whole page as one range.
+/// Makes the record of a frame for a log without differential logging: the whole page as one range.
 pub(crate) fn encode_whole_record(
     frame: u32,
     page_number: u32,
@@ -337,7 +338,7 @@ fn encode(
     }
 }
 
-/// Applies a record, which begins with its header, to a page.
+/// Applies a record to a page. `record` begins with the record's header.
 pub(crate) fn apply_record(page: &mut [u8], record: &[u8]) -> Result<(), FormatError> {
     let short = FormatError::Short { what: "a log record" };
     let (head, payload) = record.split_at_checked(RECORD_HEADER_BYTES as usize).ok_or(short)?;
@@ -345,15 +346,15 @@ pub(crate) fn apply_record(page: &mut [u8], record: &[u8]) -> Result<(), FormatE
     header.apply(page, payload)
 }
 
-// The volatile index of committed and staged records. It says which record holds a frame, and which record of the same page
-// comes before it. Each process rebuilds the index from the log.
+// The volatile index of committed and staged records. It says which record holds a frame, and which earlier record of the same
+// page that record builds on. Each process rebuilds the index from the log.
 
-/// The next record of a page is a whole image if the page's chain has this many differences …
+/// The next record of a page is a whole image if the page's chain has this many differences.
 pub(crate) const CHAIN_RECORDS: u32 = 64;
-/// … or if the differences have more bytes than this many pages.
+/// The next record of a page is also a whole image if the chain's differences have more bytes than this many pages.
 pub(crate) const CHAIN_PAGES: u32 = 2;
 
-/// The newest record of a page, and the length of its chain, which decides what reading the page costs.
+/// The newest record of a page, and the length of its chain, which determines the cost of reading the page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Head {
     pub(crate) record: RecordNumber,
@@ -373,13 +374,13 @@ impl Head {
     }
 }
 
-/// A record that has just been staged.
+/// The result of staging a record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Staged {
     pub(crate) number: RecordNumber,
     /// The page's head with this record.
     pub(crate) head: Head,
-    /// The page's newest record before it.
+    /// The page's newest record before this one.
     pub(crate) before: Option<RecordNumber>,
 }
 
@@ -390,7 +391,7 @@ struct CommittedFrame {
     checksum: Option<Checksum>,
 }
 
-/// A transaction that no later one has replaced.
+/// A transaction that no later transaction has replaced.
 #[derive(Debug, Clone, Copy)]
 struct CommittedTransaction {
     sequence: u32,
@@ -398,7 +399,7 @@ struct CommittedTransaction {
     time_ms: u64,
 }
 
-/// Index of one generation.
+/// The index of one generation.
 #[derive(Default)]
 pub(crate) struct Index {
     records: Vec<Record>,
@@ -414,8 +415,8 @@ pub(crate) struct Index {
     undo: Vec<(u32, Option<Head>)>,
 }
 
-/// Entries of each list for which memory is kept when a new generation begins. A log that starts over every thousand frames would
-/// otherwise allocate that memory again each time.
+/// The number of entries for which each list keeps memory when a new generation begins. Without that, a log that starts over
+/// every thousand frames would allocate the memory again each time.
 const KEPT: usize = 1 << 14;
 
 impl Index {
@@ -469,7 +470,7 @@ impl Index {
         self.heads.get(&page_number)
     }
 
-    /// Adds a record as staged for `frame`; `None` if the frame number leaves a gap.
+    /// Adds a record as staged for `frame`. Returns `None` if the frame number leaves a gap.
     pub(crate) fn stage(
         &mut self,
         frame: u32,
@@ -546,8 +547,8 @@ impl Index {
         }
     }
 
-    /// Returns the records from which a page's image as of the record `number` is made, newest first. If `since` is among them,
-    /// returns `true` and only the records after it.
+    /// Returns the records that make up a page's image as of the record `number`, newest first. If `since` is among them,
+    /// returns `true` and only the records after `since`.
     pub(crate) fn chain(
         &self,
         number: RecordNumber,
@@ -587,7 +588,7 @@ impl Index {
         self.staged.clear();
     }
 
-    /// The pages with committed frames and the newest frame of each.
+    /// The pages with committed frames, and the newest frame of each page.
     pub(crate) fn newest_frames(&self) -> FxHashMap<u32, u32> {
         let mut newest = FxHashMap::default();
         for (i, frame) in self.frames.iter().enumerate() {
@@ -607,15 +608,15 @@ pub(crate) type RecordNumber = u32;
 /// A record in the log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record {
-    /// Place of the record, as the engine counts places.
+    /// Place of the record, in the engine's own unit.
     pub(crate) at: u64,
     pub(crate) record_bytes: u32,
     pub(crate) page_number: u32,
-    /// The page's record before this one, unless this one is a whole image.
+    /// The page's record before this one; `None` if this record is a whole image.
     pub(crate) previous: Option<RecordNumber>,
 }
 
-/// Applies one record to a page. The engine provides this function, since only the engine knows where the record's bytes are.
+/// Applies one record to a page. The engine provides this function, because only the engine knows where the record's bytes are.
 pub(crate) type Apply<'a> = &'a mut dyn FnMut(&Record, &mut [u8]) -> Result<(), LogError>;
 
 /// What a commit says about the staged frames.

@@ -1,4 +1,4 @@
-//! The generation of a log that is in force, and how it began. Logs in memory store generations in slots.
+//! The generation of a log that is in force, and how the generation began. Logs in memory store generations in slots.
 
 use duralite_format::generation::{
     ACTIVE_OFFSET, NO_BLOCK, SLOT_BYTES, Slot, active_word, origin_offset, read_active_word, slot_offset,
@@ -12,7 +12,7 @@ use crate::LogError;
 /// The generation in force, as this process read or began it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InForce {
-    /// The word that names the generation.
+    /// The value of the `active` word that names the generation.
     pub(crate) active: u64,
     pub(crate) slot: Slot,
     pub(crate) origin: Origin,
@@ -31,7 +31,7 @@ impl InForce {
     /// The generation of an empty log.
     pub(crate) fn first() -> Self {
         let slot = Slot { generation: 1, ..Self::none().slot };
-        // No transaction is ever committed in this generation, so no time is counted from its beginning.
+        // This generation ends before any transaction is committed in it, so no time is counted from its beginning.
         let origin = Origin { generation: 1, position: 0, time_ms: 0 };
         Self { active: active_word(1), slot, origin, wal_header: None }
     }
@@ -71,7 +71,7 @@ impl InForce {
         Ok(Self { active, slot, origin: Origin::decode(&bytes, id, generation), wal_header })
     }
 
-    /// Stores the generation, and then the word that puts it in force, with a fence between. Durable on return.
+    /// Stores the generation, then a fence, and then the word that puts the generation in force. Durable on return.
     pub(crate) fn store(&self, nvm: &dyn Nvm, id: LogId) {
         for (at, bytes) in self.parts(id) {
             nvm.store(at, &bytes);
@@ -83,7 +83,7 @@ impl InForce {
         nvm.fence();
     }
 
-    /// Stores everything for a new log, which no other process knows yet. Not durable.
+    /// Stores everything for a new log that no other process knows yet. Not durable.
     pub(crate) fn write(&self, nvm: &dyn Nvm, id: LogId) {
         for (at, bytes) in self.parts(id) {
             nvm.store(at, &bytes);
@@ -100,8 +100,8 @@ impl InForce {
     }
 }
 
-/// When the last transaction of a generation was sealed, or when the generation began if it has none. A transaction stores only
-/// the time since the one before.
+/// When the last transaction of a generation was sealed; without a transaction, when the generation began. A transaction stores
+/// only the time since the transaction before it.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SealTime {
     /// In milliseconds since 1970. Meaningless if the log does not say when the generation began.
@@ -115,18 +115,18 @@ impl SealTime {
         Self { ms: origin.time_ms, is_known: origin.time_ms > 0 }
     }
 
-    /// Milliseconds from the last transaction to `now`. After the clock was set back, this is 0 until the clock has caught up,
-    /// or the log starts over.
+    /// Milliseconds from the last transaction to `now`. If the clock was set back, the result is 0 until the clock has caught
+    /// up or the log starts over.
     pub(crate) fn until(&self, now: u64) -> u32 {
         u32::try_from(now.saturating_sub(self.ms)).unwrap_or(u32::MAX)
     }
 
-    /// Advances to a transaction that was sealed so many milliseconds after the one before.
+    /// Advances to a transaction that was sealed `elapsed_ms` milliseconds after the one before it.
     pub(crate) fn advance(&mut self, elapsed_ms: u32) {
         self.ms = self.ms.saturating_add(u64::from(elapsed_ms));
     }
 
-    /// The time in milliseconds since 1970; 0 if the log does not say when the generation began.
+    /// The time in milliseconds since 1970; 0 if the log does not store when the generation began.
     pub(crate) fn told(&self) -> u64 {
         if self.is_known { self.ms } else { 0 }
     }

@@ -1,9 +1,9 @@
 //! The user-level heap of NVRAM blocks (NVWAL, section 3.3, and algorithm 1, lines 4 to 13).
 //!
 //! A block is free, pending or in use. The writer takes a block in four steps: state *pending*, block header, link, state *in
-//! use*. Each step is durable before the next. So a crash leaves either a block without a link to it, which recovery frees, or a
-//! linked block. The table of states in NVRAM is the only copy. Processes share it, and only the holder of SQLite's WRITE lock
-//! changes it (invariant 11).
+//! use*. Each step is durable before the next. So a crash leaves a linked block, or a block without a link to it, which
+//! recovery frees. The table of states in NVRAM is the only copy. Processes share the table, and only the holder of SQLite's
+//! WRITE lock changes it (invariant 11).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use crate::LogError;
 const CHUNK_BYTES: u32 = 1 << 20;
 /// Most bytes by which the file grows at a time.
 const LARGEST_STEP: u32 = 256 << 20;
-/// States that are read from the table at a time.
+/// How many states are read from the table at once.
 const TABLE_STEP: usize = 256;
 
 /// Where a record's space comes from (section 3.3, and the variants of figure 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HeapMode {
-    /// Many records share a block of the user-level heap.
+    /// Many records share a block of the user-level heap, as in the paper.
     #[default]
     User,
     /// Each record takes a block of its own from the system: the paper's variants without `UH`.
@@ -58,18 +58,18 @@ impl std::str::FromStr for HeapMode {
 pub(crate) struct Geometry {
     /// Size of a block.
     pub(crate) block_bytes: u32,
-    /// Most blocks there may be.
+    /// The most blocks there may be.
     pub(crate) limit_blocks: u32,
-    /// Offset of block 0; the medium ends with the last block.
+    /// Offset of block 0. The medium ends with the last block.
     pub(crate) blocks_offset: u64,
     /// Offset of the table of states, a byte for each block.
     pub(crate) states_offset: u64,
-    /// Offset of the word that says how many blocks the medium backs.
+    /// Offset of the word that says how many blocks the medium backs with file space.
     pub(crate) grown_offset: u64,
 }
 
 impl Geometry {
-    /// How many blocks a fresh log of this shape starts with.
+    /// How many blocks a new log of this geometry starts with.
     pub(crate) fn initial_blocks(&self) -> u32 {
         (CHUNK_BYTES / self.block_bytes).clamp(1, self.limit_blocks)
     }
@@ -79,7 +79,7 @@ impl Geometry {
         self.blocks_offset + u64::from(block) * u64::from(self.block_bytes)
     }
 
-    /// Bytes of a medium with that many blocks.
+    /// Bytes of a medium with this many blocks.
     pub(crate) fn file_bytes(&self, blocks: u32) -> u64 {
         self.block_offset(blocks)
     }
@@ -96,7 +96,7 @@ pub(crate) struct Heap {
     pub(crate) path: PathBuf,
     mode: HeapMode,
     grown: u32,
-    /// Whether another process stored the value of `grown`.
+    /// Whether the value of `grown` is what another process stored.
     grown_by_another: bool,
     /// Where the search for a free block begins.
     hint: u32,
@@ -106,8 +106,8 @@ impl Heap {
     /// Opens the heap of a formatted medium.
     ///
     /// # Errors
-    /// `Corrupt` if the medium's size word is damaged or the file is shorter than it says, `Medium` if the log needs more address
-    /// space than this process may use.
+    /// `Corrupt` if the medium's size word is damaged, or the file is shorter than this word says. `Medium` if the log needs
+    /// more address space than this process may use.
     pub(crate) fn open(
         nvm: Arc<dyn Nvm>,
         geometry: Geometry,
@@ -123,17 +123,17 @@ impl Heap {
         self.geometry.block_bytes
     }
 
-    /// Offset in the medium of a place in a block.
+    /// Offset in the medium of byte `offset` of a block.
     pub(crate) fn at(&self, block: u32, offset: u32) -> u64 {
         self.geometry.block_offset(block) + u64::from(offset)
     }
 
-    /// Bytes of the medium that are backed, as far as this process knows.
+    /// Bytes of the medium that have file space, as far as this process knows.
     pub(crate) fn file_bytes(&self) -> u64 {
         self.geometry.file_bytes(self.grown)
     }
 
-    /// Blocks backed by the medium, as far as this process knows.
+    /// Blocks that have file space, as far as this process knows.
     pub(crate) fn grown(&self) -> u32 {
         self.grown
     }
@@ -141,7 +141,7 @@ impl Heap {
     /// The block that `block` links to.
     ///
     /// # Errors
-    /// `Corrupt` for a link or a block header that is not of this generation.
+    /// `Corrupt` if the link or the header of its block is not of this generation.
     pub(crate) fn next(&mut self, block: u32, generation: u64) -> Result<Option<u32>, LogError> {
         let word = self.nvm.load_u64(self.at(block, 0));
         if (word & 0xffff_ffff) > u64::from(self.grown) {
@@ -172,7 +172,7 @@ impl Heap {
         }
     }
 
-    /// Takes a free block. On return the block is pending and has a header and an empty body, all durable.
+    /// Takes a free block. On return the block is pending; it has a header and an empty body. All of this is durable.
     ///
     /// # Errors
     /// `NoSpace`, `LimitReached`.
@@ -188,7 +188,8 @@ impl Heap {
         }
         self.set_state(block, BlockState::Pending);
         if std::mem::take(&mut self.grown_by_another) {
-            // The process that grew the log may have died before the new size was durable. This block may lie in the new part.
+            // The process that grew the log may have died before the new size was durable, and this block may be in the new
+            // part. So flush the size.
             self.nvm.flush(self.geometry.grown_offset, 8);
         }
         self.nvm.fence();
@@ -205,12 +206,12 @@ impl Heap {
         self.set_state(to, BlockState::InUse);
     }
 
-    /// Ends the list at a block. Durable on return.
+    /// Ends the list at a block: no block follows it. Durable on return.
     pub(crate) fn unlink_after(&self, block: u32) {
         self.store_link(block, 0);
     }
 
-    /// Makes the link of a block durable, unchanged.
+    /// Makes the link of a block durable without changing it.
     pub(crate) fn flush_link(&self, block: u32) {
         if block < self.grown {
             self.nvm.flush(self.at(block, 0), 8);
@@ -231,15 +232,16 @@ impl Heap {
             self.set_state(block, BlockState::Free);
             self.hint = self.hint.min(block);
             if self.mode == HeapMode::System {
-                // A block that the file system does not take back stays allocated in the file: only space is lost.
+                // The file system may not take back a block's space. Then the block stays allocated in the file, and only space
+                // is lost.
                 let _ = self.nvm.system_free(self.at(block, 0), u64::from(self.block_bytes()));
             }
         }
         self.nvm.fence();
     }
 
-    /// Corrects every block's state: marks reachable blocks in use, and frees unreachable blocks that a dead process left pending
-    /// or in use.
+    /// Corrects every block's state. Marks reachable blocks as in use, and frees unreachable blocks that a dead process left
+    /// pending or in use.
     pub(crate) fn reconcile(&mut self, reachable: &BlockList) {
         let mut states = [0; TABLE_STEP];
         for &block in reachable.as_slice() {
@@ -251,7 +253,7 @@ impl Heap {
         }
         let mut at = 0;
         while at < self.grown {
-            // Skip holes in the table: a damaged log may claim more blocks than it has.
+            // Skip holes in the table: a damaged log may claim far more blocks than it has.
             let skipped = self.nvm.next_data(self.geometry.state_offset(at)) - self.geometry.states_offset;
             at = skipped.min(u64::from(self.grown)) as u32;
             let count = ((self.grown - at) as usize).min(TABLE_STEP);
@@ -267,7 +269,7 @@ impl Heap {
         self.nvm.fence();
     }
 
-    /// Returns the blocks that are not free by the table, which is only a hint. Skips holes in the table.
+    /// Returns the blocks that are not free according to the table. The table is only a hint here. Skips holes in the table.
     pub(crate) fn taken(&self) -> Vec<u32> {
         let (mut taken, mut states, mut at) = (Vec::new(), [0; TABLE_STEP], 0);
         while at < self.grown {
@@ -289,7 +291,7 @@ impl Heap {
     }
 
     fn find_free(&mut self) -> Option<u32> {
-        // Another process may have grown the log. If that cannot be told, search the blocks that are known.
+        // Another process may have grown the log. If its size cannot be read, search the blocks that this process knows.
         let _ = self.refresh_grown();
         let hint = self.hint.min(self.grown);
         self.find_free_in(hint, self.grown).or_else(|| self.find_free_in(0, hint))
@@ -312,8 +314,7 @@ impl Heap {
         None
     }
 
-    /// Backs more blocks with file space: a chunk, or half as many blocks as there are if that is more. Returns the first new
-    /// block.
+    /// Gives more blocks file space: a chunk, or half as many blocks as there are if that is more. Returns the first new block.
     fn grow(&mut self) -> Result<u32, LogError> {
         let limit = self.limit_blocks();
         if self.grown >= limit {
@@ -337,37 +338,37 @@ impl Heap {
         Ok(first)
     }
 
-    /// Most blocks that this process can use: up to the log's limit, as far as the process's address space reaches.
+    /// The most blocks that this process can use: the log's limit, or fewer if the process's address space ends before it.
     fn limit_blocks(&self) -> u32 {
         let mapped = self.nvm.capacity().saturating_sub(self.geometry.blocks_offset);
         let mapped = u32::try_from(mapped / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
         self.geometry.limit_blocks.min(mapped)
     }
 
-    /// Bytes of the most blocks that this process can use.
+    /// Bytes of all the blocks that this process can use.
     pub(crate) fn limit_bytes(&self) -> u64 {
         u64::from(self.limit_blocks()) * u64::from(self.block_bytes())
     }
 
-    /// Number of blocks that stay when the file shrinks to `keep_bytes`: at least as many as a new log has.
+    /// Number of blocks that stay if the file shrinks to `keep_bytes`: at least as many as a new log has.
     pub(crate) fn kept_blocks(&self, keep_bytes: u64) -> u32 {
         let body = keep_bytes.saturating_sub(self.geometry.blocks_offset);
         let blocks = u32::try_from(body / u64::from(self.block_bytes())).unwrap_or(u32::MAX);
         blocks.max(self.geometry.initial_blocks())
     }
 
-    /// Gives the file space of blocks beyond `keep_bytes` back. No block may be in use. The file keeps its length, since other
-    /// processes have it mapped: where they still read there, they see zeros.
+    /// Gives back to the file system the space of the blocks beyond `keep_bytes`. No block may be in use. The file keeps its
+    /// length, because other processes have it mapped: if they still read there, they see zeros.
     pub(crate) fn shrink(&mut self, keep_bytes: u64) {
         let kept = self.kept_blocks(keep_bytes);
         if kept >= self.grown {
             return;
         }
         let (from, to) = (self.geometry.file_bytes(kept), self.geometry.file_bytes(self.grown));
-        // First make the new size durable: then no process takes a block from there, even after a power loss.
+        // First make the new size durable, so that no process takes a block beyond it, even after a power loss.
         self.store_grown(kept);
         self.hint = self.hint.min(kept);
-        // Space that the file system does not take back stays allocated.
+        // If the file system does not take back the space, the space stays allocated.
         let _ = self.nvm.system_free(from, to - from);
     }
 
@@ -378,7 +379,7 @@ impl Heap {
         self.grown = grown;
     }
 
-    /// Backs blocks up to this number with file space. The file may have holes there, where blocks were given back.
+    /// Gives the blocks below number `blocks` file space. The file may have holes there, left when blocks were given back.
     fn back(&self, blocks: u32) -> Result<(), MediumError> {
         let (from, to) = (self.geometry.file_bytes(self.grown), self.geometry.file_bytes(blocks));
         if from < self.nvm.len() { self.nvm.restore(from, to - from) } else { self.nvm.grow(to) }
@@ -406,7 +407,7 @@ impl Heap {
         Ok(())
     }
 
-    /// The error for damaged content at a place in a block.
+    /// The error for damage at byte `offset` of a block.
     pub(crate) fn corrupt(&self, block: u32, offset: u32, what: duralite_format::FormatError) -> LogError {
         LogError::Corrupt { offset: self.at(block, offset), what }
     }
@@ -421,8 +422,8 @@ impl Heap {
 
 // The list of a generation's blocks, as far as this process has followed the links.
 
-/// Blocks in the order of the list. No block is in it twice: a list that returns to one of its own blocks is damaged. So to
-/// follow a damaged list takes no more steps than the log has blocks with valid headers.
+/// Blocks in the order of the list. No block is in the list twice: a list that returns to one of its own blocks is damaged. So
+/// following a damaged list takes no more steps than the log has blocks with valid headers.
 #[derive(Debug, Default)]
 pub(crate) struct BlockList {
     order: Vec<u32>,
@@ -430,7 +431,7 @@ pub(crate) struct BlockList {
 }
 
 impl BlockList {
-    /// Appends a block. Returns `false`, and changes nothing, if the list has the block already.
+    /// Appends a block. If the list has the block already, changes nothing and returns `false`.
     #[must_use]
     pub(crate) fn push(&mut self, block: u32) -> bool {
         let new = self.members.insert(block);
@@ -440,7 +441,7 @@ impl BlockList {
         new
     }
 
-    /// Appends blocks that are known not to be in the list.
+    /// Appends blocks that the caller knows not to be in the list.
     pub(crate) fn extend(&mut self, blocks: &[u32]) {
         self.members.extend(blocks);
         self.order.extend(blocks);

@@ -1,4 +1,4 @@
-//! What ties a log to one database file (invariant 3), and which users may own a log's files (invariant 13).
+//! What ties a log to one database file (invariant 3), and which users are trusted to own a log's files (invariant 13).
 
 use std::fs::Metadata;
 use std::io;
@@ -57,7 +57,7 @@ impl DatabaseIdentity {
         Ok(Self::from_stat(canonical, &stat))
     }
 
-    /// The identity of a file that was opened by this path, even if the path leads elsewhere now.
+    /// The identity of a file that was opened as `path`, even if that path leads to another file by now.
     ///
     /// # Errors
     /// `Io` when the file cannot be examined.
@@ -79,7 +79,7 @@ impl DatabaseIdentity {
         }
     }
 
-    /// Whether the path still leads to this file.
+    /// Whether the path still leads to the file with this identity.
     #[must_use]
     pub fn is_in_place(&self) -> bool {
         Self::of(&self.path).is_ok_and(|named| (named.inode, named.birth_ns) == (self.inode, self.birth_ns))
@@ -90,9 +90,9 @@ impl DatabaseIdentity {
         &bytes[..bytes.len().min(PATH_LIMIT)]
     }
 
-    /// Whether a log's file was made by a user who may write the database, and so may be what it claims to be. The
-    /// database's owner, this user and the superuser are such users. Where the database's group may write it, so is
-    /// every user who could give the log's file to that group; where everybody may write the database, so is everybody.
+    /// Whether a log's file can be trusted: whether a user made it who may write the database anyway. The database's
+    /// owner, this user and the superuser may. If the database's group may write it, so may every user who could give
+    /// the log's file to that group. If everybody may write the database, every file is trusted.
     pub(crate) fn trusts(&self, file: &Metadata) -> bool {
         let owner = file.uid();
         owner == self.uid
@@ -132,7 +132,7 @@ mod tests {
         assert!(database(0o600, file.uid(), 77).trusts(&file));
         assert!(database(0o666, 12345, 77).trusts(&file));
         assert!(database(0o660, 12345, file.gid()).trusts(&file));
-        // Owned by the superuser, as such a directory is, or by this user.
+        // The superuser owns such a directory, or this user does.
         assert_eq!(database(0o600, 12345, 77).trusts(&file), [0, own].contains(&file.uid()));
     }
 }

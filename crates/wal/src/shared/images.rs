@@ -1,6 +1,6 @@
-//! A bounded cache of page images, each as of its page's newest record. The engine computes the next difference of a
-//! page against its image. A page that is not in the cache is rebuilt from the log. Each image has the number of a
-//! record or of a transaction as its version.
+//! A bounded cache of page images. The engine computes the next difference of a page against its image, which is as of
+//! the page's newest record. A page without a cached image is rebuilt from the log. The version of an image is the
+//! number of a record or of a transaction.
 
 use rustc_hash::FxHashMap;
 
@@ -10,7 +10,7 @@ const LEAST_PAGES: usize = 8;
 struct Slot<V> {
     page_number: u32,
     version: V,
-    /// Whether the image was used since the clock hand last passed it.
+    /// Whether the image was used since the clock hand last passed the slot.
     used: bool,
     image: Box<[u8]>,
 }
@@ -21,7 +21,7 @@ pub(crate) struct Images<V> {
     by_page: FxHashMap<u32, usize>,
     page_bytes: usize,
     limit_pages: usize,
-    /// The limit to which [`Images::clear`] returns.
+    /// The limit that [`Images::clear`] restores.
     own_limit_pages: usize,
     hand: usize,
 }
@@ -44,7 +44,7 @@ impl<V: Copy + PartialEq> Images<V> {
         self.limit_pages = self.limit_pages.max(limit_bytes / self.page_bytes);
     }
 
-    /// The image of a page, if the image has this version.
+    /// The image of a page, if its version is `version`.
     pub(crate) fn get(&mut self, page_number: u32, version: V) -> Option<&mut [u8]> {
         let slot = self.slots.get_mut(*self.by_page.get(&page_number)?)?;
         if slot.version != version {
@@ -61,8 +61,8 @@ impl<V: Copy + PartialEq> Images<V> {
         Some((slot.version, &slot.image))
     }
 
-    /// Applies `change` to the image of a page and sets its version to `to`. Drops the image instead if its version is
-    /// not `from`, or `change` returns `false`.
+    /// Applies `change` to the image of a page and sets the image's version to `to`. If the version is not `from`, or
+    /// `change` returns `false`, drops the image instead.
     pub(crate) fn renew(
         &mut self,
         page_number: u32,
@@ -107,7 +107,7 @@ impl<V: Copy + PartialEq> Images<V> {
         self.hand = 0;
     }
 
-    /// Allocates a slot for a page: a new slot below the limit, else one whose image was not used recently.
+    /// Returns a slot for a page: a new slot below the limit, else a slot whose image was not used recently.
     fn take_slot(&mut self, page_number: u32, version: V) -> usize {
         let index = if self.slots.len() < self.limit_pages {
             let image = vec![0; self.page_bytes].into_boxed_slice();

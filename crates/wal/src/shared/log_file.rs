@@ -1,14 +1,15 @@
 //! The file of one log, and the steps on it: opening and identifying it, locking it, making it, naming it, making it
-//! durable, and deleting it (invariant 13). Who calls them decides; nothing here knows what a log holds.
+//! durable, and deleting it (invariant 13). The callers decide when to take these steps; nothing here knows what a log
+//! holds.
 //!
-//! A file whose name is that of a log may be any file, even a database that this process has open through any SQLite
-//! and VFS: a database's name may end like a log's. Closing any descriptor of such a file releases all POSIX locks that
-//! the process holds on it, while SQLite goes on as if it held them. So a file that turns out to be no log stays open
-//! until the process ends. This costs at most one descriptor for each such file, and later checks read the file through
-//! that descriptor.
+//! A file with the name of a log may be any file, because a database's name may end like a log's. It may even be a
+//! database that this process has open through some other SQLite or VFS. Closing any descriptor of that file would
+//! release all POSIX locks that the process holds on it, while SQLite goes on as if it held them. So a file that turns
+//! out to be no log stays open until the process ends. This costs at most one descriptor for each such file, and later
+//! checks read the file through that descriptor.
 //!
-//! Locks are waited for with patience: since another process may be stopped, nothing waits without limit, and every
-//! attempt is repeated as often as the caller's patience permits.
+//! Nothing here waits for a lock without limit, because another process may be stopped. An attempt is repeated as often
+//! as the caller's patience permits.
 
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
@@ -31,22 +32,22 @@ use crate::{DatabaseIdentity, LogError};
 /// Length of an engine's magic number in bytes.
 const MAGIC_BYTES: u64 = 8;
 
-/// Length of what a log stores about itself before it has transactions, in bytes.
+/// Length in bytes of what a log stores about itself before it has transactions.
 const BEGINNING: u64 = 12 << 10;
-/// The greatest length of what follows that before the log has been used, in bytes: a table of blocks, and the first
-/// blocks.
+/// The most bytes that follow the beginning before the log has been used: a table of blocks, and the first blocks.
 const SHORT: u64 = 4 << 20;
 
 /// Device and inode: while a file is open, no other file can get the same pair.
 type FileNumber = (u64, u64);
 
-/// Files that have the name of a log and are none. They are never closed. A child process begins with an empty list.
+/// Files that have the name of a log but are not logs. They are never closed. A child process begins with an empty
+/// list.
 static NO_LOGS: PerProcess<Mutex<Vec<(FileNumber, OwnFile)>>> = PerProcess::new();
 
 /// The directory through which this process can name its open files.
 const OWN_FILES: &str = "/proc/self/fd";
 
-/// Opens an existing log. `is_log` judges the file by its first eight bytes, or as many as there are.
+/// Opens an existing log. `is_log` judges the file by its first eight bytes, or fewer if the file is shorter.
 ///
 /// # Errors
 /// `Io`; `Format` when the first bytes are those of no engine's log.
@@ -54,15 +55,15 @@ pub(crate) fn open(path: &Path, write: bool, is_log: fn(&[u8]) -> bool) -> Resul
     let failed = |error: io::Error| LogError::io("open the log", path, &error);
     hooks::step(FileStep::Open, path).map_err(failed)?;
     let meta = path.symlink_metadata().map_err(failed)?;
-    // Opening a pipe may block for ever. Symbolic links are refused below.
+    // Refuse a pipe here, because opening it may block for ever. Symbolic links are refused below.
     if !meta.is_file() && !meta.is_symlink() {
         return Err(LogError::Format { log: path.to_path_buf(), source: FormatError::Magic });
     }
     check_kept(path, (meta.dev(), meta.ino()), is_log)?;
     let mut options = OpenOptions::new();
     options.read(true).write(write).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
-    // A descriptor with the number of a standard stream would be duplicated to a higher number, and the first
-    // descriptor closed.
+    // If the descriptor got the number of a standard stream, it would be duplicated to a higher number and closed. That
+    // close would release locks.
     let fillers = fill_standard_streams().map_err(failed)?;
     let file = OwnFile::open(|| options.open(path)).map_err(failed)?;
     drop(fillers);
@@ -75,7 +76,7 @@ pub(crate) fn open(path: &Path, write: bool, is_log: fn(&[u8]) -> bool) -> Resul
     }
 }
 
-/// Refuses a file that was no log when this process first opened it, unless it has become one.
+/// Refuses a file that was no log when this process first opened it, unless it is a log by now.
 fn check_kept(path: &Path, number: FileNumber, is_log: fn(&[u8]) -> bool) -> Result<(), LogError> {
     let kept = NO_LOGS.get().lock().unwrap_or_else(PoisonError::into_inner);
     let found = kept.iter().find(|(other, _)| *other == number);
@@ -103,7 +104,7 @@ fn fill_standard_streams() -> io::Result<Vec<File>> {
 
 fn keep(file: OwnFile) {
     let Ok(meta) = file.metadata() else {
-        // This hardly ever fails for an open file. Whatever the file is, do not close it.
+        // This hardly ever fails for an open file. Whatever the file is, keep it open: closing it might release locks.
         std::mem::forget(file);
         return;
     };
@@ -123,7 +124,7 @@ pub(crate) fn first_bytes(path: &Path, file: &File, limit: u64) -> Result<Vec<u8
     Ok(bytes)
 }
 
-/// Whether the name of a log still leads to the file that was opened by it.
+/// Whether the name of a log still leads to the open file.
 pub(crate) fn is_in_place(path: &Path, file: &File) -> Result<bool, LogError> {
     let failed = |error: io::Error| LogError::io("examine", path, &error);
     let opened = file.metadata().map_err(failed)?;
@@ -139,13 +140,13 @@ pub(crate) fn own_name(file: &File) -> PathBuf {
     Path::new(OWN_FILES).join(file.as_raw_fd().to_string())
 }
 
-/// Pauses before attempt number n, counted from 0. Returns `false` when the caller's patience has ended.
+/// Pauses before attempt number `n`, counted from 0. Returns `false` if the caller's patience has ended.
 pub type Pause<'a> = &'a dyn Fn(u32) -> bool;
 
 const FIRST: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(2);
 
-/// How long a caller without a busy handler waits for processes that open a log, or that are dying.
+/// How long a caller without a busy handler waits for processes that are opening a log, or dying.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The patience of a caller without a busy handler: two seconds.
@@ -153,7 +154,7 @@ pub(crate) fn pause() -> impl Fn(u32) -> bool {
     pause_for(PATIENCE)
 }
 
-/// Patience for `limit`.
+/// A patience that ends after `limit`.
 pub fn pause_for(limit: Duration) -> impl Fn(u32) -> bool {
     let start = Instant::now();
     move |tries| {
@@ -170,7 +171,7 @@ pub(crate) enum Lock {
     Exclusive,
 }
 
-/// Locks a file. Returns whether it got the lock.
+/// Locks a file. Returns whether it could be locked.
 pub(crate) fn lock(file: &File, how: Lock, pause: Pause<'_>) -> io::Result<bool> {
     for tries in 0.. {
         if try_lock(file, how)? {
@@ -183,7 +184,7 @@ pub(crate) fn lock(file: &File, how: Lock, pause: Pause<'_>) -> io::Result<bool>
     Ok(false)
 }
 
-/// Locks a file if no other process is in the way. Returns whether it got the lock. A signal does not make it fail.
+/// Locks a file if no other process holds it. Returns whether it could be locked. A signal does not make the call fail.
 pub(crate) fn try_lock(file: &File, how: Lock) -> io::Result<bool> {
     loop {
         let tried = match how {
@@ -211,9 +212,9 @@ pub(crate) fn make_file(dir: &Path, path: &Path, db: &DatabaseIdentity) -> Resul
     Ok(file)
 }
 
-/// Gives a file the mode and owner of the database: the umask reduces the mode given to `open`, and the new file
-/// belongs to this user. A user who may write the database but does not own it cannot give the file to the owner, only
-/// to a group that both belong to.
+/// Gives a file the mode and owner of the database. Both are needed: the umask reduces the mode given to `open`, and a
+/// new file belongs to this user. A user who may write the database but does not own it cannot give the file to the
+/// owner, only to a group that both belong to.
 pub(crate) fn adjust(file: &File, mode: u32, db: &DatabaseIdentity) -> io::Result<()> {
     let meta = file.metadata()?;
     if (meta.uid(), meta.gid()) != (db.uid, db.gid) {
@@ -232,7 +233,7 @@ fn unless_denied(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Creates a file, without a name where the file system supports that: a process that dies while it makes a log then
+/// Creates a file. If the file system can, the file has no name yet, so that a process that dies while making a log
 /// leaves nothing behind.
 pub(crate) fn open_new(dir: &Path, path: &Path, mode: u32) -> io::Result<File> {
     let mut options = OpenOptions::new();
@@ -287,8 +288,8 @@ pub(crate) fn sync_names(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Deletes a log that holds nothing, and before it the segment of its users, which is useless without the log. Does not
-/// sync the directory: a power loss may bring the log's name back, and the log is deleted again when the database is
+/// Deletes a log that holds nothing, after the segment of its users, which is useless without the log. Does not sync
+/// the directory. A power loss may therefore bring the log's name back; the log is deleted again when the database is
 /// opened next.
 pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
     hooks::step(FileStep::Remove, path)?;
@@ -296,23 +297,23 @@ pub(crate) fn remove(path: &Path, segment: &Path) -> io::Result<()> {
     std::fs::remove_file(path)
 }
 
-/// Deletes a file that turned out to be no log, if it is what a power loss leaves of a log that had no transactions and
-/// was not durable. The file is closed then: no connection holds locks on such a file. `is_own` is asked first whether
-/// the file belongs to the database, and `make_sure` last, before the deletion.
+/// Deletes a file that turned out to be no log, if it is what a power loss leaves of a new log that was not yet
+/// durable. A deleted file is also closed, which is safe because no connection holds locks on such a file. `is_own` is asked
+/// first whether the file belongs to the database, and `make_sure` last, right before the deletion.
 pub(crate) fn remove_torn(path: &Path, is_own: &dyn Fn(&Metadata) -> bool, make_sure: &dyn Fn() -> bool) {
     let number = || path.symlink_metadata().map(|meta| (meta.dev(), meta.ino()));
     let Ok(meta) = path.symlink_metadata() else { return };
     let found = (meta.dev(), meta.ino());
     let kept = || NO_LOGS.get().lock().unwrap_or_else(PoisonError::into_inner);
     let looks_torn = || kept().iter().any(|(number, file)| *number == found && is_torn(file));
-    // `make_sure` may sync, and other threads should not wait for that under the mutex.
+    // `make_sure` may sync, so call it before taking the mutex that other threads wait for.
     if !is_own(&meta) || !looks_torn() || !make_sure() {
         return;
     }
     let mut kept = kept();
     let Some(at) = kept.iter().position(|(number, _)| *number == found) else { return };
     let file = &kept[at].1;
-    // A process that makes a log holds a lock on its file.
+    // A process that is making a log holds a lock on the log's file.
     if file.try_lock().is_err() {
         return;
     }
@@ -332,7 +333,7 @@ fn is_torn(file: &File) -> bool {
     begins_with_zeros && has_only_zeros_from(file, BEGINNING)
 }
 
-/// Whether a file has nothing but zeros from an offset on, and is no longer than a log that has not been used.
+/// Whether a file has only zeros from an offset on, and is no longer than a log that has not been used.
 pub(crate) fn has_only_zeros_from(file: &File, at: u64) -> bool {
     let Ok(meta) = file.metadata() else { return false };
     let mut bytes = vec![0; meta.len().saturating_sub(at).min(SHORT) as usize];
@@ -350,8 +351,8 @@ mod tests {
         bytes == b"A LOG!!!"
     }
 
-    /// Whether this process holds a POSIX lock on a file, as `/proc/locks` shows it. A single reading may miss the lock
-    /// while other locks come and go, so several are made.
+    /// Whether this process holds a POSIX lock on a file, according to `/proc/locks`. One reading may miss the lock
+    /// while other locks come and go, so this function reads several times.
     fn is_locked(path: &Path) -> bool {
         let number = format!(":{} ", std::fs::metadata(path).unwrap().ino());
         let read = || std::fs::read_to_string("/proc/locks").unwrap();
@@ -377,7 +378,7 @@ mod tests {
             assert!(is_locked(&path), "the locks were given back");
             assert_eq!(known(), 1);
         }
-        // The file may become a log, as the file of a log that is being made does.
+        // The file may become a log later, as the file of a log that is being made does.
         database.write_all_at(b"A LOG!!!", 0).unwrap();
         drop(open(&path, false, is_log).expect("a log by its first bytes"));
     }
@@ -408,7 +409,7 @@ mod tests {
             remove_torn(&path, &|_| is_own, &|| is_sure);
             assert!(path.exists());
             other.try_lock().unwrap();
-            // Locked as by a process that makes a log.
+            // Locked, as by a process that is making a log.
             remove_torn(&path, &|_| true, &|| true);
             assert!(path.exists());
             other.unlock().unwrap();

@@ -20,8 +20,8 @@ pub(crate) enum Access {
     Read,
 }
 
-/// Maps a log's file. Reserves address space for `capacity` bytes, or less where this process may not reserve so much,
-/// but at least `least` bytes and the file's length.
+/// Maps a log's file. Reserves address space for `capacity` bytes. If this process may not reserve that much, reserves
+/// less, but at least `least` bytes and the file's length.
 pub(crate) fn map(
     access: Access,
     media: &MediaOptions,
@@ -42,7 +42,7 @@ pub(crate) fn map(
     };
     loop {
         match FileNvm::map(file.try_clone().map_err(io)?, path, &options) {
-            // Only address space is reserved, but a process may have little of that too.
+            // Only address space is reserved, but a process may be short of it too.
             Err(MediumError::Io { op: "mmap", source }) if source == rustix::io::Errno::NOMEM => {
                 let less = options.capacity / 2;
                 if less < length.max(least) {
@@ -58,27 +58,28 @@ pub(crate) fn map(
     }
 }
 
-/// Wraps the memory with a test's hook, if there is one.
+/// Wraps the memory with a test's hook, if a test has installed one.
 pub(crate) fn hooked(path: &Path, nvm: FileNvm) -> Result<Arc<dyn Nvm>, LogError> {
     hooks::nvm(path, Arc::new(nvm)).map_err(|source| LogError::Medium { path: path.to_path_buf(), source })
 }
 
-/// Starts flushing ranges, each given as its first offset and its end. They are durable after the next fence.
+/// Starts flushing ranges, each given as its first offset and its end. They are durable after the caller's next fence.
 pub(crate) fn flush_all(nvm: &dyn Nvm, ranges: &[(u64, u64)]) {
     for &(from, to) in ranges {
         nvm.flush(from, to - from);
     }
 }
 
-/// The first bytes of a log: `most`, or as many as the memory has.
+/// The first `most` bytes of a log, or fewer if the memory is smaller.
 pub(crate) fn first_bytes(nvm: &dyn Nvm, most: u64) -> Vec<u8> {
     let mut bytes = vec![0; nvm.len().min(most) as usize];
     nvm.read(0, &mut bytes);
     bytes
 }
 
-/// Checks that a log's file has the length that the log's size word says. `bytes` are the file's first bytes, `at` is where the
-/// word is in them, and `file_bytes` is the length of a file of so many units, of which there are at most `limit`.
+/// Checks that a log's file has the length that the log's size word gives. `bytes` are the file's first bytes, and `at`
+/// is the word's offset in them. `file_bytes` computes a file's length from a number of units, of which there are at
+/// most `limit`.
 ///
 /// # Errors
 /// `Format`; `Io` if the file cannot be examined.

@@ -1,10 +1,10 @@
-//! What several engines stand on.
+//! What several engines share.
 //!
-//! Nothing here knows which engine uses it. [`log_file`] makes, opens, locks and identifies the file of a log,
+//! Nothing here knows which engine uses it. [`log_file`] makes, opens, locks and identifies the file of a log.
 //! [`generations`] finds the generation that is in force. [`delta_chains`] keeps a page as the chain of its
-//! differences; [`images`] keeps images of pages in the process's memory. [`group`] is group commit on blocks; [`heap`]
-//! allocates blocks of memory that survives, [`mapped_home`] is a database whose pages are mapped, [`past_cache`]
-//! stores past the processor's cache.
+//! differences, and [`images`] caches images of pages in the process's memory. [`group`] is group commit on blocks.
+//! [`heap`] allocates blocks of persistent memory, [`mapped_home`] is a database whose pages are mapped, and
+//! [`past_cache`] stores past the processor's cache.
 
 pub(crate) mod delta_chains;
 pub(crate) mod generations;

@@ -1,8 +1,8 @@
 //! Chooses between non-temporal stores and ordinary stores that are flushed.
 //!
-//! The paper assumes that a non-temporal store costs less where a line is written once (Xu et al., JCST 2016, section
-//! 5.2). That depends on the memory, and no documentation states it. So the process tries both ways at intervals, and
-//! measures them. The choice affects only speed, never what is durable at which point.
+//! The paper assumes that a non-temporal store costs less for a line that is written once (Xu et al., JCST 2016,
+//! section 5.2). But that depends on the memory, and no documentation states it. So the process tries both ways at
+//! intervals and measures them. The choice affects only speed, never what is durable at which point.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 
 use crate::engine::media::HomeSync;
 
-/// Units of work for which each way is tried.
+/// How many units of work are done in each way during a trial.
 const TRIED: u32 = 16;
 /// The most measurements for one price.
 const MEASURED: usize = 1024;
 /// Units from the end of one trial to the beginning of the next. So the more expensive way is used for one unit of 128.
 const INTERVAL: u32 = 126 * TRIED;
 
-/// The measured cost of a line. The most expensive quarter of the measurements is ignored: something else ran during
-/// those.
+/// The measured cost of a line. The most expensive quarter of the measurements is ignored, because the machine was busy
+/// with something else.
 #[derive(Debug, Default)]
 pub(crate) struct Price(Vec<(u64, Duration)>);
 
 impl Price {
-    /// Records that `lines` took this long.
+    /// Records that storing or flushing `lines` took `elapsed`.
     pub(crate) fn paid(&mut self, lines: u64, elapsed: Duration) {
         if lines > 0 && self.0.len() < MEASURED {
             self.0.push((lines, elapsed));
@@ -42,7 +42,7 @@ impl Price {
     }
 }
 
-/// The stores up to the next fence.
+/// One unit of work: the stores up to the next fence.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     /// Whether to use non-temporal stores.
@@ -66,7 +66,7 @@ impl Work {
     }
 }
 
-/// The choice for lines that are all written once, such as those of a log.
+/// The choice for lines that are all written once, such as the lines of a log.
 #[derive(Debug)]
 pub(crate) struct Choice {
     /// `None` where the setting fixes the choice.
@@ -82,14 +82,15 @@ struct Trial {
 }
 
 impl Choice {
-    /// The choice that the setting asks for. A log's pages are all written less often than the average of all pages.
+    /// The choice that the setting asks for. By the rule of the average, a log is always written through: its pages are
+    /// all written less often than the average of all pages.
     pub(crate) fn new(sync: HomeSync) -> Self {
         let trial = (sync == HomeSync::Adaptive).then(Mutex::default);
         let through = matches!(sync, HomeSync::WriteThrough | HomeSync::Average);
         Self { trial, through: AtomicBool::new(through) }
     }
 
-    /// Always ordinary stores that are flushed.
+    /// A choice that always uses ordinary stores, which are flushed.
     pub(crate) fn write_back() -> Self {
         Self::new(HomeSync::WriteBack)
     }
@@ -104,7 +105,7 @@ impl Choice {
         Work { through: self.through.load(Ordering::Relaxed), timed, ..Work::default() }
     }
 
-    /// Ends a unit of work: all its lines are durable.
+    /// Ends a unit of work. All lines of the unit are durable.
     pub(crate) fn end(&self, work: &Work) {
         let Some(mut trial) = self.trial() else { return };
         trial.units += 1;
@@ -149,7 +150,7 @@ mod tests {
         assert_eq!(Price::default().per_line(), None);
     }
 
-    /// Runs units of one line each, at the given cost of each way.
+    /// Runs units of one line each, with the given cost of each way.
     fn run(choice: &Choice, units: u32, (back, through): (u64, u64)) -> Vec<bool> {
         let one = || {
             let mut work = choice.begin();

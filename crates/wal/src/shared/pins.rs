@@ -1,20 +1,20 @@
 //! The words that followers of a log share with its writers: the position that each follower has pinned, and the word
-//! by which followers are woken.
+//! that wakes followers.
 //!
 //! **Pins.** Each process slot has one word: the position that its follower has pinned plus 1, or 0. A writer starts
 //! the log over under SQLite's WRITE lock. It first announces in `RECYCLABLE` the position up to which it would recycle
 //! the log, and then reads the pins. A follower stores its pin first, and then reads the announcement. So at least one
-//! of them sees the other: either the log stays, or the pin is refused. The pin of a dead process is ignored.
+//! of the two sees the other: either the log is kept, or the pin is refused. The pin of a dead process is ignored.
 //!
-//! The writer's answer holds for the log's present end (`DECIDED`). SQLite asks before it resets the wal-index, and the
-//! log starts over later. By then a follower may have stored a pin that it is about to withdraw.
+//! The writer's decision is stored in `DECIDED`, and holds as long as the log ends where it ends now. SQLite asks
+//! before it resets the wal-index, but the log starts over later. By then a follower may have stored a pin that it is
+//! about to withdraw; the writer must not change its answer because of that pin.
 //!
 //! A writer that dies after its announcement leaves it in place. Then pins before the announced position are refused
-//! although the log still has those transactions, until a writer starts the log over or asks again. Nothing is lost by
-//! that.
+//! although the log still has those transactions, until a writer starts the log over or asks again. Nothing is lost.
 //!
 //! **Sleeping.** A follower that is about to sleep makes `WATCH` odd. A process that acknowledges a commit and finds
-//! `WATCH` odd makes it even and wakes all followers. Without a follower this costs a load.
+//! `WATCH` odd makes it even and wakes all followers. If no follower sleeps, a commit only loads the word.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ use duralite_medium::{MediumError, PROCESS_SLOTS, Segment, Words};
 
 const RECYCLABLE: u64 = 0;
 const PRESSED: u64 = 8;
-/// A position up to which a writer has decided that the log may be recycled, plus 1.
+/// The position, plus 1, up to which a writer has decided that the log may be recycled.
 const DECIDED: u64 = 16;
 const WATCH: u64 = 64;
 const TABLE: u64 = 128;
@@ -37,7 +37,7 @@ pub const PINS_BYTES: u64 = TABLE + 8 * PROCESS_SLOTS as u64;
 #[derive(Clone)]
 pub struct Pins {
     words: Words,
-    /// Where this process slot's pin is.
+    /// Offset of this process slot's pin.
     own: u64,
 }
 
@@ -46,9 +46,9 @@ pub struct Pins {
 pub struct Recycling {
     /// The position before the first transaction in the log.
     pub oldest: u64,
-    /// The position after the last one.
+    /// The position after the last transaction in the log.
     pub end: u64,
-    /// Whether the log is so near its limit that it starts over regardless of followers.
+    /// Whether the log is so near its limit that it may start over regardless of followers.
     pub is_full: bool,
 }
 
@@ -60,13 +60,13 @@ impl Pins {
         Self { words: Words::new(segment, base, (PINS_BYTES / 8) as usize), own }
     }
 
-    /// Removes this process slot's pin, or that of a dead process which had the slot before.
+    /// Removes this process slot's pin, or the pin of a dead process that had the slot before.
     pub fn unpin(&self) {
         self.words.store(self.own, 0);
     }
 
-    /// Pins the log from a position on. Returns whether the pin holds; if not, the earlier pin, if any, still holds. A
-    /// pin that holds may always be moved forward.
+    /// Pins the log from a position on. Returns whether the pin was accepted; if not, an earlier pin stays. A pin that
+    /// is in force may always be moved forward.
     #[must_use]
     pub fn pin(&self, position: u64) -> bool {
         let held = self.words.load(self.own);
@@ -79,11 +79,11 @@ impl Pins {
         false
     }
 
-    /// Whether the log may start over. Called by the holder of the WRITE lock. After `true`, no follower can pin a
-    /// transaction before the log's end (invariant 16).
+    /// Whether the log may start over. The holder of the WRITE lock calls this method. After it returns `true`, no
+    /// follower can pin a transaction before the log's end (invariant 16).
     ///
     /// # Errors
-    /// When the kernel does not report which processes live.
+    /// If the kernel does not report which processes are alive.
     pub fn may_recycle(&self, recycling: &Recycling) -> Result<bool, MediumError> {
         let Recycling { oldest, end, is_full } = *recycling;
         let decided = end.saturating_add(1);
@@ -109,7 +109,7 @@ impl Pins {
     /// The lowest position that a living process has pinned.
     ///
     /// # Errors
-    /// When the kernel does not report which processes live.
+    /// If the kernel does not report which processes are alive.
     pub fn oldest(&self) -> Result<Option<u64>, MediumError> {
         let mut oldest = None;
         for process in 0..PROCESS_SLOTS as u64 {
@@ -124,14 +124,14 @@ impl Pins {
         Ok(oldest)
     }
 
-    /// Records that the log, whose first transaction is after `oldest`, has no space for another transaction: it may
-    /// start over regardless of followers.
+    /// Records that the log has no space for another transaction, so that it may start over regardless of followers.
+    /// `oldest` is the position before the log's first transaction.
     pub fn press(&self, oldest: u64) {
         self.words.store(PRESSED, oldest.saturating_add(1));
     }
 
-    /// Announces that this process is about to sleep. Returns the argument for [`Pins::sleep`]. The caller checks in
-    /// between whether it still has to wait.
+    /// Announces that this process is about to sleep. Returns the argument for [`Pins::sleep`]. Before it calls that,
+    /// the caller checks again whether it still has to wait.
     #[must_use]
     pub fn watch(&self) -> u64 {
         loop {
@@ -143,8 +143,8 @@ impl Pins {
         }
     }
 
-    /// Sleeps until a commit is acknowledged after [`Pins::watch`] returned `watched`, or for at most `limit`.
-    /// May return early without a cause.
+    /// Sleeps until a commit is acknowledged after [`Pins::watch`] returned `watched`, or for at most `limit`. May
+    /// return early for no reason.
     pub fn sleep(&self, watched: u64, limit: Duration) {
         self.words.wait(WATCH, (watched & 0xffff_ffff) as u32, limit);
     }

@@ -1,11 +1,12 @@
-//! Leaves of a b-tree, whose rows come, go and change as SQLite would do it: most bytes only move, and few are new.
+//! Leaves of a b-tree whose rows are inserted, deleted and changed as SQLite does it: most bytes only move,
+//! and few are new.
 
 use duralite_format::page_change;
 
 use super::Rng;
 
 const TABLE_LEAF: u8 = 13;
-/// First bytes and codes, from `docs/format/page-change.md`.
+/// Kinds and operation codes, from `docs/format/page-change.md`.
 const CELLS: u8 = 1;
 const PAGE_ONE: u8 = 0x10;
 const ZEROED: u8 = 0x20;
@@ -14,7 +15,7 @@ const DELETE: u8 = 3;
 /// Slots and lengths below this take one byte.
 const ONE_BYTE: usize = 127;
 
-/// A page without rows; `index` counts from 0.
+/// A page without rows, for the page with this index, counted from 0.
 pub fn empty(page_bytes: usize, index: usize) -> Vec<u8> {
     let mut page = vec![0; page_bytes];
     let header = page_change::header_bytes(index as u32 + 1);
@@ -23,7 +24,7 @@ pub fn empty(page_bytes: usize, index: usize) -> Vec<u8> {
     page
 }
 
-/// Changes a row or two. Returns false, and changes nothing, if the page is no leaf or has no room.
+/// Changes a row or two. If the page is not a leaf or has no space, changes nothing and returns `false`.
 pub fn change(page: &mut [u8], index: usize, rng: &mut Rng) -> bool {
     let mut changed = page.to_vec();
     let done = (0..1 + rng.below(2)).all(|_| change_row(&mut changed, index, rng));

@@ -1,5 +1,5 @@
-//! What the engine tests share: a random source whose seed is printed, a writer that produces the byte stream that
-//! SQLite would write, and a formatted medium.
+//! What the tests of engines share: a random source whose seed is printed, a writer that produces the byte
+//! stream that SQLite would write, and a formatted medium.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -22,7 +22,7 @@ use duralite_wal::log::Sealed;
 use duralite_wal::log::stream::WalStream;
 use duralite_wal::{Descriptor, LogError, LogPlacement, NvwalOptions};
 
-/// xorshift64*: a seed reproduces a run on any machine.
+/// xorshift64*. A seed reproduces a run on any machine.
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
 
@@ -43,8 +43,8 @@ impl Rng {
     }
 }
 
-/// Runs `case` for each seed, or only for the one in `DURALITE_SEED`. A failure names its seed. With
-/// `DURALITE_SEEDS_PART=N` only one seed of N runs, which suits emulated processors.
+/// Runs `case` for each seed, or only for the seed in `DURALITE_SEED`. A failure names its seed. With
+/// `DURALITE_SEEDS_PART=N` only one of N seeds is used, for slow, emulated processors.
 pub fn for_seeds(count: u64, case: impl Fn(u64)) {
     if let Ok(seed) = std::env::var("DURALITE_SEED") {
         return case(seed.parse().expect("DURALITE_SEED is a number"));
@@ -59,12 +59,12 @@ pub fn for_seeds(count: u64, case: impl Fn(u64)) {
     }
 }
 
-/// A directory of logs of an engine. Memory is emulated.
+/// A placement for logs of an engine in this directory. Memory is emulated.
 pub fn directory(engine: &'static Descriptor, dir: &Path) -> LogPlacement {
     LogPlacement::at(engine, dir, &MediaSet::default())
 }
 
-/// A clock for this thread that begins anew, and advances by 7 ms at each call.
+/// A clock for this thread that starts from a fixed time, and advances by 7 ms at each call.
 pub fn ticking_clock() -> fn() -> u64 {
     thread_local! { static NOW: std::cell::Cell<u64> = const { std::cell::Cell::new(0) } }
     NOW.set(1_700_000_000_000);
@@ -74,7 +74,7 @@ pub fn ticking_clock() -> fn() -> u64 {
     }
 }
 
-/// The head that ties a log of the tests to its database.
+/// The head of the tests' logs, which ties a log to its database.
 pub fn head(page_bytes: u32) -> LogHead {
     let (log_id, path) = (LogId([9; 16]), b"/model.db".to_vec());
     LogHead { page_bytes, log_id, db_inode: 1, db_birth_ns: 2, path, made_in: None }
@@ -124,7 +124,7 @@ pub fn contents(stream: &mut WalStream<Nvwal>) -> Vec<u8> {
     bytes
 }
 
-/// Makes these writes, one after another. Returns the transaction that they sealed last.
+/// Makes these writes, one after another. Returns the last transaction that they sealed.
 pub fn write_all(
     writes: &[(u64, Vec<u8>)],
     mut write: impl FnMut(u64, &[u8]) -> Result<Option<Sealed>, LogError>,
@@ -132,7 +132,7 @@ pub fn write_all(
     writes.iter().try_fold(None, |sealed, (at, data)| Ok(write(*at, data)?.or(sealed)))
 }
 
-/// Waits until a sealed transaction is durable, where there is anything to wait for.
+/// Waits until a sealed transaction is durable, if it has a ticket.
 pub fn wait(sealed: Option<Sealed>, waiter: Option<Arc<dyn DurabilityWaiter>>) -> Result<(), LogError> {
     match (sealed.and_then(|sealed| sealed.ticket), waiter) {
         (Some(ticket), Some(waiter)) => waiter.wait(ticket),
@@ -140,7 +140,7 @@ pub fn wait(sealed: Option<Sealed>, waiter: Option<Arc<dyn DurabilityWaiter>>) -
     }
 }
 
-/// The write-ahead log as plain bytes, and how SQLite writes it.
+/// SQLite's write-ahead log as plain bytes, and a writer that writes it as SQLite does.
 #[derive(Clone)]
 pub struct Model {
     pub page_bytes: usize,
@@ -150,9 +150,9 @@ pub struct Model {
     restarts: u32,
     /// The newest committed content of each page.
     pub pages: Vec<Vec<u8>>,
-    /// Whether pages change as those of a b-tree do.
+    /// Whether the pages are leaves of a b-tree, and change as such.
     is_tree: bool,
-    /// The writes of the transaction committed last, until a caller takes them.
+    /// The writes of the last committed transaction, until a caller takes them.
     writes: Vec<(u64, Vec<u8>)>,
 }
 
@@ -176,13 +176,13 @@ impl Model {
         }
     }
 
-    /// A model whose pages are leaves of a b-tree, in which rows come and go.
+    /// A model whose pages are leaves of a b-tree. Rows are inserted into and deleted from them.
     pub fn of_leaves(page_bytes: usize, pages: usize) -> Self {
         let leaves = (0..pages).map(|index| leaf::empty(page_bytes, index)).collect();
         Self { pages: leaves, is_tree: true, ..Self::new(page_bytes, 0) }
     }
 
-    /// A model of either kind, chosen by the seed.
+    /// A model with or without b-tree pages; the seed decides.
     pub fn of_seed(seed: u64, page_bytes: usize, pages: usize) -> Self {
         if seed.is_multiple_of(2) { Self::new(page_bytes, pages) } else { Self::of_leaves(page_bytes, pages) }
     }
@@ -197,7 +197,7 @@ impl Model {
         (self.committed.len() as u64).saturating_sub(32) / (self.page_bytes as u64 + 24)
     }
 
-    /// Starts the log over.
+    /// Starts the log over. Returns the offset and the bytes of the new WAL header.
     pub fn restart(&mut self) -> (u64, Vec<u8>) {
         self.restarts += 1;
         let bytes = make_wal_header(self.page_bytes as u32, self.restarts, [self.restarts, 77]);
@@ -218,7 +218,7 @@ impl Model {
     }
 
     /// A random transaction. With `spill`, pages of earlier frames are overwritten in place and the checksums
-    /// rewritten, as after a cache spill.
+    /// rewritten, as after SQLite has spilled its cache.
     pub fn transaction(&self, rng: &mut Rng, spill: bool) -> Transaction {
         let mut after = self.clone();
         let header = after.header.expect("restart first");
@@ -238,7 +238,7 @@ impl Model {
         let frame_bytes = header.frame_bytes();
         let at = |i: usize| self.committed.len() as u64 + i as u64 * frame_bytes;
         let last = frames.len() - 1;
-        // A first version of some pages, overwritten later.
+        // With `spill`, write an early version of one page first, which is overwritten later.
         let overwritten = if spill && last > 0 { Some(rng.below(last as u64) as usize) } else { None };
         let mut sum = self.sum;
         let db_pages = after.pages.len() as u32;
@@ -260,7 +260,7 @@ impl Model {
                 writes.push((at(i) + 24, content.clone()));
             }
             if let Some(o) = overwritten.filter(|o| *o + 1 == i || (i == last && *o + 1 >= i)) {
-                // Before the commit frame in SQLite's order, as a later spill would.
+                // Insert the write before that of the commit frame, where a later spill would put it.
                 let position = writes.len() - 2;
                 writes.insert(position, (at(o) + 24, frames[o].1.clone()));
             }
@@ -283,12 +283,12 @@ impl Model {
         self.writes = transaction.writes;
     }
 
-    /// The writes of the transaction committed last.
+    /// Takes the writes of the last committed transaction.
     pub fn take_writes(&mut self) -> Vec<(u64, Vec<u8>)> {
         std::mem::take(&mut self.writes)
     }
 
-    /// Commits all pages as one transaction, each changed throughout and written twice.
+    /// Commits all pages as one transaction. Each page is changed throughout, and written twice.
     pub fn append_all_pages(&mut self, rng: &mut Rng) -> Vec<(u64, Vec<u8>)> {
         let header = self.header.expect("restart first");
         let db_pages = self.pages.len() as u32;

@@ -1,4 +1,5 @@
-//! A part of a medium, as a medium of its own. With several files in one memory, one crash hits all of them.
+//! A part of a medium, as a medium of its own. With several files in one memory, a crash affects all of them
+//! at once.
 
 use std::sync::Arc;
 

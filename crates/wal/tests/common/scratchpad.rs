@@ -1,4 +1,4 @@
-//! Logs of `scratchpad` and their region, in one memory, so that one crash hits all of them.
+//! Logs of `scratchpad` and their region in one memory, so that a crash affects all of them at once.
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
 use std::path::Path;
@@ -41,7 +41,7 @@ impl Rig {
         rig
     }
 
-    /// The same logs in another memory.
+    /// The same logs and region, in another memory.
     pub fn on(&self, memory: RecordingNvm) -> Self {
         Self { memory: Arc::new(memory), ..*self }
     }
@@ -58,7 +58,7 @@ impl Rig {
         self.part(self.logs * SUPERBLOCK_BYTES, self.region_bytes)
     }
 
-    /// Attaches a log alone.
+    /// Attaches a log, as the only process that uses it.
     pub fn open(&self, which: usize) -> Result<WalStream<Scratchpad>, LogError> {
         let segment = Arc::new(LocalSegment::new(64));
         let options = ScratchpadOptions { cache_bytes: 0, ..ScratchpadOptions::default() };
@@ -73,7 +73,7 @@ impl Rig {
         Ok(stream)
     }
 
-    /// What recovery would find. Stores nothing.
+    /// The content that recovery would restore. Stores nothing.
     pub fn look(&self, which: usize) -> Result<Vec<u8>, LogError> {
         let (log, region) = (self.log(which), self.region());
         let options = ScratchpadOptions::default();
@@ -81,7 +81,7 @@ impl Rig {
         Ok(contents(&mut WalStream::new(engine)))
     }
 
-    /// How many pages have an owner.
+    /// The number of pages that have an owner.
     pub fn taken(&self) -> usize {
         let region = self.region();
         let pages = 1..region.len() / PAGE_BYTES;

@@ -6,7 +6,8 @@ use crate::block::is_initialised;
 use std::fs::OpenOptions;
 use std::process::{Command, Stdio};
 
-/// A directory where this test was built: it is on a disk more likely than the directory for temporary files.
+/// A directory next to the test program. It is more likely to be on a disk than the directory for temporary
+/// files.
 fn temporary() -> tempfile::TempDir {
     let test = std::env::current_exe().unwrap();
     tempfile::tempdir_in(test.parent().unwrap()).unwrap()
@@ -25,7 +26,7 @@ fn of(block_bytes: u32, access: Access) -> BlockOptions {
     BlockOptions { block_bytes: Some(block_bytes), access, read_only: false }
 }
 
-/// Opens a block file with direct I/O, or prints a message where there is none.
+/// Opens a block file with direct I/O, or prints a message if there is no direct I/O.
 fn direct(dir: &Path) -> Option<FileBlock> {
     let block = open(dir, &of(4096, Access::Direct));
     if block == Err(MediumError::Unsupported { what: "direct I/O" }) {
@@ -50,7 +51,7 @@ fn round_trip(dir: &Path, access: Access) {
     assert_ne!(is_initialised(&block.file, 1 << 20), Some(false));
     assert_eq!(block.counters().preallocated_bytes, 1 << 20);
     let before = block.counters();
-    // At an odd address, so that it has to be copied for direct I/O.
+    // The data is at an odd address, so that it has to be copied for direct I/O.
     let data: Vec<u8> = (0..8193u32).map(|i| i as u8).collect();
     for (i, durability) in [Durability::Full, Durability::Fua, Durability::Normal].into_iter().enumerate() {
         block.write_durably(i as u64 * 8192, &data[1..], durability).unwrap();
@@ -67,7 +68,7 @@ fn round_trip(dir: &Path, access: Access) {
     assert_eq!(after.flushes - before.flushes, 2);
     assert_eq!(after.read_bytes - before.read_bytes, 4 * 8192);
     assert_eq!(after.preallocated_bytes, before.preallocated_bytes);
-    // Past the end nothing is written, whichever way.
+    // No durability lets a write go past the end.
     for durability in [Durability::Full, Durability::Fua, Durability::Normal] {
         for at in [1 << 20, (1 << 20) - 4096, u64::MAX / 4096 * 4096] {
             let refused = block.write_durably(at, &data[1..], durability);
@@ -78,7 +79,7 @@ fn round_trip(dir: &Path, access: Access) {
     assert!(matches!(block.read(u64::MAX, &mut back), Err(MediumError::OutOfBounds { .. })));
     assert_eq!(block.counters(), after, "what is refused is not counted");
     assert_eq!(block.file.metadata().unwrap().len(), 1 << 20);
-    // Growing keeps what is there, and another object learns of it.
+    // Growing keeps the contents, and another object learns of the new length.
     let other = open(dir, &options).unwrap();
     block.preallocate(2 << 20).unwrap();
     assert_eq!(other.len(), 1 << 20);
@@ -101,7 +102,8 @@ fn what_is_given_back_is_zeros_when_it_comes_back() {
         block.shrink(1 << 19).unwrap();
         block.shrink(1 << 20).unwrap();
         assert_eq!((block.len(), block.file.metadata().unwrap().len()), (1 << 19, 1 << 19));
-        // The other object knows when it asks, and preallocates what is missing although it had it before.
+        // The other object learns the length when it asks. It preallocates what is missing, although it had
+        // those bytes before.
         other.preallocate(1 << 20).unwrap();
         let mut back = [1; 4096];
         other.read((1 << 20) - 4096, &mut back).unwrap();
@@ -192,7 +194,7 @@ fn preallocation_zeroes_nothing_that_is_there() {
     for access in [Access::Auto, Access::Buffered] {
         let dir = temporary();
         std::fs::write(dir.path().join("log"), [5; 5000]).unwrap();
-        // Auto: with blocks that may be too small for direct I/O.
+        // With `Auto` the blocks may be too small for direct I/O.
         let block = open(dir.path(), &of(512, access)).unwrap();
         assert_eq!(block.len(), 4608);
         block.preallocate(3 << 20).unwrap();
@@ -216,7 +218,7 @@ fn what_is_reserved_reads_as_zeros_and_is_not_written() {
         block.reserve(4096).unwrap();
         assert_eq!(block.len(), 1 << 20);
         if before == block.counters() {
-            // Its space is taken all the same.
+            // The file's space is nevertheless reserved.
             assert!(block.file.metadata().unwrap().blocks() * 512 >= 1 << 20);
         } else {
             eprintln!("nothing can be reserved here without writing it");
@@ -237,7 +239,7 @@ fn what_is_reserved_reads_as_zeros_and_is_not_written() {
 #[test]
 fn what_a_crash_cut_short_is_preallocated_again() {
     let dir = temporary();
-    // As after a crash: blocks reserved further than the length, and an odd length.
+    // Simulates a crash: blocks are reserved beyond the length, and the length is odd.
     let file = create(&dir.path().join("log"));
     let _ = rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 1 << 20);
     file.write_all_at(&[0; 12288], 0).unwrap();
@@ -254,7 +256,7 @@ fn what_a_crash_cut_short_is_preallocated_again() {
 fn no_block_is_left_to_be_initialised_by_a_commit() {
     let dir = temporary();
     let block = open(dir.path(), &of(4096, Access::Auto)).unwrap();
-    // Lengths that are no multiple of a step.
+    // Some of these lengths are no multiple of a step.
     for len in [4096, 1 << 20, (3 << 20) + 8192] {
         block.preallocate(len).unwrap();
         match is_initialised(&block.file, len) {
@@ -275,7 +277,7 @@ fn direct_writes_are_seen_by_buffered_reads_and_after_them() {
     aligned.resize(4096);
     for round in 1..20 {
         aligned.as_mut_slice().fill(round);
-        // Into the page cache first, where the next write makes it stale.
+        // Read first, so that the page cache has the bytes that the next write makes stale.
         block.read(8192, &mut back).unwrap();
         let durability = if round % 2 == 0 { Durability::Fua } else { Durability::Full };
         block.write_durably(8192, aligned.as_slice(), durability).unwrap();
@@ -300,7 +302,7 @@ fn parts_are_read_one_after_the_other_and_what_was_written_directly_too() {
         block.will_read(0, 0);
         block.will_read(4096, 1 << 20);
         block.will_read(1 << 40, 4096);
-        // More than one call of the system fills.
+        // The last case needs more buffers than one system call fills.
         for (from, len, count) in [(0, 4096, 1), (4096, 8192, 3), (4000, 100, 40), (4096, 4096, 1500)] {
             let mut found = vec![0; len * count];
             let mut parts: Vec<&mut [u8]> = found.chunks_mut(len).collect();
@@ -369,11 +371,11 @@ fn alignment_is_tried_where_it_is_not_told() {
     let direct = block.direct.as_ref().unwrap();
     let (offset_align, memory_align) = tried_alignment(&direct.file).unwrap();
     if let Some((told_offset, told_memory)) = told_alignment(&direct.file) {
-        // What is tried is coarser than what is told, so it is safe.
+        // The alignment found by trying is at least as coarse as the reported one, so it is safe to use.
         assert_eq!(offset_align, told_offset.max(512));
         assert!(memory_align >= told_memory);
     }
-    // A file that holds too little to read.
+    // An empty file has too few bytes for a trial.
     assert_eq!(tried_alignment(&scratch_of(0)), None);
 }
 
@@ -409,7 +411,7 @@ fn short_and_interrupted_writes_are_finished() {
     });
     assert_eq!((done, &file[4096..]), (Ok(()), &blocks[..]));
     assert_eq!(replies.next(), None);
-    // A write that makes no progress would be repeated for ever.
+    // A write without progress has to be an error, because otherwise it would be repeated for ever.
     assert_eq!(write_fully(512, 0, &blocks, |_, _| Ok(0)), Err(Errno::IO));
     assert_eq!(write_fully(512, 0, &blocks, |_, _| Ok(511)), Err(Errno::IO));
     assert_eq!(write_fully(512, 0, &blocks, |_, _| Err(Errno::NOSPC)), Err(Errno::NOSPC));
@@ -438,7 +440,7 @@ fn directories_are_made_durable() {
     assert!(matches!(sync_directory(&dir.path().join("none")), Err(MediumError::Io { op: "open", .. })));
 }
 
-/// A file system of 1 MiB in memory, for as long as this lives.
+/// A file system of 1 MiB in memory. Dropping the value unmounts it.
 struct Tiny(tempfile::TempDir);
 
 impl Tiny {
@@ -473,13 +475,13 @@ fn a_full_file_system_takes_nothing_and_keeps_what_was_there() {
         assert_eq!(block.len(), 256 << 10);
         assert_eq!(block.file.metadata().unwrap().len(), 256 << 10);
     }
-    // Without reserving, in the middle of the zeros.
+    // Zeros without a reservation, so that the space runs out in the middle.
     assert_eq!(block.write_zeros(256 << 10, 4 << 20, true), Err(MediumError::NoSpace));
     rustix::fs::ftruncate(&block.file, 256 << 10).unwrap();
     let mut back = [0; 4096];
     block.read(0, &mut back).unwrap();
     assert_eq!(back, [7; 4096]);
-    // The space was given back.
+    // The failed preallocation has given its space back.
     block.preallocate(768 << 10).unwrap();
     assert_eq!(block.len(), 768 << 10);
 }

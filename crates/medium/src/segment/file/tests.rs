@@ -1,4 +1,4 @@
-//! A segment that processes share by a file.
+//! A segment that processes share through a file.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -48,13 +48,14 @@ fn a_fresh_segment_is_zero_and_a_short_file_is_refused() {
     assert_eq!(join(&dir, 4096, Some(8)).unwrap().load(0), 0);
 }
 
-/// Longer than any test may take. A sleep that lasts so long fails by not ending.
+/// Longer than any test may take. A sleep of this length never ends by itself, so a test that relies on that
+/// fails.
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
-/// Runs work that has to end. Until it does, calls `meanwhile` again and again.
+/// Runs work that has to end. Calls `meanwhile` repeatedly until the work has ended.
 fn must_end(work: impl FnOnce() + Send + 'static, meanwhile: impl Fn()) {
     let (tell, told) = std::sync::mpsc::channel();
-    // Not joined: work that never ends must not keep the test from failing.
+    // Do not join the thread: work that never ends must not keep the test from failing.
     std::thread::spawn(move || {
         work();
         tell.send(()).unwrap();
@@ -73,7 +74,7 @@ fn a_sleeper_is_woken_and_does_not_sleep_on_another_value() {
     segment.store(16, 1 << 32 | 5);
     let sleeper = Arc::clone(&segment);
     must_end(move || sleeper.wait(16, 4, FOR_EVER), || ());
-    // The value stays: nothing but a wake-up ends the sleep.
+    // The value does not change, so only a wake-up ends the sleep.
     let sleeper = Arc::clone(&segment);
     must_end(move || sleeper.wait(16, 5, FOR_EVER), || segment.wake(16, 1));
 }
@@ -84,17 +85,17 @@ fn the_regions_of_an_index_are_shared_and_zeros_at_first() {
     let one = join(&dir, 4096, Some(4096)).unwrap();
     assert!(one.index_region(1, false).unwrap().is_none());
     let region = one.index_region(1, true).unwrap().unwrap().cast::<u64>();
-    // SAFETY: inside the region, as long as the segment lives.
+    // SAFETY: inside the region, which exists as long as the segment.
     unsafe { region.write_volatile(7) };
     let two = join(&dir, 4096, None).unwrap();
     let seen = two.index_region(1, false).unwrap().unwrap().cast::<u64>();
-    // SAFETY: as above.
+    // SAFETY: inside the region, as above.
     assert_eq!(unsafe { seen.read_volatile() }, 7);
     assert_eq!(one.index_region(1, false).unwrap().unwrap().cast(), region);
     drop((one, two));
     let three = join(&dir, 4096, Some(4096)).unwrap();
     let cleared = three.index_region(1, true).unwrap().unwrap().cast::<u64>();
-    // SAFETY: as above.
+    // SAFETY: inside the region, as above.
     assert_eq!(unsafe { cleared.read_volatile() }, 0);
 }
 
@@ -103,7 +104,7 @@ fn a_segment_made_anew_keeps_the_space_of_the_first_region() {
     let dir = tempfile::tempdir().unwrap();
     let one = join(&dir, 4096, Some(4096)).unwrap();
     let first = one.index_region(0, true).unwrap().unwrap().cast::<u64>();
-    // SAFETY: inside the region, as long as the segment lives.
+    // SAFETY: inside the region, which exists as long as the segment.
     unsafe { first.write_volatile(7) };
     one.index_region(1, true).unwrap().unwrap();
     let space = || std::fs::metadata(dir.path().join("segment")).unwrap().blocks() * 512;
@@ -112,7 +113,7 @@ fn a_segment_made_anew_keeps_the_space_of_the_first_region() {
     let two = join(&dir, 4096, Some(4096)).unwrap();
     assert!(before - space() <= crate::REGION_BYTES, "{before} and then {}", space());
     let cleared = two.index_region(0, true).unwrap().unwrap().cast::<u64>();
-    // SAFETY: as above.
+    // SAFETY: inside the region, as above.
     assert_eq!(unsafe { cleared.read_volatile() }, 0);
 }
 
@@ -140,7 +141,7 @@ fn who_may_only_read_sees_the_words_and_changes_none() {
     assert!(reader.index_region(0, true).unwrap().is_none(), "it makes no regions");
     let made = process.index_region(0, true).unwrap().unwrap().cast::<u64>();
     let seen = reader.index_region(0, false).unwrap().unwrap().cast::<u64>();
-    // SAFETY: inside the regions, as long as the segments live.
+    // SAFETY: inside the regions, which exist as long as the segments.
     unsafe {
         made.write_volatile(9);
         assert_eq!(seen.read_volatile(), 9);
@@ -204,7 +205,7 @@ fn who_leaves_is_gone_although_a_process_that_is_being_started_has_the_descripto
     let one = join(&dir, 4096, Some(4096)).unwrap();
     let two = join(&dir, 4096, None).unwrap();
     assert!(one.share_use(Use::Any).unwrap() && two.share_use(Use::Any).unwrap());
-    // A process just being started has the descriptor like this.
+    // A process that is just being started has the descriptor in this way.
     let inherited = two.file().try_clone().unwrap();
     drop(two);
     assert!(!one.has_other_processes().unwrap() && one.take_use(Use::Any).unwrap());

@@ -31,6 +31,8 @@ pub(super) enum Conflict {
     Unknown,
     /// A checkpoint keeps writers out until the transaction is over.
     Checkpoint,
+    /// The transaction has kept the log from starting over for long.
+    Overdue,
 }
 
 /// Why a transaction cannot go on. The message tells what to do, and where the conflict was.
@@ -47,9 +49,10 @@ pub(super) fn overtaken(db: &Db, conflict: &Conflict) -> Failure {
         (Conflict::Shrunk, _) => "another transaction has made the database smaller".to_owned(),
         (Conflict::Unknown, _) => "others have committed too much meanwhile".to_owned(),
         (Conflict::Checkpoint, _) => "a checkpoint waits for its end".to_owned(),
+        (Conflict::Overdue, _) => "it has kept the log from starting over for too long".to_owned(),
     };
     let message = format!(
-        "a transaction of {} was overtaken and is rolled back: {why}; run the transaction again (PRAGMA \
+        "a transaction of {} was overtaken: {why}; roll it back, unless COMMIT has, and run it again (PRAGMA \
          duralite_conflicts lists the pages on which this happens)",
         db.path.display()
     );
@@ -69,7 +72,7 @@ fn record(db: &Db, conflict: &Conflict) -> Option<String> {
         Conflict::Page(1) => Counter::SchemaConflicts,
         Conflict::Page(_) => Counter::PageConflicts,
         Conflict::Shrunk => Counter::ShrinkConflicts,
-        Conflict::Unknown | Conflict::Checkpoint => Counter::UnknownConflicts,
+        Conflict::Unknown | Conflict::Checkpoint | Conflict::Overdue => Counter::UnknownConflicts,
     });
     let Conflict::Page(page) = conflict else { return None };
     let hot = attachment.conflicts().add(*page);

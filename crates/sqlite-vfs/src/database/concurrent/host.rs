@@ -86,9 +86,26 @@ impl Host {
 
     /// Whether the statement that commits is the `RELEASE` of the savepoint that began the transaction.
     pub fn is_releasing(&self, sqlite: &Sqlite) -> bool {
+        let mut is_releasing = false;
+        self.each_running(sqlite, |text| is_releasing |= begins_with(text, &[b"RELEASE"]));
+        is_releasing
+    }
+
+    /// Whether a single statement runs, and it is none that ends a transaction.
+    pub fn is_in_plain_statement(&self, sqlite: &Sqlite) -> bool {
+        let (mut count, mut ends) = (0, false);
+        self.each_running(sqlite, |text| {
+            count += 1;
+            ends |= begins_with(text, &[b"COMMIT", b"END", b"ROLLBACK", b"RELEASE"]);
+        });
+        count == 1 && !ends
+    }
+
+    /// Shows the text of each statement that runs.
+    fn each_running(&self, sqlite: &Sqlite, mut show: impl FnMut(&[u8])) {
         let (connection, api) = (self.connection(), &sqlite.api);
         if connection.is_null() {
-            return false;
+            return;
         }
         // SAFETY: the connection is working, on this thread; its statements stay meanwhile, and so do their texts.
         let next = |statement| unsafe { (api.next_stmt)(connection, statement) };
@@ -96,15 +113,12 @@ impl Host {
         while !statement.is_null() {
             // SAFETY: as above.
             let text = unsafe { ((api.stmt_busy)(statement) != 0).then(|| (api.sql)(statement)) };
-            if let Some(text) = text.filter(|text| !text.is_null())
+            if let Some(text) = text.filter(|text| !text.is_null()) {
                 // SAFETY: SQLite's text ends with a zero.
-                && is_release(unsafe { CStr::from_ptr(text) }.to_bytes())
-            {
-                return true;
+                show(unsafe { CStr::from_ptr(text) }.to_bytes());
             }
             statement = next(statement);
         }
-        false
     }
 
     /// Calls the busy handler, which may sleep. Returns whether to try again.
@@ -115,9 +129,8 @@ impl Host {
     }
 }
 
-/// Whether a statement is a `RELEASE`, behind spaces and comments.
-fn is_release(statement: &[u8]) -> bool {
-    const WORD: &[u8] = b"RELEASE";
+/// Whether a statement begins with one of these words, behind spaces and comments.
+fn begins_with(statement: &[u8], words: &[&[u8]]) -> bool {
     let mut rest = statement.trim_ascii_start();
     loop {
         let end: &[u8] = match rest {
@@ -129,20 +142,20 @@ fn is_release(statement: &[u8]) -> bool {
         let Some(at) = rest.windows(end.len()).position(|bytes| bytes == end) else { return false };
         rest = rest[at + end.len()..].trim_ascii_start();
     }
-    rest.get(..WORD.len()).is_some_and(|word| word.eq_ignore_ascii_case(WORD))
+    words.iter().any(|word| rest.get(..word.len()).is_some_and(|found| found.eq_ignore_ascii_case(word)))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_release;
+    use super::begins_with;
 
     #[test]
     fn a_release_is_told_from_other_statements() {
         for text in ["RELEASE a", " \n;-- x\n/* y */ release savepoint a", "Release"] {
-            assert!(is_release(text.as_bytes()), "{text}");
+            assert!(begins_with(text.as_bytes(), &[b"END", b"RELEASE"]), "{text}");
         }
         for text in ["COMMIT", "", "-- RELEASE", "/* RELEASE", "END; RELEASE a", "SAVEPOINT release"] {
-            assert!(!is_release(text.as_bytes()), "{text}");
+            assert!(!begins_with(text.as_bytes(), &[b"RELEASE"]), "{text}");
         }
     }
 }

@@ -16,7 +16,8 @@
 //!   without asking, so a page leaves the set only when the whole cache is dropped.
 //! - *Validation* (invariant 59). A transaction commits only if no frame that others have committed since its
 //!   snapshot holds a page of the read set or one that the transaction writes. Page 1 is in every read set. It
-//!   may differ in the change counter and in the version that goes with the counter, which no statement reads.
+//!   may differ in the change counter and in the version that goes with the counter, which no statement reads,
+//!   and at a commit in the size and the free list, which invariant 64 brings together.
 //!   A commit that has made the database smaller counts as a conflict with everything: pages that it cut off
 //!   have no frames.
 //! - *Moving on* (invariant 60). A transaction that has only read, and that gets WRITE, may move its snapshot

@@ -11,6 +11,7 @@ use duralite_locks::{CHECKPOINT, FIRST_READ, Holder, LockError, WRITE};
 use duralite_sqlite_ffi as ffi;
 use duralite_wal::metrics::Counter;
 
+use super::conflict::{Conflict, overtaken};
 use super::pages::read_page;
 use super::snapshot::{Snapshot, cannot_lock};
 use super::state::{Concurrent, Write, fill, random};
@@ -39,6 +40,7 @@ impl Concurrent {
     ) -> Result<Self, Failure> {
         let new = Self::new(Arc::clone(attachment), holder, mode);
         let header = new.settled_header(db, false)?;
+        attachment.has_concurrent_from_now_on();
         let mut state = new.state();
         state.index.address(0, true);
         state.show(&header);
@@ -96,6 +98,10 @@ impl Concurrent {
     fn begin_to_read(&self, db: &Db) -> Result<c_int, Failure> {
         if self.holder.begins() {
             restart::keep(db, &self.attachment);
+            // A statement by itself is soon over.
+            if db.host.is_in_transaction(db.sqlite) == Some(true) {
+                restart::wait_for_gate(&self.attachment);
+            }
         }
         let snapshot = Snapshot::take(self.index(), &self.holder, || self.settled_header(db, false))?;
         let code = db.after_mark(&self.attachment);
@@ -142,6 +148,7 @@ impl Concurrent {
             && db.host.has_one_database(db.sqlite)
         {
             state.write = Write::Validated;
+            state.writes_since = Some(self.attachment.clock_ns());
             return Ok(ffi::OK);
         }
         drop(state);
@@ -279,13 +286,29 @@ impl Concurrent {
             return Some(Ok(fill(buf, shown, within)));
         }
         state.read.insert(page);
+        let is_overdue = state.write == Write::Validated
+            && state.writes_since.is_some_and(|since| self.attachment.is_overdue(since));
         drop(state);
+        if is_overdue && db.host.is_in_plain_statement(db.sqlite) {
+            return Some(Err(self.ask_to_end(db)));
+        }
         if buf.len() as u64 == page_bytes && offset.is_multiple_of(page_bytes) {
             return Some(read_page(db, self.index(), &snapshot, page, buf).map(|()| ffi::OK));
         }
         let mut whole = vec![0; self.page_bytes];
         let read = read_page(db, self.index(), &snapshot, page, &mut whole);
         Some(read.map(|()| fill(buf, &whole, within)))
+    }
+
+    /// Asks the application, once, to end a transaction that keeps the log from starting over.
+    #[cold]
+    fn ask_to_end(&self, db: &Db) -> Failure {
+        let mut state = self.state();
+        state.writes_since = None;
+        // Should the statement end with a rollback, SQLite may keep a page that it could not read again.
+        state.cache = None;
+        drop(state);
+        overtaken(db, &Conflict::Overdue)
     }
 
     /// SQLite truncates the WAL: after a checkpoint of that kind, or because its own log is shorter now.
@@ -313,7 +336,7 @@ impl Concurrent {
 
     /// Lets SQLite, on a connection that it serves directly, checkpoint the real log.
     fn checkpoint(&self, db: &Db, how: &CStr) -> Result<c_int, Failure> {
-        if db.reserves_bytes().unwrap_or(true) {
+        if db.reserves_bytes()? {
             return Ok(ffi::BUSY);
         }
         let uri = uri_of(&db.path, &db.settings().parameters())?;
@@ -397,6 +420,16 @@ impl Db {
         let Some(locks) = self.index_locks() else { return Ok(None) };
         let new = Concurrent::begin(self, attachment, Arc::clone(&locks.holder), mode)?;
         Ok(Some(Arc::new(new)))
+    }
+
+    /// How this connection's transactions run beside others now. The setting asks for more where the connection
+    /// cannot have it.
+    pub fn concurrency_in_force(&self) -> Concurrency {
+        match self.concurrent().map(|concurrent| concurrent.mode) {
+            // Such a SQLite cannot say whether another database is attached.
+            Some(Concurrency::On) if self.sqlite.api.db_name.is_none() => Concurrency::Upgrade,
+            mode => mode.unwrap_or(Concurrency::Off),
+        }
     }
 }
 

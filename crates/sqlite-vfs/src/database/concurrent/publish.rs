@@ -171,8 +171,8 @@ impl Concurrent {
             header[..4].copy_from_slice(&page.to_be_bytes());
             header[4..8].copy_from_slice(&size.to_be_bytes());
             let offset = self.offset_of(frame) as u64;
-            done(write(offset, &header)?)?;
-            done(write(offset + FRAME_HEADER_BYTES as u64, image)?)?;
+            written(|| write(offset, &header))?;
+            written(|| write(offset + FRAME_HEADER_BYTES as u64, image))?;
         }
         // The transaction is sealed. Nothing from here on fails: all regions are mapped.
         for (frame, page) in (before + 1..).zip(images.keys()) {
@@ -219,7 +219,7 @@ impl Concurrent {
         let [sequence, random] = base.salt();
         let salt = [u32::from_be(sequence), u32::from_be(random)];
         let page_bytes = u32::try_from(self.page_bytes).unwrap_or(0);
-        done(write(0, &make_wal_header(page_bytes, salt[0], salt))?)
+        written(|| write(0, &make_wal_header(page_bytes, salt[0], salt)))
     }
 }
 
@@ -235,16 +235,16 @@ fn lost(db: &Db, failure: Failure) -> Failure {
     Failure::new(ffi::BUSY, format!("RELEASE cannot commit; use ROLLBACK: {}", failure.message))
 }
 
-fn done(code: c_int) -> Result<(), Failure> {
-    match code {
+/// Calls `write`. Its failure carries the reason that was recorded where the code was made, if one was.
+fn written(write: impl FnOnce() -> Result<c_int, Failure>) -> Result<(), Failure> {
+    let before = refusals::last_refusal();
+    match write()? {
         ffi::OK => Ok(()),
-        // The reason was told where the code was made.
         code => {
-            let reason = refusals::last_error();
-            Err(Failure::new(
-                code,
-                reason.unwrap_or_else(|| "the transaction could not be written".to_owned()),
-            ))
+            let reason = refusals::last_error().filter(|_| refusals::last_refusal() != before);
+            let reason =
+                reason.unwrap_or_else(|| format!("the log does not take the transaction (code {code})"));
+            Err(Failure::new(code, reason))
         }
     }
 }

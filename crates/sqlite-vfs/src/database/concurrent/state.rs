@@ -31,7 +31,7 @@ pub struct Concurrent {
     pub(super) checkpoints: AtomicBool,
     /// Whether the checkpoint has left frames in the log that SQLite must not try to write home itself.
     pub(super) is_partial: AtomicBool,
-    /// Whether its last try was in vain.
+    /// Whether the checkpoint's last try failed, because another connection was in the way.
     pub(super) tries_again: AtomicBool,
 }
 
@@ -47,6 +47,9 @@ pub(super) struct State {
     pub(super) shared: u8,
     pub(super) exclusive: u8,
     pub(super) write: Write,
+    /// Since when a transaction has been writing that will be validated, by the clock of the log's users. `None`
+    /// once it has been asked to end.
+    pub(super) writes_since: Option<u64>,
     /// The state of the log that SQLite's cache agrees with; `None` where SQLite has to drop its cache.
     pub(super) cache: Option<IndexHeader>,
     /// The pages that SQLite may have in its cache (invariant 58).

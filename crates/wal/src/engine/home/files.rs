@@ -13,15 +13,15 @@ use rustix::fs::OFlags;
 use super::{DatabaseFile, HomeKind, memory};
 use crate::{LogError, hooks};
 
-/// A database file that this library has opened by itself, outside SQLite.
+/// A database file that this library has opened itself, outside SQLite.
 pub struct OpenDatabase {
-    /// Shared with the file's mapping, so that the file's locks stay until both are gone.
+    /// Shared with the file's mapping, so that the locks on the file last until both are gone.
     file: Arc<OwnFile>,
     path: PathBuf,
 }
 
 impl OpenDatabase {
-    /// Takes an open file. Errors and fault-injection hooks name it by `path`.
+    /// Wraps an open file. Errors and fault-injection hooks name the file by `path`.
     #[must_use]
     pub fn new(file: File, path: &Path) -> Self {
         Self { file: Arc::new(OwnFile::from(file)), path: path.to_path_buf() }
@@ -70,15 +70,15 @@ impl DatabaseFile for OpenDatabase {
     }
 }
 
-/// The database at a path. It is opened for reading at the first call, because a log may not need it. Not for a process in
-/// which SQLite has the database open, as with [`crate::log::offline::inspect`].
+/// The database at a path. The first call opens it for reading, because a log may not need it. Not for a process in which
+/// SQLite has the database open: see [`crate::log::offline::inspect`].
 pub struct DatabaseAt {
     path: PathBuf,
     open: OnceCell<OpenDatabase>,
 }
 
 impl DatabaseAt {
-    /// The database that is at `path` when it is first needed.
+    /// The database that `path` names when the file is first needed.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_path_buf(), open: OnceCell::new() }
@@ -119,8 +119,8 @@ impl DatabaseFile for DatabaseAt {
     }
 }
 
-/// For a caller that has a log and no database file: every call is an error. That suffices for engines whose logs hold whole
-/// pages, or all that is needed to rebuild them.
+/// For a caller that has a log but no database file: every call is an error. That suffices for engines whose logs hold whole
+/// pages, or everything needed to rebuild them.
 pub struct NoDatabase;
 
 const NONE: LogError = LogError::Unexpected("a page that needs the database, with no database file");

@@ -1,12 +1,12 @@
 //! Database files as memory: one mapping of each file for all connections of a process.
 //!
 //! Closing *any* descriptor of a file releases the POSIX locks that the process has on the file, and SQLite's locks are of that
-//! kind. So the descriptor of a mapping is not closed with the mapping. It stays for the next mapping of the same file, until a
-//! closing connection holds EXCLUSIVE, which shows that no other connection of this process has a lock ([`close_left`],
-//! invariant 18). A child process begins with no mappings: it closes the inherited descriptors at once, which releases none of
-//! its own locks.
+//! kind. So the end of a mapping does not close its descriptor, and the next mapping of the file uses the descriptor again. It
+//! is closed only by a closing connection that holds EXCLUSIVE, because then no other connection of this process has a lock
+//! ([`close_left`], invariant 18). A child process begins with no mappings: it closes the inherited descriptors at once, which
+//! releases none of its own locks.
 //!
-//! A mapping reserves twice as much address space as its file has bytes, so that the file can grow. That leaves address space
+//! A mapping reserves twice as much address space as the file has bytes, so that the file can grow. That leaves address space
 //! for many databases and everything else. A file that outgrows its mapping is mapped again, and both mappings stay as long as
 //! they are used.
 
@@ -26,14 +26,14 @@ use rustix::io::Errno;
 use super::HomeKind;
 use crate::{LogError, hooks};
 
-/// The most bytes of a mapped database, which is what a processor can address.
+/// The most bytes of a mapped database: as many as a processor can address.
 const MOST_BYTES: u64 = 1 << 47;
-/// The address space that a small file gets.
+/// The least address space to reserve, for a small file.
 const LEAST_ADDRESS_SPACE: u64 = 16 << 20;
-/// The same if the process has no more address space: at least one page of the kernel, whatever the page size.
+/// The least address space to reserve if the process has no more: at least one page of the kernel, whatever the page size.
 const LEAST_FALLBACK: u64 = 64 << 10;
 
-/// A file of which this process has a descriptor.
+/// A file that this process has open.
 struct Open {
     file: Arc<OwnFile>,
     writable: bool,
@@ -42,10 +42,10 @@ struct Open {
     kind: HomeKind,
 }
 
-/// Device and inode. No other file has them as long as a descriptor is open.
+/// Device and inode. No other file gets the same pair while a descriptor is open.
 type Key = (u64, u64);
 
-/// What a process has of each file: one descriptor, and a second one if the first was only for reading.
+/// This process's descriptors of each file: one, and a second one if the first was only for reading.
 static HOMES: PerProcess<Mutex<HashMap<Key, Vec<Open>>>> = PerProcess::new();
 
 /// Whether this process has ever mapped a database, so that there may be a descriptor to close.
@@ -59,9 +59,9 @@ fn key_of(stat: &Stat) -> Key {
     (stat.st_dev, stat.st_ino)
 }
 
-/// Maps a file. `named` is a descriptor of it (which may allow no access), and `path` is its name. All callers in this process
-/// share the mapping. If a mapping has found that its file was cut, only those who have it keep it, and new callers get another
-/// one.
+/// Maps a file. `named` is a descriptor of the file (which may allow no access), and `path` is the file's name. All callers in
+/// this process share the mapping. The exception is a mapping that has found its file cut: those who have it keep it, and new
+/// callers get another mapping.
 ///
 /// # Errors
 /// `Medium`: not DAX, no address space, or no space to fill the file's holes. `Io`: the file cannot be opened.
@@ -112,7 +112,7 @@ fn open(name: &Path) -> io::Result<(OwnFile, bool)> {
     }
 }
 
-/// Maps a file. The owner of `file` keeps its descriptor.
+/// Maps a file. The mapping shares the descriptor of `file`.
 pub(super) fn map_open(
     file: &Arc<OwnFile>,
     writable: bool,
@@ -136,7 +136,7 @@ pub(super) fn map_open(
         ..MapOptions::default()
     };
     match FileNvm::map_open(Arc::clone(file), path, &options(wide)) {
-        // Reserves only as much address space as is necessary.
+        // The process may not reserve that much: try with only as much address space as is necessary.
         Err(MediumError::Io { op: "mmap", source: Errno::NOMEM }) => {
             FileNvm::map_open(Arc::clone(file), path, &options(len.max(LEAST_FALLBACK)))
         }
@@ -144,8 +144,8 @@ pub(super) fn map_open(
     }
 }
 
-/// Allocates the holes of a file. A store into a hole allocates space, and cannot report that there is none. The file keeps its
-/// size, which another process may be changing.
+/// Allocates the holes of a file, because a store into a hole allocates space and cannot report that there is none. The file
+/// keeps its size, because another process may be changing it.
 fn fill_holes(file: &OwnFile, len: u64) -> Result<(), MediumError> {
     loop {
         match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, len) {
@@ -156,7 +156,7 @@ fn fill_holes(file: &OwnFile, len: u64) -> Result<(), MediumError> {
     }
 }
 
-/// Whether this process has a descriptor of the file that no mapping needs any more.
+/// Whether this process has a descriptor of the file that no mapping needs any more: [`close_left`] closes it.
 #[must_use]
 pub fn is_left_open(named: impl AsFd) -> bool {
     if !EVER_MAPPED.load(Ordering::Relaxed) {
@@ -166,8 +166,9 @@ pub fn is_left_open(named: impl AsFd) -> bool {
     homes().get(&key_of(&stat)).is_some_and(|open| open.iter().all(|open| open.mapping.strong_count() == 0))
 }
 
-/// Closes that descriptor, which releases every POSIX lock that this process has on the file. The caller holds EXCLUSIVE
-/// through the base VFS, so the process has no other lock, and the caller releases EXCLUSIVE next.
+/// Closes the descriptors of the file that no mapping needs any more. That releases every POSIX lock that this process has on
+/// the file. So the caller holds EXCLUSIVE through the base VFS, which shows that the process has no other lock, and releases
+/// EXCLUSIVE next.
 pub fn close_left(named: impl AsFd) {
     let Ok(stat) = rustix::fs::fstat(&named) else { return };
     let mut homes = homes();

@@ -72,7 +72,7 @@ impl DatabaseFile for Recorded {
 
 const KEY: u8 = 0x5A;
 
-/// A home that keeps every byte in the file changed by `KEY`.
+/// A home that stores every byte in the file combined with `KEY` by exclusive or.
 struct Xor;
 
 impl Home for Xor {
@@ -201,7 +201,7 @@ fn inv01_the_header_is_the_files_own_and_the_rest_is_the_homes() {
     expected.extend(other(&page(4)));
     assert_eq!(file.bytes(), expected);
     let whole = [page(3), page(4)].concat();
-    // Parts of the header alone, across its end and behind it; and across pages.
+    // Parts of the header: inside it, across its end and behind it; and ranges across pages.
     for (offset, len) in
         [(0, 512), (0, 100), (24, 16), (0, 101), (90, 20), (99, 1), (100, 1), (100, 412), (300, 400)]
     {
@@ -251,7 +251,7 @@ fn the_home_is_not_asked_for_what_is_in_the_header() {
 #[test]
 fn inv01_a_home_that_holds_the_header_is_never_handed_the_guard_and_it_shows_as_it_is_on_disk() {
     let ([_, on_disk], [mut bare, mut guarded]) = (first_page(3), first_page(4));
-    // In WAL mode neither the page size changes, nor the bytes that pages reserve at their end.
+    // In WAL mode neither the page size changes, nor the number of reserved bytes at the end of each page.
     for at in [16, 17, 20] {
         (bare[at], guarded[at]) = (on_disk[at], on_disk[at]);
     }

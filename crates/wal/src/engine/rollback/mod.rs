@@ -3,10 +3,11 @@
 //! In the journal modes DELETE, TRUNCATE and PERSIST SQLite writes the pages that a transaction is about to change into a
 //! journal, syncs the journal, and changes the database. To commit, SQLite invalidates the journal: it deletes the journal,
 //! truncates it to nothing, or zeroes its header. A journal that a crash leaves is *hot*: the next connection that reads the
-//! database writes the pages back. An engine with a [`RollbackJournal`] stores the journal's bytes. Only SQLite interprets them,
-//! and [`play_back`], which does the same without SQLite.
+//! database writes the pages back. An engine with a [`RollbackJournal`] stores the journal's bytes. Only SQLite interprets
+//! them, and [`play_back`], which rolls a transaction back without SQLite.
 //!
-//! The journal counts only under the guard (invariant 21): a database that names no log has no journal in a log.
+//! A journal in a log is valid only while the guard names that log (invariant 21): a database that names no log has no such
+//! journal.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -19,8 +20,9 @@ use duralite_format::{LogId, guard};
 use crate::LogError;
 use crate::engine::home::DatabaseFile;
 
-/// The rollback journal of one database: a file of SQLite's that is kept in the log. All processes that have the log attached see
-/// the same journal. The methods are called on any thread, without the process's mutex of the log.
+/// The rollback journal of one database: a file that SQLite believes it writes, stored in the log. All processes that have the
+/// log attached see the same journal. The methods are called on any thread. The caller need not hold its process's mutex of the
+/// log.
 pub trait RollbackJournal: Send + Sync {
     /// Size of the journal in bytes; `None` while there is no journal. The caller holds SHARED.
     ///
@@ -28,7 +30,7 @@ pub trait RollbackJournal: Send + Sync {
     /// Any; the statement fails.
     fn size(&self) -> Result<Option<u64>, LogError>;
 
-    /// Creates an empty journal. The caller holds RESERVED, and there is no journal. The new journal counts for nothing until
+    /// Creates an empty journal. The caller holds RESERVED, and there is no journal. The new journal cannot become hot until
     /// something is written to it.
     ///
     /// # Errors
@@ -41,19 +43,19 @@ pub trait RollbackJournal: Send + Sync {
     /// Any; the statement fails.
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError>;
 
-    /// Writes all of `bytes` from byte `offset` on. The offset is within the journal or at its end, but SQLite may leave a gap up
-    /// to the next sector, whose content is then undefined. Durable after [`RollbackJournal::sync`]. The first 8 bytes of the
-    /// journal, which make it count, reach the medium as a whole or not at all.
+    /// Writes all of `bytes` from byte `offset` on. The offset is within the journal or at its end, but SQLite may leave a gap
+    /// up to the next sector; the content of the gap is undefined. Durable after [`RollbackJournal::sync`]. The first 8 bytes
+    /// of the journal decide whether it is hot. They reach the medium as a whole or not at all.
     ///
     /// # Errors
-    /// `NoSpace`, `LimitReached` become `SQLITE_FULL`: what was written before is still there.
+    /// `NoSpace`, `LimitReached` become `SQLITE_FULL`: earlier writes stay in the journal.
     fn write(&self, bytes: &[u8], offset: u64) -> Result<(), LogError>;
 
-    /// Truncates the journal to `bytes` bytes. Durable on return, since to truncate the journal to nothing is a commit of
-    /// SQLite's.
+    /// Truncates the journal to `bytes` bytes. Durable on return, because SQLite commits a transaction by truncating the
+    /// journal to nothing.
     ///
     /// # Errors
-    /// Any; it is then in doubt whether the journal was truncated.
+    /// Any; the journal may or may not have been truncated.
     fn truncate(&self, bytes: u64) -> Result<(), LogError>;
 
     /// Makes all writes to the journal durable.
@@ -62,14 +64,14 @@ pub trait RollbackJournal: Send + Sync {
     /// Any; SQLite then writes nothing to the database.
     fn sync(&self) -> Result<(), LogError>;
 
-    /// Deletes the journal, if there is one. Durable on return, since the deletion is a commit of SQLite's.
+    /// Deletes the journal, if there is one. Durable on return, because SQLite commits a transaction by deleting the journal.
     ///
     /// # Errors
-    /// Any; it is then in doubt whether the journal still exists.
+    /// Any; the journal may or may not still exist.
     fn delete(&self) -> Result<(), LogError>;
 }
 
-/// Whether a journal may be hot, by SQLite's own criterion: a journal that is empty, or whose first byte is zero, is not hot.
+/// Whether a journal may be hot, by SQLite's own criterion: a journal is not hot if it is empty or begins with a zero byte.
 ///
 /// # Errors
 /// As [`RollbackJournal::read`].
@@ -83,42 +85,43 @@ pub fn counts(journal: &Arc<dyn RollbackJournal>) -> Result<bool, LogError> {
 
 // Rolls a transaction back from its journal as SQLite would, but without SQLite.
 //
-// A journal is a sequence of segments, each of which begins at a multiple of the sector size: a header (magic number, number of
-// records, seed of the checksums, pages of the database before the transaction, sector size, page size), and from the next
-// sector on records (page number, page, checksum). The journal may end with the name of a *super-journal*. It then counts only
-// as long as a file of that name exists. Numbers are big-endian. The first header or record that is not valid ends the journal:
-// if SQLite has not synced the rest, the transaction has not changed the pages that the rest is for.
+// A journal is a sequence of segments, each of which begins at a multiple of the sector size. A segment begins with a header
+// (magic number, number of records, seed of the checksums, pages of the database before the transaction, sector size, page
+// size). Its records (page number, page, checksum) begin at the next sector. The journal may end with the name of a
+// *super-journal*: such a journal is hot only as long as a file of that name exists. Numbers are big-endian. The first header
+// or record that is not valid ends the journal. SQLite has not synced anything from there on, so the transaction has not
+// changed those pages in the database.
 
 /// The magic number with which each header in a journal begins.
 pub(crate) const MAGIC: [u8; 8] = [0xd9, 0xd5, 0x05, 0xf9, 0x20, 0xa1, 0x63, 0xd7];
 const HEADER_BYTES: usize = 28;
-/// The bytes on which SQLite takes its locks begin here. SQLite never uses the page that they are in.
+/// SQLite takes its locks on the bytes from here on. SQLite never uses the page that contains them.
 const PENDING_BYTE: u64 = 0x4000_0000;
-/// The number of records in a header that SQLite has not rewritten: as many as there is room for.
+/// The number of records in a header that SQLite has not completed: records then follow up to the end of the journal.
 const UNKNOWN: u32 = u32::MAX;
 /// The checksum of a page adds up every 200th byte, counted from the page's end.
 const CHECKSUM_STRIDE: usize = 200;
-/// Bytes after the name of a super-journal: the name's length, its checksum, the magic number.
+/// Bytes behind the name of a super-journal: the name's length, its checksum, the magic number.
 const SUPER_TAIL: u64 = 16;
 /// Most bytes in the name of a super-journal.
 const MAX_SUPER_NAME: u64 = 4096;
 
-/// What [`play_back`] has done.
+/// The result of [`play_back`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlayedBack {
     /// Pages written to the database.
     pub pages: usize,
-    /// Size of the database in pages; `None` if nothing was rolled back, because the transaction is committed or the journal is
+    /// Size of the database in pages. `None` if nothing was rolled back, because the transaction is committed or the journal is
     /// not valid.
     pub db_pages: Option<u32>,
     /// The super-journal that the journal named. The super-journal stays: another database may need it.
     pub super_journal: Option<PathBuf>,
 }
 
-/// Rolls the database back if the journal is hot, and deletes the journal. Writes the journal's pages to `file`, the database as
-/// it is on disk, through its home. Page 1 gets the guard of the log `id`. The database is durable before the journal is deleted.
-/// The deletion is durable on return. A crash on the way leaves a journal that can be played back again. The caller has the
-/// database to itself.
+/// Rolls the database back if the journal is hot, and deletes the journal. The pages go to `file`, the database as it is on
+/// disk, through its home. Page 1 gets the guard of the log `id`. The database is durable before the journal is deleted, and
+/// the deletion is durable on return. After a crash in between, the journal can be played back again. The caller must be the
+/// only user of the database.
 ///
 /// # Errors
 /// Those of `journal` and `file`.
@@ -141,7 +144,7 @@ pub fn play_back(
     Ok(done)
 }
 
-/// Whether a file exists, as SQLite's unix VFS answers: an empty file does not.
+/// Whether a file exists, as SQLite's unix VFS defines it: an empty file does not exist.
 fn is_there(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.len() > 0)
 }
@@ -173,7 +176,7 @@ impl Reader<'_> {
         Ok(self.journal.read(buf, offset)? == buf.len())
     }
 
-    /// Reads the header at `offset`; `None` if there is none. Only the sizes in the first header of a journal are used.
+    /// Reads the header at `offset`; `None` if there is none. The caller uses the sizes only of a journal's first header.
     fn header(&self, offset: u64) -> Result<Option<Header>, LogError> {
         let mut bytes = [0; HEADER_BYTES];
         if !self.fill(&mut bytes, offset)? || !bytes.starts_with(&MAGIC) {
@@ -213,7 +216,7 @@ impl Reader<'_> {
         if !self.fill(&mut name, at - len)? {
             return Ok(None);
         }
-        // SQLite adds the characters up as signed numbers.
+        // SQLite adds up the characters as signed numbers.
         let sum = name.iter().fold(0_u32, |sum, byte| sum.wrapping_add_signed(i32::from(*byte as i8)));
         // A name with a wrong checksum was not written completely, so the transaction is rolled back.
         if sum != word(&tail, 4) || name.contains(&0) {
@@ -248,7 +251,7 @@ impl Playing<'_> {
         Ok(())
     }
 
-    /// Restores the size that the database had before the transaction.
+    /// Gives the database the size that it had before the transaction.
     fn resize(&self, db_pages: u32, page_bytes: usize) -> Result<(), LogError> {
         let (size, wanted) = (self.file.size()?, u64::from(db_pages) * page_bytes as u64);
         if size > wanted {
@@ -260,8 +263,8 @@ impl Playing<'_> {
         }
     }
 
-    /// Plays one segment back, whose records begin at `offset`. Returns where they end; `None` if the journal ends in this
-    /// segment.
+    /// Plays back one segment, whose records begin at `offset`. Returns where the records end, or `None` if the journal ends in
+    /// this segment.
     fn segment(&mut self, header: &Header, offset: u64) -> Result<Option<u64>, LogError> {
         let page_bytes = self.first.page_bytes;
         let record_bytes = page_bytes as u64 + 8;
@@ -287,7 +290,7 @@ impl Playing<'_> {
         if page_number == 0 || u64::from(page_number) == pending {
             return Ok(false);
         }
-        // The transaction had appended this page, and `resize` has cut it off.
+        // The transaction had appended this page, and `resize` has already truncated the database before it.
         if page_number > self.first.db_pages {
             return Ok(true);
         }

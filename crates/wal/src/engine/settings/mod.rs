@@ -1,7 +1,7 @@
-//! Settings as rows of a table. A row answers all questions about its setting.
+//! Settings as rows of a table. A row says everything about its setting: name, valid values, how to set and to read it.
 //!
-//! A row is in the module that its setting belongs to: that of an engine, that of the media or, if several engines share the
-//! setting, [`common`]. An engine's descriptor names the engine's rows, including the shared ones.
+//! A row is in the module of the engine that the setting belongs to. The rows of the media, and those that several engines
+//! share, are in this file. An engine's descriptor names the engine's rows, including the shared ones.
 
 use std::any::{Any, TypeId};
 use std::fmt;
@@ -17,11 +17,11 @@ pub struct Setting<T> {
     pub name: &'static str,
     /// The valid values.
     pub values: Values,
-    /// Whether it is a setting of a live log, and so the same for every connection of a process.
+    /// Whether the setting belongs to the log in use, and so is the same for every connection of a process.
     pub shared: bool,
-    /// Whether it can be changed while a log is in use.
+    /// Whether the setting can be changed while a log is in use.
     pub changeable: bool,
-    /// Whether it is shown along with the metrics of a log in use.
+    /// Whether the setting's value is shown among the metrics of a log in use.
     pub shown: bool,
     set: fn(&mut T, &Given<'_>) -> Result<(), String>,
     get: fn(&T) -> String,
@@ -41,21 +41,21 @@ impl<T> Setting<T> {
         Self { name, values, shared: false, changeable: false, shown: false, set, get }
     }
 
-    /// Makes it a setting of a live log.
+    /// Makes the setting one of the log in use: the same for every connection of a process.
     #[must_use]
     pub const fn shared(mut self) -> Self {
         self.shared = true;
         self
     }
 
-    /// Makes it a setting that can be changed while a log is in use.
+    /// Allows changes of the setting while a log is in use.
     #[must_use]
     pub const fn changeable(mut self) -> Self {
         self.changeable = true;
         self
     }
 
-    /// Makes it a setting that is shown along with the metrics of a log.
+    /// Shows the setting's value among the metrics of a log.
     #[must_use]
     pub const fn shown(mut self) -> Self {
         self.shown = true;
@@ -111,7 +111,7 @@ pub static DIFF: EngineSetting = EngineSetting::new(
 )
 .shared();
 
-/// What the last connection that closes does with the log.
+/// What the last connection does with the log when it closes.
 pub static ON_CLOSE: EngineSetting = EngineSetting::new(
     "on_close",
     Values::Fixed("drain or keep"),
@@ -204,13 +204,13 @@ impl Given<'_> {
     }
 }
 
-/// Whether this text of a switch means off.
+/// Whether this text turns a switch off.
 #[must_use]
 pub fn is_off(value: &str) -> bool {
     matches!(value, "off" | "0")
 }
 
-/// The name of a value; empty for one that has none.
+/// The name of a value; empty if the value has none.
 #[must_use]
 pub fn name_of<T: Copy + PartialEq>(names: &[(&str, T)], wanted: T) -> String {
     names.iter().find(|(_, value)| *value == wanted).map(|(name, _)| (*name).to_owned()).unwrap_or_default()
@@ -222,7 +222,7 @@ pub fn on_off(on: bool) -> String {
     if on { "on" } else { "off" }.to_owned()
 }
 
-/// The text of a path; empty if there is none.
+/// The text of a path; empty without a path.
 #[must_use]
 pub fn text_of(path: Option<&Path>) -> String {
     path.map(|path| path.display().to_string()).unwrap_or_default()
@@ -236,7 +236,7 @@ pub(crate) fn settings_of(medium: Medium) -> &'static [&'static EngineSetting] {
         [&NVRAM, &NVRAM_DIR, &WRITE_NS, &STREAM_NS, &FENCE_NS, &READ_NS, &PERSISTENCY];
     static HOME_MEMORY: [&EngineSetting; 2] = [&HOME, &HOME_SYNC];
     static BLOCKS: [&EngineSetting; 1] = [&LOG_DIR];
-    // The region is in memory, so the settings of memory apply to it as well.
+    // The region is in memory, so it has the settings of memory as well.
     static SCRATCHPAD_AND_MEMORY: [&EngineSetting; 8] =
         [&SCRATCHPAD, &NVRAM, &NVRAM_DIR, &WRITE_NS, &STREAM_NS, &FENCE_NS, &READ_NS, &PERSISTENCY];
     match medium {
@@ -367,7 +367,7 @@ static LOG_DIR: EngineSetting = EngineSetting::new(
 
 // The values of the settings of engines and media.
 
-/// What the last connection that closes does with the log.
+/// What the last connection does with the log when it closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnClose {
     /// Writes everything home and lifts the guard. The database file alone is then the database.
@@ -382,24 +382,25 @@ impl OnClose {
     const NAMES: [(&'static str, Self); 2] = [("drain", Self::Drain), ("keep", Self::Keep)];
 }
 
-/// The options of engines and media. Each engine has a part of its own, of a type that only the engine has to know.
+/// The options of engines and media. Each engine has a part of its own, whose type no other module needs to know.
 #[derive(Debug, Clone, Default)]
 pub struct EngineOptions {
     /// Where media are, and how emulated media work.
     pub media: MediaOptions,
-    /// Most bytes a log may take, 0 for as many as the file system has; `None` leaves the limit to the engine's own part.
+    /// The most bytes that a log may take, 0 for all that the file system has. `None` leaves the limit to the engine's own
+    /// part.
     pub limit_bytes: Option<u64>,
     /// Bytes of page images kept in memory; `None` leaves the number to the engine's own part.
     pub cache_bytes: Option<usize>,
     /// Whether the engine logs differences, or whole pages; `None` leaves the choice to the engine's own part.
     pub diff: Option<bool>,
-    /// What the last connection of this process does with the log, if it is the last connection of all processes.
+    /// What the last connection of this process does with the log when it closes, if no other process uses the log.
     pub on_close: OnClose,
     own: Vec<(TypeId, Arc<dyn Any + Send + Sync>)>,
 }
 
 impl EngineOptions {
-    /// An engine's own part; the default of its type if nothing has been set.
+    /// An engine's own part, or the default of the part's type if nothing has been set.
     #[must_use]
     pub fn own<T: Clone + Default + Send + Sync + 'static>(&self) -> T {
         let found = self.own.iter().find(|(id, _)| *id == TypeId::of::<T>());
@@ -414,7 +415,7 @@ impl EngineOptions {
         self.own.push((TypeId::of::<T>(), Arc::new(part)));
     }
 
-    /// Returns the options with this part as an engine's own.
+    /// Returns the options with `part` as an engine's own part.
     #[must_use]
     pub fn with<T: Clone + Default + Send + Sync + 'static>(mut self, part: T) -> Self {
         self.change(|own| *own = part);

@@ -1,9 +1,9 @@
-//! Checks that a log ends where the scan stops. The scan stops at zeros, which unused space holds, but which damage may leave
-//! too.
+//! Checks that a log really ends where the scan stops. The scan stops at zeros. Unused space holds zeros, but damage may leave
+//! them too.
 //!
-//! A transaction of the order `Ordered` was marked when everything before it was durable. So if such a transaction is whole after
-//! the end, the transactions between the two were there, and the log is damaged. What the check reads does not grow with the log,
-//! with three exceptions: the table of block states, a cache line of each block that the table has and no list contains, and a
+//! A transaction of the order `Ordered` was marked only after everything before it was durable. So if such a transaction is
+//! whole after the end, the transactions before it existed, and the log is damaged. What the check reads does not grow with the
+//! log, with three exceptions: the table of block states, a cache line of each block that is in the table but in no list, and a
 //! transaction that is complete except for its mark.
 
 use duralite_format::FormatError;
@@ -14,15 +14,15 @@ use super::scan::{self, Expected, FoundTransaction, Position};
 use crate::LogError;
 use crate::shared::heap::BlockList;
 
-/// Most bytes after the end that are searched for marks.
+/// The most bytes after the end that are searched for marks.
 const LOOK_BYTES: u32 = 64 << 10;
 
 impl Nvwal {
-    /// Returns the blocks that links lead to from the last block of the committed list. A writer stores a link only when the
-    /// block is durable.
+    /// Returns the blocks that links lead to from the last block of the committed list. Each of these blocks is durable,
+    /// because a writer stores a link only after that.
     ///
     /// # Errors
-    /// `Corrupt` for a link that leads to no block of this generation, or back into the list.
+    /// `Corrupt` if a link leads to no block of this generation, or back into the list.
     pub(super) fn blocks_behind_tail(&mut self) -> Result<BlockList, LogError> {
         let (mut behind, mut at) = (BlockList::default(), self.tail.block);
         while let Some(next) = self.heap.next(at, self.in_force.slot.generation)? {
@@ -58,7 +58,7 @@ impl Nvwal {
         self.heap.corrupt(self.tail.block, self.tail.offset, what)
     }
 
-    /// Reads the transaction of this number that begins at a place after the end, if one does.
+    /// Reads the transaction with this number at a place after the end. Returns `None` if no such transaction begins there.
     pub(super) fn transaction_at(
         &mut self,
         at: Position,
@@ -68,7 +68,8 @@ impl Nvwal {
         scan::next_transaction(&mut self.heap, &BlockList::default(), at, expected, &mut self.record)
     }
 
-    /// Finds the places with the mark of a later transaction near the end, and at the beginning of blocks that are in no list.
+    /// Finds marks of later transactions near the end, and at the beginning of blocks that are in no list. Returns their
+    /// places.
     fn marks_near_end(&mut self) -> Result<Vec<(u32, Position)>, LogError> {
         let (generation, mut found) = (self.in_force.slot.generation, Vec::new());
         let (mut block, mut from, mut left) = (self.tail.block, self.tail.offset, LOOK_BYTES);
@@ -87,7 +88,7 @@ impl Nvwal {
             let Some(next) = next.filter(|_| left > 0) else { break };
             (block, from) = (*next, BLOCK_HEADER_BYTES);
         }
-        // The link to such a block may be lost.
+        // Also look at blocks in no list: the link to such a block may be lost.
         for block in self.heap.taken() {
             if !self.blocks.contains(block)
                 && !near.contains(block)
@@ -99,11 +100,11 @@ impl Nvwal {
         Ok(found)
     }
 
-    /// Searches a part of a block for marks of transactions that are later than the last one applied. Adds their places to
+    /// Searches a part of a block for marks of transactions later than the last one applied. Adds the places of these marks to
     /// `found`.
     pub(super) fn marks_in(&self, block: u32, (from, until): (u32, u32), found: &mut Vec<(u32, Position)>) {
         let generation = self.in_force.slot.generation;
-        // The marks of a generation differ from the mark of number 0 by their numbers.
+        // A mark of this generation minus the mark of number 0 is the transaction's number.
         let base = encode_mark(Order::Ordered, generation, 0);
         let last = self.heap.block_bytes() - TX_HEADER_BYTES;
         for offset in (from..until.min(last + 1)).step_by(8) {

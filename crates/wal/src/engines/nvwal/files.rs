@@ -1,4 +1,5 @@
-//! Log files of `nvwal`: mapped memory. The engine's descriptor names what can be done with them.
+//! Log files of `nvwal`, which are mapped memory: making and opening them. The engine's descriptor refers to
+//! these functions.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -30,7 +31,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     settings: SETTINGS,
     rollback_journals: false,
     writes_home: false,
-    // All state that processes share is in the log itself.
+    // Processes share no segment: all state that they share is in the log itself.
     shared: SharedBytes { zeroed: 0, all: 0 },
     format,
     attach,
@@ -54,16 +55,16 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
         limit_blocks,
         blocks_offset: Superblock::blocks_offset_for(limit_blocks),
     };
-    let access = Access::Write { dax: new.directory.is_dax() };
+    let access = Access::Write { dax: new.placement.is_dax() };
     let nvm = hooked(new.file.path, map(access, &new.options.media, &new.file, &superblock)?)?;
     Nvwal::format(nvm.as_ref(), &superblock)
 }
 
-/// Maps and opens a log. A process that has the log alone repairs its heap.
+/// Maps and opens a log. A process that is alone with the log repairs its heap.
 fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
-    let Attaching { directory, options, file, alone, .. } = log;
+    let Attaching { placement, options, file, alone, .. } = log;
     let superblock = superblock_of(&file)?;
-    let access = Access::Write { dax: directory.is_dax() };
+    let access = Access::Write { dax: placement.is_dax() };
     let nvm = hooked(file.path, map(access, &options.media, &file, &superblock)?)?;
     let mut engine = Nvwal::open(nvm, file.path, NvwalOptions::of(options))?;
     if alone {
@@ -72,7 +73,8 @@ fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     Ok(Box::new(engine))
 }
 
-/// Opens a log for a user who may only read it. The reader sees what other processes commit, since it is in the log's own memory.
+/// Opens a log for a user who may only read it. The reader sees what other processes commit, because the
+/// log's own memory shows it.
 fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
     let AttachingOutside { options, file, .. } = log;
     let superblock = superblock_of(&file)?;
@@ -88,7 +90,7 @@ pub fn open_read_only(path: &Path) -> Result<Nvwal, LogError> {
     look_at(&OpenFile { path, file: &log_file::open(path, false, |bytes| bytes.starts_with(&MAGIC))? })
 }
 
-/// As [`open_read_only`], for a file that is open already.
+/// Like [`open_read_only`], for a file that is open already.
 fn look_at(log: &OpenFile<'_>) -> Result<Nvwal, LogError> {
     let mut engine = Nvwal::open(map_read_only(log)?, log.path, NvwalOptions::default())?;
     engine.check_end()?;
@@ -101,7 +103,7 @@ fn map_read_only(log: &OpenFile<'_>) -> Result<Arc<dyn Nvm>, LogError> {
     Ok(Arc::new(map(Access::Read, &MediaOptions::default(), log, &superblock)?))
 }
 
-/// Reads what a log's superblock says about the log.
+/// Reads the head of a log.
 fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
     Ok(check(log, bytes)?.head)
 }
@@ -113,7 +115,7 @@ fn is_empty(log: &OpenFile<'_>) -> bool {
         || look_at(log).is_ok_and(|log| log.transactions() == 0)
 }
 
-/// Returns the options. If they have no limit, the size of the file system becomes the limit.
+/// Returns the options. If they set no limit, the size of the file system becomes the limit.
 fn within_file_system(options: &NvwalOptions, file: &File) -> NvwalOptions {
     let mut options = options.clone();
     if options.limit_bytes == 0
@@ -138,7 +140,7 @@ fn superblock_of(log: &OpenFile<'_>) -> Result<Superblock, LogError> {
     check(log, &log_file::first_bytes(log.path, log.file, SUPERBLOCK_BYTES)?)
 }
 
-/// Reads the superblock and checks that the file is as long as the log says.
+/// Reads the superblock. Checks that the file has the length that the log's size word gives.
 fn check(log: &OpenFile<'_>, bytes: &[u8]) -> Result<Superblock, LogError> {
     let superblock = Superblock::decode(bytes)
         .map_err(|source| LogError::Format { log: log.path.to_path_buf(), source })?;
@@ -147,7 +149,7 @@ fn check(log: &OpenFile<'_>, bytes: &[u8]) -> Result<Superblock, LogError> {
     Ok(superblock)
 }
 
-/// Whether the log's slot in force says that the log holds no commits.
+/// Whether the slot of the generation in force says that the log holds no commits.
 fn is_spent(file: &File, superblock: &Superblock) -> bool {
     slot_of(file, superblock).is_some_and(|slot| slot.retired || slot.first_block == NO_BLOCK)
 }

@@ -55,10 +55,10 @@ pub struct Activity {
     pub generations: u64,
 }
 
-/// The limit in bytes of a log for which none is set, if the size of the file system is not known.
+/// The limit in bytes of a log for which no limit is set, if the size of the file system is not known.
 const NO_LIMIT: u64 = 1 << 40;
-/// About how many blocks a log may have at most if the engine chooses their size. Each block costs a byte of the table of states,
-/// which has its full size from the beginning.
+/// If the engine chooses the size of blocks, a log may have about this many blocks at most. Each block costs a byte of the
+/// table of states, which has its full size from the beginning.
 const STATES: u64 = 1 << 20;
 const LARGEST_BLOCK: u32 = 1 << 28;
 
@@ -68,11 +68,11 @@ pub struct Nvwal {
     heap: Heap,
     options: NvwalOptions,
     in_force: InForce,
-    /// The blocks of the committed list, in order; the last holds `tail`.
+    /// The blocks of the committed list, in order. The last block contains `tail`.
     blocks: BlockList,
-    /// Place after the last committed transaction.
+    /// The place after the last committed transaction.
     tail: Position,
-    /// Committed transactions in this generation.
+    /// Number of committed transactions in this generation.
     sequence: u32,
     /// Order of the last committed transaction.
     last_order: Order,
@@ -80,10 +80,10 @@ pub struct Nvwal {
     clock: Clock,
     chains: DeltaChains,
     writer: Writer,
-    /// Ranges of sealed transactions that have not been flushed.
+    /// Ranges of sealed transactions that have not been flushed yet.
     unforced: Vec<(u64, u64)>,
-    /// Ranges that another process stored last. This process has read them, but the other one may have died before it flushed
-    /// them. This process makes them durable before it marks a transaction that depends on them.
+    /// Ranges that another process stored last. This process has read them, but the other process may have died before it
+    /// flushed them. So this process makes them durable before it marks a transaction that depends on them.
     doubtful: Vec<(u64, u64)>,
     activity: Activity,
     payload: Vec<u8>,
@@ -91,11 +91,11 @@ pub struct Nvwal {
 }
 
 impl Nvwal {
-    /// Writes an empty log onto a medium of `superblock.file_bytes(initial blocks)` bytes of zeros.
-    /// Durable on return, as far as the medium is.
+    /// Writes an empty log onto a medium of `superblock.file_bytes(initial blocks)` bytes of zeros. Durable on return, as far
+    /// as the medium is durable.
     ///
     /// # Errors
-    /// `Medium` when the medium cannot grow to that size.
+    /// `Medium` if the medium cannot grow to that size.
     pub fn format(nvm: &dyn Nvm, superblock: &Superblock) -> Result<(), LogError> {
         let blocks = geometry(superblock).initial_blocks();
         nvm.grow(superblock.file_bytes(blocks))
@@ -108,7 +108,7 @@ impl Nvwal {
         Ok(())
     }
 
-    /// The shape of a new log for a database: bytes in a block, and most blocks.
+    /// The size of blocks in bytes, and the most blocks, for a new log of a database with this page size.
     #[must_use]
     pub fn shape(options: &NvwalOptions, page_bytes: u32) -> (u32, u32) {
         let least = page_bytes.next_multiple_of(4096) + 4096;
@@ -135,7 +135,7 @@ impl Nvwal {
         Ok(log)
     }
 
-    /// Reads the superblock, but no generation yet: [`Nvwal::follow`] does that.
+    /// Reads the superblock, but no generation: [`Nvwal::follow`] reads that later.
     fn load(nvm: Arc<dyn Nvm>, path: &Path, options: NvwalOptions) -> Result<Self, LogError> {
         let superblock = Superblock::decode(&first_bytes(nvm.as_ref(), SUPERBLOCK_BYTES))
             .map_err(|source| LogError::Format { log: path.to_path_buf(), source })?;
@@ -161,15 +161,15 @@ impl Nvwal {
         })
     }
 
-    /// Corrects the states of the blocks after a crash. The caller must be the only process that has the log.
+    /// Corrects the states of the blocks after a crash. No other process may have the log open.
     ///
     /// # Errors
-    /// `Corrupt`, also if the log continues after its end: the blocks there would be freed otherwise.
+    /// `Corrupt`, also if the log continues after its end: otherwise the blocks there would be freed.
     pub fn recover_heap(&mut self) -> Result<(), LogError> {
         self.check_end()?;
         self.cut_behind_tail()?;
-        // The heap frees blocks by the list as this process sees it. A dead process may not have flushed the list: flush it
-        // first.
+        // The heap frees the blocks that are not in the list as this process sees it. A dead process may not have flushed the
+        // list, so flush it first.
         self.settle_doubtful();
         self.heap.flush_link(self.tail.block);
         self.heap.reconcile(&self.blocks);
@@ -188,13 +188,13 @@ impl Nvwal {
         &self.superblock
     }
 
-    /// Blocks in the committed list.
+    /// Number of blocks in the committed list.
     #[must_use]
     pub fn blocks_used(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Committed transactions in this generation.
+    /// Number of committed transactions in this generation.
     #[must_use]
     pub fn transactions(&self) -> u32 {
         self.sequence
@@ -237,10 +237,10 @@ impl Nvwal {
         self.doubtful.clear();
     }
 
-    /// One step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the `active` word names.
-    /// Returns it, if there is one.
+    /// One step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the `active` word
+    /// names. Returns that transaction, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, LogError> {
-        // Until a generation is loaded, its `active` is 0. A damaged word of 0 must not pass for it.
+        // Until a generation is loaded, its `active` is 0. A damaged word that is 0 must not pass for it.
         if active != self.in_force.active || self.in_force.slot.generation == 0 {
             self.load_generation(active)?;
         }
@@ -265,7 +265,7 @@ impl Nvwal {
             sequence: self.sequence + 1,
             time_ms: self.sealed_at.told(),
         });
-        // The process that marked this transaction had made durable what it depends on.
+        // The process that marked this transaction had already made durable everything that the transaction depends on.
         self.doubtful.clear();
         let waits = match found.order {
             Order::Async => &mut self.unforced,
@@ -279,7 +279,7 @@ impl Nvwal {
         Ok(Some(found))
     }
 
-    /// What the scan needs to recognise the transaction of this number in this generation.
+    /// What the scan needs to recognise the transaction with this number in this generation.
     fn expected(&self, sequence: u32) -> Expected {
         Expected {
             id: self.log_id(),
@@ -296,11 +296,11 @@ impl Nvwal {
     }
 }
 
-/// The transaction that the writer stores after the log's tail.
+/// The transaction that the writer is storing after the log's tail.
 #[derive(Default)]
 struct Writer {
     open: Option<OpenTransaction>,
-    /// The buffer of the last transaction's ranges, to be used again.
+    /// The buffer that held the last transaction's ranges, for reuse.
     spare: Vec<(u64, u64)>,
 }
 
@@ -312,14 +312,14 @@ struct OpenTransaction {
     end: Position,
     hash: TxHash,
     records: u32,
-    /// Blocks that were linked for the transaction.
+    /// Blocks that were linked to the list for the transaction.
     blocks: Vec<u32>,
     /// Stored ranges that are not flushed yet. Adjacent ranges are merged.
     dirty: Vec<(u64, u64)>,
 }
 
 impl OpenTransaction {
-    /// Adds a stored range to those to be flushed. Within a block the writer stores from low to high addresses.
+    /// Adds a stored range to the ranges that have to be flushed. Within a block the writer stores from low to high addresses.
     fn touch(&mut self, from: u64, to: u64) {
         match self.dirty.last_mut() {
             Some((_, end)) if *end == from => *end = to,
@@ -328,7 +328,7 @@ impl OpenTransaction {
     }
 }
 
-/// Where the blocks of a log are.
+/// Where the parts of a log's heap are.
 fn geometry(superblock: &Superblock) -> heap::Geometry {
     let Superblock { block_bytes, limit_blocks, blocks_offset, .. } = *superblock;
     let (states_offset, grown_offset) = (STATES_OFFSET, GROWN_OFFSET);
@@ -461,7 +461,7 @@ impl LogReader for Nvwal {
     }
 
     fn is_current(&self) -> bool {
-        // Orders the load of the active word after the reads that the caller has made.
+        // Load the active word after the reads that the caller has made.
         fence(Ordering::SeqCst);
         self.heap.nvm.load_u64(ACTIVE_OFFSET) == self.in_force.active
     }
@@ -472,7 +472,7 @@ impl LogReader for Nvwal {
             match self.follow(active) {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(()),
-                // The generation changed during the scan, which may have read recycled blocks: read again.
+                // The generation changed during the scan, which may have read recycled blocks: scan again.
                 Err(_) if self.heap.nvm.load_u64(ACTIVE_OFFSET) != active => {}
                 Err(error) => return Err(error),
             }
@@ -533,7 +533,7 @@ impl LogWriter for Nvwal {
     }
 
     fn force(&mut self) -> Result<(), LogError> {
-        // No mark is stored in between, so one fence is enough for both.
+        // No mark is stored between the two flushes, so one fence is enough for both.
         self.doubtful.append(&mut self.unforced);
         self.settle_doubtful();
         Ok(())

@@ -14,12 +14,13 @@ pub(super) const NAME: &str = "nvwal";
 pub enum SyncMode {
     /// Flush and fence after each record.
     Eager,
-    /// Store all records, flush each line once and fence, then store the mark, flush and fence: two fences.
+    /// Store all records, flush each line once and fence. Then store the mark, flush it and fence. That is two fences.
     #[default]
     Lazy,
-    /// Flush everything under one fence. A checksum reveals a torn transaction.
+    /// Flush everything before one fence. A checksum reveals a torn transaction.
     Checksum,
-    /// Flush only the mark's line (section 4.2). Commits are atomic, but after a power loss the newest ones may be missing.
+    /// Flush only the mark's line (section 4.2). Commits are atomic, but after a power loss the newest commits may be
+    /// missing.
     Async,
 }
 
@@ -27,7 +28,7 @@ impl SyncMode {
     /// All modes.
     pub const ALL: [Self; 4] = [Self::Eager, Self::Lazy, Self::Checksum, Self::Async];
 
-    /// The name in settings.
+    /// The name of this mode in settings.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -60,13 +61,13 @@ impl std::str::FromStr for SyncMode {
 pub struct NvwalOptions {
     /// When a transaction's cache lines are flushed.
     pub sync: SyncMode,
-    /// Whether to log differences. Otherwise the engine logs whole pages, as figure 7's variants without `Diff`.
+    /// Whether to log differences. Otherwise the engine logs whole pages, like the variants without `Diff` in figure 7.
     pub diff: bool,
     /// Where the space of records comes from.
     pub heap: HeapMode,
-    /// Size of a block in bytes, 0 to choose one.
+    /// Size of a block in bytes; 0 lets the engine choose it.
     pub block_bytes: u32,
-    /// Most bytes the log file may take, 0 for as many as the file system has.
+    /// The most bytes that the log file may take; 0 for all that the file system has.
     pub limit_bytes: u64,
     /// Bytes of page images kept in memory.
     pub cache_bytes: usize,

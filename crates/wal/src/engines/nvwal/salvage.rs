@@ -1,7 +1,7 @@
 //! Reads logs for `duralite verify` and `duralite salvage`, with the code that recovery uses.
 //!
-//! A walk visits a log transaction by transaction. To salvage a damaged log is to find the transactions that can be applied
-//! before the damage, and those that are whole after it.
+//! A walk visits a log transaction by transaction. Salvaging a damaged log finds the transactions that can be applied before
+//! the damage, and the whole transactions after it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,11 +26,10 @@ use crate::shared::delta_chains::FoundRecord;
 use crate::shared::generations::InForce;
 use crate::shared::heap::Heap;
 
-/// Visits every committed transaction in order, then rebuilds every page and checks SQLite's
-/// checksums. Stores nothing.
+/// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums. Stores nothing.
 ///
 /// # Errors
-/// The error that recovery would return. The transactions before it have been visited.
+/// The error that recovery would return. The transactions before that point have been visited.
 pub fn walk(
     nvm: Arc<dyn Nvm>,
     path: &Path,
@@ -61,7 +60,7 @@ pub fn walk(
     Ok(WalkSummary { generation, transactions, frames, retired, mismatch })
 }
 
-/// Salvages a log: applies the transactions before the damage, and passes the whole ones after it to `later`.
+/// Salvages a log: applies the transactions before the damage, and passes the whole transactions after it to `later`.
 pub(super) fn salvage(nvm: Arc<dyn Nvm>, path: &Path, later: Later<'_>) -> Result<Salvaged, LogError> {
     let mut log = Nvwal::load(nvm, path, NvwalOptions::default())?;
     let active = log.heap.nvm.load_u64(ACTIVE_OFFSET);
@@ -85,7 +84,8 @@ pub(super) fn salvage(nvm: Arc<dyn Nvm>, path: &Path, later: Later<'_>) -> Resul
 }
 
 impl Nvwal {
-    /// Applies the transactions that can be read. Returns the error with which recovery refuses the log; `None` for a sound log.
+    /// Applies the transactions that can be read. Returns the error with which recovery refuses the log; `None` for an
+    /// undamaged log.
     fn follow_all(&mut self, active: u64) -> Result<Option<LogError>, LogError> {
         loop {
             match self.follow(active) {
@@ -99,8 +99,8 @@ impl Nvwal {
         }
     }
 
-    /// Enters the generation in force without checking the header of its first block: each transaction names its generation
-    /// itself. Returns whether there is such a generation.
+    /// Enters the generation in force without checking the header of its first block, because each transaction names its
+    /// generation itself. Returns whether there is such a generation.
     fn enter_headless(&mut self, active: u64) -> bool {
         let found =
             InForce::read(self.heap.nvm.as_ref(), self.log_id(), self.superblock.head.page_bytes, active);
@@ -110,8 +110,8 @@ impl Nvwal {
         found.map(|found| self.enter_generation(found)).is_some()
     }
 
-    /// Enters the generation that the log's blocks belong to, if the active word or its slot is damaged. Its first block is the
-    /// one that begins with transaction 1. Returns whether such a generation was found.
+    /// For a damaged active word, or a damaged slot: enters the generation that the log's blocks belong to. The generation's
+    /// first block is the one that begins with transaction 1. Returns whether such a generation was found.
     fn enter_found(&mut self, active: u64) -> Result<bool, LogError> {
         let named = read_active_word(active);
         let of_slots = [0, 1].into_iter().filter_map(|parity| {
@@ -151,7 +151,7 @@ impl Nvwal {
         })
     }
 
-    /// Returns the places with marks of transactions that are later than the last one applied, sorted by number.
+    /// Returns the places of marks of transactions later than the last one applied, sorted by the transactions' numbers.
     fn marks_behind(&mut self) -> Vec<(u32, Position)> {
         let generation = self.in_force.slot.generation;
         let mut found = Vec::new();
@@ -164,8 +164,8 @@ impl Nvwal {
         found
     }
 
-    /// Passes the transactions to `later` that are whole after the last one applied. Returns where the first of them begins. If
-    /// that one has the order `Ordered`, it proves damage where `damage` has none yet.
+    /// Passes to `later` the whole transactions after the last one applied. Returns where the first of them begins. If that
+    /// first one has the order `Ordered`, it proves that the log is damaged, even if `damage` is still `None`.
     fn read_behind(
         &mut self,
         has_position: bool,
@@ -183,7 +183,7 @@ impl Nvwal {
             let found = self.transaction_at(at, sequence);
             let Ok(Some(found)) = found else { continue };
             if damage.is_none() && found.order != Order::Ordered {
-                // A crash may leave such a transaction after one that is not whole.
+                // This is no damage: a crash may leave a transaction that is not ordered after one that is not whole.
                 return Ok(None);
             }
             if until.is_none() || sequence != before + 1 {
@@ -193,7 +193,7 @@ impl Nvwal {
             for part in &found.records {
                 record.resize(part.header.record_bytes as usize, 0);
                 nvm.read(part.at, &mut record);
-                // If the record cannot be applied, `images` drops the page.
+                // Ignore an error: `images` then drops the page.
                 images.lay(&record).ok();
             }
             before = sequence;

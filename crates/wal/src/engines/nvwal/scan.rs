@@ -1,9 +1,9 @@
-//! Reads transactions from the medium. Recovery, processes that follow others, `duralite verify` and fuzzing use this one
+//! Reads transactions from the medium. Recovery, processes that follow others, `duralite verify` and fuzzing all use this
 //! decoder.
 //!
-//! The decoder accepts any bytes and never panics (invariant 12). Its result is exactly that of the decision table in
-//! `docs/format/nvwal.md`, "valid if and only if", so that recovery yields a prefix of the commit order (invariant 7) and tells
-//! garbage from the end of the log (invariant 8).
+//! The decoder accepts any bytes and never panics (invariant 12). It decides exactly by the table in `docs/format/nvwal.md`,
+//! "valid if and only if". So recovery yields a prefix of the commit order (invariant 7) and distinguishes garbage from the end
+//! of the log (invariant 8).
 
 use duralite_format::nvwal::{
     BLOCK_HEADER_BYTES, Order, RECORD_HEADER_BYTES, RecordHeader, TX_HEADER_BYTES, TxHash, TxHeader,
@@ -29,8 +29,8 @@ impl Position {
     }
 }
 
-/// Offset in a block at which the records of a transaction continue that began in another block: after the word that a scanner
-/// would take for a commit mark.
+/// If the records of a transaction continue in another block, they begin at this offset: after the word that a scanner would
+/// take for a commit mark.
 pub(crate) const CONTINUED_AT: u32 = BLOCK_HEADER_BYTES + 8;
 
 /// A committed transaction.
@@ -43,7 +43,7 @@ pub(crate) struct FoundTransaction {
     pub(crate) start: Position,
     pub(crate) end: Position,
     pub(crate) records: Vec<FoundRecord>,
-    /// Blocks that the scan entered to read the transaction, in order. The transaction may start in the first of them.
+    /// Blocks that the scan entered to read the transaction, in order. The transaction may begin in the first of them.
     pub(crate) blocks: BlockList,
 }
 
@@ -68,16 +68,16 @@ pub(crate) struct Expected {
     pub(crate) generation: u64,
     /// Number of the transaction in the generation, from 1.
     pub(crate) sequence: u32,
-    /// Order of the transaction before this one, which decides what garbage in the place of the mark means.
+    /// The order of the transaction before this one. It decides what garbage in the place of the mark means.
     pub(crate) after: Order,
     /// Number of frames before the transaction.
     pub(crate) frames: u32,
 }
 
-/// Reads the next transaction from `tail` on, if one is committed there, record by record into `scratch`.
+/// Reads the next transaction from `tail` on, if one is committed there. Reads it record by record into `scratch`.
 ///
 /// # Errors
-/// `Corrupt` if no crash can have left the bytes as they are.
+/// `Corrupt` if no crash can have left these bytes.
 pub(crate) fn next_transaction(
     heap: &mut Heap,
     before: &BlockList,
@@ -118,7 +118,7 @@ pub(crate) fn next_transaction(
     }
 }
 
-/// Returns the place after a transaction at `tail` that is whole except for its mark. `None` if there is no such transaction.
+/// Returns the place after a transaction at `tail` that is whole except for its mark; `None` if there is no such transaction.
 pub(crate) fn behind_unmarked(
     heap: &mut Heap,
     before: &BlockList,
@@ -142,10 +142,10 @@ fn garbage<T>(heap: &Heap, at: Position, after: Order, what: &'static str) -> Re
     }
 }
 
-/// Follows a link from a block to the next one.
+/// Follows the link from a block to the next block.
 ///
 /// # Errors
-/// `Corrupt` if the next block is in the list already: no crash links a block twice.
+/// `Corrupt` if the next block is in the list already, because no crash links a block twice.
 fn enter(
     heap: &Heap,
     before: &BlockList,
@@ -159,7 +159,7 @@ fn enter(
     Ok(())
 }
 
-/// Whether a header can be right whose transaction begins with this frame.
+/// Whether a header can be that of a transaction that begins with this frame.
 fn fits(header: &TxHeader, first_frame: u32, expected: &Expected) -> bool {
     (1..=expected.frames + 1).contains(&first_frame)
         && header.last_frame >= first_frame

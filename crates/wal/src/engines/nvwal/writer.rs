@@ -35,7 +35,7 @@ impl Nvwal {
         payload: &[u8],
     ) -> Result<u64, LogError> {
         let room = self.heap.block_bytes() - open.end.offset;
-        // Without the user-level heap each record takes its block from the system (figure 7).
+        // Without the user-level heap, each record takes a block of its own from the system (figure 7).
         let at_start = open.end.offset == Position::start_of(open.end.block).offset + TX_HEADER_BYTES;
         let own_block = self.options.heap == HeapMode::System && !(at_start && open.records == 0);
         if header.record_bytes > room || own_block {
@@ -76,7 +76,7 @@ impl Nvwal {
         dirty.clear();
         dirty.push((at, at + u64::from(TX_HEADER_BYTES)));
         if self.heap.nvm.load_u64(at) != 0 {
-            // With the orders `Fenced` and `Async` a crash may leave a torn transaction here, instead of the terminator.
+            // With the orders `Fenced` and `Async`, a crash may have left a torn transaction here instead of the terminator.
             self.heap.nvm.store_u64(at, 0);
         }
         Ok(OpenTransaction {
@@ -102,14 +102,15 @@ impl Nvwal {
     }
 
     fn link_new_block(&mut self, from: u32) -> Result<u32, LogError> {
-        // The block may belong to the generation that a crash would bring back, if the switch from it is not durable yet.
+        // The last switch of generation may not be durable yet. A crash would then bring the old generation back, and the block
+        // may belong to it. So make the switch durable first.
         self.settle_doubtful();
         let block = self.heap.allocate(self.in_force.slot.generation)?;
         self.heap.link(from, self.in_force.slot.generation, block);
         Ok(block)
     }
 
-    /// Unlinks and frees the blocks after the tail, which a transaction left that was never sealed.
+    /// Unlinks and frees the blocks after the tail. A transaction that was never sealed has left them.
     pub(super) fn cut_behind_tail(&mut self) -> Result<(), LogError> {
         if self.in_force.wal_header.is_none() {
             return Ok(());
@@ -155,7 +156,8 @@ impl Nvwal {
                 nvm.flush(mark_at, 8);
             }
             Order::Fenced => {
-                // `Async` commits may not be durable yet. This order promises more than a prefix, so flush them first.
+                // `Async` commits may not be durable yet. The order of this transaction promises that everything before it is
+                // durable, so flush them first.
                 self.force()?;
                 let nvm = self.heap.nvm.as_ref();
                 nvm.store_u64(mark_at, mark);
@@ -208,9 +210,9 @@ impl Nvwal {
         }
     }
 
-    /// Begins a new generation with this WAL header, or makes the log empty if there is none.
+    /// Begins a new generation with this WAL header. Without a header, makes the log empty.
     pub(super) fn start_over(&mut self, header: Option<&WalHeader>) -> Result<(), LogError> {
-        // Other processes may have begun many generations since this one last looked.
+        // Other processes may have begun several generations since this process last looked.
         self.refresh()?;
         let Some(header) = header else {
             return self.switch_generation(None, NO_BLOCK, false);
@@ -218,12 +220,12 @@ impl Nvwal {
         if header.page_bytes != self.superblock.head.page_bytes {
             return Err(LogError::Unexpected("a WAL header with another page size than the log's"));
         }
-        // As in `link_new_block`.
+        // Make the last switch durable first, for the reason given in `link_new_block`.
         self.settle_doubtful();
         let first = match self.heap.allocate(self.in_force.slot.generation + 1) {
             Ok(block) => block,
             Err(_) if !self.blocks.is_empty() => {
-                // The old generation uses all blocks, and is not needed any more: give it up to free them.
+                // The old generation uses all blocks, and is no longer needed. Give it up, which frees them.
                 self.switch_generation(None, NO_BLOCK, false)?;
                 self.heap.allocate(self.in_force.slot.generation + 1)?
             }
@@ -240,8 +242,8 @@ impl Nvwal {
     ) -> Result<(), LogError> {
         let generation = self.in_force.slot.generation + 1;
         self.drop_staged();
-        // The new slot overwrites that of the generation before the one in force. A crash would bring that one back if the last
-        // switch is not durable yet.
+        // The new slot overwrites the slot of the generation before the one in force. If the last switch is not durable yet, a
+        // crash would bring that older generation back. So make the switch durable first.
         self.settle_doubtful();
         let wal_header = header.map_or([0; WAL_HEADER_BYTES], |header| header.bytes);
         let slot = Slot { generation, first_block, wal_header, retired };
@@ -251,7 +253,7 @@ impl Nvwal {
         let old = std::mem::take(&mut self.blocks);
         self.enter_generation(found);
         self.heap.free(old.as_slice());
-        // Also free the blocks that dead processes left pending or unlinked.
+        // This also frees the blocks that dead processes left pending or unlinked.
         self.heap.reconcile(&self.blocks);
         self.activity.generations += 1;
         Ok(())

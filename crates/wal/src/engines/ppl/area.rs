@@ -15,24 +15,24 @@ use duralite_medium::{MediumError, Nvm};
 use super::words::{FREE_PIECE, FREE_SECTOR, PIECES_USED, SECTORS_USED, Turn, Words};
 use crate::LogError;
 
-/// Words of an extent's state.
+/// The words of an extent's state. Those from `Last` on are stored for the first extent of a chain only.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum State {
-    /// The next extent of the chain, or of the free list, as a link.
+    /// The next extent of the chain or of the free list, as a link.
     Next,
-    /// Of a chain's first extent: the newest committed transaction with a record in the chain.
+    /// The newest committed transaction with a record in the chain.
     Last,
-    /// … the transaction up to which the page is home.
+    /// The transaction up to which the page is home.
     Home,
-    /// … the slot with the image that the page is being merged from, plus 1; 0 if there is none.
+    /// The slot with the image that the page is being merged from, plus 1; 0 if there is none.
     Slot,
-    /// … the next chain in the list of the page table, as a link to its first extent.
+    /// The next chain in the same list of the page table, as a link to that chain's first extent.
     Bucket,
-    /// … the extent in which the next record begins, as a link.
+    /// The extent in which the chain's next record will begin, as a link.
     TailExtent,
-    /// … the offset in that extent.
+    /// The offset in that extent at which the next record will begin.
     TailOffset,
-    /// … the bytes of the chain's records.
+    /// The bytes of the chain's records.
     Bytes,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Area {
     pub(super) geometry: Geometry,
     pub(super) limit_chunks: u32,
     pub(super) path: PathBuf,
-    /// Chunks that this process knows the file to have.
+    /// The number of chunks that the file has, as far as this process knows.
     chunks: AtomicU32,
 }
 
@@ -88,7 +88,7 @@ impl Area {
         Ok(())
     }
 
-    /// The extent that a link leads to, after a check that the file has it; `None` for link 0.
+    /// The extent that a link leads to; `None` for link 0. Checks that the file has the extent.
     pub(super) fn follow(&self, link: u64) -> Result<Option<Extent>, LogError> {
         if link == 0 {
             return Ok(None);
@@ -113,12 +113,12 @@ impl Area {
         self.nvm.store_u64(self.geometry.state_offset(extent) + 8 * state as u64, value);
     }
 
-    /// The offset in the log of a place in an extent.
+    /// Offset in the log of byte `offset` of an extent.
     pub(super) fn at(&self, extent: Extent, offset: u32) -> u64 {
         self.geometry.extent_offset(extent) + u64::from(offset)
     }
 
-    /// The page to whose chain an extent belongs.
+    /// The page whose chain contains an extent.
     pub(super) fn page_of(&self, extent: Extent) -> u32 {
         (self.nvm.load_u64(self.at(extent, 0)) & 0xffff_ffff) as u32
     }
@@ -138,7 +138,7 @@ impl Area {
         self.nvm.store(at, &bytes[..8]);
     }
 
-    /// Takes an extent out of its chain by erasing its header. That is final once the caller has fenced.
+    /// Takes an extent out of its chain by erasing the extent's header. That is durable once the caller has fenced.
     pub(super) fn erase_header(&self, extent: Extent) {
         let at = self.at(extent, 0);
         self.nvm.store_u64(at, 0);
@@ -150,21 +150,21 @@ impl Area {
         if piece { (FREE_PIECE, PIECES_USED) } else { (FREE_SECTOR, SECTORS_USED) }
     }
 
-    /// Puts an extent on its free list. The extent's header is erased.
+    /// Puts an extent on its free list. The extent's header has been erased.
     pub(super) fn put_free(&self, words: &Words, _turn: &Turn<'_>, extent: Extent) {
         let (head, _) = Self::free_list(extent.is_piece());
         self.set_state(extent, State::Next, words.load(head));
         words.store(head, extent.to_link());
     }
 
-    /// Puts an extent that was in use on its free list.
+    /// Puts an extent on its free list and counts one less in use.
     pub(super) fn give_back(&self, words: &Words, turn: &Turn<'_>, extent: Extent) {
         let (_, used) = Self::free_list(extent.is_piece());
         self.put_free(words, turn, extent);
         words.add(used, u64::MAX);
     }
 
-    /// Takes a free extent of this kind, or else of the other kind; `None` if neither kind has a free one.
+    /// Takes a free extent of this kind, or else of the other kind; `None` if there is none of either kind.
     pub(super) fn take(
         &self,
         words: &Words,
@@ -194,40 +194,39 @@ impl Area {
         for state in [State::Next, State::Last, State::Home, State::Slot, State::Bucket, State::Bytes] {
             self.set_state(extent, state, 0);
         }
-        // Readers find the extent in its chain before its first record is there, so its stream has to look empty.
+        // Readers find the extent in its chain before its first record is stored. So its stream of records has to look empty.
         self.nvm.store_u64(self.at(extent, EXTENT_HEADER_BYTES), 0);
         words.add(used, 1);
         Ok(Some(extent))
     }
 
-    /// How many extents can still be taken: sectors, and pieces.
+    /// How many sectors and how many pieces can still be taken.
     pub(super) fn free_counts(&self, words: &Words) -> (u64, u64) {
         let (sectors, pieces) = self.most_extents();
         (sectors.saturating_sub(words.load(SECTORS_USED)), pieces.saturating_sub(words.load(PIECES_USED)))
     }
 
-    /// The largest numbers of extents that the log may have, free or in use: sectors, and pieces.
+    /// The most sectors and the most pieces that the log may have, free or in use.
     pub(super) fn most_extents(&self) -> (u64, u64) {
         let chunks = u64::from(self.most_chunks());
         (chunks * u64::from(SECTORS_PER_CHUNK), chunks * u64::from(self.geometry.pieces_per_chunk))
     }
 
-    /// The largest number of chunks that this process can use: the log's limit, or less if the process has little address
-    /// space.
+    /// The most chunks that this process can use: the log's limit, or fewer if the process has too little address space.
     fn most_chunks(&self) -> u32 {
         let mapped = self.nvm.capacity().saturating_sub(self.geometry.chunks_offset);
         let mapped = u32::try_from(mapped / self.geometry.chunk_bytes).unwrap_or(u32::MAX);
         self.limit_chunks.min(mapped)
     }
 
-    /// Bytes of the extents in use, and the most bytes that extents may take.
+    /// Bytes of the extents in use, and the most bytes that extents may have.
     pub(super) fn fill(&self, words: &Words) -> (u64, u64) {
         let sectors = words.load(SECTORS_USED) * u64::from(self.geometry.sector_bytes);
         let pieces = words.load(PIECES_USED) * u64::from(duralite_format::ppl::PIECE_BYTES);
         (sectors + pieces, u64::from(self.most_chunks()) * self.geometry.chunk_bytes)
     }
 
-    /// Grows the file until `need` can be taken without growing it further.
+    /// Grows the file until the extents of `need` can be taken without growing it further.
     pub(super) fn back(&self, words: &Words, turn: &Turn<'_>, need: Need) -> Result<(), LogError> {
         self.refresh_chunks()?;
         loop {
@@ -245,7 +244,7 @@ impl Area {
         }
     }
 
-    /// Grows the file. Returns false if the limit does not allow it.
+    /// Grows the file. Returns `false` if the limit does not allow it.
     fn grow(&self, words: &Words, turn: &Turn<'_>) -> Result<bool, LogError> {
         self.refresh_chunks()?;
         let (have, most) = (self.chunks(), self.most_chunks());
@@ -256,7 +255,7 @@ impl Area {
         let wanted = have.saturating_add((have / 2).max(least)).min(most);
         let grown = match self.nvm.grow(self.geometry.file_bytes(wanted)) {
             Ok(()) => wanted,
-            // The medium is nearly full: one chunk may still fit.
+            // The medium is nearly full, but one chunk may still fit.
             Err(MediumError::NoSpace) => {
                 self.nvm.grow(self.geometry.file_bytes(have + 1)).map_err(|source| self.medium(source))?;
                 have + 1
@@ -285,7 +284,7 @@ impl Area {
 /// Bytes of a piece that records can use.
 pub(super) const PIECE_ROOM: u32 = PIECE_BYTES - EXTENT_HEADER_BYTES;
 
-/// The extents that a transaction takes. They are counted before it stores anything.
+/// The extents that a transaction takes. They are counted before the transaction stores anything.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Need {
     pub(super) sectors: u64,
@@ -298,8 +297,8 @@ impl Need {
         self.pieces += other.pieces;
     }
 
-    /// The same room from the extents that are free: pieces stand in for missing sectors, and sectors for missing pieces.
-    /// `None` if the free extents are not enough.
+    /// Extents with the same space as `self`, chosen from the free ones: pieces replace missing sectors, and sectors replace
+    /// missing pieces. `None` if the free extents are not enough.
     pub(super) fn within(self, sectors: u64, pieces: u64, sector_bytes: u32) -> Option<Self> {
         let short = self.sectors.saturating_sub(sectors);
         let in_pieces = u64::from(sector_bytes.div_ceil(PIECE_ROOM));

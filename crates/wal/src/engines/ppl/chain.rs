@@ -1,11 +1,11 @@
 //! A page's log: a chain of extents with one stream of records (SQLite/PPL, section 3.2, log writer); and which page has which
 //! chain.
 //!
-//! A record has a header of two words, and begins where both words fit. If an extent is full, the payload continues in the next
-//! one. The stream ends at a first word of 0, or after the last extent.
+//! A record has a header of two words, and begins where both words fit into the extent. If an extent is full, the payload
+//! continues in the next extent. The stream ends at a record whose first word is 0, or after the last extent.
 //!
-//! Users that share memory find a page's chain in the page table, whose lists of chains are chosen by a hash of the page number. A
-//! process that may only look finds the chains by a scan.
+//! Processes that share memory find a page's chain in the page table: a hash of the page number chooses one of its lists of
+//! chains. A process that may only read finds the chains by a scan.
 
 use duralite_format::FormatError;
 use duralite_format::ppl::{
@@ -27,7 +27,7 @@ pub(super) struct Record {
     pub(super) payload_bytes: u32,
     word: u64,
     check: u64,
-    /// Where the payload begins: index of the extent in the chain, and offset in it.
+    /// Where the payload begins: index of the extent in the chain, and offset in the extent.
     payload: (usize, u32),
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Walk<'a> {
     upto: u64,
 }
 
-/// An upper bound on the bytes of a payload for pages of this size, with some slack.
+/// An upper bound on the bytes of a payload, for pages of this size.
 pub(super) fn largest_payload(page_bytes: u32) -> u32 {
     2 * page_bytes + 64
 }
@@ -53,13 +53,13 @@ impl<'a> Walk<'a> {
         Self { area, extents, index: 0, offset: EXTENT_HEADER_BYTES, largest, upto: u64::MAX }
     }
 
-    /// Ends the walk before the first record of a later transaction. If others store records meanwhile, the walking process may
-    /// not know the extents that hold such a record.
+    /// Ends the walk before the first record of a transaction later than this one. Other processes may be storing such records,
+    /// in extents that the walking process does not know.
     pub(super) fn upto(self, transaction: u64) -> Self {
         Self { upto: transaction, ..self }
     }
 
-    /// Where the next record begins: index of the extent in the chain, and offset in it.
+    /// Where the next record begins: index of the extent in the chain, and offset in the extent.
     pub(super) fn position(&self) -> (usize, u32) {
         (self.index, self.offset)
     }
@@ -106,7 +106,7 @@ impl<'a> Walk<'a> {
         Ok(Some(record))
     }
 
-    /// The transaction of the record that begins at a place, if a record begins there.
+    /// The transaction of the record that begins at a place; `None` if no record begins there.
     pub(super) fn transaction_at(&self, (mut index, mut offset): (usize, u32)) -> Option<u64> {
         if self.area.geometry.extent_bytes(*self.extents.get(index)?) - offset < RECORD_HEADER_BYTES {
             (index, offset) = (index + 1, EXTENT_HEADER_BYTES);
@@ -115,15 +115,15 @@ impl<'a> Walk<'a> {
         read_record_word(word).map(|(transaction, _)| transaction)
     }
 
-    /// Looks behind the end of the chain for a record of the page, because zeros over a record's first word may have cut the
-    /// stream off. Such a record is of a committed transaction later than `after`. Anything that an extent held before the
-    /// chain took it is of an earlier transaction.
+    /// Looks for a record of the page behind the end of the chain, because zeros over the first word of a record may have cut
+    /// off the stream. Such a record belongs to a committed transaction later than `after`. Anything that an extent held before
+    /// the chain took it belongs to an earlier transaction, and is not returned.
     pub(super) fn behind_end(&self, page_number: u32, (after, committed): (u64, u64)) -> Option<u64> {
         let mut payload = Vec::new();
         let mut from = self.offset;
         for (index, extent) in self.extents.iter().enumerate().skip(self.index) {
             let header = self.area.header(*extent)?;
-            // A merge moved older records into the first extent of a relocated log, so `taken_by` is no bound there.
+            // A merge moved older records into the first extent of a relocated log, so do not use `taken_by` as a bound there.
             let is_moved = index == 0 && header.order & RELOCATED != 0;
             let after = if is_moved { after } else { after.max(header.taken_by.saturating_sub(1)) };
             let bytes = self.area.geometry.extent_bytes(*extent);
@@ -147,7 +147,7 @@ impl<'a> Walk<'a> {
         None
     }
 
-    /// The first byte of a record's payload, which is the kind of the change. The payload is not checked.
+    /// The first byte of a record's payload, which is the kind of the change. Does not check the payload.
     pub(super) fn first_payload_byte(&self, record: &Record) -> u8 {
         let (mut index, mut offset) = record.payload;
         if self.extents.get(index).is_some_and(|extent| self.area.geometry.extent_bytes(*extent) == offset) {
@@ -189,7 +189,7 @@ impl<'a> Walk<'a> {
 }
 
 impl Area {
-    /// The extents that a record with a payload of this size needs at the end of a chain, or as the first record of a page.
+    /// The extents needed for a record with a payload of this size: at the end of `chain`, or as the first record of a page.
     pub(super) fn need(&self, chain: Option<Extent>, payload_bytes: u32) -> Result<Need, LogError> {
         let bytes = RECORD_HEADER_BYTES + payload_bytes.next_multiple_of(8);
         let room = match chain {
@@ -216,8 +216,8 @@ impl Area {
         }
     }
 
-    /// Stores a record at the end of a chain. Its first word becomes visible only after the rest. Adds to `dirty` the ranges
-    /// that the caller has to flush. The caller has made sure that there is room ([`Area::need`]).
+    /// Stores a record at the end of a chain. The record's first word becomes visible only after the rest. Adds to `dirty` the
+    /// ranges that the caller has to flush. The caller has made sure that there is space ([`Area::need`]).
     pub(super) fn append(
         &self,
         words: &Words,
@@ -278,7 +278,7 @@ impl Area {
         Ok(())
     }
 
-    /// Ends a chain at a place. That is final once the caller has fenced.
+    /// Ends a chain at a place. That is durable once the caller has fenced.
     pub(super) fn cut(&self, extent: Extent, offset: u32) {
         if self.geometry.extent_bytes(extent) - offset >= RECORD_HEADER_BYTES {
             let at = self.at(extent, offset);
@@ -288,10 +288,11 @@ impl Area {
     }
 }
 
-/// Bit of an extent's order: the extent begins a relocated chain, into which a merge moved the newest records of an older one.
+/// The bit of an extent's order that marks the beginning of a relocated chain: a merge moved the newest records of an older
+/// chain into it.
 pub(super) const RELOCATED: u32 = 1 << 31;
 
-/// A record that is to be stored.
+/// A record to be stored.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NewRecord<'a> {
     pub(super) page_number: u32,
@@ -299,22 +300,22 @@ pub(super) struct NewRecord<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// A page's chain, as it was found.
+/// A page's chain, as it was when it was loaded.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Chain {
     /// The extents, in order.
     pub(super) extents: Vec<Extent>,
-    /// The newest committed transaction with a record in it.
+    /// The newest committed transaction with a record in the chain.
     pub(super) last: u64,
-    /// The transaction up to which the page is home, unless all pages are home further.
+    /// The transaction up to which the page is home, unless all pages are home to a later one.
     pub(super) home: u64,
-    /// Records up to this transaction are in the page on flash.
+    /// The page on flash includes the records up to this transaction.
     pub(super) merged: u64,
     /// The slot with the image that the page is being merged from.
     pub(super) slot: Option<u32>,
 }
 
-/// Where chains are found.
+/// Where the chains of pages are found.
 pub(super) enum Pages {
     /// In the page table.
     Shared,
@@ -327,7 +328,7 @@ impl Area {
         LogError::Corrupt { offset: at, what: FormatError::Damaged { what: "a list of extents" } }
     }
 
-    /// An upper bound on the steps through any list.
+    /// An upper bound on the steps through any list, so that a damaged list cannot be followed for ever.
     fn most_steps(&self) -> u32 {
         self.chunks().saturating_mul(64 + 3 * 32)
     }
@@ -350,7 +351,7 @@ impl Area {
         Ok(None)
     }
 
-    /// Puts a chain into the page table.
+    /// Enters a chain in the page table.
     pub(super) fn enter_chain(&self, page_number: u32, first: Extent) {
         let bucket = self.geometry.bucket_offset(page_number);
         self.set_state(first, State::Bucket, self.nvm.load_u64(bucket));
@@ -358,7 +359,7 @@ impl Area {
     }
 
     /// Takes a chain out of the page table, or replaces it by the chain `by`. A concurrent reader sees either the old state or
-    /// the new one.
+    /// the new state.
     pub(super) fn replace_chain(
         &self,
         page_number: u32,
@@ -391,7 +392,7 @@ impl Area {
         Err(self.too_long(bucket))
     }
 
-    /// The extents of a chain from its first one on, in order.
+    /// Collects the extents of a chain from its first extent on, in order.
     pub(super) fn extents_from(&self, first: Extent, out: &mut Vec<Extent>) -> Result<(), LogError> {
         out.clear();
         out.push(first);
@@ -410,19 +411,19 @@ impl Area {
         self.nvm.load_u64(self.at(first, MERGED_AT as u32))
     }
 
-    /// Loads a page's chain from the page table. Returns whether the page has one.
+    /// Loads a page's chain from the page table. Returns whether the page has a chain.
     pub(super) fn load_chain(&self, page_number: u32, chain: &mut Chain) -> Result<bool, LogError> {
         let Some(first) = self.find_chain(page_number)? else { return Ok(false) };
         self.extents_from(first, &mut chain.extents)?;
         chain.last = self.state(first, State::Last);
         chain.home = self.state(first, State::Home);
-        // The slot is loaded before `merged`, because a merge stores `merged` before it gives up the slot.
+        // Load the slot before `merged`, because a merge stores `merged` before it gives up the slot.
         chain.slot = u32::try_from(self.state(first, State::Slot)).ok().and_then(|slot| slot.checked_sub(1));
         chain.merged = self.merged(first);
         Ok(true)
     }
 
-    /// All chains in the page table: pages with their first extents.
+    /// All chains in the page table: each page with the first extent of its chain.
     pub(super) fn all_chains(&self) -> Result<Vec<(u32, Extent)>, LogError> {
         let mut found = Vec::new();
         for bucket in 0..u64::from(self.geometry.buckets) {
@@ -442,7 +443,7 @@ impl Area {
 }
 
 impl Pages {
-    /// Loads a page's chain. Returns whether the page has one.
+    /// Loads a page's chain. Returns whether the page has a chain.
     pub(super) fn load(&self, area: &Area, page_number: u32, chain: &mut Chain) -> Result<bool, LogError> {
         match self {
             Self::Shared => area.load_chain(page_number, chain),

@@ -1,4 +1,5 @@
-//! Log files of `ppl`: mapped memory. The engine's descriptor names what can be done with them.
+//! Log files of `ppl`, which are mapped memory: making and opening them. The engine's descriptor refers to these
+//! functions.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,14 +24,14 @@ use crate::shared::log_file;
 use crate::shared::log_memory::{Access, check_size, first_bytes, hooked, map};
 use crate::shared::pins::{PINS_OFFSET, Pins};
 
-/// Bytes of the segment that a log's users share.
+/// Bytes of the segment that the processes using a log share.
 pub const SHARED_BYTES: u64 = SHARED.all;
-/// The least limit of a log, in bytes, where the settings give none.
+/// The least limit of a log in bytes, if the settings give no limit.
 const LIMIT_BYTES: u64 = 64 << 20;
-/// Bytes of page images for which a new log has slots.
+/// A new log has slots for this many bytes of page images.
 const SLOTS_BYTES: u32 = 512 << 10;
 
-/// The engine for flash that should wear less.
+/// The engine for flash memory that should wear less.
 pub static DESCRIPTOR: Descriptor = Descriptor {
     name: NAME,
     magic: MAGIC,
@@ -64,7 +65,7 @@ pub(super) fn shape(options: &PplOptions, head: &LogHead) -> Superblock {
         slots: (SLOTS_BYTES / page_bytes).clamp(8, SLOTS as u32),
         buckets: 1,
     };
-    // Between two automatic checkpoints, a thousand pages may be new to the log.
+    // Between two automatic checkpoints, SQLite may write a thousand pages that the log does not have yet.
     let limit_bytes = match options.limit_bytes {
         0 => LIMIT_BYTES.max(4096 * u64::from(page_bytes)),
         bytes => bytes,
@@ -79,7 +80,7 @@ pub(super) fn shape(options: &PplOptions, head: &LogHead) -> Superblock {
 /// Writes an empty log into a new file.
 pub(super) fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     let superblock = shape(&PplOptions::of(new.options), &new.head);
-    let access = Access::Write { dax: new.directory.is_dax() };
+    let access = Access::Write { dax: new.placement.is_dax() };
     let nvm = map_log(access, &new.options.media, &new.file, &superblock)?;
     Ppl::format(nvm.as_ref(), &superblock)
         .map_err(|source| LogError::Medium { path: new.file.path.to_path_buf(), source })
@@ -87,10 +88,10 @@ pub(super) fn format(new: &NewLog<'_>) -> Result<(), LogError> {
 
 /// Logs on a medium that the caller provides.
 impl Ppl {
-    /// Writes an empty log onto a medium of zeros. Durable on return, as far as the medium is.
+    /// Writes an empty log onto a medium of zeros. Durable on return, as far as the medium is durable.
     ///
     /// # Errors
-    /// The medium's error, if it cannot grow.
+    /// The medium's error if the medium cannot grow.
     pub fn format(nvm: &dyn Nvm, superblock: &Superblock) -> Result<(), MediumError> {
         nvm.grow(superblock.geometry().file_bytes(0))?;
         nvm.store(0, &superblock.encode());
@@ -100,8 +101,8 @@ impl Ppl {
         Ok(())
     }
 
-    /// Opens a log whose users share [`SHARED_BYTES`] of `segment` from `base` on. A user that is `alone` passes memory of
-    /// zeros, and the call recovers the log.
+    /// Opens a log. The processes using it share [`SHARED_BYTES`] of `segment` from `base` on. If the process is
+    /// `alone`, those bytes are zeros, and this call recovers the log.
     ///
     /// # Errors
     /// `Format` and `Corrupt`; `Medium`.
@@ -118,7 +119,7 @@ impl Ppl {
         join(area, superblock, options, Words::new(segment, base), None, alone)
     }
 
-    /// Opens a log read-only, as recovery would find it. Stores nothing and takes no lock.
+    /// Opens a log read-only, in the state to which recovery would bring it. Stores nothing and takes no lock.
     ///
     /// # Errors
     /// `Format` and `Corrupt`.
@@ -135,9 +136,9 @@ fn superblock_on(nvm: &dyn Nvm, path: &Path) -> Result<Superblock, LogError> {
 
 /// Maps and opens a log. A process that is alone with the log recovers it.
 pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
-    let Attaching { directory, options, file, segment, base, alone, .. } = log;
+    let Attaching { placement, options, file, segment, base, alone, .. } = log;
     let superblock = superblock_of(&file)?;
-    let access = Access::Write { dax: directory.is_dax() };
+    let access = Access::Write { dax: placement.is_dax() };
     let nvm = map_log(access, &options.media, &file, &superblock)?;
     let area = Area::new(nvm, &superblock, file.path)?;
     let segment: Arc<dyn Segment> = segment;
@@ -146,7 +147,7 @@ pub(super) fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     Ok(Box::new(join(area, superblock, &options, Words::new(segment, base), Some(pins), alone)?))
 }
 
-/// Joins the users of a log. A process that is alone with the log recovers it.
+/// Joins the processes that use a log. A process that is alone with the log recovers it.
 fn join(
     area: Area,
     superblock: Superblock,
@@ -165,7 +166,7 @@ fn join(
     Ppl::new(store, superblock, options)
 }
 
-/// Opens a log for a user who may only read it. If the memory is shared, this user sees what others commit from now on.
+/// Opens a log for a user who may only read it. With shared memory, this user sees what others commit from now on.
 pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
     let AttachingOutside { options, file, shared, base } = log;
     let Some(segment) = shared else { return Ok(Box::new(look_at(&file)?)) };
@@ -177,13 +178,13 @@ pub(super) fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine
     Ok(Box::new(Ppl::new(store, superblock, &options)?))
 }
 
-/// Opens a log read-only, as recovery would find it. Stores nothing and takes no lock.
+/// Opens a log read-only, in the state to which recovery would bring it. Stores nothing and takes no lock.
 pub(super) fn look_at(log: &OpenFile<'_>) -> Result<Ppl, LogError> {
     let (area, superblock) = area_read_only(log)?;
     open_scanned(area, superblock)
 }
 
-/// Maps a log read-only, without reading its chains.
+/// Maps a log read-only. Does not read its chains.
 pub(super) fn area_read_only(log: &OpenFile<'_>) -> Result<(Area, Superblock), LogError> {
     let superblock = superblock_of(log)?;
     let nvm = Arc::new(map_file(Access::Read, &MediaOptions::default(), log, &superblock)?);
@@ -207,7 +208,7 @@ fn open_scanned(area: Area, superblock: Superblock) -> Result<Ppl, LogError> {
     Ppl::new(store, superblock, &options)
 }
 
-/// The head of a log.
+/// Reads the head of a log.
 pub(super) fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
     Ok(check(log, bytes)?.head)
 }

@@ -1,9 +1,10 @@
 //! The frames of the generation, and those of the open transaction.
 //!
-//! The frames of the generation say which page each frame holds, and after which transaction. SQLite needs them only while it has
-//! the log open, since it finds an empty log after a crash. So they are in memory that users share, and nothing flushes them.
+//! The frames of the generation say which page each frame holds, and which transaction wrote it. SQLite needs them only while
+//! it has the log open, because after a crash it finds an empty log. So they are in memory that processes share, and nothing
+//! flushes them.
 //!
-//! Each transaction has an entry. Entries are words in a list of pieces of the common pool.
+//! Each transaction has an entry. Entries are words in a list of pieces, taken from the common pool.
 
 use duralite_format::FormatError;
 use duralite_format::ppl::{EXTENT_HEADER_BYTES, Extent, PIECE_BYTES};
@@ -15,7 +16,7 @@ use super::words::{FRAMES_END, FRAMES_LAST, GENERATION, GenerationWords, LOST, S
 use crate::LogError;
 use crate::engine::{Frame, Transaction};
 
-/// Words of an entry that precede its pages.
+/// The words of an entry before its pages.
 const FIXED_WORDS: u64 = 5;
 const WORDS_PER_PIECE: u64 = (PIECE_BYTES - EXTENT_HEADER_BYTES) as u64 / 8;
 
@@ -23,12 +24,12 @@ const WORDS_PER_PIECE: u64 = (PIECE_BYTES - EXTENT_HEADER_BYTES) as u64 / 8;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) number: u64,
-    /// 0 if the transaction has no frames.
+    /// The number of the first frame; 0 if the transaction has no frames.
     pub(super) first_frame: u32,
     pub(super) db_pages: u32,
     pub(super) checksum: Checksum,
     pub(super) time_ms: u64,
-    /// The pages of the frames, in the order of the frames.
+    /// The page of each frame, in the order of the frames.
     pub(super) pages: Vec<u32>,
 }
 
@@ -63,7 +64,7 @@ fn halves(word: u64) -> (u32, u32) {
     ((word & 0xffff_ffff) as u32, (word >> 32) as u32)
 }
 
-/// A place in the list of pieces.
+/// A place in the list of pieces that holds the entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Place {
     link: u64,
@@ -75,7 +76,7 @@ impl Area {
         LogError::Corrupt { offset: 0, what: FormatError::Damaged { what: "the list of frames" } }
     }
 
-    /// Adds an entry at the end. The caller has made sure that there is room.
+    /// Adds an entry at the end of the list. The caller has made sure that there is space.
     pub(super) fn append_entry(&self, words: &Words, turn: &Turn<'_>, entry: &Entry) -> Result<(), LogError> {
         let generation = words.load(GENERATION);
         let (link, end) = words.last_frames();
@@ -99,7 +100,7 @@ impl Area {
         Ok(())
     }
 
-    /// The pieces of the list.
+    /// The pieces that hold the entries of the current generation.
     pub(super) fn frame_pieces(&self, words: &Words) -> Result<Vec<Extent>, LogError> {
         let mut pieces = Vec::new();
         if let Some(first) = self.follow(words.first_frames(words.load(GENERATION)))? {
@@ -109,7 +110,7 @@ impl Area {
     }
 }
 
-/// What this process knows of the frames.
+/// The frames as far as this process has read them.
 #[derive(Default)]
 pub(super) struct Frames {
     generation: u64,
@@ -118,7 +119,7 @@ pub(super) struct Frames {
     place: Place,
     /// The newest transaction that this process has applied.
     known: u64,
-    /// Transactions up to this one can no longer be told.
+    /// Transactions up to this one can no longer be read one by one.
     lost: u64,
     transactions: Vec<Known>,
     pages: Vec<u32>,
@@ -134,7 +135,7 @@ struct Known {
 }
 
 impl Frames {
-    /// Applies what has been committed since the last call. Returns whether anything has changed.
+    /// Applies the transactions committed since the last call. Returns whether anything has changed.
     pub(super) fn refresh(&mut self, area: &Area, words: &Words) -> Result<bool, LogError> {
         let mut changed = false;
         loop {
@@ -146,7 +147,7 @@ impl Frames {
             match self.follow(area, words) {
                 Ok(more) if words.load(GENERATION) == self.generation => return Ok(changed | more),
                 Err(error) if words.load(GENERATION) == self.generation => return Err(error),
-                // The pieces that were read had been reused for something else.
+                // The pieces that this process read had been reused for something else: start again.
                 _ => self.generation = 0,
             }
         }
@@ -196,7 +197,8 @@ impl Frames {
         let (db_pages, _) = halves(self.read_word(area)?);
         let (low, high) = halves(self.read_word(area)?);
         let time_ms = self.read_word(area)?;
-        // Any value may be found in a list that another process is changing.
+        // In a list that another process is changing, the count may be any value. Do not allocate memory for an impossible
+        // count.
         if u64::from(count) > u64::from(area.chunks()) * area.geometry.chunk_bytes / 4 {
             return Err(area.out_of_list());
         }
@@ -233,12 +235,12 @@ impl Frames {
         self.generation
     }
 
-    /// The position before the first transaction that can be told, and the time at which the generation began.
+    /// The position before the first transaction that can still be read, and the time at which the generation began.
     pub(super) fn origin(&self) -> (u64, u64) {
         (self.lost, self.begun.time_ms)
     }
 
-    /// Whether the transactions that this process knows may still be told.
+    /// Whether the transactions that this process knows are still those in the log.
     pub(super) fn is_current(&self, words: &Words) -> bool {
         words.load(GENERATION) == self.generation && self.begun.position.max(words.load(LOST)) == self.lost
     }
@@ -260,7 +262,7 @@ impl Frames {
         self.transactions.get(at)
     }
 
-    /// The transaction of a frame.
+    /// The number of the transaction that wrote a frame.
     pub(super) fn number_of(&self, frame: u32) -> Option<u64> {
         self.transaction_of(frame).map(|known| known.number)
     }
@@ -273,12 +275,12 @@ impl Frames {
             page_number,
             db_pages: if is_last { known.db_pages } else { 0 },
             checksum: is_last.then_some(known.checksum),
-            // A merge may have removed the page's records since.
+            // Unknown: a merge may have removed the page's records.
             record_bytes: None,
         })
     }
 
-    /// The first transaction with frames whose number is above `number`.
+    /// The first transaction that has frames and a number above `number`.
     pub(super) fn after(&self, number: u64) -> Option<Transaction> {
         let at = self.transactions.partition_point(|known| known.number <= number);
         let known = self.transactions.get(at)?;
@@ -292,14 +294,14 @@ impl Frames {
         })
     }
 
-    /// The transactions whose frames a new transaction from `first_frame` on replaces: the first one's number, and the pages of
-    /// all.
+    /// The transactions whose frames would be replaced by a new transaction from `first_frame` on. Returns the number of the
+    /// first of them, and the pages of all of them.
     pub(super) fn replaced_by(&self, first_frame: u32) -> Option<(u64, &[u32])> {
         let number = self.number_of(first_frame)?;
         Some((number, self.pages.get(first_frame.saturating_sub(1) as usize..)?))
     }
 
-    /// Each page that has a frame, with its newest frame; in ascending order of pages.
+    /// Each page that has a frame, with the number of its newest frame; in ascending order of pages.
     pub(super) fn newest(&self) -> Vec<(u32, u32)> {
         let mut newest = FxHashMap::default();
         for (frame, page) in (1u32..).zip(&self.pages) {
@@ -311,7 +313,7 @@ impl Frames {
     }
 }
 
-/// A frame of the open transaction, kept as its change of the committed page.
+/// A frame of the open transaction, kept as the change from the committed page.
 #[derive(Debug)]
 pub(super) struct StagedFrame {
     pub(super) page_number: u32,
@@ -320,7 +322,7 @@ pub(super) struct StagedFrame {
     pub(super) payload: Vec<u8>,
 }
 
-/// Above this number of frames, a map finds the newest frame of each page.
+/// If more frames than this are staged, a map finds the newest frame of each page.
 const FEW: usize = 16;
 /// How many payload buffers are kept for reuse, and the largest capacity of such a buffer.
 const SPARE: usize = 16;
@@ -340,7 +342,7 @@ impl Staged {
         self.frames.is_empty()
     }
 
-    /// Bytes of all changes.
+    /// The bytes of all changes together.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -353,7 +355,7 @@ impl Staged {
         self.frames.get(self.slot(frame)?)?.as_ref()
     }
 
-    /// Keeps a frame. It replaces what was staged under the same number.
+    /// Stores a frame of the open transaction. It replaces a frame that was staged under the same number.
     pub(super) fn put(&mut self, frame: u32, staged: StagedFrame) -> Result<(), LogError> {
         if self.frames.is_empty() {
             self.first = frame;
@@ -370,8 +372,8 @@ impl Staged {
         Ok(())
     }
 
-    /// The pages of the frames from `first` to `last`, and the places of those frames that no later frame of the same page
-    /// follows. `None` if one of the frames is not staged.
+    /// The pages of the frames from `first` to `last`; and, for each page, the place of its newest frame among them. `None` if
+    /// one of the frames is not staged.
     pub(super) fn newest(&self, first: u32, last: u32) -> Option<(Vec<u32>, Vec<usize>)> {
         let (from, to) = (self.slot(first)?, self.slot(last)?);
         let frames = self.frames.get(from..=to)?;

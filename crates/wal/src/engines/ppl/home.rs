@@ -1,9 +1,9 @@
-//! The database as SQLite sees it: pages on flash with the records of the log applied, up to where SQLite has checkpointed each
-//! page.
+//! The database as SQLite sees it: pages on flash, with the records of the log applied. Each page has the records up to the
+//! point to which SQLite has checkpointed it.
 //!
 //! SQLite's checkpoint is *logical*: SQLite hands over a page as it is after some transaction, and the engine only moves the
-//! page's home position to that transaction. Readers of older snapshots still find their versions of pages, since no merge goes
-//! beyond the home position.
+//! page's home position to that transaction. Readers of older snapshots still find their versions of pages, because no merge
+//! goes beyond the home position.
 
 use std::sync::Arc;
 
@@ -23,7 +23,8 @@ use crate::engine::wall_clock;
 /// The home of a log's pages.
 pub(super) struct LoggedHome(pub(super) Arc<Store>);
 
-/// The parts of pages that a range of bytes covers: page number, offset in the page, and the part of the range.
+/// The parts of pages that a range of bytes covers. For each part: the page number, the offset in the page, and the part of the
+/// range.
 fn pages_of(
     offset: u64,
     len: usize,
@@ -85,7 +86,7 @@ impl Home for LoggedHome {
     }
 
     /// What SQLite wrote is durable in the log already, so a sync only does the merges that are due. The first sync also syncs
-    /// the file: a process may have put the guard on it and died before the guard was durable.
+    /// the file: some process may have put the guard on the file and died before the guard was durable.
     fn sync(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         let words = &self.0.words;
         if words.load(FILE_SYNCED) == 0 {
@@ -106,8 +107,8 @@ impl Home for LoggedHome {
         }
     }
 
-    /// Sets only the size that the home shows. The drain cuts the file: until then, later records may be changes of pages
-    /// beyond the new end.
+    /// Sets only the size that the home shows. The file is truncated later, by the drain: until then, later records may be
+    /// changes of pages beyond the new end.
     fn truncate(&self, _file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError> {
         let _turn = self.0.lock()?;
         self.0.words.store(HOME_PAGES, bytes.div_ceil(u64::from(self.0.page_bytes)));
@@ -120,8 +121,8 @@ impl Home for LoggedHome {
 }
 
 impl Store {
-    /// Makes `page` the home's version of a page. If a transaction in the log left the page like that, the home position moves
-    /// there. Otherwise the page is committed as a transaction of its own.
+    /// Makes `page` the home's version of a page. If a transaction in the log left the page with these contents, the home
+    /// position moves to that transaction. Otherwise the page is committed as a transaction of its own.
     fn move_home(&self, file: &dyn DatabaseFile, page_number: u32, page: &[u8]) -> Result<(), LogError> {
         self.words.add(CHECKPOINTED, 1);
         let found = match self.recent.version_of(page_number, page) {
@@ -132,12 +133,12 @@ impl Store {
             return self.write_directly(file, page_number, page);
         }
         let _turn = self.lock()?;
-        // The size changes first, because the home shows no page beyond its end.
+        // Change the size first, because the home shows no page beyond its end.
         if u64::from(page_number) > self.home_pages(file)? {
             self.words.store(HOME_PAGES, u64::from(page_number));
         }
         if let Found::After(number) = found
-            // A page without a chain was merged meanwhile, and is home.
+            // A page that has no chain any more was merged in the meantime, and is home.
             && let Some(first) = self.area.find_chain(page_number)?
             && self.area.state(first, State::Home) < number
         {
@@ -146,13 +147,13 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a page has a chain and is home no further than a transaction.
+    /// Whether a page has a chain, and its home position is not beyond transaction `number`.
     fn is_home_before(&self, page_number: u32, number: u64) -> Result<bool, LogError> {
         let Some(first) = self.area.find_chain(page_number)? else { return Ok(false) };
         Ok(self.home_position(self.area.state(first, State::Home)) <= number)
     }
 
-    /// The first version of a page, from the home's version on, that equals `page`.
+    /// Searches for the first version of a page that equals `page`, beginning with the version that the home shows.
     fn find_version(
         &self,
         file: &dyn DatabaseFile,
@@ -168,7 +169,7 @@ impl Store {
             if is_same(page_number, &image, page) {
                 return Ok(Found::Home);
             }
-            // The extents that are loaded next hold all records that are committed by now.
+            // The extents that are loaded next contain all records committed up to now.
             let range = (version.transaction, self.words.load(SEALED));
             let found = match self.pages.load(&self.area, page_number, &mut chain) {
                 Ok(true) => self.find_in(&chain, page_number, range, page, &mut image, &mut payload),
@@ -206,14 +207,14 @@ impl Store {
         Ok(Found::Nowhere)
     }
 
-    /// Commits a page that SQLite writes while it uses no WAL. The page is a transaction of its own, and home at once.
+    /// Commits a page that SQLite writes without a WAL. The page is a transaction of its own, and home at once.
     fn write_directly(&self, file: &dyn DatabaseFile, page_number: u32, page: &[u8]) -> Result<(), LogError> {
         let mut payload = Vec::new();
         page_change::encode_whole(page, &mut payload);
         let changes = [Change { page_number, payload }];
         let turn = self.lock_for(file, &changes, 0)?;
         if self.area.find_chain(page_number)?.is_some_and(|first| self.is_ahead(first)) {
-            // The write would replace what others have committed since.
+            // This write would replace what others have committed since then.
             return Err(LogError::Unexpected("a page that was changed on its way to the database"));
         }
         let pages = self.home_pages(file)?.max(u64::from(page_number));
@@ -222,9 +223,10 @@ impl Store {
         Ok(())
     }
 
-    /// Writes every page to the file as the home shows it, and drops all other records. The caller has the database to itself.
+    /// Writes every page to the file as the home shows it, and drops all other records. The caller is the only user of the
+    /// database.
     fn drain(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
-        // No process merges now. A slot's owner has died, and its process slot may belong to a live process by now.
+        // No process is merging now. The owner of a slot has died, and a living process may have its process slot by now.
         (0..self.area.geometry.slots).for_each(|slot| self.words.own_slot(slot, false));
         self.undo_unseen(file)?;
         loop {
@@ -241,7 +243,7 @@ impl Store {
         let size = self.home_pages(file)? * u64::from(self.page_bytes);
         let now = file.size()?;
         if now < size {
-            // Nobody ever wrote the last pages, so they are zeros.
+            // Nobody ever wrote the last pages, so they are zeros. Writing one byte extends the file.
             file.write(&[0], size - 1)?;
         } else if now > size {
             file.truncate(size)?;
@@ -252,8 +254,9 @@ impl Store {
         self.drop_chains()
     }
 
-    /// Undoes, as one transaction, what was sealed and never published because its writer died. If the chains with such records
-    /// were dropped one after the other, a crash in between would leave a part of that transaction, and recovery would show it.
+    /// Undoes, as one transaction, what was sealed but never published because its writer died. Dropping the chains with such
+    /// records one after the other would not do: a crash in between would leave a part of that transaction, and recovery would
+    /// show it.
     fn undo_unseen(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         let end = self.home_pages(file)?;
         let mut unseen = self.area.all_chains()?;
@@ -269,7 +272,7 @@ impl Store {
         self.seal_home(&turn, &changes, end)
     }
 
-    /// Seals pages as a transaction after which the database has `db_pages` pages, and which is home at once.
+    /// Seals pages as a transaction that is home at once. After it the database has `db_pages` pages.
     fn seal_home(&self, turn: &Turn<'_>, changes: &[Change], db_pages: u64) -> Result<(), LogError> {
         let number = self.words.load(SEALED) + 1;
         let entry = Entry::empty(number, u32::try_from(db_pages).unwrap_or(u32::MAX), wall_clock());

@@ -1,18 +1,19 @@
-//! Merging: the engine applies a page's records to the page on flash, and frees the page's log (SQLite/PPL, section 3.2, log
-//! merger).
+//! Merging: the engine applies a page's records to the page on flash, and then frees the page's log (SQLite/PPL, section 3.2,
+//! log merger).
 //!
-//! A page is merged as far as SQLite has checkpointed it and no further (invariant 17), since readers of older snapshots read it through the
-//! file. The write of a page may be torn, and records that move bytes are meaningless over a mixture of old and new bytes. So
-//! the engine first makes the image durable in a *slot* of the log. The slot's image stands in for the page on flash until the
-//! page is durable too:
+//! A page is merged as far as SQLite has checkpointed it and no further (invariant 17), because readers of older snapshots read
+//! the page through the file. The write of a page may be torn, and records that move bytes are meaningless over a mixture of
+//! old and new bytes. So the engine first makes the new image durable in a *slot* of the log. Until the page itself is durable,
+//! the image in the slot is used instead of the page on flash. A merge has three steps:
 //!
-//! 1. With the lock: store the images of a batch in slots, flush them, and fence once. Then the chains name the slots, and readers
-//!    read the images there.
-//! 2. Without the lock: write the images to the database file, and sync it once for the batch.
+//! 1. With the lock: store the images of a batch in slots, flush them, and fence once. Then the chains name the slots, and
+//!    readers read the images there.
+//! 2. Without the lock: write the images to the database file, and sync the file once for the batch.
 //! 3. With the lock: remove chains without newer records from the page table. For the other chains, move the newer records to a
-//!    new log sector, or note in the chain what is merged. Then erase the headers of extents, fence, erase the slots, and fence.
+//!    new log sector, or note in the chain up to where it is merged. Then erase the headers of extents, fence, erase the slots,
+//!    and fence.
 //!
-//! Whichever process dies on the way, the slot holds the image of the page, and the next merge writes that image again.
+//! Whichever process dies in between, the slot holds the image of the page, and the next merge writes that image again.
 
 use duralite_format::ppl::{
     EXTENT_HEADER_BYTES, Extent, ExtentHeader, MERGED_AT, RECORD_HEADER_BYTES, SLOT_HEADER_BYTES, SlotHeader,
@@ -29,11 +30,11 @@ use crate::shared::log_memory::flush_all;
 /// Why pages are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// The pages' logs are full.
+    /// The logs of the pages are full.
     Full,
-    /// The log has little room for the records of other pages.
+    /// The log as a whole has little space left for other records.
     Room,
-    /// The log is being drained.
+    /// The log is being drained before the last close.
     Closing,
 }
 
@@ -43,18 +44,18 @@ impl Cause {
     }
 }
 
-/// What a merge has done.
+/// The result of a merge.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Merged {
     pub(super) pages: usize,
-    /// Some pages could not be merged, because another process is merging just now.
+    /// Whether some pages could not be merged because another process is merging at the moment.
     pub(super) is_other_merging: bool,
 }
 
-/// A batch whose images are in slots.
+/// A batch of pages whose images have been stored in slots.
 struct Published {
     batch: Vec<Merging>,
-    /// How many pages of the list are dealt with, including those that have nothing to merge.
+    /// How many pages of the list are done, including pages that have nothing to merge.
     taken: usize,
     is_other_merging: bool,
 }
@@ -77,7 +78,7 @@ impl Store {
         pages: &[u32],
         cause: Cause,
     ) -> Result<Merged, LogError> {
-        // Pages whose merge has begun come first, because other pages may need their slots.
+        // Pages whose merge has begun come first, because other pages may need the slots that they occupy.
         let mut pages = pages.to_vec();
         let has_slot = |page: &u32| {
             let first = self.area.find_chain(*page).ok().flatten();
@@ -107,7 +108,8 @@ impl Store {
         used / 3 >= limit / 4
     }
 
-    /// Merges the pages whose logs are full. If there is little room, it also merges the pages that were logged least recently.
+    /// Merges the pages whose logs are full. If the log has little space left, also merges the pages that were logged least
+    /// recently.
     pub(super) fn tidy(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         if self.words.take(DUE) != 0 {
             let mut full = self.area.all_chains()?;
@@ -135,7 +137,7 @@ impl Store {
     pub(super) fn relieve(&self, file: &dyn DatabaseFile, cause: Cause) -> Result<Merged, LogError> {
         let mut pages = Vec::new();
         for (page_number, first) in self.area.all_chains()? {
-            // Chains that a merge removes completely come first.
+            // Sort the chains that a merge removes completely to the front.
             pages.push((self.is_ahead(first), self.area.state(first, State::Last), page_number));
         }
         pages.sort_unstable();
@@ -164,7 +166,7 @@ impl Store {
             Ok(if is_kept { Published { batch: Vec::new(), ..published } } else { published })
         });
         if published.as_ref().map_or(true, |published| published.batch.is_empty()) {
-            // After a crash, a slot that no chain names would pass for the image of its page.
+            // Erase the slots: after a crash, a slot that no chain names would be taken for the image of its page.
             self.erase_slots(stored.into_iter());
             return published;
         }
@@ -192,7 +194,7 @@ impl Store {
         let mut chain = Chain::default();
         let mut scratch = Scratch::default();
         let mut image = vec![0; self.page_bytes as usize];
-        // When the log is drained, no follower is left that needs the older versions.
+        // When the log is drained, no follower is left that needs older versions.
         let limit = if cause == Cause::Closing { u64::MAX } else { self.merge_limit()? };
         for &page_number in pages {
             if self.area.load_chain(page_number, &mut chain)?
@@ -248,7 +250,8 @@ impl Store {
         (0..self.area.geometry.slots).rev().filter(is_free).collect()
     }
 
-    /// Frees slots; durable on return. No chain names them, or the records that their images replace are erased.
+    /// Frees slots; durable on return. Either no chain names the slots, or the records that their images replace have been
+    /// erased.
     pub(super) fn erase_slots(&self, slots: impl Iterator<Item = u32>) {
         for slot in slots {
             let at = self.area.geometry.slot_offset(slot);
@@ -268,7 +271,7 @@ impl Store {
     }
 
     /// Announces that transactions up to `upto` can no longer be read one by one. Returns whether a follower has pinned one of
-    /// them meanwhile. No pin is missed, because a follower stores its pin first and then checks what is announced.
+    /// them. No pin is missed, because a follower stores its pin first and then checks the announcement.
     fn loses_a_follower(&self, upto: u64) -> Result<bool, LogError> {
         if upto > self.words.load(LOST) {
             self.words.store(LOST, upto);
@@ -276,8 +279,8 @@ impl Store {
         Ok(upto > self.merge_limit()?)
     }
 
-    /// The transaction beyond which no page may be merged. Transactions that a follower has pinned are kept for it, unless the
-    /// log is nearly full.
+    /// The transaction beyond which no page may be merged, because a follower has pinned later transactions. If the log is
+    /// nearly full, pins are ignored.
     fn merge_limit(&self) -> Result<u64, LogError> {
         let Some(pins) = &self.pins else { return Ok(u64::MAX) };
         let Some(pinned) = pins.oldest().map_err(|source| self.area.medium(source))? else {
@@ -290,7 +293,7 @@ impl Store {
         Ok(u64::MAX)
     }
 
-    /// Step 2.
+    /// Step 2: writes the images to the database file.
     fn write_batch(&self, file: &dyn DatabaseFile, batch: &[Merging], cause: Cause) -> Result<(), LogError> {
         if batch.is_empty() {
             return Ok(());
@@ -298,9 +301,9 @@ impl Store {
         let mut image = vec![0; self.page_bytes as usize];
         let pages = self.home_pages(file)?;
         for merging in batch {
-            // This writes pages beyond the end of the database too. The database may grow again by pages that SQLite does not
-            // write, and later records of them are changes of what the file holds. When the log is drained, the file is cut
-            // instead.
+            // Pages beyond the end of the database are written too. The database may grow over them again without SQLite
+            // writing them, and later records of them are changes from what the file holds. A drain skips them, because it
+            // truncates the file afterwards.
             if cause == Cause::Closing && u64::from(merging.page_number) > pages {
                 continue;
             }
@@ -314,10 +317,10 @@ impl Store {
         file.sync()
     }
 
-    /// Step 3. After a failed write, this only gives up the ownership of the batch's slots.
+    /// Step 3: ends the merge of a batch. After a failed write, only gives up the ownership of the batch's slots.
     fn retire_batch(&self, batch: &[Merging], written: bool, cause: Cause) -> Result<(), LogError> {
         let retired = if written { self.detach_batch(batch, cause) } else { Ok(false) };
-        // Whatever the outcome, no process owns the slots any more.
+        // In either case no process owns the slots any more.
         batch.iter().for_each(|merging| self.words.own_slot(merging.slot, false));
         if !matches!(retired, Ok(true)) {
             self.words.store(DUE, 1);
@@ -354,7 +357,7 @@ impl Store {
         Ok(true)
     }
 
-    /// Frees new log sectors that are in no chain yet. Recovery would take them for the newest logs of their pages.
+    /// Frees new log sectors that are not in a chain yet. Recovery would take them for the newest logs of their pages.
     fn undo_relocations(&self, turn: &Turn<'_>, done: &[Detached]) {
         let new = done.iter().filter_map(|change| match change {
             Detached::Replaced { new, .. } => *new,
@@ -366,9 +369,9 @@ impl Store {
         new.into_iter().for_each(|extent| self.area.give_back(&self.words, turn, extent));
     }
 
-    /// Frees the extents of a chain that is no longer in the page table. Marks all its records as merged, cuts the chain, and
-    /// then frees its extents from the last to the first. So a crash on the way leaves a chain without gaps, and recovery does
-    /// not take the records behind the cut for those of a damaged chain.
+    /// Frees the extents of a chain that is no longer in the page table. It marks all records of the chain as merged, cuts the
+    /// chain, and then frees the extents from the last to the first. So a crash in between leaves a chain without gaps, and
+    /// recovery does not take the records behind the cut for those of a damaged chain.
     pub(super) fn drop_extents(&self, turn: &Turn<'_>, extents: &[Extent]) {
         if let Some(first) = extents.first() {
             self.set_merged(*first, self.words.load(SEALED));
@@ -400,15 +403,15 @@ impl Store {
         Ok(Detached::Noted)
     }
 
-    /// Notes in a chain up to which transaction its records are merged. Flushes, but does not fence.
+    /// Stores in a chain the transaction up to which the chain is merged. Flushes, but does not fence.
     fn set_merged(&self, first: Extent, upto: u64) {
         let at = self.area.at(first, MERGED_AT as u32);
         self.area.nvm.store_u64(at, upto);
         self.area.nvm.flush(at, 8);
     }
 
-    /// Copies the records that are newer than the merge into a new log sector. `None` if they do not fit into one sector, or if
-    /// no sector is free.
+    /// Copies the records that are newer than the merge into a new log sector. Returns `None` if they do not fit into one
+    /// sector, or if no sector is free.
     fn relocate(
         &self,
         turn: &Turn<'_>,
@@ -427,7 +430,7 @@ impl Store {
         if sectors == 0 || bytes > self.area.geometry.sector_bytes - EXTENT_HEADER_BYTES {
             return Ok(None);
         }
-        // If the file cannot grow, the newer records stay where they are.
+        // If the file cannot grow, leave the newer records where they are.
         let Ok(Some(new)) = self.area.take_of(&self.words, turn, false) else { return Ok(None) };
         self.begin_chain(new);
         let mut dirty = Vec::new();
@@ -442,7 +445,7 @@ impl Store {
         self.area.nvm.fence();
         self.area.set_state(new, State::Last, chain.last);
         self.area.set_state(new, State::Home, chain.home);
-        // The header comes last. From then on the sector is the page's log, because recovery takes the newest log that it
+        // Store the header last. From then on the sector is the page's log, because recovery takes the newest log that it
         // finds.
         let header =
             ExtentHeader { page_number: merging.page_number, order: RELOCATED, taken_by: chain.last };
@@ -451,18 +454,18 @@ impl Store {
         Ok(Some(new))
     }
 
-    /// Makes an extent the first one of a chain that has no records yet.
+    /// Makes an extent the first of a chain that has no records yet.
     pub(super) fn begin_chain(&self, first: Extent) {
         self.area.set_state(first, State::TailExtent, first.to_link());
         self.area.set_state(first, State::TailOffset, u64::from(EXTENT_HEADER_BYTES));
     }
 }
 
-/// What becomes of a chain once its page is merged.
+/// What happens to a chain after its page was merged.
 enum Detached {
-    /// The old extents go. The newer records, if there are any, are in `new`.
+    /// The old extents are freed. If there are newer records, `new` holds them.
     Replaced { old: Vec<Extent>, new: Option<Extent> },
-    /// The chain stays, and its header says what is merged.
+    /// The chain stays, and its header says up to where it is merged.
     Noted,
 }
 

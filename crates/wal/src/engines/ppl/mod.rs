@@ -1,7 +1,7 @@
 //! SQLite/PPL: a log for each page in byte-addressable memory, for flash that should wear less (Oh et al., VLDB 2015).
 //!
-//! A commit stores its change of each page as a record in that page's log sector. The engine writes the page in the database
-//! file only when the page's log is full. Until then a read applies the records to the page. The layout is
+//! A commit stores its change of each page as a record in that page's log sector. The engine writes a page to the database file
+//! only when the page's log is full. Until then a read applies the records to the page. The layout is
 //! `docs/format/ppl.md`.
 //!
 //! | module | the paper's section 3.2 |
@@ -12,8 +12,8 @@
 //! | `merge` | log merger |
 //! | `recovery` | recovery manager |
 //!
-//! SQLite sees frames of a write-ahead log, as with other engines. `frames` says, in memory that all users of the log share,
-//! which page and which transaction each frame is. SQLite's checkpoint is logical (`home`).
+//! SQLite sees frames of a write-ahead log, as with other engines. In memory that all processes using the log share, `frames`
+//! says which page each frame holds, and which transaction wrote it. SQLite's checkpoint is logical (`home`).
 //!
 //! Invariants kept here: 4 to 8, 10 to 12, 17.
 
@@ -103,8 +103,8 @@ impl Ppl {
         }
     }
 
-    /// Starts the log over. Transactions that SQLite has not checkpointed were never visible to a reader, so this undoes them
-    /// with compensation records.
+    /// Starts the log over. Any transaction that SQLite has not checkpointed was never visible to a reader, so compensation
+    /// records undo it.
     fn start_over(&mut self, file: &dyn DatabaseFile, header: Option<&WalHeader>) -> Result<(), LogError> {
         self.settle_open()?;
         self.refresh()?;
@@ -150,7 +150,7 @@ impl Ppl {
         self.refresh()
     }
 
-    /// Rebuilds every page that has records.
+    /// Rebuilds every page that has records, to check that this is possible.
     fn check_pages(&self, file: &dyn DatabaseFile) -> Result<(), LogError> {
         let Pages::Scanned(chains) = &self.store.pages else { return Ok(()) };
         let mut page = vec![0; self.store.page_bytes as usize];
@@ -253,8 +253,9 @@ impl LogFile for Ppl {
         Fill { used_bytes, limit_bytes }
     }
 
-    /// Looks at the growth since the log last started over, because that is what a checkpoint helps against. Pages that are
-    /// home keep their logs until other pages need the room, so a fill that does not grow needs no checkpoint.
+    /// Looks only at the growth since the log last started over, because a checkpoint can reverse only that growth. Pages that
+    /// are home keep their logs until other pages need the space. So a log that does not grow needs no checkpoint, however full
+    /// it is.
     fn is_short(&self) -> bool {
         let (used, limit) = self.store.area.fill(&self.store.words);
         let since = used.saturating_sub(self.store.words.load(USED_BEFORE));
@@ -412,7 +413,7 @@ impl Ppl {
         let Some(page_number) = self.staged.get(frame).map(|staged| staged.page_number) else {
             return Ok(());
         };
-        // A whole page needs no version before it. There may be none, if the page is beyond the end of the database.
+        // A whole page needs no earlier version. A page beyond the end of the database may not even have one.
         let is_whole = |staged: &StagedFrame| page_change::kind(&staged.payload) == Ok(ChangeKind::Whole);
         if !self.staged.get(frame).is_some_and(is_whole) {
             self.committed_page(file, page_number, page)?;

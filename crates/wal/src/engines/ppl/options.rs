@@ -8,15 +8,15 @@ use crate::engine::settings::{EngineOptions, EngineSetting, Values};
 /// The engine's name in settings.
 pub(super) const NAME: &str = "ppl";
 
-/// How the engine works. The sector size and the limit are fixed when a log is made.
+/// The engine's options. The sector size and the limit are fixed when a log is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PplOptions {
     /// Bytes of a page's log sector: 4096, 8192 or 12288.
     pub sector_bytes: u32,
-    /// Bytes of the common pool that a page's log may take beyond its sector before the page is due for a merge. 0 is the
-    /// paper's policy.
+    /// How many bytes of the common pool a page's log may take beyond its sector before the page is due for a
+    /// merge. With 0 the engine follows the paper.
     pub overflow_bytes: u32,
-    /// Most bytes of sectors and pool. 0 stands for 64 MiB, or for 4096 pages where that is more.
+    /// The most bytes of sectors and pool together. 0 stands for 64 MiB, or for 4096 pages if that is more.
     pub limit_bytes: u64,
     /// Bytes of page images kept in memory.
     pub cache_bytes: usize,
@@ -29,7 +29,7 @@ impl Default for PplOptions {
 }
 
 impl PplOptions {
-    /// This engine's part of the options of all engines, with the settings that it shares with others.
+    /// This engine's part of the options of all engines, with the settings that it shares with other engines.
     pub(super) fn of(all: &EngineOptions) -> Self {
         let own = all.own::<Self>();
         Self {

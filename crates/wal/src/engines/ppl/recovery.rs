@@ -1,8 +1,8 @@
-//! Recovery (SQLite/PPL, section 3.4). It drops what a transaction without a commit has left. Afterwards all pages are home as
-//! of the last commit (invariant 7), and SQLite finds an empty log.
+//! Recovery (SQLite/PPL, section 3.4). It drops the records of a transaction that was not committed. Afterwards all pages are
+//! home as of the last commit (invariant 7), and SQLite finds an empty log.
 //!
-//! Recovery reads the headers of all extents, and walks the records of those in use to find the ends of the chains. The cost is
-//! in proportion to the extents, not to the commits since the last recovery.
+//! Recovery reads the headers of all extents. It finds the ends of the chains by walking the records of the extents in use. The
+//! cost is proportional to the extents, not to the commits since the last recovery.
 
 use duralite_format::FormatError;
 use duralite_format::ppl::{
@@ -25,18 +25,18 @@ use crate::LogError;
 pub(super) struct Scanned {
     /// For each page, its chain and the place where the chain ends.
     pub(super) chains: FxHashMap<u32, (Chain, End)>,
-    /// Extents in no chain whose headers are not erased.
+    /// Extents that are in no chain, but whose headers are not erased.
     pub(super) litter: Vec<Extent>,
-    /// Slots that are not erased and whose images do not count.
+    /// Slots that are not erased, but whose images are not valid any more.
     pub(super) stale_slots: Vec<u32>,
 }
 
 /// Where a chain ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct End {
-    /// Index of the extent in the chain, and offset in it.
+    /// Index of the extent in the chain, and offset in the extent.
     pub(super) at: (usize, u32),
-    /// Bytes of records.
+    /// The bytes of all records in the chain.
     pub(super) bytes: u64,
 }
 
@@ -64,17 +64,18 @@ pub(super) fn last_commit(area: &Area) -> Result<TransactionRecord, LogError> {
     Ok(newest)
 }
 
-/// The extents of a page, before they are put together to a chain.
+/// The extents of a page, before they are assembled into a chain.
 #[derive(Default)]
 struct Parts {
-    /// First extents: the transaction that took it, up to where it is merged, the extent, and whether it is relocated.
+    /// Extents that begin a chain. For each: the transaction that took the extent, up to where it is merged, the extent, and
+    /// whether it is relocated.
     firsts: Vec<(u64, u64, Extent, bool)>,
-    /// The other extents: the order, the transaction that took it, and the extent.
+    /// The other extents. For each: its order, the transaction that took it, and the extent.
     others: Vec<(u32, u64, Extent)>,
 }
 
 impl Parts {
-    /// The extents from the first one on, up to the first one that is missing.
+    /// The extents of the newest chain in order, up to the first one that is missing.
     fn prefix(&self) -> Vec<Extent> {
         let Some((_, _, first, _)) = self.firsts.iter().max() else { return Vec::new() };
         let mut others = self.others.clone();
@@ -89,7 +90,7 @@ impl Parts {
     }
 }
 
-/// A page whose chain is damaged, the error, and the intact part of the chain from its beginning.
+/// A page whose chain is damaged, the error, and the intact part from the beginning of the chain.
 type DamagedChain = (u32, LogError, Chain);
 
 /// Reads all extents and slots. Stores nothing.
@@ -105,7 +106,7 @@ pub(super) fn scan(
 /// Reads all extents and slots of a log whose chains may be damaged. Stores nothing.
 ///
 /// # Errors
-/// Damaged chains are no error here: they are returned.
+/// A damaged chain is not an error here: it is returned.
 pub(super) fn scan_damaged(
     area: &Area,
     page_bytes: u32,
@@ -170,23 +171,23 @@ fn scan_all(
             }
         };
         match walked {
-            // The scan has no record and no slot for the page, so all of the page is on flash.
+            // The page has neither a record nor a slot, so it is complete on flash.
             Some((_, end)) if end.bytes == 0 && slot.is_none() => scanned.litter.extend(extents),
             None => scanned.litter.extend(extents),
             Some((mut chain, end)) => {
-                // A chain that was being dropped ends before its last extents.
+                // A chain that was being dropped ends before its last extents: they are not needed.
                 scanned.litter.extend(chain.extents.drain(end.at.0 + 1..));
                 scanned.chains.insert(page_number, (chain, end));
             }
         }
     }
-    // A page without records is on flash completely.
+    // A page without records is complete on flash, so its slot is not needed.
     let unused = slots.iter().filter(|(page, _)| !scanned.chains.contains_key(page));
     scanned.stale_slots.extend(unused.map(|(_, slot)| slot.0));
     Ok(scanned)
 }
 
-/// The slots that hold an image: for each page, the slot and the transaction after which the image is.
+/// The slots with a valid image. For each page: the slot, and the transaction after which the image was made.
 fn scan_slots(area: &Area, page_bytes: u32, stale: &mut Vec<u32>) -> FxHashMap<u32, (u32, u64)> {
     let mut slots: FxHashMap<u32, (u32, u64)> = FxHashMap::default();
     let mut bytes = vec![0; SLOT_HEADER_BYTES as usize + page_bytes as usize];
@@ -199,7 +200,7 @@ fn scan_slots(area: &Area, page_bytes: u32, stale: &mut Vec<u32>) -> FxHashMap<u
         let (head, image) = bytes.split_at(SLOT_HEADER_BYTES as usize);
         match SlotHeader::decode(head, area.id, image) {
             Some(SlotHeader { page_number, transaction }) => {
-                // Of two images of a page, the older one was not erased.
+                // A page may have two images, if the older one was not erased yet. Keep the newer one.
                 let newest = slots.entry(page_number).or_insert((slot, transaction));
                 if *newest != (slot, transaction) {
                     let older = if newest.1 < transaction {
@@ -216,7 +217,7 @@ fn scan_slots(area: &Area, page_bytes: u32, stale: &mut Vec<u32>) -> FxHashMap<u
     slots
 }
 
-/// The extents of a page's chain, in order; `None` if all of them are leftovers of a complete merge.
+/// Assembles the extents of a page's chain in order; `None` if all of them are left over from a complete merge.
 fn put_together(
     area: &Area,
     page_number: u32,
@@ -257,8 +258,9 @@ fn incomplete(area: &Area, page_number: u32) -> LogError {
     LogError::Corrupt { offset, what: FormatError::Damaged { what: "a page's log" } }
 }
 
-/// Finds the end of a chain, which is behind the last record of a committed transaction. Refuses a chain in which zeros have
-/// cut off a later record. `None` if the chain has lost its end after a complete merge, and the slot has everything in it.
+/// Finds the end of a chain: behind the last record of a committed transaction. Refuses a chain in which zeros have cut off a
+/// later record. Returns `None` if a complete merge has already erased the chain's end, and the slot has everything that the
+/// chain held.
 fn walk(
     area: &Area,
     (page_number, page_bytes): (u32, u32),
@@ -276,7 +278,7 @@ fn walk(
             Ok(_) => break,
             Err(error) => {
                 let torn = walk.transaction_at(end.at);
-                // The record that was being stored may be torn. The records before it are not.
+                // The record that was being stored when a process died may be torn, but the records before it are intact.
                 if torn.is_some_and(|transaction| transaction > committed) {
                     break;
                 }
@@ -298,24 +300,24 @@ fn walk(
 }
 
 impl Store {
-    /// Derives everything that users share from the log, and drops what is not committed. The caller is alone with the log.
+    /// Derives all words that processes share from the log, and drops what is not committed. The caller is alone with the log.
     pub(super) fn recover(&self) -> Result<(), LogError> {
         let turn = self.words.lock().map_err(|source| self.area.medium(source))?;
         let turn = turn.ok_or(LogError::Unexpected("a lock in new memory"))?;
         let last = last_commit(&self.area)?;
-        // The record may be visible without being durable.
+        // The record may be visible without being durable, so flush it.
         let at = TransactionRecord::offset(last.number);
         self.area.nvm.flush(at, TRANSACTION_BYTES as u64);
         self.words.begin_after(&last);
         self.rebuild(&turn, last.number, &FxHashSet::default())
     }
 
-    /// Whether a process died while it stored a transaction. The caller holds the lock.
+    /// Whether a process died while storing a transaction. The caller holds the lock.
     pub(super) fn has_open_transaction(&self) -> bool {
         self.words.load(OPEN) != 0
     }
 
-    /// Repairs what a process has left that died while it held the lock.
+    /// Repairs what a process left when it died holding the lock.
     pub(super) fn repair(&self, turn: &Turn<'_>) -> Result<(), LogError> {
         let open = self.words.load(OPEN);
         if open != 0 {
@@ -330,7 +332,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes a transaction that was being stored visible if it is committed. Otherwise withdraws its frames.
+    /// If the transaction that was being stored is committed, makes it visible. Otherwise withdraws its frames.
     fn finish_open(&self, open: u64) -> Result<(), LogError> {
         let at = TransactionRecord::offset(open);
         let mut bytes = [0; TRANSACTION_BYTES];
@@ -346,7 +348,7 @@ impl Store {
             self.words.store(SEALED, open);
             return Ok(());
         }
-        // The list of frames ends again where it did before the transaction.
+        // Make the list of frames end where it ended before the transaction.
         let last = self.words.load(UNDO_LAST);
         self.words.store(FRAMES_LAST, last);
         self.words.store(FRAMES_END, self.words.load(UNDO_END));
@@ -361,7 +363,7 @@ impl Store {
         self.settle_doubtful();
         let scanned = scan(area, self.page_bytes, committed, |extent| others.contains(&extent))?;
         scanned.litter.iter().for_each(|extent| area.erase_header(*extent));
-        // A slot stands in for the rest of its page's log, so it stays until that rest is erased.
+        // A slot is valid instead of the old rest of its page's log. So keep it until the erasing of that rest is durable.
         area.nvm.fence();
         self.erase_slots(scanned.stale_slots.iter().copied());
         for (chain, end) in scanned.chains.values() {
@@ -398,8 +400,8 @@ impl Store {
         Ok(())
     }
 
-    /// Makes durable what is visible, whether stored or erased. A process may have died after it stored a word and before it
-    /// flushed the word, and the next steps of recovery rely on such words.
+    /// Makes durable what is visible, whether it was stored or erased. A process may have died after it stored a word and
+    /// before it flushed that word, and the next steps of recovery rely on such words.
     fn settle_doubtful(&self) {
         let (nvm, geometry) = (&self.area.nvm, &self.area.geometry);
         nvm.flush(GROWN_OFFSET, 8);
@@ -413,7 +415,7 @@ impl Store {
         nvm.fence();
     }
 
-    /// Puts a chain that the scan has found into the page table.
+    /// Enters a chain that the scan has found in the page table.
     fn enter_scanned(&self, page_number: u32, chain: &Chain, end: &End) {
         let area = &self.area;
         let Some(&first) = chain.extents.first() else { return };

@@ -1,7 +1,8 @@
 //! Reads logs for `duralite verify` and `duralite salvage`, with the code that recovers logs.
 //!
-//! A `ppl` log is not one sequence: each page has a chain of records. A page whose chain is damaged is known up to the record
-//! before the damage. So "before the damage" means the newest transaction after which every page that has a chain is known.
+//! A `ppl` log is not one sequence: each page has a chain of records. If a page's chain is damaged, the page is known up to the
+//! record before the damage. So "before the damage" means: up to the newest transaction after which every page that has a chain
+//! is known.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ use crate::engine::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 use crate::{ErrorKind, LogError};
 
 /// Visits, in order, every committed transaction of which the log has records. Checks every record, and rebuilds every page
-/// from the one in the database file. In a damaged log it visits the transactions before the damage; `damaged` opens such a log
-/// once more, without its chains. Stores nothing.
+/// from its version in the database file. In a damaged log it visits the transactions before the damage; for that, `damaged`
+/// opens the log again without its chains. Stores nothing.
 pub(super) fn walk(
     log: Result<Ppl, LogError>,
     damaged: impl FnOnce() -> Result<(Area, Superblock), LogError>,
@@ -73,14 +74,14 @@ fn visit_all(mut found: Vec<(u64, WalkedRecord)>, visit: &mut dyn FnMut(&WalkedT
     }
 }
 
-/// A page's record in the form that a walk shows.
+/// A page's record as a walk reports it.
 fn walked(record: &Record, page_number: u32, whole: bool) -> WalkedRecord {
     let record_bytes = RECORD_HEADER_BYTES + record.payload_bytes;
     WalkedRecord { offset: record.at, frame: 0, page_number, record_bytes, ranges: 0, whole }
 }
 
 impl Ppl {
-    /// Visits the committed transactions of a log that is open read-only, in order, and checks every record and page.
+    /// Visits the committed transactions of a log in order, and checks every record and page. The log is open read-only.
     ///
     /// # Errors
     /// `Corrupt`; the errors of reading the database file.
@@ -101,7 +102,7 @@ impl Ppl {
     }
 }
 
-/// All records of committed transactions, each with its transaction. Checks every record.
+/// All records of committed transactions, each with the number of its transaction. Checks every record.
 fn records_of(log: &Ppl) -> Result<Vec<(u64, WalkedRecord)>, LogError> {
     let store = &log.store;
     let Pages::Scanned(chains) = &store.pages else { return Ok(Vec::new()) };
@@ -121,23 +122,23 @@ fn records_of(log: &Ppl) -> Result<Vec<(u64, WalkedRecord)>, LogError> {
     Ok(found)
 }
 
-/// What is known of a page's versions.
+/// What is known of the versions of one page.
 struct History {
     chain: Chain,
-    /// The transaction after which the image in the slot, or in the database file, is.
+    /// The transaction after which the page's image was made, in the slot or in the database file.
     base: u64,
-    /// The records behind that image, up to the first one whose check fails.
+    /// The records after that image, up to the first record whose check fails.
     records: Vec<Record>,
-    /// The first transaction after which the page is not known; `None` if there is none.
+    /// The first transaction after which the page's contents are not known; `None` if there is none.
     limit: Option<u64>,
 }
 
-/// A log, as far as it can be read.
+/// The readable part of a log.
 struct UpToDamage {
     source: PagesAsOf,
     commits: BTreeMap<u64, TransactionRecord>,
     damage: Option<LogError>,
-    /// Pages of which the log has a part, but not the beginning.
+    /// Pages of which the log has records, but not the beginning of the chain.
     older: Vec<u32>,
     page_bytes: u32,
 }
@@ -211,7 +212,7 @@ pub(super) fn salvage(
     Ok(salvaged)
 }
 
-/// The records of transactions before the damage: the page, the record, and whether the record is a whole page.
+/// The records of transactions before the damage. For each: the page, the record, and whether the record is a whole page.
 fn records_before_damage(area: Area, superblock: &Superblock) -> Result<Vec<(u32, Record, bool)>, LogError> {
     let UpToDamage { source, .. } = UpToDamage::read(area, superblock)?;
     let mut found = Vec::new();
@@ -246,7 +247,7 @@ fn commits(area: &Area) -> Result<(BTreeMap<u64, TransactionRecord>, Option<LogE
     Ok((commits, damage))
 }
 
-/// Reads a page's chain up to the first record whose check fails.
+/// Reads a page's chain, up to the first record whose check fails.
 fn history_of(
     store: &Store,
     page_number: u32,
@@ -276,13 +277,13 @@ fn history_of(
             Err(error) => break (Some(error), walk.transaction_at(at)),
         }
     };
-    // A damaged record's transaction number is believed if it is plausible.
+    // Accept the transaction number in a damaged record only if it is plausible.
     let stated = stated.filter(|stated| *stated > good && *stated <= committed);
     let limit = (error.is_some() || is_cut).then(|| stated.unwrap_or(good + 1).max(base + 1));
     Ok((History { chain, base, records, limit }, error))
 }
 
-/// Pages as of one transaction.
+/// The pages as of one transaction.
 struct PagesAsOf {
     store: Store,
     pages: FxHashMap<u32, History>,
@@ -322,7 +323,7 @@ impl PagesAsOf {
         Ok(())
     }
 
-    /// Passes on what later transactions wrote, as far as the pages are known.
+    /// Passes on what transactions after the damage wrote, as far as the pages are known.
     fn give_later(
         &self,
         file: &dyn DatabaseFile,

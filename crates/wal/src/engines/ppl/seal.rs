@@ -1,5 +1,5 @@
-//! Committing changes. Each change becomes a record in its page's log, the writer flushes all records, and one word of the
-//! transaction log commits them (SQLite/PPL, sections 3.2, log writer, and 3.3.3).
+//! Committing changes. Each change becomes a record in its page's log. The writer flushes all records, and one word of the
+//! transaction log then commits them (SQLite/PPL, sections 3.2, log writer, and 3.3.3).
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::shared::log_memory::flush_all;
 
 /// SQLite's code for a full disk.
 const FULL: i32 = 13;
-/// How long a writer sleeps between two attempts to find room, and how many attempts it makes. It waits for a checkpoint that
-/// another process may be making, and longer for another process's merges.
+/// How long a writer sleeps between two attempts to find space, and how many attempts it makes. Few suffice while another
+/// process may be checkpointing; more are made while another process is merging.
 const WAIT: Duration = Duration::from_millis(1);
 const FEW_WAITS: u32 = 250;
 const MOST_WAITS: u32 = 5000;
@@ -39,7 +39,7 @@ pub(super) struct Buffers {
     chains: Vec<Extent>,
 }
 
-/// What one call seals.
+/// What one call of [`Store::seal`] commits.
 pub(super) struct Sealing<'a> {
     pub(super) changes: &'a [Change],
     pub(super) entry: Entry,
@@ -47,7 +47,7 @@ pub(super) struct Sealing<'a> {
 }
 
 impl Store {
-    /// The extents that the changes and their transaction's entry need.
+    /// The extents needed for the changes and for their transaction's entry.
     fn need(&self, changes: &[Change], frames: usize) -> Result<Need, LogError> {
         let mut need = Need { sectors: 0, pieces: Entry::pieces(frames) };
         for change in changes {
@@ -57,7 +57,7 @@ impl Store {
         Ok(need)
     }
 
-    /// Takes the lock once there is room for the changes. Merges pages if that is necessary.
+    /// Takes the lock as soon as there is space for the changes. Merges pages if necessary.
     pub(super) fn lock_for(
         &self,
         file: &dyn DatabaseFile,
@@ -75,7 +75,7 @@ impl Store {
             }
             drop(turn);
             let relieved = match self.relieve(file, Cause::Room) {
-                // The disk is too full for merged pages. The log is unchanged, and it is full too.
+                // The disk is too full to write merged pages. The log is unchanged, and still full.
                 Err(LogError::BaseVfs { code, .. }) if code & 0xff == FULL => Merged::default(),
                 relieved => relieved?,
             };
@@ -93,7 +93,7 @@ impl Store {
     }
 
     /// Stores the changes of a transaction and commits it. Durable and visible on return. The caller has made sure that there
-    /// is room.
+    /// is space.
     pub(super) fn seal(
         &self,
         turn: &Turn<'_>,
@@ -125,7 +125,8 @@ impl Store {
         let begun = TransactionRecord { number, kind, db_pages, time_ms, retired: *retired };
         let at = TransactionRecord::offset(number);
         let bytes = begun.encode(self.area.id);
-        // In this order, a torn record never carries the mark of the transaction that had the place before.
+        // Clear the mark first. In this order, a torn record never carries the mark of the transaction that had this place
+        // before.
         let mark = TransactionRecord::mark_offset(number);
         nvm.store_u64(mark, 0);
         nvm.store(at + 16, &bytes[16..]);
@@ -155,7 +156,7 @@ impl Store {
         Ok(())
     }
 
-    /// The first extent of a page's chain. Begins a chain if the page has none.
+    /// Returns the first extent of a page's chain. Begins a chain if the page has none.
     fn chain_for(&self, turn: &Turn<'_>, page_number: u32, number: u64) -> Result<Extent, LogError> {
         if let Some(first) = self.area.find_chain(page_number)? {
             return Ok(first);
@@ -166,21 +167,21 @@ impl Store {
             .ok_or(LogError::Unexpected("a page for which there is no room"))?;
         let header = ExtentHeader { page_number, order: 0, taken_by: number };
         self.area.store_header(first, &header, 0);
-        // The header is flushed with the first record, which begins in the same line.
+        // No flush here: the header is flushed together with the first record, which begins in the same line.
         self.begin_chain(first);
         self.area.enter_chain(page_number, first);
         Ok(first)
     }
 
-    /// Whether a page's newest version is not home, of a page that is not beyond `end`. Once SQLite has checkpointed what it
-    /// published, a transaction left such versions that was sealed and never published, because its writer died. A page beyond
-    /// the end needs no undo: if the database grows again, its next record is a whole page.
+    /// Whether a page that is not beyond `end` has a newest version that is not home. Once SQLite has checkpointed everything
+    /// that it published, such a version belongs to a transaction that was sealed but never published, because its writer died.
+    /// A page beyond the end needs no undo: if the database grows again, the page's next record is a whole page.
     pub(super) fn is_unseen(&self, page_number: u32, first: Extent, end: u64) -> bool {
         u64::from(page_number) <= end && self.is_ahead(first)
     }
 
-    /// The changes that turn the newest versions of these pages into the versions `as_of`. `encode` appends the payload of a
-    /// page's change, from the first image to the second.
+    /// The changes that turn the newest versions of these pages into their versions `as_of`. `encode` appends the payload that
+    /// changes a page from the first image to the second.
     pub(super) fn changes_to(
         &self,
         file: &dyn DatabaseFile,
@@ -205,7 +206,8 @@ impl Store {
         Ok(changes)
     }
 
-    /// Whether a page is beyond the end of the database after the newest commit. Anything found there is from an earlier time.
+    /// Whether a page is beyond the end of the database after the newest commit. Anything stored for it is from an earlier
+    /// time.
     pub(super) fn is_new(&self, file: &dyn DatabaseFile, page_number: u32) -> Result<bool, LogError> {
         let pages = match self.words.load(DB_PAGES) {
             0 => self.home_pages(file)?,

@@ -1,6 +1,7 @@
-//! The pages of a database whose newest records are in a log. All users of the log, and its home, build on this module.
+//! The pages of a database whose newest records are in a log. The rest of the engine, including its home, builds on this
+//! module.
 //!
-//! A page after a transaction is a base image with the page's records up to that transaction applied. The base is the page on
+//! A page as of a transaction is a base image with the page's records up to that transaction applied. The base is the page on
 //! flash, or the image in a slot while the page is being merged (SQLite/PPL, section 3.2, log roller). Readers take no lock: a
 //! reader compares the epoch before and after its read, and reads again if the epoch has changed.
 
@@ -20,7 +21,7 @@ use crate::LogError;
 use crate::engine::home::DatabaseFile;
 use crate::shared::pins::Pins;
 
-/// How often a reader tries before it yields the processor to others, and before it gives up.
+/// The number of failed tries after which a reader yields the processor, and after which it gives up.
 const SPINS: u32 = 100;
 const LAST_TRY: u32 = 1 << 20;
 
@@ -32,13 +33,13 @@ pub(super) struct Store {
     pub(super) page_bytes: u32,
     /// The pins of followers, if the log can have followers.
     pub(super) pins: Option<Pins>,
-    /// A page with this many bytes of records is due for a merge.
+    /// A page is due for a merge if its records have this many bytes.
     pub(super) full_bytes: u64,
     pub(super) recent: Recent,
     pub(super) counts: Counts,
 }
 
-/// Metrics of what this process has done.
+/// Counters of what this process has done, for metrics.
 #[derive(Default)]
 pub(super) struct Counts {
     pub(super) commits: AtomicU64,
@@ -47,7 +48,7 @@ pub(super) struct Counts {
     /// Records stored, by kind.
     pub(super) records: [AtomicU64; 4],
     pub(super) record_bytes: AtomicU64,
-    /// Pages that were read and had records, and the time that applying their records took.
+    /// Pages that were read and had records, and the time that it took to apply these records.
     pub(super) rolled_pages: AtomicU64,
     pub(super) rolled_ns: AtomicU64,
     pub(super) read_pages: AtomicU64,
@@ -59,12 +60,12 @@ impl Counts {
     }
 }
 
-/// Which version of a page a reader wants.
+/// The version of a page that a reader wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AsOf {
     /// The version that the home shows.
     Home,
-    /// The version after a transaction, or the oldest later version that the log still has.
+    /// The version after a transaction, or the oldest later version if the log no longer has that one.
     Transaction(u64),
 }
 
@@ -76,12 +77,12 @@ pub(super) struct Scratch {
     payload: Vec<u8>,
 }
 
-/// Which version of a page has been read.
+/// The version of a page that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Version {
-    /// The newest transaction whose change the page has; 0 if the log does not tell.
+    /// The newest transaction whose change the page has; 0 if the log does not say.
     pub(super) transaction: u64,
-    /// Whether the page has a chain. If not, the number does not tell one version from another.
+    /// Whether the page has a chain. If not, the number does not distinguish versions.
     pub(super) is_chained: bool,
 }
 
@@ -106,7 +107,7 @@ impl Store {
         }
     }
 
-    /// Takes the lock of the structure, and repairs what a dead holder has left.
+    /// Takes the lock of the log's structure, and repairs what a dead holder has left.
     pub(super) fn lock(&self) -> Result<Turn<'_>, LogError> {
         let turn = self.words.lock().map_err(|source| self.area.medium(source))?;
         let what = "a process was stopped while it changed the log; resume or end that process";
@@ -117,7 +118,7 @@ impl Store {
         Ok(turn)
     }
 
-    /// How many pages have a log; 0 if the page table cannot be read just now.
+    /// How many pages have a chain; 0 if the page table cannot be read at the moment.
     pub(super) fn logged_pages(&self) -> u64 {
         match &self.pages {
             Pages::Scanned(chains) => chains.len() as u64,
@@ -130,7 +131,7 @@ impl Store {
         u64::from(page_number.saturating_sub(1)) * u64::from(self.page_bytes)
     }
 
-    /// The page as it is on flash.
+    /// Reads the page as it is on flash.
     pub(super) fn read_flash(
         &self,
         file: &dyn DatabaseFile,
@@ -147,7 +148,7 @@ impl Store {
         Ok(())
     }
 
-    /// The transaction up to which a page is home. `word` is that of the page's chain ([`State::Home`]).
+    /// The transaction up to which a page is home. `word` is the [`State::Home`] of the page's chain.
     pub(super) fn home_position(&self, word: u64) -> u64 {
         word.max(self.words.load(FLOOR))
     }
@@ -174,7 +175,7 @@ impl Store {
                     return read;
                 }
             } else if tries % SPINS == SPINS - 1 && !self.words.segment().is_read_only() {
-                // The process that was rebuilding the page table may have died. Taking the lock repairs the table.
+                // The process that was rebuilding the page table may have died. Then taking the lock repairs the table.
                 drop(self.lock()?);
             }
             if tries > SPINS {
@@ -230,7 +231,8 @@ impl Store {
         Ok(Version { transaction: version.transaction.max(base), is_chained: true })
     }
 
-    /// Collects in `scratch` the chain's records that make a page as of transaction `upto`, from the last whole image on.
+    /// Collects in `scratch` the records of the chain that make the page as of transaction `upto`, from the last whole image
+    /// on.
     fn collect(&self, base: u64, upto: u64, scratch: &mut Scratch) -> Result<Collected, LogError> {
         let mut walk = Walk::new(&self.area, &scratch.chain.extents, self.page_bytes).upto(upto);
         let mut found = Collected { transaction: 0, is_whole: false };
@@ -249,7 +251,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The header of a slot. It is not checked here: recovery checked it, or a live process stored it.
+    /// The header of a slot. It need not be checked here: recovery checked it, or a living process stored it.
     pub(super) fn slot_header(&self, slot: u32) -> Result<SlotHeader, LogError> {
         let at = self.area.geometry.slot_offset(slot);
         if slot >= self.area.geometry.slots {
@@ -266,7 +268,7 @@ impl Store {
         Ok(())
     }
 
-    /// The number of pages in the database as its home shows it.
+    /// The number of pages that the database has according to its home.
     pub(super) fn home_pages(&self, file: &dyn DatabaseFile) -> Result<u64, LogError> {
         match self.words.load(HOME_PAGES) {
             0 => Ok(file.size()?.div_ceil(u64::from(self.page_bytes))),
@@ -280,8 +282,8 @@ struct Collected {
     is_whole: bool,
 }
 
-/// Whether two images of a page are the same. In page 1 this ignores the version bytes: one of the images may have held the
-/// guard's, and what SQLite wrote there is then unknown.
+/// Whether two images of a page are the same. In page 1 the version bytes are ignored: in one of the images they may be the
+/// guard's, and then it is not known what SQLite wrote there.
 pub(super) fn is_same(page_number: u32, one: &[u8], other: &[u8]) -> bool {
     if page_number != 1 || one.len() != other.len() {
         return one == other;
@@ -290,7 +292,7 @@ pub(super) fn is_same(page_number: u32, one: &[u8], other: &[u8]) -> bool {
     one.get(..start) == other.get(..start) && one.get(end..) == other.get(end..)
 }
 
-/// Few threads checkpoint at the same time.
+/// The number of places in [`Recent`]. Few are enough, because few threads checkpoint at the same time.
 const PLACES: usize = 8;
 
 thread_local! {
@@ -306,8 +308,8 @@ struct Read {
     image: Vec<u8>,
 }
 
-/// The frame that each of a few threads read last. SQLite's checkpoint reads a frame and then writes the same image home, in one
-/// thread. So the engine knows which version of the page the image is, and need not search for it.
+/// The frame that each of a few threads read last. SQLite's checkpoint reads a frame and then writes the same image home, in
+/// the same thread. So the engine knows which version of the page the image is, without a search.
 #[derive(Default)]
 pub(super) struct Recent([Mutex<Read>; PLACES]);
 
@@ -318,7 +320,7 @@ impl Recent {
         Some((thread, place.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Records that this thread has read a page as it is after a transaction.
+    /// Records that this thread has just read `page`, as of a transaction.
     pub(super) fn note(&self, page_number: u32, transaction: u64, page: &[u8]) {
         let Some((thread, mut read)) = self.place() else { return };
         (read.thread, read.page_number, read.transaction) = (thread, page_number, transaction);
@@ -326,7 +328,7 @@ impl Recent {
         read.image.extend_from_slice(page);
     }
 
-    /// The transaction after which the page is like `page`, if that is what this thread read last.
+    /// The transaction as of which the page equals `page`, if this thread read that image last.
     pub(super) fn version_of(&self, page_number: u32, page: &[u8]) -> Option<u64> {
         let (thread, read) = self.place()?;
         let is_it = read.thread == thread

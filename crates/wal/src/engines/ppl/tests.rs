@@ -1,4 +1,4 @@
-//! Faults found by reading how merges, recovery and processes interleave. Each test provokes one of them.
+//! Faults that were found by reading how merges, recovery and processes interleave. Each test provokes one of them.
 #![allow(clippy::unwrap_used)] // a panic is a failed test
 
 use std::cell::RefCell;
@@ -22,7 +22,7 @@ const PAGES: u32 = 9;
 
 type Meanwhile = Box<dyn FnOnce(&Database)>;
 
-/// A database file in memory. A test can let something else happen while the file is synced.
+/// A database file in memory. A test can make something happen during a sync of the file.
 #[derive(Default)]
 struct Database {
     bytes: RefCell<Vec<u8>>,
@@ -65,7 +65,7 @@ impl DatabaseFile for Database {
     }
 }
 
-/// A log, with each user in a process of its own.
+/// A log in which each user is a process of its own.
 struct Rig {
     nvm: Arc<RecordingNvm>,
     segment: Arc<LocalSegment>,
@@ -99,7 +99,7 @@ impl Rig {
         attach(&self.nvm, &self.segment, alone)
     }
 
-    /// The page as a process finds it that attaches the log after all others are gone.
+    /// The page as seen by a process that attaches the log after all other processes have ended.
     fn recovered(&self, page_number: u32) -> Vec<u8> {
         let log = attach(&Arc::new(self.nvm.survive()), &Arc::new(LocalSegment::new(SHARED_BYTES)), true);
         home_page(&log, &self.file, page_number)
@@ -117,7 +117,7 @@ fn home_page(log: &Ppl, file: &Database, page_number: u32) -> Vec<u8> {
     page
 }
 
-/// An image that differs from those of all other versions.
+/// The image of a version, which differs from the images of all other versions.
 fn image(version: u32) -> Vec<u8> {
     (0..PAGE as u32).map(|at| (version.wrapping_mul(2_654_435_761).wrapping_add(at * 7) >> 8) as u8).collect()
 }
@@ -169,8 +169,8 @@ fn flip(nvm: &RecordingNvm, at: u64) {
     nvm.store(at, &[byte[0] ^ 0x55]);
 }
 
-/// While two pages are merged, both are changed again, and the record of one is damaged. By then the merge has moved the other
-/// page's log. Later commits have to go to the old log.
+/// While two pages are merged, both are changed again, and the record of one of them is damaged. By then the merge has moved
+/// the log of the other page. Later commits have to go to that page's old log.
 #[test]
 fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
     let rig = Rig::new(2);
@@ -192,14 +192,14 @@ fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
     flip(&rig.nvm, damaged.load(std::sync::atomic::Ordering::Relaxed));
     commit(&mut log, &rig.file, &[(2, 5)], PAGES).unwrap();
     assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(4));
-    // The failed merge gives up its slots too: the next merge continues with them, in the same process as in any other.
+    // The failed merge also gives up its slots: the next merge continues with them, in this process as in any other.
     assert_eq!(slots_used(&log), 2);
     log.home().unwrap().checkpointed(&rig.file).unwrap();
     assert_eq!(slots_used(&log), 0);
     assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(4));
 }
 
-/// The second page cannot be read. After a crash, the slot of the first page would pass for that page's image.
+/// The second page of the batch cannot be read. After a crash, the slot of the first page would be taken for that page's image.
 #[test]
 fn inv17_images_of_a_batch_that_is_given_up_are_erased() {
     let rig = Rig::new(2);
@@ -236,7 +236,7 @@ fn inv17_a_merge_ends_where_there_is_no_room_to_move_a_log() {
     assert!(rig.recovered(2) == image(3));
 }
 
-/// A writer has read the log, another writer dies in its commit, and a third process completes that commit before the first
+/// One writer has read the log. Another writer dies in its commit, and a third process completes that commit before the first
 /// writer stages a page.
 #[test]
 fn inv11_a_transaction_that_somebody_completes_is_seen_by_whoever_writes_next() {
@@ -245,19 +245,19 @@ fn inv11_a_transaction_that_somebody_completes_is_seen_by_whoever_writes_next() 
     commit(&mut log, &rig.file, &[(2, 1)], PAGES).unwrap();
     let mut dies = rig.attach(false);
     commit(&mut dies, &rig.file, &[(2, 2), (3, 3)], PAGES).unwrap();
-    // Sets the words to their state before the seal's last stores.
+    // Set the words to their state before the last stores of the seal.
     rig.segment.store(SEALED, 1);
     rig.segment.store(OPEN, 2);
     log.refresh().unwrap();
     assert_eq!(log.committed(), 1);
     drop(rig.attach(false).store.lock().unwrap());
     assert_eq!((rig.segment.load(SEALED), rig.segment.load(OPEN)), (2, 0));
-    // SQLite never published that commit, so its frames are replaced, and page 2 is as before.
+    // SQLite never published that commit. So its frames are replaced, and page 2 is as it was before.
     commit_at(&mut log, &rig.file, 2, &[(3, 4)], PAGES).unwrap();
     assert!(rig.recovered(2) == image(1) && rig.recovered(3) == image(4));
 }
 
-/// SQLite has checkpointed a smaller database. When the log starts over, it does not undo what is beyond the end.
+/// SQLite has checkpointed a smaller database. When the log starts over, pages beyond the end are not undone.
 #[test]
 fn pages_beyond_the_end_are_left_alone_when_the_log_starts_over() {
     let rig = Rig::new(2);
@@ -294,7 +294,8 @@ fn a_log_that_another_process_has_grown_is_counted_anew() {
     assert!(rig.recovered(390) == image(5) && rig.recovered(3) == image(100));
 }
 
-/// A page that equals none of its versions would replace one that has been committed and not checkpointed.
+/// SQLite writes home a page that equals none of the page's versions. It would replace a version that was committed and not
+/// checkpointed.
 #[test]
 fn inv17_a_page_that_nobody_committed_never_replaces_one_that_was() {
     let rig = Rig::new(2);
@@ -309,8 +310,8 @@ fn inv17_a_page_that_nobody_committed_never_replaces_one_that_was() {
     assert!(rig.recovered(2) == image(77), "of what is home all by itself it is a version");
 }
 
-/// A new record of the transaction log replaces the record committed 1024 transactions earlier. Wherever the new record is
-/// torn, it is neither a commit nor damage.
+/// A new record of the transaction log replaces the record that was committed 1024 transactions earlier. If the new record is
+/// torn, it is neither a commit nor damage, wherever it is torn.
 #[test]
 fn inv07_a_torn_transaction_record_is_no_damage() {
     let rig = Rig::new(2);
@@ -337,7 +338,7 @@ fn inv07_a_torn_transaction_record_is_no_damage() {
     }
 }
 
-/// Drains a log after `work`, and gives `check` each log that a power loss in the drain can leave.
+/// Runs `work`, and then drains the log. Passes to `check` each log that a power loss during the drain can leave.
 fn crash_while_draining(work: impl Fn(&Rig, &mut Ppl), check: impl Fn(&Ppl, &Database, &str)) {
     let mut crashes = 0;
     for (step, seed) in (0..200).flat_map(|step| (0..4).map(move |seed| (step, seed))) {
@@ -354,7 +355,7 @@ fn crash_while_draining(work: impl Fn(&Rig, &mut Ppl), check: impl Fn(&Ppl, &Dat
     assert!(crashes >= 40, "{crashes} crashes");
 }
 
-/// Two transactions have changed a page that lies beyond the end since a third one, so no checkpoint writes it.
+/// Two transactions have changed a page, and a third one has made the database end before it. So no checkpoint writes the page.
 #[test]
 fn inv17_a_crash_while_a_page_beyond_the_end_is_dropped_leaves_a_log_that_opens() {
     let work = |rig: &Rig, log: &mut Ppl| {
@@ -368,7 +369,7 @@ fn inv17_a_crash_while_a_page_beyond_the_end_is_dropped_leaves_a_log_that_opens(
     crash_while_draining(work, |log, file, what| assert_eq!(home_page(log, file, 2), image(3), "{what}"));
 }
 
-/// The writer of a transaction died before it could publish the transaction, and nobody has replaced its frames.
+/// The writer of a transaction died before it could publish it, and nobody has replaced the transaction's frames.
 #[test]
 fn inv17_a_crash_while_an_unseen_transaction_is_dropped_leaves_all_of_it_or_nothing() {
     let work = |rig: &Rig, log: &mut Ppl| {

@@ -1,7 +1,6 @@
-//! The words in the segment that the users of a log share, and the lock of the log's structure.
+//! The words in the segment that the processes using a log share, and the lock of the log's structure.
 //!
-//! No word outlives the last user. A process that attaches a log alone (no other process uses it) derives all words from the
-//! log.
+//! No word outlives the last process. A process that attaches a log alone derives all words from the log.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,21 +11,21 @@ use duralite_medium::{MediumError, Segment};
 use crate::engine::descriptor::SharedBytes;
 
 /// The process that holds the structure lock, or 0. The holder may change chains, slots, free lists and the page table. The
-/// lower half is the holder's process slot plus 1. The upper half is a number that tells the holder from processes that had the
-/// same process slot before.
+/// lower half is the holder's process slot plus 1. The upper half is a number that distinguishes the holder from processes that
+/// had the same process slot before.
 const LOCK: u64 = 0;
-/// The epoch. A process advances it before it reuses anything that a reader may be looking at. Its highest bit says that the
+/// The epoch. A process advances it before reusing anything that a reader may be looking at. The highest bit is set while the
 /// page table is being rebuilt.
 pub(super) const EPOCH: u64 = 8;
 /// The newest committed transaction.
 pub(super) const SEALED: u64 = 16;
 /// The transaction that is being stored, or 0.
 pub(super) const OPEN: u64 = 24;
-/// The generation: 1 when a process attaches the log alone, then one more each time that the log starts over.
+/// The generation: 1 when a process attaches the log alone, and one more each time the log starts over.
 pub(super) const GENERATION: u64 = 32;
 /// Every page is home up to this transaction at least.
 pub(super) const FLOOR: u64 = 40;
-/// Pages of the database as its home shows it; 0 means as many as the file has.
+/// Pages of the database according to its home; 0 means as many as the file has.
 pub(super) const HOME_PAGES: u64 = 48;
 /// Pages of the database after the newest transaction; 0 means as many as the file has.
 pub(super) const DB_PAGES: u64 = 56;
@@ -35,16 +34,16 @@ pub(super) const FREE_SECTOR: u64 = 64;
 pub(super) const FREE_PIECE: u64 = 72;
 pub(super) const SECTORS_USED: u64 = 80;
 pub(super) const PIECES_USED: u64 = 88;
-/// The frames of the generation, if there are any: their last piece as a link, and the offset in it of the next entry.
+/// If the generation has frames: their last piece as a link, and the offset of the next entry in this piece.
 pub(super) const FRAMES_LAST: u64 = 104;
 pub(super) const FRAMES_END: u64 = 112;
 /// Transactions up to this one can no longer be read one by one, because merges may have dropped their records.
 pub(super) const LOST: u64 = 120;
-/// One area for even and one for odd generations. Each holds the transaction before the generation, the time at which it began,
-/// 1 if it has a WAL header, that header, and the first piece of its frames as a link.
+/// One area for even generations and one for odd ones. Each holds the transaction before the generation, the time at which the
+/// generation began, 1 if it has a WAL header, that header, and the first piece of its frames as a link.
 const ORIGINS: u64 = 128;
 const ORIGIN_BYTES: u64 = 64;
-/// Counts since a process attached the log alone: pages merged, a word for each cause; pages checkpointed; frames.
+/// Counts since a process attached the log alone: pages merged, with a word for each cause; pages checkpointed; frames.
 pub(super) const MERGED: u64 = 256;
 pub(super) const CHECKPOINTED: u64 = 288;
 pub(super) const FRAMES: u64 = 296;
@@ -57,9 +56,9 @@ pub(super) const SLOT_OWNERS: u64 = 320;
 pub(super) const SLOTS: u64 = MOST_SLOTS as u64;
 /// How many threads sleep until the lock is released.
 const SLEEPERS: u64 = SLOT_OWNERS + 8 * SLOTS;
-/// 1 if, since a process last looked, a page's log may have become full or a merge was not completed.
+/// 1 if, since a process last checked, a page's log may have become full or a merge was not completed.
 pub(super) const DUE: u64 = SLEEPERS + 8;
-/// 1 once the database file was synced since a process attached the log alone.
+/// 1 if the database file was synced since a process attached the log alone.
 pub(super) const FILE_SYNCED: u64 = DUE + 8;
 /// How often a process has attached the log.
 const ATTACHED: u64 = FILE_SYNCED + 8;
@@ -72,7 +71,7 @@ pub(super) const SHARED: SharedBytes = SharedBytes { zeroed: BYTES, all: BYTES }
 
 const REBUILDING: u64 = 1 << 63;
 
-/// How a thread waits for the lock: it spins this often, then sleeps for this many slices, and tries after each.
+/// How a thread waits for the lock: it tries this many times in a loop, then sleeps for this many slices, and tries after each.
 const SLICE: Duration = Duration::from_millis(1);
 const SLICES: u32 = 5000;
 const SPINS: u32 = 2000;
@@ -81,7 +80,7 @@ const SPINS: u32 = 2000;
 pub(super) struct Words {
     segment: Arc<dyn Segment>,
     base: u64,
-    /// What this user stores in the lock.
+    /// The word that this process stores in the lock when it takes it.
     id: u64,
     turn: Mutex<()>,
 }
@@ -90,11 +89,11 @@ pub(super) struct Words {
 pub(super) struct Turn<'a> {
     words: &'a Words,
     _own: MutexGuard<'a, ()>,
-    /// The previous holder died while it held the lock.
+    /// Whether the previous holder died while it held the lock.
     pub(super) inherited: bool,
 }
 
-/// What a generation begins with.
+/// What is stored when a generation begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct GenerationWords {
     pub(super) position: u64,
@@ -102,7 +101,7 @@ pub(super) struct GenerationWords {
     pub(super) header: Option<[u8; 32]>,
 }
 
-/// The process slot in a word of the form of [`LOCK`].
+/// The process slot in a word that has the form of [`LOCK`].
 fn slot_of(word: u64) -> usize {
     (word & 0xffff_ffff).saturating_sub(1) as usize
 }
@@ -122,7 +121,7 @@ impl Words {
         self.segment.store(self.base + word, value);
     }
 
-    /// Returns the word, and sets it to 0.
+    /// Returns a word, and sets it to 0.
     pub(super) fn take(&self, word: u64) -> u64 {
         self.segment.fetch_and(self.base + word, 0)
     }
@@ -131,7 +130,7 @@ impl Words {
         self.segment.fetch_add(self.base + word, value);
     }
 
-    /// Keeps the reads before this fence from being reordered after the loads of words that follow it.
+    /// Orders the reads before this fence before the loads of words after it.
     pub(super) fn fence(&self) {
         self.segment.fence();
     }
@@ -156,10 +155,10 @@ impl Words {
         &self.segment
     }
 
-    /// Takes the lock. Returns `None` if a live process holds it for seconds, as a stopped process does.
+    /// Takes the lock. Returns `None` if a living process, perhaps a stopped one, holds the lock for seconds.
     ///
     /// # Errors
-    /// When the kernel does not tell which processes live.
+    /// If the kernel does not report which processes are alive.
     pub(super) fn lock(&self) -> Result<Option<Turn<'_>>, MediumError> {
         let own = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let mine = self.id;
@@ -169,7 +168,7 @@ impl Words {
                 Ok(_) => return Ok(Some(Turn { words: self, _own: own, inherited: false })),
                 Err(holder) => holder,
             };
-            // A holder with this process's slot number is a dead process that had the slot before.
+            // If the holder has this process's slot number, it is a dead process that had the slot before.
             let is_dead = slot_of(holder) == slot_of(mine) || !self.segment.is_alive(slot_of(holder))?;
             if is_dead && self.segment.compare_exchange(at, holder, mine).is_ok() {
                 return Ok(Some(Turn { words: self, _own: own, inherited: true }));
@@ -185,10 +184,10 @@ impl Words {
         Ok(None)
     }
 
-    /// Whether a live process is merging the page of a slot.
+    /// Whether a living process is merging the page of a slot.
     ///
     /// # Errors
-    /// When the kernel does not tell which processes live.
+    /// If the kernel does not report which processes are alive.
     pub(super) fn is_merged_by_another(&self, slot: u32) -> Result<bool, MediumError> {
         let owner = self.load(SLOT_OWNERS + 8 * u64::from(slot));
         if owner == 0 {
@@ -197,8 +196,8 @@ impl Words {
         self.segment.is_alive(slot_of(owner))
     }
 
-    /// Clears the slot owners that name a dead process which had this process's slot number before. Returns whether that
-    /// process died while it held the lock. If so, the caller has to take the lock, which leads to a repair.
+    /// Clears the slot owners that name a dead process that had this process's slot number before. Returns whether that dead
+    /// process held the lock. If so, the caller has to take the lock, which leads to a repair.
     pub(super) fn forget_predecessor(&self) -> bool {
         let is_predecessor = |word: u64| word != 0 && word != self.id && slot_of(word) == slot_of(self.id);
         for slot in 0..SLOTS {
@@ -210,13 +209,13 @@ impl Words {
         is_predecessor(self.load(LOCK))
     }
 
-    /// Records that this process is merging into a slot, or that no process is.
+    /// Records whether this process is merging the page of a slot.
     pub(super) fn own_slot(&self, slot: u32, owned: bool) {
         let owner = if owned { self.id } else { 0 };
         self.store(SLOT_OWNERS + 8 * u64::from(slot), owner);
     }
 
-    /// The current generation, and what it began with.
+    /// The current generation, and what was stored when it began.
     pub(super) fn generation(&self) -> (u64, GenerationWords) {
         loop {
             let generation = self.load(GENERATION);
@@ -236,7 +235,7 @@ impl Words {
         }
     }
 
-    /// Sets the words of a log that no other process uses to the state after its newest commit: all pages are home, and
+    /// Sets the words of a log that no other process uses to the state after the log's newest commit: all pages are home, and
     /// SQLite's log is empty.
     pub(super) fn begin_after(&self, last: &TransactionRecord) {
         let pages = u64::from(last.db_pages);
@@ -248,7 +247,7 @@ impl Words {
         self.begin_generation(1, &begun);
     }
 
-    /// The first piece of the frames of a generation, as a link; 0 if it has none.
+    /// The first piece of the frames of a generation, as a link; 0 if the generation has no frames.
     pub(super) fn first_frames(&self, generation: u64) -> u64 {
         self.load(Self::first_frames_at(generation))
     }
@@ -257,8 +256,8 @@ impl Words {
         self.store(Self::first_frames_at(generation), link);
     }
 
-    /// The last piece of the current generation's frames as a link, and the offset where their entries end; zeros if there are
-    /// none.
+    /// The last piece of the current generation's frames as a link, and the offset at which the entries end; zeros if there are
+    /// no frames.
     pub(super) fn last_frames(&self) -> (u64, u64) {
         if self.first_frames(self.load(GENERATION)) == 0 {
             return (0, 0);
@@ -270,7 +269,7 @@ impl Words {
         ORIGINS + generation % 2 * ORIGIN_BYTES + 56
     }
 
-    /// Begins a generation without frames. A process that sees the new generation sees no word of the one before.
+    /// Begins a generation without frames. A process that sees the new generation sees none of the old generation's words.
     pub(super) fn begin_generation(&self, generation: u64, begun: &GenerationWords) {
         let at = self.base + ORIGINS + generation % 2 * ORIGIN_BYTES;
         self.segment.store(at, begun.position);
@@ -286,7 +285,7 @@ impl Words {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         let _ = self.words.segment.compare_exchange(self.words.base + LOCK, self.words.id, 0);
-        // A thread that died asleep leaves the count too high, which only costs a system call now and then.
+        // If a sleeping thread died, the count stays too high. That only costs a system call now and then.
         if self.words.load(SLEEPERS) > 0 {
             self.words.segment.wake(self.words.base + LOCK, 1);
         }
@@ -299,7 +298,7 @@ mod tests {
 
     use super::*;
 
-    /// A process has died, and another process now has its process slot.
+    /// A process has died, and another process has its process slot now.
     #[test]
     fn inv11_a_process_slot_that_is_used_again_is_another_process() {
         let segment: Arc<dyn Segment> = Arc::new(LocalSegment::new(SHARED.all));
@@ -314,7 +313,8 @@ mod tests {
         assert_eq!(alive.is_merged_by_another(5), Ok(true), "what is its own it keeps");
         let taken = alive.lock().ok().flatten();
         assert!(taken.as_ref().is_some_and(|turn| turn.inherited), "there is something to repair");
-        // Were the first process late instead of dead, dropping its turn would not release a lock that it does not hold.
+        // If the first process were late instead of dead, dropping its turn would not release the lock, because it no longer
+        // holds it.
         drop(held);
         assert_eq!(alive.load(LOCK), alive.id);
         drop(taken);

@@ -1,8 +1,8 @@
-//! The open transaction (SQLite/PPL, section 3.2, log capturer). Until it is sealed, its frames are kept as changes of the
-//! committed pages.
+//! The open transaction (SQLite/PPL, section 3.2, log capturer). Until it is sealed, its frames are kept in memory, as changes
+//! of the committed pages.
 //!
 //! The paper stores records as SQLite changes pages. Here SQLite hands over whole pages, some of them more than once, and may
-//! withdraw them (`ROLLBACK TO`). So the engine stores records only at the commit, when it knows which of them count. What
+//! withdraw them (`ROLLBACK TO`). So the engine stores records only at the commit, when it knows which frames are valid. What
 //! SQLite rolls back leaves nothing in the log.
 
 use duralite_format::page_change::{self, ChangeKind};
@@ -17,13 +17,13 @@ use crate::LogError;
 use crate::engine::Commit;
 use crate::engine::home::DatabaseFile;
 
-/// The version of an image that is on flash only. Such an image is valid until the open transaction is sealed, and no longer.
+/// The version number of an image that is on flash only. Such an image is valid only until the open transaction is sealed.
 const ON_FLASH: u64 = 0;
-/// No version: the change is a whole page, and needs no image.
+/// No version: the change is a whole page, and needs no earlier image.
 const NO_IMAGE: u64 = u64::MAX;
 
 impl Ppl {
-    /// Finds out what a frame changes of its page, and keeps the change.
+    /// Computes what a frame changes in its page, and keeps that change.
     pub(super) fn stage_frame(
         &mut self,
         file: &dyn DatabaseFile,
@@ -53,20 +53,20 @@ impl Ppl {
         self.staged.put(frame, StagedFrame { page_number, base, payload })
     }
 
-    /// Completes or drops the transaction of a writer that died while sealing, because later changes are made relative to the
-    /// result. The caller holds the lock that keeps other writers out.
+    /// If a writer died while sealing a transaction, completes or drops that transaction, because later changes are relative to
+    /// the result. The caller holds the lock that excludes other writers.
     pub(super) fn settle_open(&mut self) -> Result<(), LogError> {
         if self.store.has_open_transaction() {
             drop(self.store.lock()?);
         }
-        // Another process may have completed that transaction since this process last looked.
+        // Another process may already have completed that transaction since this process last looked.
         if self.store.words.load(SEALED) != self.frames.known() {
             self.frames.refresh(&self.store.area, &self.store.words)?;
         }
         Ok(())
     }
 
-    /// Makes sure that the newest committed version of a page is in the cache. Returns the number of that version.
+    /// Loads the newest committed version of a page into the cache, if it is not there. Returns the number of that version.
     pub(super) fn load_image(&mut self, file: &dyn DatabaseFile, page_number: u32) -> Result<u64, LogError> {
         if let Some(first) = self.store.area.find_chain(page_number)? {
             let last = self.store.area.state(first, State::Last);
@@ -79,7 +79,7 @@ impl Ppl {
         image.resize(self.store.page_bytes as usize, 0);
         let newest = AsOf::Transaction(self.frames.known());
         let read = self.store.read(file, page_number, newest, &mut image, &mut self.scratch);
-        // An image that is on flash only has no number to tell it from another one.
+        // An image that is on flash only has no number that distinguishes it from other images.
         let version = read.map(|read| if read.is_chained { read.transaction } else { ON_FLASH });
         if let Ok(version) = version {
             self.images.put(page_number, version, &image);
@@ -110,8 +110,8 @@ impl Ppl {
         let undone = changes.len();
         let mut versions = Vec::with_capacity(bases.len());
         for at in bases {
-            // A page that was written unchanged needs no record. Nor does a page beyond the end of the database, which SQLite
-            // spilled into the log because its cache was full.
+            // A page that was written unchanged needs no record. Neither does a page beyond the end of the database: SQLite
+            // spilled it into the log because its cache was full.
             if let Some(StagedFrame { page_number, base, payload }) = self.staged.take(at)
                 && !page_change::is_empty(&payload)
                 && page_number <= db_pages
@@ -122,7 +122,8 @@ impl Ppl {
         }
         let time_ms = (self.clock)();
         let sealed = self.store.lock_for(file, &changes, pages.len()).and_then(|turn| {
-            // The number is taken only now, because a checkpoint may have stored a transaction of its own meanwhile.
+            // Take the number only now, because a checkpoint may have stored a transaction of its own since the frames were
+            // staged.
             let number = self.store.words.load(SEALED) + 1;
             let entry = Entry { number, first_frame, db_pages, checksum, time_ms, pages };
             let sealing = Sealing { changes: &changes, entry, retired: false };
@@ -141,7 +142,7 @@ impl Ppl {
         Ok(())
     }
 
-    /// Applies a change to the cached image of version `base` of its page, which becomes the image of version `number`.
+    /// Applies a change to the cached image of version `base` of its page. The image then has version `number`.
     fn advance_image(&mut self, change: &Change, base: u64, number: u64) {
         let page_number = change.page_number;
         let renews = |image: &mut [u8]| page_change::apply(image, &change.payload).is_ok();
@@ -178,7 +179,7 @@ impl Ppl {
         self.changes_to(file, &pages, before)
     }
 
-    /// The changes that turn the newest versions of these pages into the versions `as_of`, as short as possible.
+    /// The changes, as short as possible, that turn the newest versions of these pages into their versions `as_of`.
     pub(super) fn changes_to(
         &mut self,
         file: &dyn DatabaseFile,

@@ -1,5 +1,5 @@
-//! The files of a `scratchpad` log: a small file of its own, and the region. The engine's descriptor names what can be done with
-//! them.
+//! The files of a `scratchpad` log, a small file of its own and the region: making and opening them. The engine's descriptor
+//! refers to these functions.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     magic: MAGIC,
     needs: &[Medium::Scratchpad, Medium::HomeMemory],
     settings: SETTINGS,
-    // The word that the writers of the home share. Everything else is in the log and the region.
+    // The segment holds only the word that the writers of the home share. Everything else is in the log and the region.
     shared: SharedBytes { zeroed: 8, all: 8 },
     format,
     attach,
@@ -54,7 +54,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
 /// Writes an empty log into a new file. Makes the log's region if there is none.
 fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     let options = ScratchpadOptions::of(new.options);
-    let mapping = Mapping::of(new.directory, &new.options.media);
+    let mapping = Mapping::of(new.placement, &new.options.media);
     let (region, found) = region_file::open_or_make(&new.file, &mapping, options.region_bytes)?;
     let pages = options.limit_bytes.div_ceil(PAGE_BYTES).min(u64::from(u32::MAX));
     let superblock = Superblock {
@@ -66,16 +66,16 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     let nvm = hooked(new.file.path, mapping.map(&new.file, SUPERBLOCK_BYTES)?)?;
     Scratchpad::format(nvm.as_ref(), &superblock)
         .map_err(|source| LogError::Medium { path: new.file.path.to_path_buf(), source })?;
-    // The log has no name yet. From here until the log is attached, no process holds the region for it, so the region counts
-    // it.
+    // The log has no name yet. Until the log is attached, no process holds the region on its behalf, so the region has to count
+    // it now.
     let path = region.path.clone();
     let region = hooked(&path, mapping.map(&OpenFile { path: &path, file: &region.file }, PAGE_BYTES)?)?;
     count_log(nvm.as_ref(), region.as_ref());
     Ok(())
 }
 
-/// Gives back everything that a log has of its region. The log holds nothing, and is about to be deleted. A copy of a log owns
-/// no pages. If another log of this id is in use, its pages stay.
+/// Gives back everything that a log owns in its region, because the log holds nothing and is about to be deleted. A copy of a
+/// log owns no pages. If another log of this id is in use, the pages stay.
 fn release(log: &OpenFile<'_>) -> Result<(), LogError> {
     let opening = Opening { mapping: Mapping::flushed(), segment: None, is_kept: false };
     let (superblock, nvm, region) = match opening.open(log) {
@@ -93,10 +93,10 @@ fn release(log: &OpenFile<'_>) -> Result<(), LogError> {
 
 /// Logs on media that the caller provides.
 impl Scratchpad {
-    /// Writes an empty log onto a medium of zeros. Durable on return, as far as the medium is.
+    /// Writes an empty log onto a medium of zeros. Durable on return, as far as the medium is durable.
     ///
     /// # Errors
-    /// The medium's error, if it cannot grow.
+    /// The medium's error if the medium cannot grow.
     pub fn format(nvm: &dyn Nvm, superblock: &Superblock) -> Result<(), duralite_medium::MediumError> {
         nvm.grow(SUPERBLOCK_BYTES)?;
         let (head, reference) = superblock.encode();
@@ -108,10 +108,10 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// Writes an empty region onto a medium of zeros. Durable on return, as far as the medium is.
+    /// Writes an empty region onto a medium of zeros. Durable on return, as far as the medium is durable.
     ///
     /// # Errors
-    /// The medium's error, if it cannot grow.
+    /// The medium's error if the medium cannot grow.
     pub fn format_region(
         nvm: &dyn Nvm,
         superblock: &RegionSuperblock,
@@ -124,7 +124,7 @@ impl Scratchpad {
     }
 
     /// Opens a log and its region. A process that is `alone` recovers the log. Without a segment the log is opened read-only,
-    /// as recovery would find it, and nothing is stored.
+    /// in the state to which recovery would bring it, and nothing is stored.
     ///
     /// # Errors
     /// `Format` and `Corrupt`.
@@ -224,8 +224,8 @@ impl Role {
 
 /// Maps and opens a log. A process that is alone with the log recovers it.
 fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
-    let Attaching { directory, options, database, file, segment, base, alone, of_another, .. } = log;
-    let mapping = Mapping::of(directory, &options.media);
+    let Attaching { placement, options, database, file, segment, base, alone, of_another, .. } = log;
+    let mapping = Mapping::of(placement, &options.media);
     let segment: Arc<dyn Segment> = segment;
     let opening = Opening { mapping, segment: Some(Arc::clone(&segment)), is_kept: of_another };
     let (superblock, nvm, region) = opening.open(&file)?;
@@ -233,10 +233,10 @@ fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
         && mapping.is_dax()
         && let Some(place) = &region.file
     {
-        // As with the log's own file: the region may have been used as emulated memory before.
+        // Sync the region like the log's own file, because it may have been used as emulated memory before.
         place.file.sync_all().map_err(|error| LogError::io("sync", &place.path, &error))?;
     }
-    let memory = database.map(directory.home_kind())?;
+    let memory = database.map(placement.home_kind())?;
     memory.set_latency(options.media.latency);
     let home = MappedHome::new(memory, superblock.head.page_bytes, options.media.home_sync);
     let own = ScratchpadOptions::of(options);
@@ -249,7 +249,7 @@ fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     Ok(Box::new(log))
 }
 
-/// Opens a log for a user who may only read it. If the log's users share memory, this user sees what they commit from now on.
+/// Opens a log for a user who may only read it. With shared memory, this user sees what others commit from now on.
 fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
     let AttachingOutside { options, file, shared, .. } = log;
     let mapping = Mapping::read_only(&options.media);
@@ -260,12 +260,12 @@ fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError
     Ok(Box::new(Scratchpad::begin(superblock, nvm, region, &options, role)?))
 }
 
-/// Opens a log read-only: nothing is stored, and no lock is taken.
+/// Opens a log read-only. Stores nothing and takes no lock.
 fn look_at(log: &OpenFile<'_>) -> Result<Scratchpad, LogError> {
     open_to_read(log, Role::Looks)
 }
 
-/// Opens a log read-only, and does not read any transaction yet.
+/// Opens a log read-only, without reading a transaction yet.
 fn open_to_walk(log: &OpenFile<'_>) -> Result<Scratchpad, LogError> {
     open_to_read(log, Role::Walks)
 }
@@ -309,7 +309,7 @@ impl Opening {
     }
 }
 
-/// The head of a log.
+/// Reads the head of a log.
 fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
     Ok(decode(log.path, bytes)?.head)
 }

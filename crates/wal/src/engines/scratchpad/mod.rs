@@ -1,9 +1,9 @@
 //! The log of a single-level store (Xu et al., JCST 2016). The log is in a small memory in which a store is durable without a
-//! flush. The database is in persistent memory beside it.
+//! flush. The database is in ordinary persistent memory.
 //!
-//! A transaction takes pages of a region that the logs of several databases share. It stores an entry for each page of the
-//! database that it changes, and the mark in its last entry commits it (section 5.1). A rollback journal takes pages of the
-//! region too. The layout is `docs/format/scratchpad.md`.
+//! A transaction takes pages of a region that the logs of several databases share. It stores an entry for each database page
+//! that it changes. The mark in its last entry commits it (section 5.1). A rollback journal takes pages of the region too. The
+//! layout is `docs/format/scratchpad.md`.
 //!
 //! | module | what it does |
 //! | --- | --- |
@@ -56,7 +56,7 @@ pub use room::{RegionUse, reclaim};
 use transaction::{Expected, FoundTransaction, Scan};
 use undo::UndoLog;
 
-/// What this process has done through an engine since it opened the log.
+/// Counters of what this process has done since it opened the log.
 #[derive(Debug, Clone, Copy, Default)]
 struct Activity {
     commits: u64,
@@ -74,32 +74,32 @@ pub struct Scratchpad {
     region: Arc<Region>,
     in_force: InForce,
     chains: DeltaChains,
-    /// Pages of the region that the generation's committed transactions occupy.
+    /// The pages of the region that hold the generation's committed transactions.
     pages: Vec<u32>,
-    /// The first page of the last committed transaction, and the tag of that page's links; zeros if there is no transaction.
+    /// The first page of the last committed transaction, and the tag of that page's links; zeros without a transaction.
     newest: (u32, u32),
-    /// The same for each transaction that a scan has found.
+    /// The first page of each transaction that a scan has found, with the tag of its links.
     firsts: Vec<(u32, u32)>,
-    /// Where transactions begin, if a scan of the region has looked for them.
+    /// Where transactions begin; present if a scan of the region has looked for them.
     scan: Option<Scan>,
-    /// Committed transactions in this generation.
+    /// Number of committed transactions in this generation.
     sequence: u32,
     sealed_at: SealTime,
     clock: Clock,
     open: Option<OpenTransaction>,
     /// The page list of an earlier transaction, kept for reuse.
     spare: Vec<(u32, u32)>,
-    /// Offset of the last commit's mark, if another process stored it: it is visible, and may not be durable.
+    /// Offset of the last commit's mark, if another process stored it: it is visible, but may not be durable.
     doubtful: Option<u64>,
-    /// Whether the same is true of the generation.
+    /// Whether another process began the generation, so that it is visible but may not be durable.
     doubtful_generation: bool,
     rollback: Arc<UndoLog>,
-    /// Whether differences are logged, and not whole pages.
+    /// Whether to log differences instead of whole pages.
     diff: bool,
     /// How lines of the region become durable.
     choice: Arc<Choice>,
-    /// The database file in memory. `None` for a process that only looks at the log or reads it from outside, since the mapping
-    /// and the file are the same bytes.
+    /// The database file in memory. `None` for a process that only inspects the log, or may only read it: the file has the same
+    /// bytes as the mapping.
     home: Option<Arc<MappedHome>>,
     activity: Activity,
     payload: Vec<u8>,
@@ -119,7 +119,7 @@ impl Scratchpad {
         self.sequence
     }
 
-    /// Whether the log was retired and never used again.
+    /// Whether the log was retired and has not been used since.
     #[must_use]
     pub fn is_retired(&self) -> bool {
         self.in_force.slot.retired
@@ -149,10 +149,11 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// One step of [`LogReader::refresh`]: finds and applies the next committed transaction of the generation that the `active`
-    /// word names, if there is one.
+    /// One step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the `active` word
+    /// names. Returns that transaction, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, LogError> {
-        // Before the first generation is loaded, a damaged word could equal the initial one.
+        // Until a generation is loaded, `active` has its initial value. A damaged word that equals it must not pass for a
+        // generation.
         if active != self.in_force.active || self.in_force.slot.generation == 0 {
             self.load_generation(active)?;
         }
@@ -172,7 +173,7 @@ impl Scratchpad {
             sequence: self.sequence,
             time_ms: self.sealed_at.told(),
         });
-        // The process that stored the mark made everything before it durable.
+        // The process that stored the mark had already made everything before it durable.
         self.doubtful_generation = false;
         self.doubtful = Some(found.last);
         let first = found.pages.first().copied().unwrap_or_default();
@@ -184,7 +185,8 @@ impl Scratchpad {
         Ok(Some(found))
     }
 
-    /// The transaction after the last one: found by the scan if there was one, else by the link in the last transaction.
+    /// The transaction after the last one applied. If there was a scan, the scan has found it; otherwise the link in the last
+    /// transaction leads to it.
     fn next_transaction(&self) -> Result<Option<FoundTransaction>, LogError> {
         let expected = Expected {
             generation: self.in_force.slot.generation,
@@ -225,7 +227,7 @@ impl Scratchpad {
     }
 }
 
-/// The transaction that is being stored, until it is sealed.
+/// The transaction that is being stored, and is not sealed yet.
 struct OpenTransaction {
     /// The pages of the transaction, each with the tag of its links.
     pages: Vec<(u32, u32)>,
@@ -261,7 +263,7 @@ fn apply_from<'a>(
     }
 }
 
-/// Gives back the pages of a transaction that is staged and not sealed. No process needs them once this one lets go of the log.
+/// Gives back the pages of a transaction that is staged and not sealed: nobody needs them when this process closes the log.
 impl Drop for Scratchpad {
     fn drop(&mut self) {
         if let Some(open) = self.open.take() {
@@ -293,7 +295,7 @@ impl LogFile for Scratchpad {
         self.superblock.head.page_bytes
     }
 
-    /// A page at home is only as safe as the file that holds it.
+    /// The home counts too: a page at home is only as safe as the file that holds it.
     fn guarantee(&self) -> Guarantee {
         let region = self.region.nvm.guarantee();
         match &self.home {
@@ -359,7 +361,7 @@ impl LogFile for Scratchpad {
         self.clock = clock;
     }
 
-    /// The region is shared. This log cannot use the pages of other logs, and its checkpoints do not give them back.
+    /// The region is shared: this log cannot use the pages of other logs, and its own checkpoints do not give those pages back.
     fn fill(&self) -> Fill {
         let used_bytes = self.pages.len() as u64 * PAGE_BYTES;
         let pages = u64::from(self.region.superblock.limit_pages).saturating_sub(1);
@@ -371,7 +373,7 @@ impl LogFile for Scratchpad {
         Fill { used_bytes, limit_bytes }
     }
 
-    /// A checkpoint of an empty log would free nothing.
+    /// Never for an empty log, because a checkpoint would free nothing.
     fn is_short(&self) -> bool {
         let fill = self.fill();
         fill.used_bytes > 0 && fill.used_bytes >= fill.limit_bytes / 2
@@ -380,9 +382,9 @@ impl LogFile for Scratchpad {
     fn retire(&mut self) -> Result<(), LogError> {
         self.refresh()?;
         self.switch_generation(None, true);
-        // A journal that is left here is not hot: journal mode PERSIST leaves such journals.
+        // A journal that is still here is not hot: journal mode PERSIST leaves such journals.
         self.rollback.delete()?;
-        // No other process uses the log.
+        // No other process uses the log, so all its pages can be given back.
         room::release(&self.region, &*self.nvm);
         Ok(())
     }
@@ -438,7 +440,7 @@ impl LogReader for Scratchpad {
     }
 
     fn is_current(&self) -> bool {
-        // Keeps the load of the word behind the reads that it is to confirm.
+        // Load the word after the reads that it has to confirm.
         fence(Ordering::SeqCst);
         self.active_now() == self.in_force.active
     }
@@ -449,7 +451,7 @@ impl LogReader for Scratchpad {
             match self.follow(active) {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(()),
-                // The generation changed during the scan, and what the scan read had been reused for something else.
+                // The generation changed during the scan, so the pages that it read may have been reused: scan again.
                 Err(_) if self.active_now() != active => {}
                 Err(error) => return Err(error),
             }
@@ -480,7 +482,7 @@ impl LogWriter for Scratchpad {
     }
 
     fn has_staged(&self) -> bool {
-        // A frame that found no room may have left an open transaction with pages and without frames.
+        // If there was no space for a frame, there may be an open transaction that has pages but no frames.
         self.chains.has_staged() || self.open.is_some()
     }
 

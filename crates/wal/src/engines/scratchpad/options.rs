@@ -6,23 +6,24 @@ use crate::engine::settings::{EngineOptions, EngineSetting, on_off};
 
 /// The engine's name in settings.
 pub(super) const NAME: &str = "scratchpad";
-/// The default for the most bytes of a region. Beyond that the paper gains little (figures 15 and 16).
+/// The default size limit of a region in bytes. With more the paper gains little (figures 15 and 16).
 const REGION_BYTES: u64 = 64 << 20;
 
-/// How the engine works. The size of the region is fixed when the region is made, and the limit when the log is made.
+/// The engine's options. The size of a region is fixed when the region is made, and the limit when the log is
+/// made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScratchpadOptions {
-    /// Most bytes of a new region.
+    /// The most bytes of a new region.
     pub region_bytes: u64,
-    /// Most bytes of the region that a new log may have; 0 for the whole region.
+    /// The most bytes of the region that a new log may use; 0 for the whole region.
     pub limit_bytes: u64,
     /// Bytes of page images kept in memory.
     pub cache_bytes: usize,
-    /// Whether differences are logged; the paper logs whole what it writes.
+    /// Whether to log differences. The paper logs whole pages.
     pub diff: bool,
-    /// How lines of a region become durable if they have to be flushed.
+    /// How the lines of a region become durable, if a store alone does not make them durable.
     pub sync: HomeSync,
-    /// Whether the home stores only those lines of a page that differ; the paper stores whole pages.
+    /// Whether the home stores only those lines of a page that differ. The paper stores whole pages.
     pub home_diff: bool,
 }
 
@@ -40,7 +41,7 @@ impl Default for ScratchpadOptions {
 }
 
 impl ScratchpadOptions {
-    /// This engine's part of the options of all engines, with the settings that it shares with others.
+    /// This engine's part of the options of all engines, with the settings that it shares with other engines.
     pub(super) fn of(all: &EngineOptions) -> Self {
         let own = all.own::<Self>();
         Self {

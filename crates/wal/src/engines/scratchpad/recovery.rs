@@ -1,5 +1,5 @@
-//! What a process that recovers a log, or only looks at it, finds in the region: the paper's scan from head to tail (section
-//! 5.1.3), which ends where the prefix of the commits ends (invariant 7).
+//! The scan of the region by a process that recovers or inspects a log: the paper's scan from head to tail (section 5.1.3). The
+//! scan ends where the prefix of the commits ends (invariant 7).
 
 use duralite_format::scratchpad::{Kind, PageHeader, first_link_offset};
 
@@ -11,10 +11,10 @@ use super::transaction::{self, Expected, Scan, has_commit};
 use crate::LogError;
 
 impl Scratchpad {
-    /// Applies everything that is committed, by a scan of the region. Stores nothing.
+    /// Applies everything committed that a scan of the region finds. Stores nothing.
     ///
     /// # Errors
-    /// `Corrupt`, also if the scan does not reach a committed transaction.
+    /// `Corrupt`, also if the scan misses a committed transaction.
     pub(super) fn look_through(&mut self) -> Result<(), LogError> {
         self.scan = Some(Scan::default());
         loop {
@@ -24,14 +24,14 @@ impl Scratchpad {
                 found = self.follow(active).map(|found| found.is_some());
             }
             match found.and_then(|_| self.check_nothing_follows()) {
-                // A running process has started the log over meanwhile.
+                // A running process has started the log over during the scan: scan again.
                 _ if self.active_now() != active => {}
                 done => return done,
             }
         }
     }
 
-    /// Checks that the last transaction that was found is not followed by a committed one that is damaged.
+    /// Checks that no committed but damaged transaction follows the last transaction that was found.
     pub(super) fn check_nothing_follows(&self) -> Result<(), LogError> {
         let Some(scan) = self.scan.as_ref().filter(|_| self.in_force.wal_header.is_some()) else {
             return Ok(());
@@ -43,7 +43,7 @@ impl Scratchpad {
         }
     }
 
-    /// Checks that no complete transaction follows the next one, which has no commit.
+    /// Checks that no complete transaction follows the next transaction, which is not committed.
     fn check_later(&self, scan: &Scan) -> Result<(), LogError> {
         for sequence in scan.numbers_above(self.sequence.wrapping_add(1)) {
             let generation = self.in_force.slot.generation;
@@ -59,9 +59,9 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// If no transaction was found, checks that the link to the first transaction leads to the beginning of one. The log owns
-    /// those pages as long as it has that link ([`Self::forget_first`]). If there is no such beginning, other logs have been
-    /// given the pages.
+    /// If no transaction was found: checks that the link to the first transaction leads to the beginning of one. As long as the
+    /// log has that link, it owns the transaction's pages ([`Self::forget_first`]). So if there is no such beginning, the pages
+    /// have been given to other logs.
     fn check_first(&self) -> Result<(), LogError> {
         let Some(first) = self.linked_next().filter(|_| self.sequence == 0) else { return Ok(()) };
         let generation = self.in_force.slot.generation;
@@ -73,8 +73,9 @@ impl Scratchpad {
         Err(self.region.corrupt(first, "the first transaction, whose pages others have been given"))
     }
 
-    /// Clears the link to the first transaction if there is no such transaction. That has to come before pages are given back
-    /// that may be those of an uncommitted first transaction. The caller has the WRITE lock, or is alone with the log.
+    /// Clears the link to the first transaction if there is no such transaction. An uncommitted first transaction may own
+    /// pages, so the link has to be cleared before these are given back. The caller holds the WRITE lock, or is alone with the
+    /// log.
     pub(super) fn forget_first(&self) {
         let at = first_link_offset(self.in_force.slot.generation);
         if self.sequence == 0 && self.nvm.load_u64(at) != 0 {
@@ -84,7 +85,7 @@ impl Scratchpad {
         }
     }
 
-    /// Repairs the region after a crash: gives back pages that nothing committed reaches, and stores the links from each
+    /// Repairs the region after a crash: gives back pages that nothing committed refers to, and stores the links from each
     /// transaction to the next. The caller is alone with the log. After a crash at any point, recovery can run again.
     ///
     /// # Errors
@@ -92,7 +93,7 @@ impl Scratchpad {
     pub(super) fn recover(&mut self) -> Result<(), LogError> {
         self.look_through()?;
         let undo = self.rollback.check()?;
-        // A dead process may have stored the newest marks without a flush, and later stores rely on them.
+        // A dead process may have stored the newest marks without flushing them, and the following stores rely on them.
         self.settle_doubtful();
         let last = std::mem::take(&mut self.newest);
         for pair in std::mem::take(&mut self.firsts) {
@@ -114,23 +115,23 @@ impl Scratchpad {
         self.pages.iter().copied().chain(undo).collect()
     }
 
-    /// Gives back pages that a dead process left which had the process slot of this one. For a process that joins others.
+    /// Gives back pages that were left by a dead process with this process's slot. For a process that joins others.
     pub(super) fn collect_own(&self) {
         let Ok(undo) = self.rollback.pages() else { return };
         let mut kept = self.needed_beside(undo);
-        // Another process may be committing this transaction just now.
+        // Another process may be committing the next transaction at this moment, so keep its first page.
         kept.extend(self.linked_next());
         self.region.collect(|page| kept.contains(&page), |_| true);
     }
 
-    /// Makes durable the last commit that this process has seen and another one may not have flushed.
+    /// Makes durable the last commit that this process has seen, because the process that stored it may not have flushed it.
     pub(super) fn settle_doubtful(&mut self) {
         if self.flush_doubtful() {
             self.region.nvm.fence();
         }
     }
 
-    /// Flushes that commit, for a caller that fences next.
+    /// Flushes that last commit, for a caller that fences afterwards.
     pub(super) fn settle_flushed(&mut self) {
         self.flush_doubtful();
     }
@@ -149,7 +150,7 @@ impl Scratchpad {
         true
     }
 
-    /// The offset of a page, as it is shown to people.
+    /// The offset of a page, for messages.
     pub(super) fn offset(page: u32) -> u64 {
         offset_of(page)
     }

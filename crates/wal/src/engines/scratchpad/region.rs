@@ -1,11 +1,11 @@
-//! The pages of a region, which logs of several databases share: taking them, giving them back, and reading along them.
+//! The pages of a region that logs of several databases share: taking pages, giving them back, and reading a chain of them.
 //!
-//! A process takes a page by an atomic exchange of the page's owner word, from 0, and gives it back by storing 0. So no lock is
-//! needed, and a process that dies loses no page: the next process that is alone with the log gives back all pages of the log
-//! that nothing reaches.
+//! A process takes a page by exchanging the page's owner word atomically, from 0 to its own word, and gives the page back by
+//! storing 0. So no lock is needed. A process that dies loses no page: the next process that is alone with the log gives back
+//! all pages of the log that nothing refers to.
 //!
-//! Invariants kept here: 10, 12, 24. The pages survive a crash; the other fields of [`Region`] are hints. `room` says what
-//! happens when no page is free.
+//! Invariants kept here: 10, 12, 24. The pages survive a crash; the other fields of [`Region`] are hints. `room` handles the
+//! case that no page is free.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,14 +29,14 @@ pub(super) fn offset_of(page: u32) -> u64 {
     u64::from(page) * PAGE_BYTES
 }
 
-/// A region, as one log uses it.
+/// A region, on behalf of one log.
 pub(super) struct Region {
     pub(super) nvm: Arc<dyn Nvm>,
     pub(super) superblock: RegionSuperblock,
     /// The log that uses the region.
     pub(super) id: LogId,
     pub(super) owner: Owner,
-    /// The segment that the log's users share; `None` for a process that is not a user of the log.
+    /// The segment that the processes using the log share; `None` for a process that does not use the log.
     pub(super) segment: Option<Arc<dyn Segment>>,
     /// The process slot of this process.
     pub(super) slot: usize,
@@ -45,18 +45,18 @@ pub(super) struct Region {
     pub(super) path: PathBuf,
     /// The region's file; `None` if the caller provides the memory.
     pub(super) file: Option<RegionFile>,
-    /// The log's file, to see whether it still has a name; `None` if nobody asks for that.
+    /// The log's file, to check whether it still has a name; `None` if nobody checks that.
     pub(super) log_file: Option<OwnFile>,
-    /// Whether the pages of the log stay as they are, whatever happens to the log here.
+    /// Whether this process must leave all pages of the log as they are.
     is_kept: bool,
-    /// The process that opened the region. A child process has no mapping of it, and gives nothing back (invariant 14).
+    /// The process that opened the region. A child process has no mapping of the region, and gives nothing back (invariant 14).
     process: ProcessId,
 }
 
-/// The process slot of a process that has none.
+/// The process slot of a process without a slot.
 const NO_SLOT: usize = 255;
 
-/// Says which pages of a log are needed, as far as the caller knows.
+/// Tells which pages of a log are needed, as far as the caller knows.
 pub(super) type Needed<'a> = Box<dyn Fn(u32) -> bool + 'a>;
 
 impl Region {
@@ -86,13 +86,13 @@ impl Region {
         }
     }
 
-    /// Pages that are backed by the file, page 0 included, as far as this process knows.
+    /// Number of pages that the file backs, including page 0, as far as this process knows.
     pub(super) fn pages(&self) -> u32 {
         let pages = self.nvm.len() / PAGE_BYTES;
         u32::try_from(pages).unwrap_or(u32::MAX).min(self.superblock.limit_pages)
     }
 
-    /// About how many pages are taken, by all logs: a process may die before it has counted a page.
+    /// About how many pages all logs have taken. Inexact, because a process may die before it has counted a page.
     pub(super) fn used(&self) -> u64 {
         self.nvm.load_u64(USED_AT).min(u64::from(self.superblock.limit_pages))
     }
@@ -106,25 +106,25 @@ impl Region {
         !self.is_kept && self.process.is_current()
     }
 
-    /// Corrects the count. The caller has read all headers.
+    /// Corrects the count of taken pages. The caller has read the headers of all pages.
     pub(super) fn set_used(&self, used: u64) {
         if !self.is_kept {
             self.nvm.store_u64(USED_AT, used);
         }
     }
 
-    /// How far a store has to get to survive a power failure, according to the platform.
+    /// How far a store has to get to survive a power loss, according to the platform.
     pub(super) fn persistence_domain(&self) -> PersistenceDomain {
         let dir = self.file.as_ref().and_then(|file| file.path.parent());
         dir.map_or(PersistenceDomain::Unknown, persistence_domain)
     }
 
-    /// An error at a page of the region.
+    /// The error for damage in a page of the region.
     pub(super) fn corrupt(&self, page: u32, what: &'static str) -> LogError {
         LogError::Corrupt { offset: offset_of(page), what: FormatError::Damaged { what } }
     }
 
-    /// The word that says who owns a page.
+    /// The word that says which log and which process own a page.
     pub(super) fn owner_word(&self, page: u32) -> u64 {
         self.nvm.load_u64(offset_of(page))
     }
@@ -134,7 +134,7 @@ impl Region {
         self.reaches(page) && Owner::in_word(self.owner_word(page)) == Some(self.owner)
     }
 
-    /// The header of a page and the tag of its links, if the header is of this log. The page's owner is not checked.
+    /// The header of a page and the tag of its links, if the header is one of this log. Does not check the page's owner.
     pub(super) fn header(&self, page: u32) -> Option<(PageHeader, u32)> {
         if !self.reaches(page) {
             return None;
@@ -144,15 +144,15 @@ impl Region {
         PageHeader::decode(&bytes, self.id, page)
     }
 
-    /// Whether a page is backed by the file. Other processes may have grown the region.
+    /// Whether the file backs a page, also considering that other processes may have grown the region.
     fn reaches(&self, page: u32) -> bool {
         page < self.pages()
             || page < self.superblock.limit_pages
                 && self.nvm.refresh_len(offset_of(page) + PAGE_BYTES).is_ok()
     }
 
-    /// Takes a page and stores its header. Not durable. If no page is free, this first gives back pages that nobody needs.
-    /// `needed` says which pages of this log are needed, or returns `None` if that is not known.
+    /// Takes a page and stores its header. Not durable. If no page is free, first gives back pages that nobody needs. `needed`
+    /// determines which pages of this log are needed, or returns `None` if that is not known.
     ///
     /// # Errors
     /// `LimitReached` or `RegionFull`, `NoSpace`; `Busy` while another process grows the region.
@@ -199,7 +199,7 @@ impl Region {
         Some(found)
     }
 
-    /// Grows the region, at most to twice its size. Returns whether it has grown. Processes take turns.
+    /// Grows the region, at most to twice its size. Returns whether it has grown. Only one process grows it at a time.
     fn grow(&self) -> Result<bool, LogError> {
         let (before, limit) = (self.nvm.len(), self.superblock.limit_bytes());
         if before >= limit {
@@ -246,7 +246,7 @@ impl Region {
         }
     }
 
-    /// Gives pages of this log back, and skips others.
+    /// Gives back those of the pages that belong to this log, and skips the others.
     pub(super) fn give_back(&self, pages: impl IntoIterator<Item = u32>) {
         if !self.is_writable() {
             return;
@@ -261,23 +261,23 @@ impl Region {
             }
         }
         if given > 0 {
-            // The search starts at the lowest of these pages, which may still be in the caches.
+            // Let the next search start at the lowest of these pages, because they may still be in the caches.
             self.hint.fetch_min(lowest, Ordering::Relaxed);
             self.count(-given);
         }
     }
 
-    /// Links a page to the next one of its transaction. Not durable.
+    /// Links a page to the next page of its transaction. Not durable.
     pub(super) fn link(&self, from: u32, tag: u32, to: u32) {
         self.nvm.store_u64(offset_of(from) + LINK_AT, link_word(to, tag));
     }
 
-    /// The page that a page is linked to, if the link is valid.
+    /// The page that a page's link leads to, if the link is valid.
     pub(super) fn linked(&self, page: u32, tag: u32) -> Option<u32> {
         read_link(self.nvm.load_u64(offset_of(page) + LINK_AT), tag, self.superblock.limit_pages)
     }
 
-    /// The next page of the same transaction, with its header checked.
+    /// The next page of the same transaction, if its header is the expected one.
     pub(super) fn next(&self, page: u32, header: &PageHeader, tag: u32) -> Option<(u32, PageHeader, u32)> {
         let next = self.linked(page, tag)?;
         let (found, tag) = self.header(next)?;
@@ -285,7 +285,7 @@ impl Region {
         (found == expected && self.is_own(next)).then_some((next, found, tag))
     }
 
-    /// Reads bytes of a transaction's stream from `at` on, which is an offset behind the header of a page.
+    /// Reads bytes of a transaction's stream from `at` on. `at` is an offset behind the header of a page.
     pub(super) fn read_stream(&self, at: u64, buf: &mut [u8]) -> Result<(), LogError> {
         let broken = |page| self.corrupt(page, "the chain of pages of a transaction");
         let mut page = u32::try_from(at / PAGE_BYTES).unwrap_or(u32::MAX);
@@ -308,7 +308,7 @@ impl Region {
     }
 }
 
-/// Adds to a word. The result is never less than 0.
+/// Adds `count` to a word. The result is at least 0.
 pub(super) fn add(nvm: &dyn Nvm, at: u64, count: i64) {
     let mut word = nvm.load_u64(at);
     loop {

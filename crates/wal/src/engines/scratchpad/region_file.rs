@@ -1,8 +1,9 @@
-//! The file of a region: making it, finding it, mapping it, and knowing which processes use it.
+//! The file of a region: making it, finding it, mapping it, and determining which processes use it.
 //!
 //! A directory has one region for each owner, group and mode of databases (invariant 13). Each process that uses a region holds
-//! a shared lock for its file, and a shared lock of a byte that stands for the log. So other processes can tell whether a log
-//! whose file is gone is still in use, and the last user deletes a region that no log needs.
+//! a shared lock on one byte of the region's file, and a shared lock on another byte that stands for its log. So other
+//! processes can tell whether a log is still in use even if its file is gone. The last process deletes a region that no log
+//! needs.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -32,7 +33,7 @@ use crate::shared::log_memory::hooked;
 use crate::{DatabaseIdentity, LogError};
 
 const PREFIX: &str = "duralite-region-";
-/// The size of a new region, within its limit.
+/// The size of a new region in bytes, unless its limit is lower.
 const FIRST_BYTES: u64 = 1 << 20;
 
 /// How the files of a log and its region are mapped.
@@ -46,9 +47,9 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    /// A mapping for changes, on the media of a log directory.
-    pub(super) fn of(directory: &LogPlacement, media: &MediaOptions) -> Self {
-        let scratchpad = directory.media().scratchpad.as_ref();
+    /// A mapping for writing, on the media of a log directory.
+    pub(super) fn of(placement: &LogPlacement, media: &MediaOptions) -> Self {
+        let scratchpad = placement.media().scratchpad.as_ref();
         let durable_on_store = scratchpad.is_some_and(|scratchpad| scratchpad.durable_on_store);
         Self {
             dax: scratchpad.is_some_and(|scratchpad| scratchpad.memory.kind == MemoryKind::Dax),
@@ -65,7 +66,7 @@ impl Mapping {
         Self { dax: false, durable_on_store: false, read_only: true, latency, persistency }
     }
 
-    /// A mapping for changes by a caller that does not know the media: stores are flushed.
+    /// A mapping for writing by a caller that does not know the media: stores are flushed.
     pub(super) fn flushed() -> Self {
         Self { read_only: false, ..Self::read_only(&MediaOptions::default()) }
     }
@@ -78,7 +79,7 @@ impl Mapping {
         self.dax
     }
 
-    /// Maps a file, and reserves address space for this many bytes.
+    /// Maps a file, and reserves `capacity` bytes of address space.
     pub(super) fn map(&self, file: &OpenFile<'_>, capacity: u64) -> Result<FileNvm, LogError> {
         let OpenFile { path, file } = *file;
         let Self { dax, durable_on_store, read_only, latency, persistency } = *self;
@@ -104,11 +105,11 @@ pub(super) struct RegionFile {
 }
 
 impl RegionFile {
-    /// A process that grows the file holds this byte exclusively.
+    /// A process that grows the file holds this byte's lock exclusively.
     pub(super) const GROWING_AT: i64 = 1 << 41;
-    /// Every process that uses the region holds this byte shared.
+    /// Every process that uses the region holds this byte's lock, shared.
     const USERS_AT: i64 = 1 << 42;
-    /// The first of the bytes that stand for logs.
+    /// The first of the bytes whose locks stand for logs.
     const LOGS_AT: i64 = 1 << 43;
     pub(super) const TRIES: u32 = 200;
     pub(super) const PAUSE: Duration = Duration::from_millis(1);
@@ -117,15 +118,15 @@ impl RegionFile {
         Self::LOGS_AT + (owner.number() >> 14) as i64
     }
 
-    /// Takes the shared lock that says that this process uses a log.
+    /// Takes the shared lock by which this process announces that it uses a log.
     pub(super) fn hold(&self, owner: Owner) -> Result<(), LogError> {
         let held = lock_byte(&self.file, ByteLock::Shared, Self::log_at(owner));
         let held = held.map_err(|source| LogError::Medium { path: self.path.clone(), source })?;
         if held { Ok(()) } else { Err(self.busy()) }
     }
 
-    /// Makes the lock of a log exclusive. Returns false if another process uses the log; an earlier lock of this process then
-    /// stays.
+    /// Makes the lock of a log exclusive. If another process uses the log, returns `false`, and keeps this process's earlier
+    /// lock.
     pub(super) fn hold_alone(&self, owner: Owner) -> Result<bool, LogError> {
         lock_byte(&self.file, ByteLock::Exclusive, Self::log_at(owner))
             .map_err(|source| LogError::Medium { path: self.path.clone(), source })
@@ -150,7 +151,7 @@ impl RegionFile {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// Which of these owners are missing: the directory has no log of theirs, and no process uses one.
+    /// Which of these owners are missing: no log in the directory is theirs, and no process uses such a log.
     pub(super) fn missing(
         &self,
         id: RegionId,
@@ -164,12 +165,12 @@ impl RegionFile {
         Ok(owners.keys().copied().filter(is_missing).collect())
     }
 
-    /// The owners whose logs are in the region's directory.
+    /// The owners of the logs that are in the region's directory.
     pub(super) fn logs(&self, id: RegionId) -> Result<Vec<Owner>, LogError> {
         logs_of(self.dir(), id).map_err(|error| LogError::io("look for logs in", self.dir(), &error))
     }
 
-    /// Whether no other process uses the region. If so, no process can begin to use it before this file is closed.
+    /// Whether no other process uses the region. If so, none can begin to use it before this file is closed.
     pub(super) fn is_unused(&self) -> bool {
         lock_byte(&self.file, ByteLock::Exclusive, Self::USERS_AT).unwrap_or(false)
     }
@@ -185,7 +186,7 @@ impl RegionFile {
     }
 }
 
-/// The owners of the logs in a directory whose pages are in this region. Logs that were put aside count too.
+/// The owners of the logs in a directory whose pages are in this region, including logs that were put aside.
 fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
     let mut owners = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -199,7 +200,7 @@ fn logs_of(dir: &Path, id: RegionId) -> io::Result<Vec<Owner>> {
             Err(LogError::Format { .. } | LogError::Io { kind: io::ErrorKind::NotFound, .. }) => {
                 continue;
             }
-            // The file may be such a log, whose pages must not be given to others.
+            // The unreadable file may be such a log, whose pages must not be given to others. So fail.
             Err(error) => return Err(io::Error::other(error.to_string())),
         };
         let bytes = log_file::first_bytes(&path, &file, SUPERBLOCK_BYTES)
@@ -217,7 +218,8 @@ fn contains(name: &OsStr, part: &[u8]) -> bool {
     name.as_bytes().windows(part.len()).any(|window| window == part)
 }
 
-/// The region for new logs beside a log's file, with the file's owner, group and mode. Makes the region if it does not exist.
+/// The region for a new log: in the directory of the log's file, with the file's owner, group and mode. Makes the region if it
+/// does not exist.
 pub(super) fn open_or_make(
     log: &OpenFile<'_>,
     mapping: &Mapping,
@@ -242,8 +244,8 @@ pub(super) fn open_or_make(
     Err(LogError::Busy { path, what })
 }
 
-/// Opens a region and takes the shared lock of its users. `None` if the region does not exist, is incomplete, or is being
-/// deleted.
+/// Opens a region and takes the shared lock that its users hold. `None` if the region does not exist, is incomplete, or is
+/// being deleted.
 fn open(
     path: &Path,
     db: &DatabaseIdentity,
@@ -272,12 +274,12 @@ fn open(
     Ok(superblock.map(|superblock| (region, superblock)))
 }
 
-/// Opening a pipe of this name returns at once.
+/// The flags for opening a region. With these, opening a pipe that has a region's name returns at once.
 fn flags() -> i32 {
     (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
 }
 
-/// The superblock of a region; `None` while the region is being made.
+/// The superblock of a region; `None` if the region is still being made.
 fn superblock_of(path: &Path, file: &File) -> Result<Option<RegionSuperblock>, LogError> {
     let mut bytes = [0; REGION_SUPERBLOCK_BYTES];
     let length = file.read_at(&mut bytes, 0).map_err(|error| LogError::io("read", path, &error))?;
@@ -309,7 +311,7 @@ fn make(
     publish(path, &file).map_err(|error| LogError::io("make", path, &error))
 }
 
-/// Finds the region of a log by its id: beside the log, or in the directory where it was when the log was made.
+/// Finds the region of a log by its id: in the log's directory, or in the directory where the region was when the log was made.
 pub(super) fn find(
     log: &OpenFile<'_>,
     superblock: &Superblock,
@@ -325,7 +327,7 @@ pub(super) fn find(
     for _ in 0..RegionFile::TRIES {
         match find_in(&searched, superblock, &db, write)? {
             Found::Open(found) => return Ok(*found),
-            // A process that closes the region holds it exclusively for a moment, to see whether any log needs it.
+            // Try again: a process that closes the region holds it exclusively for a moment, to check whether any log needs it.
             Found::Taken => std::thread::sleep(RegionFile::PAUSE),
             Found::Nowhere => break,
         }
@@ -335,10 +337,10 @@ pub(super) fn find(
     Err(LogError::NoRegion { log, region, searched })
 }
 
-/// The result of looking for a region.
+/// The result of the search for a region.
 enum Found {
     Open(Box<(RegionFile, RegionSuperblock)>),
-    /// The region exists, and cannot be used just now.
+    /// The region exists, but cannot be used at the moment.
     Taken,
     Nowhere,
 }
@@ -350,7 +352,7 @@ fn find_in(
     write: bool,
 ) -> Result<Found, LogError> {
     let mut found = Found::Nowhere;
-    // A region that cannot be examined is not missing, so the error is kept.
+    // A region that cannot be examined is not missing, so keep the error.
     let mut unknown = None;
     let mut paths = Vec::new();
     for dir in dirs {
@@ -387,8 +389,8 @@ fn find_in(
     }
 }
 
-/// Opens a region by its path, as the region's owner or a user whom the owner trusts. `None` if it does not exist, or is being
-/// deleted.
+/// Opens a region by its path, for the region's owner or a user whom the owner trusts. `None` if the region does not exist, or
+/// is being deleted.
 ///
 /// # Errors
 /// `Io`, `Owner`, `Format`.
@@ -396,7 +398,7 @@ pub(super) fn open_named(path: &Path) -> Result<Option<(RegionFile, RegionSuperb
     open(path, &DatabaseIdentity::of(path)?, true)
 }
 
-/// Maps a region for changes.
+/// Maps a region for writing.
 pub(super) fn map_whole(
     region: &RegionFile,
     superblock: &RegionSuperblock,
@@ -431,7 +433,7 @@ pub fn is_region_name(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.as_bytes().starts_with(PREFIX.as_bytes()))
 }
 
-/// The directory of a region, for the superblocks of its logs; empty if it cannot be determined.
+/// The directory of a region, to be stored in the superblocks of its logs; empty if it cannot be determined.
 pub(super) fn told_dir(region: &RegionFile) -> Vec<u8> {
     let dir = region.path.parent().and_then(|dir| dir.canonicalize().ok());
     dir.map(|dir| dir.into_os_string().into_vec()).unwrap_or_default()

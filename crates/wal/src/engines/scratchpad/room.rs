@@ -1,9 +1,9 @@
 //! Finding pages that nobody needs, and giving them back.
 //!
 //! A page is needed as long as its log may be read again. Only the log's file decides that, wherever it is: a log that is no
-//! longer in the region's directory may have been moved, and the region has what it committed. So the pages of a log are given
-//! back only by those who have the log: its processes, the process that deletes its file ([`release`]), and the last process
-//! that lets go of a file without a name. A log that is merely not found loses its pages only by an explicit command
+//! longer in the region's directory may have been moved, and the region holds what was committed to it. So only those who have
+//! the log may give back its pages: the processes that use it, the process that deletes its file ([`release`]), and the last
+//! process that closes a file without a name. A log that merely cannot be found loses its pages only by an explicit command
 //! ([`reclaim`]).
 //!
 //! Invariants kept here: 12, 14, 24.
@@ -21,14 +21,14 @@ use super::region_file::{self, RegionFile};
 use crate::LogError;
 
 impl Region {
-    /// Gives back the pages that dead processes of this log have left, if the caller knows which pages are needed.
+    /// Gives back the pages that dead processes of this log have left. Does nothing if the caller does not know which pages are
+    /// needed.
     pub(super) fn collect_dead(&self, needed: Option<Needed<'_>>) {
         let (Some(needed), Some(segment)) = (needed, &self.segment) else { return };
         self.collect(needed, |slot| segment.is_alive(slot).unwrap_or(true));
     }
 
-    /// Gives back what this log's processes have left: all of the log's pages, except those that are `needed` and those of
-    /// other processes that live.
+    /// Gives back all of the log's pages, except those that are `needed` and those of other living processes.
     pub(super) fn collect(&self, needed: impl Fn(u32) -> bool, lives: impl Fn(usize) -> bool) {
         if !self.is_writable() {
             return;
@@ -40,18 +40,18 @@ impl Region {
         });
     }
 
-    /// Gives back all pages of the log, which is about to be deleted, or is gone.
+    /// Gives back all pages of the log, because the log is gone or about to be deleted.
     pub(super) fn collect_all(&self) {
         self.collect(|_| false, |_| false);
     }
 
-    /// Frees the pages for which `is_free` holds, given the page's number and owner word. Returns how many pages that were.
+    /// Frees the pages for which `is_free` holds, given a page's number and owner word. Returns the number of pages freed.
     fn free(&self, is_free: impl Fn(u32, u64) -> bool) -> u32 {
         let mut given = 0;
         for page in 1..self.pages() {
             let word = self.owner_word(page);
-            // The word has to be unchanged: another process may have given the page back meanwhile, and a third one may have
-            // taken it.
+            // Free the page only if its word is unchanged. Another process may have given the page back since, and a third one
+            // may have taken it.
             if is_free(page, word) && self.nvm.compare_exchange_u64(offset_of(page), word, 0).is_ok() {
                 given += 1;
             }
@@ -60,7 +60,7 @@ impl Region {
         given
     }
 
-    /// The owners of pages, and the number of pages of each.
+    /// The owners of pages, each with the number of its pages.
     fn owners(&self) -> FxHashMap<Owner, u32> {
         let mut owners = FxHashMap::default();
         for owner in (1..self.pages()).filter_map(|page| Owner::in_word(self.owner_word(page))) {
@@ -69,7 +69,7 @@ impl Region {
         owners
     }
 
-    /// The error that says why there is no page left.
+    /// The error for a region without a free page, which says why there is none.
     pub(super) fn full(&self) -> LogError {
         let limit_bytes = self.superblock.limit_bytes();
         let missing = self.file.as_ref().and_then(|file| {
@@ -94,7 +94,7 @@ impl Region {
     /// Removes this log from the region's count of logs.
     pub(super) fn uncount(&self, log: &dyn Nvm) {
         if self.is_writable() && log.compare_exchange_u64(COUNTED_OFFSET, 1, 0).is_ok() {
-            // The log's word comes first: a region that counts one log too many stays, but one that counts too few might be
+            // Clear the log's word first. A region that counts one log too many is kept; one that counts too few might be
             // deleted.
             log.flush(COUNTED_OFFSET, 8);
             log.fence();
@@ -105,7 +105,7 @@ impl Region {
     }
 }
 
-/// Counts a log that is being made, before another process can open it. Durable on return. The caller holds the region.
+/// Counts a log that is being made, before another process can open it. Durable on return. The caller holds the region's lock.
 pub(super) fn count_log(log: &dyn Nvm, region: &dyn Nvm) {
     add(region, LOGS_AT, 1);
     region.flush(LOGS_AT, 8);
@@ -121,8 +121,8 @@ impl Drop for Region {
         if self.is_nameless() && file.hold_alone(self.owner).unwrap_or(false) {
             self.collect_all();
         }
-        // The last user leaves no useless region behind. A log that was moved elsewhere may still own pages, or may own none
-        // just now and be counted only.
+        // The last process deletes a useless region. A log that was moved to another directory may still own pages; or it may
+        // own none at the moment, but be counted. So check both.
         if file.is_unused() && self.nvm.load_u64(LOGS_AT) == 0 && self.owners().is_empty() {
             file.remove_unused(self.superblock.id);
         }
@@ -134,21 +134,21 @@ impl Drop for Region {
 pub struct RegionUse {
     /// The region's file.
     pub path: PathBuf,
-    /// Most bytes of the region that logs may have.
+    /// The most bytes of the region that logs may use.
     pub limit_bytes: u64,
-    /// Bytes of logs that are in the region's directory, or in use.
+    /// Bytes of the logs that are in the region's directory or in use.
     pub used_bytes: u64,
-    /// Bytes of logs that are neither: they were moved, or were deleted without this library.
+    /// Bytes of all other logs: they were moved, or were deleted without this library.
     pub missing_bytes: u64,
-    /// How many such logs there are.
+    /// The number of those other logs.
     pub missing_logs: usize,
 }
 
-/// Looks at the regions in a directory. With `discard` it also gives back the pages of missing logs. That is final, even if
-/// such a log was moved and not deleted. The result still counts the bytes that were given back as missing.
+/// Examines the regions in a directory. With `discard` it also gives back the pages of missing logs. That cannot be undone,
+/// even if such a log was only moved. The result still counts the bytes that were given back as missing.
 ///
 /// # Errors
-/// `Io` if the directory or one of its logs cannot be read; `Format` and `Owner` of a region; `Busy` while a region is being
+/// `Io` if the directory or one of its logs cannot be read; `Format` and `Owner` for a region; `Busy` while a region is being
 /// deleted.
 pub fn reclaim(dir: &Path, discard: bool) -> Result<Vec<RegionUse>, LogError> {
     let mut found = Vec::new();
@@ -157,7 +157,7 @@ pub fn reclaim(dir: &Path, discard: bool) -> Result<Vec<RegionUse>, LogError> {
     for path in regions {
         let Some((file, superblock)) = region_file::open_named(&path)? else { continue };
         let nvm = region_file::map_whole(&file, &superblock)?;
-        // The region is opened for a log that owns nothing.
+        // Open the region on behalf of a log that owns nothing.
         let nobody = LogId([0; 16]);
         let mut region = Region::new(nvm, superblock, nobody, None, path.clone(), false);
         let owners = region.owners();
@@ -183,7 +183,7 @@ pub fn reclaim(dir: &Path, discard: bool) -> Result<Vec<RegionUse>, LogError> {
 }
 
 fn give_back_of(region: &Region, file: &RegionFile, owner: Owner) -> Result<(), LogError> {
-    // A process that is attaching the log holds it already, or has to wait.
+    // If a process is attaching the log, it either holds this lock already or has to wait for it.
     if file.hold_alone(owner)? {
         region.free(|_, word| Owner::in_word(word) == Some(owner));
         file.let_go(owner);
@@ -191,7 +191,7 @@ fn give_back_of(region: &Region, file: &RegionFile, owner: Owner) -> Result<(), 
     Ok(())
 }
 
-/// Gives back all pages of a log that no process uses and that is about to be deleted.
+/// Gives back all pages of a log that no process uses, because the log is about to be deleted.
 pub(super) fn release(region: &Region, log: &dyn Nvm) {
     region.collect_all();
     region.uncount(log);

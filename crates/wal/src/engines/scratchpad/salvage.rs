@@ -1,7 +1,7 @@
 //! Reads logs for `duralite verify` and `duralite salvage`, with the code that recovery uses.
 //!
-//! A walk visits a log transaction by transaction. To salvage a damaged log is to find the transactions before the damage, and
-//! those behind it that are complete. Each page of the region says to which transaction it belongs, so the ones behind the
+//! A walk visits a log transaction by transaction. Salvaging a damaged log finds the transactions before the damage, and the
+//! complete transactions after it. Each page of the region says to which transaction it belongs. So the transactions after the
 //! damage are found without those before them.
 
 use super::Scratchpad;
@@ -15,11 +15,11 @@ use crate::engine::salvage::{Damage, Images, Later, LaterTransaction, Salvaged, 
 use crate::engine::walk::{WalkSummary, WalkedTransaction};
 use crate::shared::delta_chains::FoundRecord;
 
-/// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums. Offsets are offsets in
-/// the region. Stores nothing.
+/// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums. The offsets that it
+/// reports are offsets in the region. Stores nothing.
 ///
 /// # Errors
-/// The error with which recovery would fail. The transactions before it have been visited.
+/// The error with which recovery would fail. The transactions before that point have been visited.
 pub(super) fn walk(
     mut log: Scratchpad,
     database: &dyn DatabaseFile,
@@ -47,7 +47,7 @@ pub(super) fn walk(
     Ok(WalkSummary { generation, transactions, frames, retired, mismatch })
 }
 
-/// Salvages a log of which no transaction has been read yet.
+/// Salvages a log. No transaction of the log has been read yet.
 pub(super) fn salvage(mut log: Scratchpad, later: Later<'_>) -> Result<Salvaged, LogError> {
     let active = log.active_now();
     log.scan = Some(Scan::default());
@@ -64,7 +64,7 @@ pub(super) fn salvage(mut log: Scratchpad, later: Later<'_>) -> Result<Salvaged,
     .transpose()?;
     log.chains.discard();
     if log.in_force.slot.generation == 0 {
-        // The generation in force is not known, so neither is the meaning of the pages.
+        // The generation in force is not known, so the meaning of the pages is not known either.
         return damage.map_or_else(|| Ok(Salvaged::of_frames(Box::new(log), false, None)), Err);
     }
     let (from, until) = (offset_of(log.newest.0), log.read_behind(&mut damage, later)?);
@@ -73,7 +73,7 @@ pub(super) fn salvage(mut log: Scratchpad, later: Later<'_>) -> Result<Salvaged,
 }
 
 impl Scratchpad {
-    /// Passes on the complete transactions behind the last one that was applied. Returns where the first of them begins.
+    /// Passes on the complete transactions after the last one applied. Returns where the first of them begins.
     fn read_behind(
         &mut self,
         damage: &mut Option<LogError>,
@@ -102,7 +102,7 @@ impl Scratchpad {
             for part in &found.records {
                 record.resize(part.header.record_bytes as usize, 0);
                 self.region.read_stream(part.at, &mut record)?;
-                // A page that these records do not give completely is not known.
+                // Ignore an error: a page that these records do not determine completely stays unknown.
                 images.lay(&record).ok();
             }
             before = sequence;

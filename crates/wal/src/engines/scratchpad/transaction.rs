@@ -1,7 +1,7 @@
-//! Reading transactions from the region: the one decoder for recovery, for following other processes, for `duralite verify` and
-//! for fuzzing.
+//! Reading transactions from the region. Recovery, processes that follow others, `duralite verify` and fuzzing all use
+//! this decoder.
 //!
-//! It accepts any bytes and never panics (invariant 12). Its results are exactly those of the decision table in
+//! The decoder accepts any bytes and never panics (invariant 12). It decides exactly by the table in
 //! `docs/format/scratchpad.md`, "valid if and only if".
 
 use duralite_format::record::largest_record;
@@ -17,10 +17,10 @@ use super::region::{Region, offset_of};
 use crate::LogError;
 use crate::shared::delta_chains::FoundRecord;
 
-/// Lines of a page.
+/// Cache lines in a page; each holds an entry.
 pub(super) const LINES: u64 = PAGE_BYTES / ENTRY_BYTES;
 
-/// Which transaction the caller looks for.
+/// The transaction that the caller looks for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expected {
     pub(super) generation: u64,
@@ -43,10 +43,10 @@ pub(super) struct FoundTransaction {
     pub(super) last: u64,
 }
 
-/// Reads the transaction that begins in page `first`, if it is the expected one and is committed.
+/// Reads the transaction that begins in page `first`, if it is the expected transaction and committed.
 ///
 /// # Errors
-/// `Corrupt` if no crash can have left the bytes like this.
+/// `Corrupt` if no crash can have left these bytes.
 pub(super) fn read(
     region: &Region,
     first: u32,
@@ -96,14 +96,14 @@ fn read_last(region: &Region, at: u64, expected: &Expected) -> Result<Option<Com
     let committed = mark == committed_mark(region.id, generation, sequence);
     match entry {
         Some(entry) if committed => Ok(Some(entry)),
-        // The mark is stored before the rest of its line, so a complete line has one of the two marks.
+        // The mark is stored before the rest of its line. So a complete line has one of the two marks, or is damaged.
         None if !committed => Ok(None),
         Some(_) if mark == committing_mark(region.id, generation, sequence) => Ok(None),
         _ => Err(region.corrupt((at / PAGE_BYTES) as u32, "the last entry of a transaction")),
     }
 }
 
-/// Whether a page has the last entry of this transaction with the mark *committed*.
+/// Whether a page contains the last entry of this transaction with the mark *committed*.
 pub(super) fn has_commit(region: &Region, page: u32, generation: u64, sequence: u32) -> bool {
     let wanted = committed_mark(region.id, generation, sequence);
     (1..LINES).any(|line| region.nvm.load_u64(offset_of(page) + line * ENTRY_BYTES) == wanted)
@@ -116,7 +116,7 @@ struct Body<'a> {
     header: PageHeader,
     tag: u32,
     pages: Vec<u32>,
-    /// The offset in the last of those pages.
+    /// The offset in the last of these pages.
     offset: u64,
     hash: TxHash,
     scratch: Vec<u8>,
@@ -131,12 +131,12 @@ impl Body<'_> {
         offset_of(self.page()) + self.offset
     }
 
-    /// A committed transaction that cannot be read is an error, and not the end of the log (invariant 25).
+    /// The error for a committed transaction that cannot be read. It is damage, not the end of the log (invariant 25).
     fn damaged(&self) -> LogError {
         self.region.corrupt(self.page(), "a transaction")
     }
 
-    /// Reads all records. The last entry is at `last`, and the records have to agree with it.
+    /// Reads all records. The last entry is at `last`, and the records have to agree with its contents.
     fn read(&mut self, commit: &CommitEntry, last: u64) -> Result<Vec<FoundRecord>, LogError> {
         let mut records: Vec<FoundRecord> = Vec::new();
         let mut first_frame = 0;
@@ -169,7 +169,7 @@ impl Body<'_> {
         if fits { Ok(records) } else { Err(self.damaged()) }
     }
 
-    /// Continues in the next page.
+    /// Continues in the transaction's next page.
     fn go_on(&mut self) -> Result<(), LogError> {
         let next = self.region.next(self.page(), &self.header, self.tag);
         let Some((page, header, tag)) = next else { return Err(self.damaged()) };
@@ -216,14 +216,15 @@ impl Body<'_> {
     }
 }
 
-/// Where transactions begin, by their numbers, and which pages may belong to other transactions of the log.
+/// What a scan of the region's headers has found: where transactions begin, by their numbers, and which pages are the
+/// log's.
 #[derive(Default)]
 pub(super) struct Scan {
-    /// Several pages for a number, if a transaction that was rolled back had the same number.
+    /// The pages where a transaction may begin. A number has several, if a transaction that was rolled back had it too.
     heads: FxHashMap<u32, Vec<u32>>,
-    /// Pages of this log, by their owner word or by their header.
+    /// The pages of this log, according to their owner word or their header.
     own: Vec<u32>,
-    /// How many pages are taken, by all logs.
+    /// How many pages all logs have taken.
     used: u64,
 }
 
@@ -246,12 +247,12 @@ impl Scan {
         scan
     }
 
-    /// The pages where a transaction may begin.
+    /// The pages where the transaction with this number may begin.
     pub(super) fn heads(&self, transaction: u32) -> &[u32] {
         self.heads.get(&transaction).map_or(&[], |heads| heads)
     }
 
-    /// The numbers of the transactions above this one for which there are heads; ascending.
+    /// The numbers above this one for which there are such pages; ascending.
     pub(super) fn numbers_above(&self, transaction: u32) -> Vec<u32> {
         let mut numbers: Vec<u32> =
             self.heads.keys().copied().filter(|number| *number > transaction).collect();
@@ -259,12 +260,12 @@ impl Scan {
         numbers
     }
 
-    /// Pages of this log, by their owner word or by their header.
+    /// The pages of this log, according to their owner word or their header.
     pub(super) fn own(&self) -> &[u32] {
         &self.own
     }
 
-    /// How many pages are taken, by all logs.
+    /// How many pages all logs have taken.
     pub(super) fn used(&self) -> u64 {
         self.used
     }

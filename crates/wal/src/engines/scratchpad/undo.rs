@@ -1,12 +1,12 @@
-//! The rollback journal in the region: the byte stream of a chain of pages.
+//! The rollback journal in the region: a byte stream in a chain of pages.
 //!
 //! Byte `o` of the journal is in its page `o / 4032`. One word in the log's file says whether the journal exists and how long
-//! it is. So creating, growing, cutting and deleting the journal are each one store of 8 bytes after a fence.
+//! it is. So creating, growing, cutting or deleting the journal each takes one store of 8 bytes after a fence.
 //!
-//! All processes see what a process stores before it is durable, also after that process has died. A head that the dead process
-//! stored over may still be durable, and a crash would bring it back. So a count is odd from the first store of a change until
-//! all of the change is durable. A process that finds the count odd, and has not made it odd itself, first makes durable what
-//! it sees of the journal's words and heads.
+//! All processes see what a process stores before it is durable, even after that process has died. Suppose that the dead
+//! process overwrote a journal's header. The old header may still be durable, and a crash would bring it back. So a count is
+//! odd from the first store of a change until all of the change is durable. A process that finds the count odd, and has not
+//! made it odd itself, first makes durable what it sees of the journal's words and headers.
 //!
 //! Invariants kept here: 12, 24, 26. Callers hold SQLite's locks, so one writer at a time changes the journal.
 
@@ -26,9 +26,9 @@ use crate::LogError;
 use crate::engine::rollback::{MAGIC, RollbackJournal};
 use crate::shared::past_cache::{Choice, Work};
 
-/// SQLite's journal heads begin at multiples of the sector size, which is at least this.
+/// The headers in SQLite's journals begin at multiples of the sector size, which is at least this many bytes.
 const SECTOR_BYTES: u64 = 512;
-/// How often a read is repeated if the journal was replaced during the read.
+/// How often a read is tried again if the journal was replaced during the read.
 const READS: usize = 1000;
 
 /// The rollback journal of one database.
@@ -40,21 +40,21 @@ pub(super) struct UndoLog {
     known: Mutex<Known>,
 }
 
-/// What this process knows of the journal. It is checked against the pages before it is used.
+/// What this process knows of the journal. Before it is used, it is checked against the pages.
 #[derive(Default)]
 struct Known {
     chain: u64,
     pages: Vec<u32>,
-    /// The value of the count of changes while this process changes the journal.
+    /// The value of the count of changes while this process is changing the journal.
     change: u64,
-    /// Ranges of the region that are stored and not flushed, from one offset to another.
+    /// Ranges of the region that are stored but not flushed, each given as its first offset and its end.
     dirty: Vec<(u64, u64)>,
     /// The stores since the last sync; `None` if there are none.
     work: Option<Work>,
 }
 
 impl Known {
-    /// Switches to another chain with these pages. The change that is under way continues.
+    /// Switches to another chain with these pages. The change in progress continues.
     fn turn_to(&mut self, chain: u64, pages: Vec<u32>) {
         *self = Self { chain, pages, change: self.change, ..Self::default() };
     }
@@ -74,7 +74,7 @@ impl UndoLog {
         known
     }
 
-    /// Has to be called before the first store of a change.
+    /// Has to be called before the first store of a change. Makes the count of changes odd.
     fn begin_change(&self, known: &mut Known) -> Result<(), LogError> {
         let count = self.nvm.load_u64(JOURNAL_CHANGES_OFFSET);
         let is_odd = count % 2 == 1;
@@ -89,7 +89,7 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Has to be called when everything that this process has stored is durable.
+    /// Has to be called once everything that this process has stored is durable. Makes the count of changes even.
     fn end_change(&self, known: &Known) {
         if self.nvm.load_u64(JOURNAL_CHANGES_OFFSET) == known.change {
             self.nvm.store_u64(JOURNAL_CHANGES_OFFSET, known.change.wrapping_add(1));
@@ -97,7 +97,7 @@ impl UndoLog {
     }
 
     /// Makes durable what a dead process may have stored: the words that say whether there is a journal and how long it is, and
-    /// the words of the journal where heads may be.
+    /// the words of the journal where headers may be.
     fn settle(&self) -> Result<(), LogError> {
         self.flush_words();
         let (chain, UndoState::Bytes(bytes)) = self.state()? else { return Ok(()) };
@@ -110,7 +110,7 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Reads the chain and the state. Retries, because a running process may be changing them.
+    /// Reads the chain and the state. Tries again if a running process changes them during the read.
     fn state(&self) -> Result<(UndoChain, UndoState), LogError> {
         let mut tries = 0;
         loop {
@@ -143,7 +143,7 @@ impl UndoLog {
         self.region.is_own(page) && self.region.header(page).is_some_and(|(header, _)| header == expected)
     }
 
-    /// The pages of a chain, as far as they are linked. At most `most` pages.
+    /// The pages of a chain, as far as they are linked, but at most `most` pages.
     fn walk(&self, chain: UndoChain, most: usize) -> Vec<u32> {
         let mut pages = Vec::new();
         let mut next = Some(chain.first).filter(|first| self.is_at(*first, chain, 0));
@@ -180,7 +180,7 @@ impl UndoLog {
         self.nvm.load_u64(JOURNAL_STATE_OFFSET) == 0
     }
 
-    /// Checks that the journal has all the pages that its length needs.
+    /// Checks that the journal has all the pages that its length requires.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -195,8 +195,8 @@ impl UndoLog {
         Ok(pages)
     }
 
-    /// Which pages of the log are needed, as far as the writer of a journal can tell: all pages that this process has taken,
-    /// the pages of the journal, and those of the generation in force unless that generation is empty.
+    /// Which pages of the log are needed, as far as the writer of a journal knows: all pages that this process has taken, the
+    /// pages of the journal, and those of the generation in force unless that generation is empty.
     fn needed(&self) -> Option<Needed<'_>> {
         let (chain, state) = self.state().ok()?;
         self.flush_words();
@@ -216,14 +216,14 @@ impl UndoLog {
         }))
     }
 
-    /// Makes sure that the chain of a journal of `bytes` bytes has `count` pages.
+    /// Makes sure that the chain has `count` pages. The journal has `bytes` bytes.
     fn reach(&self, known: &mut Known, chain: UndoChain, count: usize, bytes: u64) -> Result<(), LogError> {
         let have = pages_for(bytes).max(1) as usize;
         if count <= have {
             return Ok(());
         }
         self.page(known, chain, have - 1)?;
-        // A writer linked the pages behind these, but the length never counted them.
+        // A writer linked further pages, but the length never included them: give them back.
         let stale = known.pages.split_off(have);
         self.region.give_back(stale);
         for index in have..count {
@@ -243,31 +243,31 @@ impl UndoLog {
             self.region.nvm.flush(offset_of(page), HEADER_BYTES);
             known.pages.push(page);
         }
-        // The pages become durable with the fence before the length that counts them.
+        // No fence here: the pages become durable with the fence before the length that includes them.
         Ok(())
     }
 
-    /// Makes the words of the chain and the state durable, whichever process stored them.
+    /// Makes the words of the chain and the state durable, even if another process stored them.
     fn flush_words(&self) {
         self.nvm.flush(JOURNAL_CHAIN_OFFSET, 16);
         self.nvm.fence();
     }
 
-    /// Erases the heads of journals in a page, from byte `from` of the journal on, which is in that page. A length may become
-    /// durable before the bytes that it counts, and SQLite must not find another journal's head among them. Durable with the
-    /// next fence.
+    /// Erases journal headers in a page, from byte `from` of the journal on; that byte is in the page. A length may become
+    /// durable before the bytes that it includes, and SQLite must not find another journal's header among these bytes. Durable
+    /// with the next fence.
     fn erase_heads(&self, page: u32, index: usize, from: u64) {
         for at in self.places_of_heads(page, index, from) {
             if self.region.nvm.load_u64(at).to_le_bytes() == MAGIC {
                 self.region.nvm.store_u64(at, 0);
             }
-            // Flush even if there is no head: the visible word may not be durable, and the durable one may be a head.
+            // Flush even if there is no header: the visible word may not be durable, and the durable word may be a header.
             self.region.nvm.flush(at, 8);
         }
     }
 
-    /// The offsets in a page where heads of journals may be, from byte `from` of the journal on. None if a store is durable
-    /// without a flush, because stores then become durable in their order.
+    /// The offsets in a page where journal headers may be, from byte `from` of the journal on. There are none if a store is
+    /// durable without a flush, because stores then become durable in their order.
     fn places_of_heads(&self, page: u32, index: usize, from: u64) -> impl Iterator<Item = u64> {
         let first = index as u64 * STREAM_BYTES;
         let end = if self.region.nvm.is_durable_on_store() { first } else { first + STREAM_BYTES };
@@ -275,9 +275,9 @@ impl UndoLog {
         heads.map(move |head| offset_of(page) + HEADER_BYTES + head - first)
     }
 
-    /// Erases the end of a part that is cut off, if that end names a super-journal, which its last word tells. Otherwise the
-    /// length of another journal, just as long, could become durable before that journal's own end does. A crash would then
-    /// leave it with the old end, as a part of that super-journal's transaction.
+    /// Erases the end of a part that is cut off, if that end names a super-journal; its last word shows that. Otherwise a later
+    /// journal of the same length might be at risk: its length could become durable before its own end does. A crash would then
+    /// leave that journal with the old end, as a part of the wrong super-journal's transaction.
     fn erase_trailer(&self, known: &mut Known, chain: UndoChain, cut: Range<u64>) {
         let mut last = [0; MAGIC.len()];
         let Some(at) = cut.end.checked_sub(last.len() as u64).filter(|at| *at >= cut.start) else { return };
@@ -293,13 +293,13 @@ impl UndoLog {
         self.nvm.store_u64(JOURNAL_STATE_OFFSET, state.word(self.region.id, chain));
     }
 
-    /// One store says whether the journal exists and how long it is (invariant 26).
+    /// Stores whether the journal exists and how long it is, with one store (invariant 26). Durable on return.
     fn put_in_force(&self, state: UndoState, chain: UndoChain) {
         self.store_state(state, chain);
         self.flush_words();
     }
 
-    /// Stores bytes at a place of the stream. The pages exist already.
+    /// Stores bytes at a place of the journal. The pages for them exist already.
     fn store(&self, known: &mut Known, chain: UndoChain, bytes: &[u8], offset: u64) -> Result<(), LogError> {
         let (mut rest, mut offset) = (bytes, offset);
         while !rest.is_empty() {
@@ -359,8 +359,8 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Stores the beginning of the journal. Its first word is one store: the last one if it begins a journal, and the first one
-    /// if it ends a journal.
+    /// Stores the beginning of the journal. The first word is stored separately: last if it makes the journal hot, first if it
+    /// ends the journal.
     fn store_beginning(&self, known: &mut Known, chain: UndoChain, bytes: &[u8]) -> Result<(), LogError> {
         let Some((word, rest)) = bytes.split_first_chunk::<8>() else {
             return self.store(known, chain, bytes, 0);
@@ -413,8 +413,8 @@ impl RollbackJournal for UndoLog {
         for _ in 0..READS {
             let (chain, UndoState::Bytes(bytes)) = self.state()? else { return Ok(0) };
             let read = self.read_of(chain, bytes, buf, offset);
-            // A process that checks whether the journal is hot reads while a writer may delete the journal or begin another
-            // one.
+            // A process that checks whether the journal is hot may read while a writer deletes the journal or begins another
+            // one. So check that the journal is still the same.
             let (now, state) = self.state()?;
             if now.word() == chain.word() && state != UndoState::Gone {
                 return read;
@@ -442,8 +442,8 @@ impl RollbackJournal for UndoLog {
             self.store(&mut known, chain, bytes, offset)?;
         }
         if end > length {
-            // The fence makes the erased words durable before the length. It also lets a process that reads the new length read
-            // the new bytes.
+            // The fence makes the erased words durable before the length. It also ensures that a process that reads the new
+            // length reads the new bytes.
             self.region.nvm.fence();
             self.store_state(UndoState::Bytes(end), chain);
         }
@@ -463,7 +463,7 @@ impl RollbackJournal for UndoLog {
             let last = self.page(&mut known, chain, kept - 1)?;
             self.erase_heads(last, kept - 1, bytes);
         }
-        // The part that stays may have been stored since the last sync.
+        // The part that stays may have been stored since the last sync, so flush it first.
         self.flush(&mut known);
         self.put_in_force(UndoState::Bytes(bytes), chain);
         self.erase_trailer(&mut known, chain, bytes..length);
@@ -500,7 +500,7 @@ impl RollbackJournal for UndoLog {
 }
 
 impl UndoLog {
-    /// Makes the stores in pages durable.
+    /// Makes the stores in the journal's pages durable.
     fn flush(&self, known: &mut Known) {
         let mut work = known.work.take().unwrap_or_default();
         work.part(0, || {
@@ -519,7 +519,7 @@ impl UndoLog {
         Ok(count)
     }
 
-    /// Reads bytes at a place of the stream. The pages exist already.
+    /// Reads bytes at a place of the journal. The pages that hold them exist already.
     fn read_pages(
         &self,
         known: &mut Known,

@@ -20,7 +20,7 @@ use crate::shared::delta_chains::{Committed, encode_whole_record};
 use crate::shared::generations::InForce;
 
 impl Scratchpad {
-    /// Decides what to log for a page, stores that, and brings the page's cached image up to date.
+    /// Decides what to log for a page, stores it, and updates the page's cached image.
     pub(super) fn stage_record(
         &mut self,
         frame: u32,
@@ -65,12 +65,12 @@ impl Scratchpad {
         self.reach(open, size)?;
         let hash = open.hash.record(&header.encode(), payload);
         let head = change_header(self.sequence + 1, header, hash);
-        // If a page is full, the entry begins in the next one.
+        // If a page is full, the entry begins in the next page.
         let (mut index, mut at) =
             if offset == PAGE_BYTES { (first_new, HEADER_BYTES) } else { (first_new - 1, offset) };
         let page_at = |index: usize| open.pages.get(index).map_or(0, |(page, _)| offset_of(*page));
         let record_at = page_at(index) + at + RECORD_AT;
-        // The entry is stored in whole lines, so that no line is stored twice.
+        // Assemble the entry in whole lines, so that no line is stored twice.
         self.entry.clear();
         self.entry.extend_from_slice(&head);
         self.entry.extend_from_slice(payload);
@@ -105,8 +105,8 @@ impl Scratchpad {
         Ok(open)
     }
 
-    /// Makes sure that this many more bytes fit into the transaction's pages. After an error the transaction has the pages that
-    /// it had before.
+    /// Makes sure that `bytes` more bytes fit into the transaction's pages. After an error the transaction has the same pages
+    /// as before.
     fn reach(&mut self, open: &mut OpenTransaction, bytes: u64) -> Result<(), LogError> {
         let mut room = PAGE_BYTES - open.offset;
         let before = open.pages.len();
@@ -114,7 +114,7 @@ impl Scratchpad {
             match self.take_page(open) {
                 Ok(page) => open.pages.push(page),
                 Err(error) => {
-                    // The link to these pages is replaced later, or no process ever follows it.
+                    // The link to these pages does no harm: it is replaced later, or no process ever follows it.
                     self.region.give_back(open.pages.drain(before..).map(|(page, _)| page));
                     return Err(error);
                 }
@@ -142,9 +142,9 @@ impl Scratchpad {
         Ok((page, header.tag(self.region.id, page)))
     }
 
-    /// Which pages of the log are needed; `None` if that cannot be told.
+    /// Which pages of the log are needed; `None` if that is not known.
     fn needed(&self, open: &OpenTransaction) -> Option<Needed<'static>> {
-        // A writer has applied all that is committed. If this one has not, it does not know which pages are needed.
+        // A writer must have applied everything committed to know which pages are needed. If this one has not, return `None`.
         if !matches!(self.next_transaction(), Ok(None)) {
             return None;
         }
@@ -154,7 +154,7 @@ impl Scratchpad {
         Some(Box::new(move |page| needed.contains(&page)))
     }
 
-    /// Commits the staged frames: stores the last entry, flushes everything and fences, then stores the mark *committed*,
+    /// Commits the staged frames: stores the last entry, flushes everything and fences. Then stores the mark *committed*,
     /// flushes it and fences. If a store is durable without a flush, the flushes do nothing.
     pub(super) fn seal_staged(&mut self, commit: &Commit) -> Result<(), LogError> {
         let (first, count) = self.chains.staged_frames();
@@ -183,7 +183,7 @@ impl Scratchpad {
         });
         self.choice.end(&work);
         self.store_follow(open.pages.first().map_or(0, |(page, _)| *page));
-        // This one store commits, now that everything of the transaction is durable (invariant 25).
+        // This one store commits the transaction. Everything else of the transaction is durable by now (invariant 25).
         self.region.nvm.store_u64(last, committed_mark(self.region.id, generation, sequence));
         self.region.nvm.flush(last, 8);
         self.region.nvm.fence();
@@ -204,8 +204,8 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// Flushes the lines that were stored through the cache. With non-temporal stores these are the headers of pages and the
-    /// last entry.
+    /// Flushes the lines that were stored through the cache. If non-temporal stores are used, only the headers of pages and the
+    /// last entry were.
     fn flush_stored(&self, open: &OpenTransaction, through: bool) {
         let nvm = &self.region.nvm;
         if nvm.is_durable_on_store() {
@@ -220,7 +220,7 @@ impl Scratchpad {
         }
     }
 
-    /// Stores the last entry with the mark *committing*, and the link to it. Returns the entry's offset.
+    /// Stores the last entry with the mark *committing*, and the link to this entry. Returns the entry's offset.
     fn store_last(&self, open: &OpenTransaction, commit: &Commit, elapsed_ms: u32) -> u64 {
         let generation = self.in_force.slot.generation;
         let mut header = TxHeader {
@@ -236,8 +236,8 @@ impl Scratchpad {
         let entry = CommitEntry { header, generation, transaction, pages };
         let at = offset_of(open.last()) + open.offset;
         let nvm = &self.region.nvm;
-        // The mark comes before the rest of its line. A line's stores become durable in their order, so a complete line with
-        // neither mark is damaged.
+        // Store the mark before the rest of its line. A line's stores become durable in their order, so a complete line with
+        // neither mark must be damaged.
         nvm.store_u64(at, committing_mark(self.region.id, generation, transaction));
         nvm.store(at + 8, &entry.encode(self.region.id)[8..]);
         if let Some((first, tag)) = open.pages.first() {
@@ -247,7 +247,7 @@ impl Scratchpad {
         at
     }
 
-    /// Tells running processes where the next transaction is. Not durable: recovery scans the region instead.
+    /// Stores where the next transaction is, for running processes. Not durable: recovery scans the region instead.
     pub(super) fn store_follow(&self, first: u32) {
         let (id, generation) = (self.region.id, self.in_force.slot.generation);
         let (page, tag) = self.newest;
@@ -259,9 +259,9 @@ impl Scratchpad {
         }
     }
 
-    /// Begins a new generation with this WAL header, or an empty log.
+    /// Begins a new generation with this WAL header. Without a header, makes the log empty.
     pub(super) fn start_over(&mut self, header: Option<&WalHeader>) -> Result<(), LogError> {
-        // Other processes may have begun further generations since this one last looked.
+        // Other processes may have begun several generations since this process last looked.
         self.refresh()?;
         if header.is_some_and(|header| header.page_bytes != self.superblock.head.page_bytes) {
             return Err(LogError::Unexpected("a WAL header with another page size than the log's"));
@@ -273,7 +273,8 @@ impl Scratchpad {
     pub(super) fn switch_generation(&mut self, header: Option<&WalHeader>, retired: bool) {
         let generation = self.in_force.slot.generation + 1;
         self.drop_staged();
-        // The slot that is overwritten may be the one that a crash would go back to.
+        // The new slot overwrites an older one, and a crash might go back to that one if the last switch is not durable. So
+        // make the last switch durable first.
         self.settle_doubtful();
         let slot = Slot {
             generation,
@@ -283,7 +284,7 @@ impl Scratchpad {
         };
         let origin = Origin { generation, position: self.position(), time_ms: (self.clock)() };
         let in_force = InForce { active: active_word(generation), slot, origin, wal_header: header.copied() };
-        // The link that is stored there leads to the first transaction of the generation before the last.
+        // Clear the old link in this place: it leads to the first transaction of the generation before the last.
         self.nvm.store_u64(first_link_offset(generation), 0);
         in_force.store(self.nvm.as_ref(), self.region.id);
         let old = std::mem::take(&mut self.pages);

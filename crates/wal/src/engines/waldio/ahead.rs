@@ -1,4 +1,4 @@
-//! Read-ahead for a process that reads a log sequentially: each read is twice as large as the one before, up to a limit.
+//! Read-ahead for a process that reads a log sequentially: each read is twice as large as the previous one, up to a limit.
 
 use crate::LogError;
 
@@ -20,8 +20,7 @@ pub(super) struct Ahead {
 
 impl Ahead {
     /// Returns `len` bytes from a byte position on. If the buffer does not hold them, calls `read` to fill the buffer from that
-    /// position on. The log has `at_once` bytes there that can be read in one piece, so `read` may be called for more than `len`
-    /// bytes.
+    /// position on. `at_once` bytes can be read there in one piece, so `read` may be called for more than `len` bytes.
     ///
     /// # Errors
     /// The errors of `read`.
@@ -53,8 +52,8 @@ impl Ahead {
         self.at = at;
     }
 
-    /// Fills the buffer with `len` bytes from a byte position on, by `read`. If `read` returns `false`, because the bytes have left
-    /// the ring, the buffer is empty afterwards.
+    /// Uses `read` to fill the buffer with `len` bytes from a byte position on. If `read` returns `false`, because the bytes
+    /// have left the ring, the buffer is empty afterwards.
     pub(super) fn fill(&mut self, at: u64, len: usize, read: impl FnOnce(&mut [u8]) -> bool) {
         self.bytes.resize(len, 0);
         self.at = at;

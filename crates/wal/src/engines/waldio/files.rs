@@ -1,4 +1,5 @@
-//! Log files of `waldio`: preallocated blocks. The engine's descriptor names what can be done with them.
+//! Log files of `waldio`, which are preallocated blocks: making and opening them. The engine's descriptor refers to these
+//! functions.
 
 use std::fs::File;
 use std::path::Path;
@@ -60,7 +61,7 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     Waldio::format(block.as_ref(), &superblock)
 }
 
-/// Attaches a log. A process that has the log alone recovers it.
+/// Attaches a log. A process that is alone with the log recovers it.
 fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let Attaching { file, segment, base, alone, is_new, left, .. } = log;
     let options = WaldioOptions::of(log.options);
@@ -68,12 +69,12 @@ fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let block = hooked(file.path, blocks(&options, &file, Some(superblock.block_bytes), false)?)?;
     Ok(Box::new(match (alone, is_new) {
         (true, false) => {
-            // Otherwise a group may have been written after groups that were not durable. The disk may have lost power since (a
-            // stick that was pulled out), so the shared words prove nothing.
+            // Use the words only if each group was flushed before the next was written. Otherwise they prove nothing: the disk
+            // may have lost power since then (a stick that was pulled out), and with it groups before the last one.
             let left = left.filter(|_| options.waits() && options.durability != Durability::Normal);
             let left = left.and_then(|words| group::left(&words, DATA_OFFSET));
-            // If the file is longer than the words say, a process may have died while it preallocated. It is then not known
-            // whether the file's length is durable.
+            // If the file is longer than the words say, a process may have died while it preallocated space. Then it is not
+            // known whether the file's length is durable, so do not use the words.
             let left =
                 left.filter(|left| left.settings == options.fingerprint() && left.file_bytes == block.len());
             let left = left.map(|left| left.end);
@@ -84,8 +85,8 @@ fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     }))
 }
 
-/// Attaches a log for a user who may only read it. With a segment the reader joins the processes that share it. Without one it
-/// reads the log as a crash has left it.
+/// Attaches a log for a user who may only read it. With a segment the reader joins the processes that share it. Without a
+/// segment it reads the log as a crash has left it.
 fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
     let AttachingOutside { file, shared, base, .. } = log;
     let options = WaldioOptions::of(log.options);
@@ -123,7 +124,7 @@ fn decode(path: &Path, bytes: &[u8]) -> Result<Superblock, LogError> {
     Superblock::decode(bytes).map_err(|source| LogError::Format { log: path.to_path_buf(), source })
 }
 
-/// Reads what a log's superblock says about the log.
+/// Reads the head of a log.
 fn inspect(log: &OpenFile<'_>, bytes: &[u8]) -> Result<LogHead, LogError> {
     Ok(decode(log.path, bytes)?.head)
 }
@@ -141,7 +142,8 @@ fn look_at(log: &OpenFile<'_>) -> Result<Waldio, LogError> {
     Waldio::open_read_only(block, superblock, log.path)
 }
 
-/// Whether the log holds no commits. That is also so if a power loss has damaged its head and everything after the head is zeros.
+/// Whether the log holds no commits. Also true if a power loss has damaged the log's head and everything after the head is
+/// zeros.
 fn is_empty(log: &OpenFile<'_>) -> bool {
     look_at(log).is_ok_and(|log| log.transactions() == 0)
         || log_file::has_only_zeros_from(log.file, DATA_OFFSET)

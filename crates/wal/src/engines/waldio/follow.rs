@@ -1,6 +1,6 @@
-//! Applies transactions to the index, in the order of their commits (invariant 7): those that other processes have sealed, or
-//! that recovery has found. `duralite verify` and fuzzing use the same decoder. The decoder accepts any bytes (invariant 12). It needs memory for a record, not for a whole
-//! transaction.
+//! Applies transactions to the index in the order of their commits (invariant 7): transactions that other processes have
+//! sealed, or that recovery has found. `duralite verify` and fuzzing use the same decoder. The decoder accepts any bytes
+//! (invariant 12). It needs memory for one record, not for a whole transaction.
 
 use duralite_format::record::{RECORD_HEADER_BYTES, RecordHeader, largest_record};
 use duralite_format::waldio::{
@@ -17,21 +17,21 @@ use crate::shared::delta_chains::{Committed, apply_record};
 
 const ALONE: &str = "a transaction that takes its group";
 
-/// Most bytes of new transactions that are copied from the ring in one piece.
+/// The most bytes of new transactions that are copied from the ring in one piece.
 const AT_HAND: u64 = 64 << 10;
 
-/// A part of the log in memory. The copy stays valid: sealed bytes do not change within a generation.
+/// A copy of a part of the log, in memory. The copy stays valid, because sealed bytes do not change within a generation.
 struct Window(Ahead);
 
 impl Window {
-    /// Returns `len` bytes from a byte position on. More may be read in the same piece: the bytes before `end`, and all that have left
-    /// the ring.
+    /// Returns `len` bytes from a byte position on. May read more in the same piece: bytes before `end`, and bytes that have
+    /// left the ring.
     fn get(&mut self, log: &Waldio, from: u64, len: u32, end: u64) -> Result<&[u8], LogError> {
         let at_once = end.max(log.group.past_ring()).saturating_sub(from);
         self.0.get(from, len.into(), at_once, |at, buf| log.read_log(at, buf))
     }
 
-    /// As [`Window::get`], for bytes that must not reach beyond `end`.
+    /// Like [`Window::get`], for bytes that must not reach beyond `end`.
     fn within(&mut self, log: &Waldio, from: u64, len: u32, end: u64) -> Result<&[u8], LogError> {
         if from + u64::from(len) > end {
             return Err(log.damaged(from, "a transaction's records"));
@@ -66,7 +66,8 @@ impl Waldio {
         followed
     }
 
-    /// Applies the transactions of a group that recovery has just read. During recovery a byte position is an offset in the file.
+    /// Applies the transactions of a group that recovery has just read. During recovery a byte position is an offset in the
+    /// file.
     pub(super) fn take_in_group(&mut self, group: &CheckedGroup<'_>) -> Result<(), LogError> {
         self.window.put(group.at, group.bytes);
         // The bytes between the last group and this one are padding.
@@ -162,8 +163,8 @@ impl Waldio {
         Ok(end)
     }
 
-    /// Returns where the group ends that begins at a byte position and bypassed the ring. The group's header is on the device: its
-    /// writer writes it before it seals the transaction.
+    /// Returns where a group ends that begins at a byte position and bypassed the ring. The group's header is on the device
+    /// already, because the writer writes it before it seals the transaction.
     fn end_of_group(&self, at: u64) -> Result<u64, LogError> {
         let mut head = [0; GROUP_HEADER_BYTES as usize];
         self.read_log(at, &mut head)?;

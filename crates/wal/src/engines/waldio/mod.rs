@@ -43,7 +43,7 @@ pub use options::WaldioOptions;
 pub use salvage::walk;
 use transaction::{Open, STAGED};
 
-/// Bytes of shared memory that the processes with a `waldio` log need.
+/// Bytes of shared memory that the processes using a `waldio` log need.
 pub const SHARED_BYTES: u64 = group::SHARED_BYTES;
 use group::STATE_BYTES;
 
@@ -67,7 +67,7 @@ pub struct Waldio {
     origin: Origin,
     wal_header: Option<WalHeader>,
     retired: bool,
-    /// Byte position where `generation` begins.
+    /// Byte position at which `generation` begins.
     start: u64,
     /// Byte position after the last transaction that this process has applied to its index.
     end: u64,
@@ -79,16 +79,17 @@ pub struct Waldio {
     chains: DeltaChains,
     open: Open,
     payload: Vec<u8>,
-    /// Bytes of the log that were read ahead, to be applied next.
+    /// Bytes of the log that were read ahead and will be applied next.
     window: Ahead,
-    /// Under Group Synch: how many frames were acknowledged since this process last waited, and when the first of them was.
+    /// Under Group Synch: how many frames were acknowledged since this process last waited for a flush, and when the first of
+    /// them was acknowledged.
     unwaited: Option<(u32, Instant)>,
     activity: Activity,
 }
 
 impl Waldio {
-    /// Writes an empty log, without blocks for transactions: a connection that only reads needs none. The log is durable once the
-    /// caller has synced the file, or once a writer has made the first blocks ([`LogWriter::harden`]).
+    /// Writes an empty log without blocks for transactions, because a connection that only reads needs no blocks. The log is
+    /// durable once the caller has synced the file, or once a writer has made the first blocks ([`LogWriter::harden`]).
     ///
     /// # Errors
     /// `NoSpace`, `Medium`.
@@ -97,12 +98,12 @@ impl Waldio {
             .map_err(|source| LogError::Medium { path: PathBuf::new(), source })
     }
 
-    /// Attaches a log. If `first` is set, no other process has the log attached. This process then recovers the log and
-    /// initialises the shared state in `segment` from byte `base` on, where the segment holds zeros. Otherwise this process joins
-    /// those that share the log.
+    /// Attaches a log. With `first`, no other process has the log attached: this process then recovers the log and initialises
+    /// the shared state in `segment` from byte `base` on, where the segment holds zeros. Otherwise this process joins the
+    /// processes that share the log.
     ///
     /// # Errors
-    /// `Corrupt` for a damaged log, `Settings` when other processes use the log with other settings, `Medium`.
+    /// `Corrupt` for a damaged log, `Settings` if other processes use the log with other settings, `Medium`.
     pub fn attach(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -119,8 +120,8 @@ impl Waldio {
     }
 
     /// Recovers a log that no process has attached: applies its groups in one pass, makes them durable, and initialises the
-    /// shared state. The process that wrote the newest group may have died before the group was durable. `left` is the end of the
-    /// log as the last processes left it, if it is known to be durable.
+    /// shared state. (The process that wrote the newest group may have died before the group was durable.) `left` is the end of
+    /// the log as the last processes left it, if that end is known to be durable.
     fn recover(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -144,7 +145,8 @@ impl Waldio {
         Ok(log)
     }
 
-    /// Joins the processes that share the log. If `known` says where the log ends, initialises the shared state from it instead.
+    /// Joins the processes that share the log. If `known` gives the end of the log, initialises the shared state from it
+    /// instead.
     fn join(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -160,7 +162,7 @@ impl Waldio {
         Ok(log)
     }
 
-    /// Opens a log with a segment of its own, which it shares with no process.
+    /// Opens a log with a segment that no other process shares.
     fn alone(
         block: Arc<dyn Block>,
         superblock: Superblock,
@@ -173,7 +175,7 @@ impl Waldio {
         Ok(Self::over(group, superblock, path, options))
     }
 
-    /// Opens a log for inspection, in the state that recovery would find. Changes nothing.
+    /// Opens a log for inspection, in the state to which recovery would bring it. Changes nothing.
     ///
     /// # Errors
     /// `Corrupt`, `Medium`.
@@ -234,7 +236,7 @@ impl Waldio {
         self.generation
     }
 
-    /// Committed transactions in this generation.
+    /// Number of committed transactions in this generation.
     #[must_use]
     pub fn transactions(&self) -> u32 {
         self.sequence
@@ -269,7 +271,7 @@ impl Waldio {
     fn start_over(&mut self, new: NewGeneration) -> Result<(), LogError> {
         let generation = self.group.switch(&new)?;
         let NewGeneration { wal_header, retired, position, time_ms, .. } = new;
-        // The switch has just written this slot: no need to read it back. `begin` ignores `file_bytes`.
+        // The switch has just written this slot, so there is no need to read it. `begin` ignores `file_bytes`.
         self.begin(&Slot { generation, wal_header, retired, file_bytes: 0, position, time_ms })?;
         self.refresh()
     }
@@ -300,7 +302,7 @@ impl Waldio {
         Ok(())
     }
 
-    /// Describes an empty generation that follows this one.
+    /// Describes an empty generation to follow this one.
     fn empty_generation(&self) -> NewGeneration {
         NewGeneration {
             wal_header: None,
@@ -424,7 +426,7 @@ impl LogFile for Waldio {
     }
 
     fn has_surplus(&self, keep_bytes: u64) -> bool {
-        // Another process may have made the file longer. An error here shows again at the next read.
+        // Another process may have made the file longer. Ignore an error, because it shows again at the next read.
         let _ = self.group.block().refresh_len();
         self.group.block().len() > self.group.kept_bytes(keep_bytes)
     }
@@ -448,13 +450,13 @@ impl LogReader for Waldio {
     }
 
     fn is_durable(&self, frame: u32) -> bool {
-        // A group becomes durable as a whole, so the place of one record is enough.
+        // A group becomes durable as a whole, so the place of the frame's record is enough to tell.
         let record = self.chains.record_of_frame(frame);
         record.is_some_and(|record| record.at & STAGED == 0 && record.at < self.group.durable_end())
     }
 
     fn is_current(&self) -> bool {
-        // Orders the load of the generation after the reads that the caller has made.
+        // Load the generation after the reads that the caller has made.
         self.group.fence();
         self.group.generation() == self.generation
     }
@@ -468,7 +470,7 @@ impl LogReader for Waldio {
             let followed = followed.and_then(|()| self.follow());
             match followed {
                 _ if self.group.generation() != generation => {
-                    // The log started over meanwhile, and what was read may have been overwritten: begin again.
+                    // The log started over during the reads, and what was read may have been overwritten: begin again.
                     self.generation = 0;
                 }
                 result => return result,
@@ -550,12 +552,13 @@ impl LogWriter for Waldio {
         self.refresh()?;
         let group = Arc::clone(&self.group);
         let failed = |source| self.failed(source);
-        // Write the head again: the process that wrote it may have seen its sync fail, and have died.
+        // Write the head again: the sync of the process that wrote it may have failed, and the process may have died.
         let mut head = vec![0; DATA_OFFSET as usize];
         group.block().read(0, &mut head).map_err(failed)?;
         if !group.has_blocks() {
-            // With this slot, recovery takes a shorter file for one that was cut. Until the blocks exist the guard is
-            // provisional. It stays provisional if there is no room for them.
+            // Write the slot with the length that the file will have with its first blocks. From then on recovery takes a
+            // shorter file for one that was cut. But the guard stays provisional until the blocks exist, and also if there is
+            // no space for them.
             let slot = recovery::load_slot(group.block(), &self.superblock, self.generation, &failed)?;
             let slot = Slot { file_bytes: group.first_bytes(), ..slot }.encode(self.log_id());
             let at = slot_offset(self.generation) as usize;
@@ -570,8 +573,8 @@ impl LogWriter for Waldio {
 }
 
 impl Waldio {
-    /// Whether the committer has to wait for the flush: always, except under Group Synch while its buffer is neither full nor old
-    /// (section 4.3).
+    /// Whether the committer has to wait for the flush. Always, except under Group Synch while its buffer is neither full nor
+    /// old (section 4.3).
     fn must_wait(&mut self, frames: u32) -> bool {
         let options = &self.options;
         if options.waits() {

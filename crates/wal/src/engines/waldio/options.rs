@@ -16,23 +16,23 @@ pub(super) const NAME: &str = "waldio";
 pub struct WaldioOptions {
     /// Layout of frames; fixed when a log is made.
     pub layout: Layout,
-    /// Bytes in a block, 0 to let the device decide; fixed when a log is made.
+    /// Bytes in a block; 0 lets the device decide. Fixed when a log is made.
     pub block_bytes: u32,
     /// Whether blocks are read and written by direct I/O or through the page cache.
     pub access: Access,
     /// How a commit becomes durable.
     pub durability: Durability,
-    /// Group Synch (section 4.3): commits are acknowledged before they are durable. A committer waits for the flush only once
-    /// this many frames have been acknowledged without waiting. 0 switches Group Synch off: then an acknowledged commit is
+    /// Group Synch (section 4.3): commits are acknowledged before they are durable. A committer waits for the flush only after
+    /// this many frames have been acknowledged without waiting. 0 switches Group Synch off, so that an acknowledged commit is
     /// durable.
     pub group_synch: u32,
     /// The longest time that an acknowledged commit stays in memory under Group Synch.
     pub group_interval: Duration,
-    /// Most bytes the log file may take, 0 for as many as the file system has; fixed when a log is made.
+    /// The most bytes that the log file may take; 0 for all that the file system has. Fixed when a log is made.
     pub limit_bytes: u64,
     /// Bytes of page images kept in memory.
     pub cache_bytes: usize,
-    /// How long committers wait for a leader that makes no progress. After that another committer leads in its place, since the
+    /// How long committers wait for a leader that makes no progress. After that another committer leads instead, because the
     /// leader's process may be stopped.
     pub leader_patience: Duration,
 }
@@ -54,13 +54,13 @@ impl Default for WaldioOptions {
 }
 
 impl WaldioOptions {
-    /// Most bytes the log file may take.
+    /// The most bytes that the log file may take.
     #[must_use]
     pub fn limit(&self) -> u64 {
         if self.limit_bytes == 0 { u64::MAX } else { self.limit_bytes }
     }
 
-    /// A number that is the same for two processes if they agree on the settings on which other processes rely.
+    /// A number that is equal for two processes if they agree on the settings that processes have to agree on.
     pub(crate) fn fingerprint(&self) -> u64 {
         let durability = match self.durability {
             Durability::Full => 0,
@@ -115,7 +115,8 @@ fn own(all: &EngineOptions) -> WaldioOptions {
     all.own()
 }
 
-/// How long an acknowledged commit may stay in memory, if it may at all: so often the log needs a flush in the background.
+/// How long an acknowledged commit may stay in memory, and so how often the log needs a flush in the background. `None` without
+/// Group Synch.
 pub(super) fn flush_interval(all: &EngineOptions) -> Option<Duration> {
     let options = own(all);
     (!options.waits()).then_some(options.group_interval)

@@ -1,9 +1,10 @@
-//! Finds where a log ends, for the process that attaches the log first.
+//! Finds the end of a log, for the process that attaches the log first.
 //!
-//! The log ends before the first group whose checks fail. A valid group further on may be *ordered*: it was written when
-//! everything before it was durable. It then proves that the log is damaged, and that the failed group is not a torn write. A
-//! valid group that is not ordered is what a power loss left of writes without a flush between them. Recovery overwrites such a
-//! group with zeros before anything is appended. Otherwise a later scan could take it for the successor of a new group.
+//! The log ends before the first group whose checks fail. A valid group after that may be *ordered*: it was written only after
+//! everything before it was durable. Such a group proves that the failed group is not a torn write, and that the log is
+//! damaged. A valid group that is not ordered may be what a power loss left of writes without a flush between them. Recovery
+//! overwrites such a group with zeros before anything is appended. Otherwise a later scan could take it for the successor of a
+//! new group.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Scope;
@@ -22,18 +23,18 @@ use crate::LogError;
 use crate::engine::salvage::damage_of;
 use crate::shared::group::Recovered;
 
-/// Bytes read at a time from a part of the log that may be long.
+/// How many bytes are read at once of a part of the log that may be long.
 const CHUNK: u64 = 1 << 20;
 /// Number of generations that salvage tries if no slot says which one is in force.
 const GENERATIONS_TRIED: u64 = 1 << 16;
 
-/// What a scan of a log has found.
+/// The result of a scan of a log.
 pub(crate) struct Found {
     pub(crate) slot: Slot,
     pub(crate) recovered: Recovered,
     /// Offset of the last ordered group: everything before it is durable.
     rewrite_from: u64,
-    /// Offsets of blocks after the end that look like a part of the log.
+    /// Offsets of blocks behind the log's end that look like parts of it; `settle` zeroes them.
     stale: Vec<u64>,
     /// Whether the log is known to be durable up to its end, with nothing after it.
     is_settled: bool,
@@ -47,7 +48,7 @@ pub(crate) struct Scan<'a> {
     pub(super) failed: &'a dyn Fn(MediumError) -> LogError,
 }
 
-/// Is called with each valid group of a `delta` log, in log order.
+/// The callback for each valid group of a `delta` log, in log order.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(&CheckedGroup<'_>) -> Result<(), LogError>;
 
 /// A group that is part of the log.
@@ -131,8 +132,8 @@ impl<'a> Scan<'a> {
         &self.slot
     }
 
-    /// As [`Scan::begin`], for a log that may be damaged. If the newest slot cannot be used, takes the generation that the log's
-    /// first block belongs to, and also returns the error with which recovery refuses the log.
+    /// Like [`Scan::begin`], for a log that may be damaged. If the newest slot cannot be used, takes the generation of the
+    /// log's first block, and also returns the error with which recovery refuses the log.
     ///
     /// # Errors
     /// `Corrupt` if the first block belongs to no generation, `Medium`.
@@ -165,7 +166,7 @@ impl<'a> Scan<'a> {
             time_ms: 0,
         };
         let candidates: Box<dyn Iterator<Item = Slot>> = match slot {
-            // The slot may be the right one: perhaps the file is only shorter than the slot says.
+            // The slot may be right after all: perhaps the file is only shorter than the slot says.
             Some(slot) => Box::new([unknown(slot.generation + 1), slot].into_iter()),
             None => Box::new((1..=GENERATIONS_TRIED).map(unknown)),
         };
@@ -198,8 +199,8 @@ impl<'a> Scan<'a> {
         Self { block, superblock, slot, failed }
     }
 
-    /// As [`Scan::find_end`], for a log that may be damaged. Finds the end before the damage, and the error with which recovery
-    /// refuses the log.
+    /// Like [`Scan::find_end`], for a log that may be damaged. Finds the end of the part before the damage, and the error with
+    /// which recovery refuses the log.
     ///
     /// # Errors
     /// `Corrupt` if the end cannot be found, `Medium`.
@@ -222,12 +223,12 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Finds the end of the log. Changes nothing. `left` is the end as the last processes left it, if that is known: the log was
-    /// durable up to there, with nothing written after it. If the scan finds the same end, it does not search the rest of the
-    /// file.
+    /// Finds the end of the log. Changes nothing. `left` is the end as the last processes left it, if it is known: the log was
+    /// durable up to there, and nothing was written after it. If the scan finds the same end, it does not search the rest of
+    /// the file.
     ///
     /// # Errors
-    /// `Corrupt`, `Medium`, those of `visit`.
+    /// `Corrupt`, `Medium`, and the errors of `visit`.
     pub(crate) fn find_end(self, left: Option<Recovered>, visit: Visit<'_>) -> Result<Found, LogError> {
         if self.slot.wal_header.is_none() {
             return Ok(self.found(DATA_OFFSET, DATA_OFFSET));
@@ -248,8 +249,8 @@ impl<'a> Scan<'a> {
 }
 
 impl Found {
-    /// Makes durable what the scan has found, and overwrites stale blocks with zeros. Durable on return. A process that died, or
-    /// that saw a write fail, may have left the newest groups in a cache only.
+    /// Makes durable what the scan has found, and overwrites stale blocks with zeros. Durable on return. The newest groups may
+    /// so far be in a cache only, because the process that wrote them died or saw a write fail.
     pub(crate) fn settle(&self, block: &dyn Block, superblock: &Superblock) -> Result<(), MediumError> {
         if self.is_settled {
             return Ok(());
@@ -284,7 +285,7 @@ impl Scan<'_> {
         u64::from(self.superblock.block_bytes)
     }
 
-    /// Refuses a log whose newest slot cannot be read. The slot before it then looks like the newest one, but the log's first
+    /// Refuses a log whose newest slot cannot be read. In such a log the older slot looks like the newest, but the log's first
     /// block belongs to the next generation.
     fn refuse_newer_generation(&self) -> Result<(), LogError> {
         let (bytes, mut page) = self.first_frame()?;
@@ -308,8 +309,8 @@ impl Scan<'_> {
         u64::from(frame_bytes(page, unit, false))
     }
 
-    /// Looks whether a group, or a frame of the `embedded` layout, starts at a place. `None` if not; otherwise whether it starts
-    /// an ordered group. `page` is a buffer for a page.
+    /// Checks whether a group, or a frame of the `embedded` layout, begins at a place. Returns `None` if none does; otherwise
+    /// whether it begins an ordered group. `page` is a buffer for a page.
     fn starts_at(&self, bytes: &[u8], page: &mut [u8], generation: u64, at: u64) -> Option<bool> {
         let Superblock { block_bytes, layout, .. } = *self.superblock;
         let log_id = self.superblock.head.log_id;
@@ -320,7 +321,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Returns the end of the last valid group, and where the last ordered group begins.
+    /// Returns the end of the last valid group, and the beginning of the last ordered group.
     fn groups(&self, log: &mut Prefetch<'_, '_>, visit: Visit<'_>) -> Result<(u64, u64), LogError> {
         let mut bytes = Vec::new();
         let (mut end, mut ordered_from, mut sequence) = (DATA_OFFSET, DATA_OFFSET, 0);
@@ -347,7 +348,7 @@ impl Scan<'_> {
             if group.ordered {
                 ordered_from = at;
             }
-            // No log reaches this number. If damage has caused it, applying the transactions reports the damage.
+            // No real log reaches this number. If damage has caused it, applying the transactions will report the damage.
             sequence = sequence.saturating_add(group.transactions).min(u32::MAX - 1);
             end = at + group.bytes;
             let bytes = if bytes.len() as u64 == group.bytes { &bytes[..] } else { &[] };
@@ -355,9 +356,9 @@ impl Scan<'_> {
         }
     }
 
-    /// Computes the hash of a group's body piece by piece, since only the group's header says how long the body is. `None` if the
-    /// body has a longer hole than any valid body. Appends the body to `read`, but only its beginning if the group is longer than
-    /// `CHUNK`.
+    /// Computes the hash of a group's body piece by piece, because the length in the group's header cannot be trusted yet.
+    /// `None` if the body has a longer hole than any valid body. Appends the body to `read`; if the group is longer than
+    /// `CHUNK`, only the beginning of the body.
     pub(super) fn body_hash(
         &self,
         log: &mut Prefetch<'_, '_>,
@@ -392,7 +393,7 @@ impl Scan<'_> {
         Ok(Some(hash.finish(&head)))
     }
 
-    /// Returns the end of the last committed transaction of embedded frames, and where the last ordered group begins.
+    /// Returns the end of the last committed transaction of embedded frames, and the beginning of the last ordered group.
     fn frames(&self) -> Result<(u64, u64), LogError> {
         let (mut end, mut at, mut ordered_from) = (DATA_OFFSET, DATA_OFFSET, DATA_OFFSET);
         let mut transaction = None;
@@ -428,17 +429,17 @@ impl Scan<'_> {
         decode_frame(bytes, page, block_bytes, log_id, self.slot.generation, at)
     }
 
-    /// Returns the blocks after the end at which a group or a frame of this generation begins. Fails with `Corrupt` if one of
+    /// Returns the blocks behind the end at which a group or a frame of this generation begins. Fails with `Corrupt` if one of
     /// these groups is ordered.
     fn behind(&self, end: u64) -> Result<Vec<u64>, LogError> {
         let mut stale = Vec::new();
-        // A group that begins at the end itself is torn. The next group overwrites it.
+        // Start after the block at the end: a group that begins there is torn, and the next group overwrites it.
         let mut at = end.next_multiple_of(self.unit()) + self.unit();
         let overlap = self.longest_frame().max(GROUP_HEADER_BYTES);
         let mut bytes = Vec::new();
         let mut page = vec![0; self.superblock.head.page_bytes as usize];
         while at < self.block.len() {
-            // A frame may begin with zeros, in the hole before the data.
+            // Start a little before the data, because a frame may begin with zeros, in the hole before the data.
             let data = self.block.next_data(at).map_err(self.failed)?;
             at = at.max(data.start.saturating_sub(overlap) / self.unit() * self.unit());
             let until = data.end.min(at + CHUNK);
@@ -462,7 +463,7 @@ impl Scan<'_> {
     }
 }
 
-/// What recovery would find in a log that has just been made.
+/// The result of recovery for a log that has just been made.
 pub(super) const NEW: Recovered = Recovered { generation: 1, end: DATA_OFFSET };
 
 /// Writes an empty log into an empty file.
@@ -473,7 +474,7 @@ pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), M
         retired: false,
         file_bytes: DATA_OFFSET,
         position: 0,
-        // No transaction is ever committed in this generation.
+        // No transaction is ever committed in this first generation.
         time_ms: 0,
     };
     let mut head = superblock.encode().to_vec();
@@ -482,17 +483,17 @@ pub(crate) fn format(block: &dyn Block, superblock: &Superblock) -> Result<(), M
     block.write_later(0, &head)
 }
 
-// Reads a log from front to back. In a long log a thread reads the next piece while the caller works on the last one.
+// Reads a log from front to back. In a long log a thread reads the next piece while the caller works on the last piece.
 
-/// Smallest and largest size of a piece, in bytes. The sizes double. The thread starts once a piece has the largest size.
+/// Smallest and largest size of a piece, in bytes. The sizes double. The thread starts when a piece has the largest size.
 const LEAST: u64 = 4 << 10;
 const MOST: u64 = 1 << 20;
 
-/// Pieces that the thread reads ahead: one while the caller works on the last piece, and one more so that the device is never
-/// idle.
+/// How many pieces the thread reads ahead: one while the caller works on the last piece, and one more so that the device is
+/// never idle.
 const AHEAD: usize = 2;
 
-/// A reader of a log that no process writes. Starts a second thread once the log turns out to be long.
+/// A reader of a log that no process is writing. Starts a second thread if the log turns out to be long.
 pub(super) struct Prefetch<'scope, 'env> {
     block: &'env dyn Block,
     scope: &'scope Scope<'scope, 'env>,
@@ -534,7 +535,7 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
         Ok(&self.bytes[within..within + len])
     }
 
-    /// Appends the next piece to `bytes`. `room` is a buffer to be used again.
+    /// Appends the next piece to `bytes`. `room` is a buffer to be reused.
     fn append(&mut self, len: usize, mut room: Vec<u8>) -> Result<(), MediumError> {
         let next = self.at + self.bytes.len() as u64;
         let missing = (len - self.bytes.len()) as u64;
@@ -542,7 +543,8 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
         let piece = match self.reader.as_mut().and_then(|reader| reader.take(next)) {
             Some(piece) => piece?,
             None => {
-                // If the caller asks for more than the log has, so does this read, and the device reports it as out of bounds.
+                // If the caller asks for more than the log has, read beyond the end as well, so that the device reports the
+                // error.
                 let size = self.size.min(self.block.len().saturating_sub(next)).max(missing.min(MOST));
                 let mut piece = mem::take(&mut room);
                 piece.resize(size as usize, 0);
@@ -566,7 +568,7 @@ impl<'scope, 'env> Prefetch<'scope, 'env> {
         Ok(())
     }
 
-    /// Starts the thread. If the system refuses, the calling thread reads the log alone.
+    /// Starts the thread. If the system refuses, the calling thread reads the log by itself.
     fn start(&mut self) {
         if self.reader.is_some() || self.is_single {
             return;
@@ -595,7 +597,7 @@ struct Piece {
     bytes: Vec<u8>,
 }
 
-/// The caller's side of the thread. The thread ends when the `Reader` is dropped.
+/// The caller's side of the thread. Dropping the `Reader` ends the thread.
 struct Reader {
     wanted: SyncSender<Piece>,
     read: Receiver<(Piece, Result<(), MediumError>)>,
@@ -606,7 +608,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Requests pieces of a log of `len` bytes until `AHEAD` are outstanding. Begins at `after` if none is.
+    /// Requests pieces of a log of `len` bytes until `AHEAD` pieces are outstanding. If none is outstanding, begins at `after`.
     fn ask(&mut self, after: u64, len: u64, mut room: Vec<u8>) {
         if self.asked == 0 {
             self.until = after;
@@ -623,8 +625,7 @@ impl Reader {
         }
     }
 
-    /// Returns the requested piece that begins at `at`. Drops the requested pieces before it, or all of them if none begins
-    /// there.
+    /// Returns the requested piece that begins at `at`. Drops the pieces requested before it; if none begins there, drops all.
     fn take(&mut self, at: u64) -> Option<Result<Vec<u8>, MediumError>> {
         while self.asked > 0 {
             self.asked -= 1;
@@ -665,7 +666,8 @@ mod tests {
                 while at < log.len() {
                     let len = step.min(log.len() - at);
                     assert_eq!(pieces.get(at as u64, len).unwrap(), &log[at..at + len], "at {at}");
-                    // Read the same bytes again, as a caller does that reads a header and then all that the header announces.
+                    // Read the same bytes again, like a caller that reads a header and then everything that the header
+                    // announces.
                     assert_eq!(pieces.get(at as u64, len / 2).unwrap(), &log[at..at + len / 2]);
                     at += len;
                 }
@@ -715,12 +717,12 @@ mod tests {
                 pieces.get(at, 4096).unwrap();
                 at += 4096;
             }
-            // At most `AHEAD` pieces have been requested by now. The read after those fails.
+            // By now at most `AHEAD` pieces have been requested. The read after these fails.
             let held = pieces.at + pieces.bytes.len() as u64;
             block.fail(BlockOp::Read, AHEAD as u64, MediumError::NoSpace);
             let failed_at = (at..log.len() as u64).step_by(4096).find(|at| pieces.get(*at, 4096).is_err());
             assert!(failed_at.unwrap() >= held, "{failed_at:?}");
-            // Only one read fails, so the same bytes can be read again.
+            // Only one read fails, so reading the same bytes again succeeds.
             let at = failed_at.unwrap() as usize;
             assert_eq!(pieces.get(at as u64, 4096).unwrap(), &log[at..at + 4096]);
         });

@@ -1,7 +1,7 @@
 //! Reads logs for `duralite verify` and `duralite salvage`, with the code that recovery uses.
 //!
-//! A walk visits a log transaction by transaction. To salvage a damaged log is to find the transactions that can be applied
-//! before the damage, and the groups that are whole after it.
+//! A walk visits a log transaction by transaction. Salvaging a damaged log finds the transactions that can be applied before
+//! the damage, and the whole groups after it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use crate::engine::prelude::*;
 use crate::engine::salvage::{Damage, Images, Later, LaterTransaction, Salvaged, damage_of};
 use crate::engine::walk::{WalkSummary, WalkedRecord, WalkedTransaction};
 
-/// A log that can be read up to its damage.
+/// A log that is readable up to its damage.
 struct UpToDamage {
     /// The log. None of its transactions has been applied yet.
     log: Waldio,
-    /// Byte position where the transactions before the damage end.
+    /// Byte position at which the transactions before the damage end.
     sealed: u64,
-    /// The error with which recovery refuses the log; `None` for a sound log.
+    /// The error with which recovery refuses the log; `None` for an undamaged log.
     damage: Option<LogError>,
-    /// Whether the generation's slot could be read, with the log's position at its beginning.
+    /// Whether the generation's slot could be read. The slot has the log's position at the beginning of the generation.
     has_slot: bool,
 }
 
 impl Waldio {
-    /// Opens a log to read it up to its damage, if there is damage after its head. Changes nothing.
+    /// Opens a log so that it can be read up to the damage behind its head, if there is damage. Changes nothing.
     ///
     /// # Errors
     /// `Corrupt` if no generation is found, `Medium`.
@@ -55,11 +55,10 @@ impl Waldio {
     }
 }
 
-/// Visits every committed transaction in order, then rebuilds every page and checks SQLite's
-/// checksums. Writes nothing.
+/// Visits every committed transaction in order, then rebuilds every page and checks SQLite's checksums. Writes nothing.
 ///
 /// # Errors
-/// The error that recovery would return. The transactions before it have been visited.
+/// The error that recovery would return. The transactions before that point have been visited.
 pub fn walk(
     block: Arc<dyn Block>,
     superblock: Superblock,
@@ -122,7 +121,7 @@ impl Waldio {
     }
 }
 
-/// Salvages a log: applies the transactions before the damage, and passes the whole ones after it to `later`.
+/// Salvages a log: applies the transactions before the damage, and passes the whole transactions after it to `later`.
 pub(super) fn salvage(
     block: Arc<dyn Block>,
     superblock: Superblock,
@@ -166,7 +165,7 @@ struct Behind<'a, 'b> {
     images: Images,
     /// Number of the transaction that was read last.
     before: u64,
-    /// The log's position at the beginning of the generation, if that is known.
+    /// The log's position at the beginning of the generation, if it is known.
     origin: Option<u64>,
     /// Offset of the first whole transaction after the damage.
     until: Option<u64>,
@@ -179,7 +178,7 @@ impl Behind<'_, '_> {
         let mut at = from;
         while at < end {
             let data = self.scan.block.next_data(at).map_err(self.scan.failed)?;
-            // A frame may begin with zeros, in the hole before the data.
+            // Start a little before the data, because a frame may begin with zeros, in the hole before the data.
             at = at.max(data.start.saturating_sub(self.scan.longest_frame()) / unit * unit);
             if at >= end {
                 break;
@@ -201,7 +200,7 @@ impl Behind<'_, '_> {
         (self.later)(transaction)
     }
 
-    /// Reads the group that begins at a place. Returns where it ends; `None` if no whole group begins there.
+    /// Reads the group that begins at a place. Returns where the group ends; `None` if no whole group begins there.
     fn group(&mut self, at: u64) -> Result<Option<u64>, LogError> {
         let log_id = self.scan.superblock.head.log_id;
         let room = self.scan.block.len().saturating_sub(at);
@@ -230,14 +229,15 @@ impl Behind<'_, '_> {
         while place + u64::from(TX_HEADER_BYTES) <= end {
             match self.transaction(place, end, group.time_ms)? {
                 Some(next) => place = next,
-                // The group's hash matches, so the transaction was written like this. Do not use it, nor the rest of the group.
+                // The group's hash matches, so the transaction was already wrong when written. Do not use it, nor the rest of
+                // the group.
                 None => break,
             }
         }
         Ok(Some(end))
     }
 
-    /// Reads a transaction of a whole group. Returns where it ends; `None` if the transaction contradicts itself.
+    /// Reads a transaction of a whole group. Returns where the transaction ends; `None` if it contradicts itself.
     fn transaction(&mut self, at: u64, group_end: u64, time_ms: u64) -> Result<Option<u64>, LogError> {
         let mut head = [0; TX_HEADER_BYTES as usize];
         self.scan.read(at, &mut head)?;
@@ -287,8 +287,8 @@ impl Behind<'_, '_> {
         Ok(Some(end))
     }
 
-    /// Reads the transaction of embedded frames that begins at a place. Returns where it ends; `None` if no whole one begins
-    /// there.
+    /// Reads the transaction of embedded frames that begins at a place. Returns where the transaction ends; `None` if no whole
+    /// transaction begins there.
     fn frames(&mut self, from: u64) -> Result<Option<u64>, LogError> {
         let mut page = vec![0; self.scan.superblock.head.page_bytes as usize];
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! What a commit is made of: the transaction being staged, and the groups in which sealed transactions reach the device.
+//! The parts of a commit: the transaction being staged, and the groups in which sealed transactions reach the device.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::LogError;
 use crate::shared::delta_chains::{Record, apply_record};
 use crate::shared::group::{self, Framing, Generation, Geometry, Group, GroupOptions, RING_SHARE, Recovered};
 
-/// Marks the place of a record of the open transaction. The lower bits are then an offset in the transaction (`delta`), or the
-/// number of one of its frames (`embedded`).
+/// Marks the place of a record as belonging to the open transaction. The lower bits are then an offset in the transaction
+/// (`delta`), or the number of one of its frames (`embedded`).
 pub(super) const STAGED: u64 = 1 << 63;
 /// The transaction being staged.
 #[derive(Default)]
 pub(super) struct Open {
-    /// `delta`: header and records, without the bytes that have been written to the device.
+    /// `delta`: header and records, except for the bytes that have been written to the device already.
     pub(super) bytes: Vec<u8>,
     pub(super) records: u32,
     pub(super) direct: Option<Direct>,
@@ -36,13 +36,13 @@ pub(super) struct Direct {
     pub(super) start: u64,
     /// Bytes of the transaction that have been written to the device.
     pub(super) written: u64,
-    /// The group's first block, to be written again with the group's header.
+    /// The group's first block. It is written again at the end, with the group's header.
     pub(super) first_block: Vec<u8>,
     pub(super) hash: BodyHash,
 }
 
 impl Open {
-    /// Drops the transaction, and keeps the memory for the next one.
+    /// Drops the transaction, but keeps the memory for the next one.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.records = 0;
@@ -50,21 +50,21 @@ impl Open {
         self.frames.clear();
     }
 
-    /// Bytes of the transaction so far.
+    /// Number of bytes of the transaction so far.
     pub(super) fn len(&self) -> u64 {
         self.direct.as_ref().map_or(0, |direct| direct.written) + self.bytes.len() as u64
     }
 
-    /// Whether the transaction may have to bypass the ring once `bytes` more bytes of pages have been staged. A page may take
-    /// more than its own bytes in the log: by less than half or, embedded, by a block.
+    /// Whether the transaction may have to bypass the ring after `bytes` more bytes of pages have been staged. In the log a
+    /// page may take more than its own bytes: less than half as much again or, embedded, one block more.
     pub(super) fn outgrows(&self, bytes: usize, block_bytes: usize) -> bool {
         let frame = self.frames.first().map_or(0, |(_, page)| page.len() + block_bytes);
         let staged = self.bytes.len() + self.frames.len() * frame + block_bytes;
         self.direct.is_none() && (staged + bytes) as u64 > RING_SHARE / 2
     }
 
-    /// Reads bytes of the transaction from its offset `at` on. Those that have been written to the device are read from there,
-    /// the rest from memory.
+    /// Reads bytes of the transaction from its offset `at` on: from the device if they have been written there already,
+    /// otherwise from memory.
     pub(super) fn read(
         &self,
         group: &Group,
@@ -130,7 +130,7 @@ impl Open {
     }
 }
 
-/// What group commit needs to know of a log to encode its groups.
+/// What group commit needs to know about a log to encode the log's groups.
 struct WaldioFraming {
     id: LogId,
     layout: Layout,
@@ -156,7 +156,8 @@ impl Framing for WaldioFraming {
         ordered: bool,
     ) -> Result<u64, LogError> {
         if self.layout == Layout::Embedded {
-            // A group may hold more transactions. Only decoding all its frames, checksums included, would count them.
+            // A group may hold more than one transaction, but counting them would require decoding all frames, checksums
+            // included.
             return Ok(1);
         }
         let corrupt = |what| LogError::Corrupt { offset, what };
@@ -191,7 +192,8 @@ impl Framing for WaldioFraming {
     }
 }
 
-/// Joins the processes that share the log, for group commit. With `recovered`, initialises the shared state to what recovery found.
+/// Joins the processes that share the log's group commit. With `recovered`, initialises the shared state to what recovery
+/// found.
 pub(super) fn join(
     segment: Arc<dyn Segment>,
     base: u64,

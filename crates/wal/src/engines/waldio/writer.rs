@@ -1,8 +1,8 @@
 //! Staging a transaction in this process's memory, and sealing it.
 //!
-//! A transaction that outgrows its share of the ring bypasses the ring: the writer writes the transaction to the device itself,
-//! after everything sealed. Recovery ignores these blocks until the last write completes them. In the `delta` layout that write
-//! replaces the zeros in the place of the group's header. In the `embedded` layout it writes the last frames.
+//! A transaction that outgrows its share of the ring bypasses the ring: the writer itself writes the transaction to the device,
+//! behind everything sealed. Recovery ignores these blocks until the last write completes them. In the `delta` layout that last
+//! write replaces zeros by the group's header. In the `embedded` layout it writes the last frames.
 
 use duralite_format::LogId;
 use duralite_format::record::{Base, RecordHeader};
@@ -19,12 +19,12 @@ use crate::engine::{Commit, Ticket};
 use crate::shared::delta_chains::Committed;
 use crate::shared::group::{Content, Group, Placing, RING_SHARE};
 
-/// When more bytes than this are staged, the writer writes them to the device.
+/// If more bytes than this are staged, the writer writes them to the device.
 const STAGE_LIMIT: usize = 1 << 20;
 /// Bytes per write when the frames of a large transaction are written to the device.
 const FRAMES_STEP: usize = 1 << 20;
 
-/// Makes the record header under which the index keeps an embedded frame.
+/// Makes the record header by which the index refers to an embedded frame.
 pub(super) fn frame_record(bytes: u32, frame: u32, page_number: u32) -> RecordHeader {
     RecordHeader { record_bytes: bytes, frame, page_number, ranges: 0, base: Base::Zeros }
 }
@@ -69,7 +69,7 @@ impl Waldio {
         Ok(())
     }
 
-    /// Writes those staged bytes to the device that fill whole blocks.
+    /// Writes the staged bytes that fill whole blocks to the device.
     fn spill(&mut self) -> Result<(), LogError> {
         let group = self.group.clone();
         let unit = self.superblock.block_bytes as usize;
@@ -150,7 +150,7 @@ impl Waldio {
         Ok(ticket)
     }
 
-    /// Seals a transaction that bypasses the ring: writes its last blocks, then the group's first block with its header.
+    /// Seals a transaction that bypasses the ring. Writes its last blocks, then the group's first block with the header.
     fn seal_direct(&mut self, header: &TxHeader) -> Result<(u64, Ticket), LogError> {
         self.spill()?;
         let group = self.group.clone();
@@ -189,7 +189,7 @@ impl Waldio {
         Ok((start + GROUP_HEADER_BYTES, ticket))
     }
 
-    /// Writes the blocks that complete a group which bypasses the ring, and makes the whole group durable.
+    /// Writes the blocks that complete a group that bypasses the ring, and makes the whole group durable.
     fn write_whole(&mut self, group: &Group, offset: u64, blocks: &[u8]) -> Result<(), LogError> {
         // FUA would make this write durable, but not the group's earlier writes. They need a flush.
         let durability = match self.options.durability {
@@ -254,14 +254,14 @@ impl Waldio {
         Ok(ticket)
     }
 
-    /// What the index learns of the next transaction of embedded frames. Their marks hold neither a time nor a checksum of
-    /// SQLite's.
+    /// What the index needs to know about the next transaction of embedded frames. Its marks hold neither a time nor SQLite's
+    /// checksum.
     pub(super) fn frames_committed(&self, last_frame: u32, db_pages: u32) -> Committed {
         Committed { last_frame, db_pages, checksum: None, sequence: self.sequence + 1, time_ms: 0 }
     }
 
-    /// Writes the frames of a transaction to the device from a byte position on, bypassing the ring. Only the last write waits for
-    /// durability: without any one of its frames the transaction is not committed.
+    /// Writes the frames of a transaction to the device from a byte position on, bypassing the ring. Only the last write waits
+    /// until it is durable: if any frame is missing, the transaction is not committed.
     fn write_frames(
         &mut self,
         group: &Group,
@@ -320,7 +320,7 @@ struct FrameEncoder {
 }
 
 impl FrameEncoder {
-    /// Appends the next frame to `bytes`. The first byte of `bytes` goes to `offset` in the file.
+    /// Appends the next frame to `bytes`. The first byte of `bytes` belongs at `offset` in the file.
     fn encode(&mut self, bytes: &mut Vec<u8>, offset: u64, (page_number, page): &(u32, Box<[u8]>)) {
         let Commit { first_frame, last_frame, db_pages, .. } = self.commit;
         let first = self.frame == first_frame;

@@ -1,4 +1,5 @@
-//! Group commit: appending under SQLite's WRITE lock, and making durable what was appended, by one leader for all that wait.
+//! Group commit: appending transactions under SQLite's WRITE lock, and making them durable. One leader writes for all
+//! committers that wait.
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,9 +19,9 @@ use crate::shared::group::{
 
 /// The bytes of a transaction.
 pub(crate) enum Content<'a> {
-    /// Bytes that do not depend on their place.
+    /// Bytes that are the same wherever they are placed.
     Anywhere(&'a [u8]),
-    /// A number of bytes that are made for their place.
+    /// A number of bytes, and the function that makes them for their place.
     At(u64, &'a mut dyn FnMut(Placing) -> Vec<u8>),
 }
 
@@ -43,8 +44,8 @@ pub(crate) struct Placing {
 }
 
 impl Group {
-    /// Seals a transaction that fits into the ring. Returns its place, and the ticket to wait for. `time_ms` is the
-    /// time of a group that the transaction begins.
+    /// Seals a transaction that fits into the ring. Returns its place, and the ticket to wait for. If the transaction
+    /// begins a group, `time_ms` is the group's time.
     pub(crate) fn append(
         &self,
         mut content: Content<'_>,
@@ -65,11 +66,12 @@ impl Group {
             self.reserve(end)?;
             let placing = Placing { at, starts_group: tail.closed };
             if self.get(DIRECT_END) > tail.position {
-                // A process that died before it published a direct write has left this.
+                // A process wrote to the device directly, and died before it published that write. Undo the
+                // announcement.
                 self.set(DIRECT_END, tail.position);
             }
             self.set(FRONTIER, end.max(self.get(FRONTIER)));
-            // A reader that sees any bytes written from here on also sees the new `FRONTIER` when it checks again.
+            // A reader that sees any byte written from here on also sees the new `FRONTIER` when it checks again.
             self.segment.fence();
             if tail.closed {
                 if group_start - tail.position < self.block_bytes() {
@@ -101,13 +103,14 @@ impl Group {
         Err(LogError::Unexpected("a transaction of a generation that is over"))
     }
 
-    /// Whether the ring has space up to a byte position: its oldest bytes may be overwritten only once they are durable.
+    /// Whether the ring has space up to a byte position. A transaction may overwrite the ring's oldest bytes only once
+    /// they are durable.
     fn is_free(&self, end: u64) -> bool {
         end.next_multiple_of(self.block_bytes()) <= self.durable().position + RING_BYTES
     }
 
-    /// Whether a group may be opened after the last one, which is closed. A third group that is not durable would
-    /// overwrite the entry of the first group in `ENDS`.
+    /// Whether another group may be opened after the last group, which is closed. There are entries in `ENDS` for two
+    /// groups: a third group that is not durable would overwrite the entry of the first.
     fn may_open_behind(&self, tail: Mark) -> bool {
         tail.group.wrapping_sub(self.durable().group) % GROUP_NUMBERS <= 1
     }
@@ -128,27 +131,27 @@ impl Group {
         self.learn_len(offset)
     }
 
-    /// Allocates the first blocks for groups, and with them makes durable everything before them in the file.
+    /// Allocates the first blocks for groups. That also makes durable everything before them in the file.
     pub(crate) fn make_first_blocks(&self) -> Result<(), LogError> {
         let first = self.first_bytes();
         self.reach(first, first)
     }
 
-    /// Whether the file has space for any group. As long as it has none, nothing that the file says needs to be
-    /// durable.
+    /// Whether the file has space for any group. While it has none, the log holds nothing that needs to be durable.
     pub(crate) fn has_blocks(&self) -> bool {
         self.get(LENGTH) > self.geometry.data_offset
     }
 
-    /// The length of the file in bytes with its first blocks, for which there has to be space.
+    /// The length in bytes of the file with its first blocks. The file system has to have space for them.
     pub(crate) fn first_bytes(&self) -> u64 {
         let Geometry { data_offset, block_bytes, limit_bytes, .. } = self.geometry;
         (data_offset + first_step(block_bytes)).min(limit_bytes) / AREA_BYTES * AREA_BYTES
     }
 
-    /// Makes the file durably reach to an offset. It is not enough that it seems to reach that far already. A commit
-    /// would then rely on its own write to make durable the size and the blocks that another process allocated. That
-    /// would cost a transaction of the file system's journal at every commit, and the medium does not promise it.
+    /// Makes the file durably reach to an offset, even if it seems to reach that far already: another process may have
+    /// allocated the space without making it durable. A commit would then rely on its own write to make the size and
+    /// those blocks durable. The medium does not promise that, and it would cost a transaction of the file system's
+    /// journal at every commit.
     pub(super) fn extend(&self, offset: u64) -> Result<(), LogError> {
         self.block.refresh_len().map_err(|source| self.failed(source))?;
         let length = self.block.len();
@@ -160,8 +163,8 @@ impl Group {
                 return Err(LogError::LimitReached { limit_bytes: limit });
             }
             let step = first_step(self.geometry.block_bytes).max(length.min(LARGEST_STEP));
-            // Take at most half of the free space, so that the database finds as much: the contents of the log have to
-            // go there some time.
+            // Take at most half of the free space and leave as much to the database: a checkpoint has to write the
+            // contents of the log there.
             let step = step.min(self.block.free_bytes() / 2);
             let wanted = (length + step).max(offset).min(limit) / AREA_BYTES * AREA_BYTES;
             let least = offset.next_multiple_of(AREA_BYTES);
@@ -185,8 +188,8 @@ impl Group {
         Ok(())
     }
 
-    /// The byte position of a transaction that bypasses the ring. On return everything before it is durable, and the
-    /// last group is closed.
+    /// The byte position for a transaction that bypasses the ring. On return everything before that position is
+    /// durable, and the last group is closed.
     pub(crate) fn begin_direct(&self) -> Result<u64, LogError> {
         self.drain()?;
         self.refuse_during_switch()?;
@@ -194,8 +197,8 @@ impl Group {
     }
 
     /// Seals a group that was written to the device, bypassing the ring, at the byte position that
-    /// [`Group::begin_direct`] gave. The group is as durable as groups are. No other process appends meanwhile, so there
-    /// is nothing for a leader to write.
+    /// [`Group::begin_direct`] gave. The group is as durable as other groups are. The holder of WRITE calls this, so no
+    /// other process appends, and a leader has nothing to write.
     pub(crate) fn publish_direct(&self, end: u64) -> Result<Ticket, LogError> {
         self.check()?;
         let (word, durable) = (self.get(TAIL), self.get(DURABLE));
@@ -204,7 +207,7 @@ impl Group {
             return Err(LogError::Unexpected("a large transaction behind one that is not durable"));
         }
         let new = Mark { position: end, group: tail.group + 1, closed: true };
-        // Tells a process that takes over the lead that there is nothing to write.
+        // Tells a process that becomes leader that there is nothing to write.
         self.set(DIRECT_END, end);
         let sealed = self.exchange(TAIL, word, new.pack());
         sealed.map_err(|_| LogError::Unexpected("two writers at once"))?;
@@ -213,28 +216,29 @@ impl Group {
     }
 }
 
-/// Bytes by which a log grows at first. Zeroing them takes part of the time of a program that opens a database, commits
-/// once and closes it. Later the log grows by its own length each time, up to [`LARGEST_STEP`].
+/// The number of bytes by which a log grows at first. Few, because zeroing them takes part of the time of a program
+/// that opens a database, commits once and closes it. Later the log grows by its own length each time, at most by
+/// [`LARGEST_STEP`].
 fn first_step(block_bytes: u32) -> u64 {
     u64::from(block_bytes) * 16
 }
 
 const LARGEST_STEP: u64 = 16 << 20;
 
-// Making groups durable: one leader writes all sealed transactions, and the other committers sleep.
+// Making groups durable: one leader writes all sealed transactions, while the other committers sleep.
 
 /// How long a committer sleeps before it checks whether the leader is still alive.
 const SLICE: Duration = Duration::from_millis(20);
 
 impl Group {
     /// Closes a group, if it is open: transactions sealed from now on belong to the next group. Returns where the group
-    /// ends. The group has to be one of the two that are not durable.
+    /// ends. `group` has to be one of the two groups that may not be durable yet.
     fn close(&self, group: u64) -> u64 {
         loop {
             let word = self.get(TAIL);
             let tail = Mark::unpack(word);
             if tail.group != group {
-                // A leader that died may have closed the group, and the next group is already open.
+                // A leader that died may have closed this group, so that the next group is open already.
                 return self.get(ENDS[(group % 2) as usize]);
             }
             let closed = Mark { closed: true, ..tail };
@@ -244,7 +248,7 @@ impl Group {
         }
     }
 
-    /// Makes durable everything that is sealed now, unless another thread has taken over the lead.
+    /// Makes durable everything that is sealed at the call, unless another thread takes over the lead.
     pub(super) fn flush(&self, leader: &Leader<'_>) -> Result<(), LogError> {
         self.check()?;
         let goal = self.tail().position;
@@ -256,12 +260,12 @@ impl Group {
         }
     }
 
-    /// Makes the first group durable that is not yet. Returns whether this leader was still the one to do so.
+    /// Makes the oldest group durable that is not durable yet. Returns whether this leader was still the one to do so.
     fn flush_group(&self, leader: &Leader<'_>, durable: u64) -> Result<bool, LogError> {
         let before = Mark::unpack(durable);
         let group = (before.group + 1) % GROUP_NUMBERS;
         let end = self.close(group);
-        // If `DIRECT_END` is the end of the group, the group was written to the device when it was sealed.
+        // If `DIRECT_END` is the end of the group, the writer wrote the group to the device when sealing it.
         if self.get(DIRECT_END) != end && !self.write_group(leader, durable, end)? {
             return Ok(false);
         }
@@ -269,7 +273,7 @@ impl Group {
     }
 
     /// Publishes to all processes that the group after `before` is durable, unless another leader has done so. With
-    /// `durability=normal` it is only written.
+    /// `durability=normal` the group is only written.
     pub(super) fn made_durable(&self, before: u64, mark: Mark) -> bool {
         if self.exchange(DURABLE, before, mark.pack()).is_err() {
             return false;
@@ -281,7 +285,7 @@ impl Group {
         true
     }
 
-    /// Wakes the threads that wait for a group, without a system call when there are none.
+    /// Wakes the threads that wait for a group. Makes no system call if there are none.
     fn wake(&self, group: u64, count: u32) {
         let word = SLEEPERS[(group % 2) as usize];
         self.words.fetch_add(word, 1);
@@ -303,19 +307,19 @@ impl Group {
         let (content, padding) = whole.split_at_mut(bytes.unwrap_or(0) as usize);
         padding.fill(0);
         self.read_ring(start, content);
-        // If `DURABLE` has not changed, then the bytes that were read are this group's: only until then do its place,
-        // and its bytes in the ring, belong to no other group. The write that follows may come late, but it writes the
-        // same bytes as any other write of this group.
+        // Were the bytes just read those of this group? They were if `DURABLE` has not changed: only after that may the
+        // group's place, and its bytes in the ring, belong to another group. The write that follows may come late, but
+        // then it writes the same bytes as any other write of this group.
         self.segment.fence();
         if self.get(DURABLE) != durable || !leader.leads() {
             return Ok(false);
         }
-        // Poison while the buffer is still locked, because `force` checks under that lock.
+        // Poison the log while the buffer is still locked, because `force` checks for poison under that lock.
         let poison = |error| self.poison(error);
         bytes.ok_or(LogError::Unexpected("a group that ends before it begins")).map_err(poison)?;
         let completed = self.framing.complete(content, generation, offset, self.is_ordered());
         let transactions = completed.map_err(poison)?;
-        // The writer that sealed the group's last transaction may have extended the file, durably.
+        // The writer that sealed the group's last transaction may have extended the file, and made that durable.
         self.learn_len(offset + whole.len() as u64).map_err(poison)?;
         let committed = self.block.write_durably(offset, whole, self.options.durability);
         committed.map_err(|source| self.failed(source)).map_err(poison)?;
@@ -324,7 +328,7 @@ impl Group {
         Ok(true)
     }
 
-    /// Wakes one committer of the group that is open or waits, to lead it.
+    /// Wakes one committer of the group that is open or waits to be written. That committer then leads the group.
     pub(super) fn wake_next_leader(&self) {
         let tail = self.tail();
         if tail.position != self.durable().position {
@@ -332,20 +336,20 @@ impl Group {
         }
     }
 
-    /// Makes durable everything that is sealed now.
+    /// Makes durable everything that is sealed at the call.
     pub(crate) fn drain(&self) -> Result<(), LogError> {
         self.wait_for(self.tail())
     }
 
-    /// Makes durable everything that is sealed now, even where commits are acknowledged before they are durable
+    /// Makes durable everything that is sealed at the call, even if commits are acknowledged before they are durable
     /// (invariant 5).
     pub(crate) fn force(&self) -> Result<(), LogError> {
         self.drain()?;
         if self.get(FLUSHED) >= self.durable().position {
             return Ok(());
         }
-        // Only one thread of this process flushes at a time: the kernel reports a failed flush to only one of two
-        // callers.
+        // Only one thread of this process may flush at a time: if a flush fails, the kernel reports the failure to only
+        // one of two callers.
         let _buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         self.check()?;
         let durable = self.durable().position;
@@ -384,7 +388,8 @@ impl Group {
     }
 }
 
-/// Guards a call that runs without the log's lock: if a panic drops this, the log is in doubt (invariant 9).
+/// Guards a call that runs without the log's lock: if a panic drops this guard, what the call did is in doubt
+/// (invariant 9).
 struct Unfinished<'a>(&'a Group);
 
 impl Drop for Unfinished<'_> {
@@ -432,20 +437,21 @@ impl DurabilityWaiter for Group {
 // The leader lock: who holds it, and for how long.
 //
 // **The word.** The leader is a thread. `LEADER` holds the slot of its process, and an epoch that every acquisition
-// advances. So no two leaders ever hold the same word. A thread that frees the word, or takes it over, compares all of
-// it. If that thread has slept in between, its late exchange finds another word and does nothing.
+// advances, so no two leaders ever hold the same word. A thread that frees or takes over the word exchanges it only if
+// the whole word is still what the thread saw. If the thread slept in between, the word has changed, and its late
+// exchange does nothing.
 //
-// **Stopped leaders.** A process that is stopped while one of its threads leads (SIGSTOP, a frozen container) holds the
-// word and cannot be told from a slow one. After a while another thread takes the word over, and writes the same group
-// again. The stopped thread may still do one write when it continues, long after. Before that write it checked that its
-// group was the oldest that was not durable. So it writes the bytes of that group, which do no harm where they already
-// are. They would do harm if the place had been reused, which takes a new generation. So each process counts in a word
-// how many of its threads may write, and a new generation waits until no other living process has such a thread
-// ([`Group::lead_alone`]).
+// **Stopped leaders.** A process may be stopped while one of its threads leads (SIGSTOP, a frozen container). It still
+// holds the word, and cannot be told from a slow process. After a while another thread takes over the word and writes
+// the same group again. When the stopped thread continues, perhaps long after, it may still do one write. Before that
+// write it had checked that its group was the oldest that was not durable. So it writes the bytes of that group, which
+// are there already and do no harm. They would do harm only if their place had been reused, which takes a new
+// generation. So each process counts in a word how many of its threads may write, and a new generation waits until no
+// other living process has such a thread ([`Group::lead_alone`]).
 
 /// How long a thread that waits for the leader lock sleeps before it looks again.
 const PAUSE: Duration = Duration::from_micros(50);
-/// How often a process that writes without leading is looked at again: its write may be about to end.
+/// How many times to look again at a process that writes without leading: its write may be about to end.
 const LOOKS: u32 = 20;
 
 /// The leader lock, while a thread holds it.
@@ -455,7 +461,7 @@ pub(super) struct Leader<'a> {
 }
 
 impl Leader<'_> {
-    /// Whether no other thread has taken over.
+    /// Whether this thread still leads: no other thread has taken over.
     pub(super) fn leads(&self) -> bool {
         self.group.get(LEADER) == self.token
     }
@@ -470,12 +476,12 @@ impl Drop for Leader<'_> {
     }
 }
 
-/// The word after its holder has released it.
+/// The leader word with the leader removed, as its holder leaves it.
 fn freed(token: u64) -> u64 {
     token / EPOCH * EPOCH
 }
 
-/// The leader word that a thread waits for, and since when.
+/// The leader word that a thread is waiting for, and the time at which the thread first saw that word.
 #[derive(Default)]
 pub(super) struct Watch(Option<(u64, u64)>);
 
@@ -486,8 +492,8 @@ impl Group {
 
     /// Takes the leader lock if the word is still `seen`.
     pub(super) fn acquire(&self, seen: u64, alone: u64) -> Option<Leader<'_>> {
-        // This thread counts itself before it leads: a thread that needs to be alone takes the word first, and then
-        // looks at the counts.
+        // Count this thread before it leads. A thread that needs to be alone does it the other way round: it takes the
+        // word first, and then looks at the counts. So at least one of the two sees the other.
         self.count_writer(1);
         let token = (seen / EPOCH).wrapping_add(1).wrapping_mul(EPOCH) | alone | self.own();
         if self.exchange(LEADER, seen, token).is_ok() {
@@ -507,7 +513,7 @@ impl Group {
         if process_of(word).is_some() { None } else { self.acquire(word, alone) }
     }
 
-    /// Clears the words of the dead process that had this process slot before.
+    /// Clears the words of the dead process that had this process's slot before.
     pub(super) fn bury_predecessor(&self) {
         self.set(writing(self.process), 0);
         let word = self.get(LEADER);
@@ -522,7 +528,7 @@ impl Group {
         if let Some(process) = process_of(word)
             && !self.is_alive(process)?
         {
-            // If a new process has the slot by now and leads, the word is another.
+            // If a new process has the slot by now and leads, the word has changed, and the exchange does nothing.
             let _ = self.exchange(LEADER, word, freed(word));
         }
         Ok(())
@@ -533,11 +539,11 @@ impl Group {
     }
 
     /// Takes the leader lock from a leader that has made no progress for too long. The more leaders have been replaced
-    /// already, the longer this waits: more writers do not help a slow device.
+    /// already, the longer this method waits: more writers do not help a slow device.
     pub(super) fn take_over(&self, watch: &mut Watch) -> Result<Option<Leader<'_>>, LogError> {
         let word = self.get(LEADER);
         if process_of(word).is_none() || word & ALONE != 0 && self.get(INTENT) != self.get(GENERATION) {
-            // Only one process may do the writes of a switch of generation.
+            // During a switch of generation only one process may write, so do not replace that leader.
             *watch = Watch::default();
             return Ok(None);
         }
@@ -557,17 +563,17 @@ impl Group {
         Ok(self.acquire(word, 0))
     }
 
-    /// The time at which a thread stops waiting for others that may write.
+    /// When a thread stops waiting for other threads that may write.
     fn deadline(&self) -> u64 {
         self.segment.clock_ns().saturating_add(self.patience().saturating_mul(5))
     }
 
-    /// How long to wait for a leader, in nanoseconds.
+    /// How long to wait for a leader that makes no progress, in nanoseconds.
     fn patience(&self) -> u64 {
         u64::try_from(self.options.leader_patience.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// How many threads of living processes may write groups or generations.
+    /// How many threads of living processes may write groups or generations to the device.
     fn writers(&self) -> Result<u64, LogError> {
         let mut count = 0;
         for process in 0..PROCESS_SLOTS {
@@ -580,7 +586,7 @@ impl Group {
     }
 
     /// Takes the leader lock, and waits until no other thread can write to the device any more, not even late. Returns
-    /// `Busy` when another process that may write does not finish in time: it is stopped, or its device hardly makes
+    /// `Busy` if another process that may write does not finish in time: it is stopped, or its device hardly makes
     /// progress.
     pub(super) fn lead_alone(&self) -> Result<Leader<'_>, LogError> {
         let deadline = self.deadline();
@@ -591,8 +597,8 @@ impl Group {
                 break leader;
             }
             self.depose_dead_leader()?;
-            // The leader lock is dropped at once: everything is durable, so a leader would have nothing to write. What
-            // is left is to find out which threads may write.
+            // Drop the leader lock at once: everything is durable, so this leader would have nothing to write. The next
+            // round takes the lock as `ALONE`.
             drop(self.take_over(&mut watch)?);
             self.pause_until(deadline)?;
         };
@@ -602,7 +608,7 @@ impl Group {
         Ok(leader)
     }
 
-    /// As [`Group::lead_alone`], but returns `None` instead of waiting.
+    /// As [`Group::lead_alone`], but returns `None` where that method would wait.
     pub(super) fn try_lead_alone(&self) -> Result<Option<Leader<'_>>, LogError> {
         match self.try_lead_as(ALONE) {
             Some(leader) if self.is_alone()? => Ok(Some(leader)),
@@ -628,15 +634,15 @@ impl Group {
         LogError::Busy { path: self.geometry.path.clone(), what }
     }
 
-    /// Lets other threads run. No thread wakes this one: it waits on a word so that a simulated segment can observe the
-    /// sleep.
+    /// Lets other threads run for [`PAUSE`]. No thread wakes this one. It nevertheless waits on a word, so that a
+    /// simulated segment can observe the sleep.
     fn pause(&self) {
         let word = self.get(LEADER);
         self.words.wait(LEADER, (word & 0xffff_ffff) as u32, PAUSE);
     }
 
     /// Makes everything sealed durable, for the holder of the WRITE lock that is about to start the log over. Returns
-    /// whether no thread is left that could write to the log late.
+    /// whether no thread is left that could still write to the log.
     pub(super) fn settle(&self) -> Result<bool, LogError> {
         self.force()?;
         let (mut watch, mut looks) = (Watch::default(), LOOKS);
@@ -645,8 +651,8 @@ impl Group {
             if self.writers()? == 0 {
                 return Ok(true);
             }
-            // A leader is about to finish its work. Any other writer was replaced, or needs a moment to find that
-            // another thread leads.
+            // A leader is about to finish its work, so wait until the deadline. Any other writer was replaced, or is
+            // about to notice that another thread leads: look at it a few times.
             match process_of(self.get(LEADER)) {
                 None if looks == 0 => return Ok(false),
                 Some(_) if self.segment.clock_ns() > deadline => return Ok(false),

@@ -13,21 +13,21 @@ const STATE_EMPTY: u64 = 1;
 const STATE_RETIRED: u64 = 2;
 
 impl Group {
-    /// The length that the file keeps when it is to be shrunk to `keep_bytes`: at least as much as SQLite fills between
-    /// two automatic checkpoints, so that the file does not grow anew each time.
+    /// The length that the file keeps when it is to be shrunk to `keep_bytes`. At least as much as SQLite fills between
+    /// two automatic checkpoints, so that the file need not grow again each time.
     pub(crate) fn kept_bytes(&self, keep_bytes: u64) -> u64 {
         let keep = keep_bytes.max(u64::from(self.geometry.block_bytes) * 1024);
         keep.checked_next_multiple_of(AREA_BYTES).unwrap_or(u64::MAX)
     }
 
     /// Starts the log over, under SQLite's WRITE lock. Returns the number of the new generation, which is durable on
-    /// return. In a log without blocks yet, it becomes durable together with the first of them. With `keep_bytes` the
-    /// file is then shrunk.
+    /// return; with a header, in a log without blocks yet, with the first of them. With `keep_bytes` the file is then
+    /// shrunk.
     ///
-    /// The slot that stores the least length of the file is written and durable before the file is shrunk, and `LENGTH`
-    /// is lowered before the slot is written. So neither promises bytes that are gone, wherever this process dies or
-    /// the power fails. The holder of WRITE is the only process that appends, so the new generation is still empty, and
-    /// a process that still reads the old generation finds that it is over.
+    /// The generation's slot stores the least length of the file. `LENGTH` is lowered before the slot is written, and
+    /// the slot is durable before the file is shrunk. So neither promises bytes that are gone, wherever this process
+    /// dies or the power fails. Only the holder of WRITE appends, so the new generation is still empty when the file is
+    /// shrunk. A process that still reads the old generation finds that this generation is over.
     pub(crate) fn switch(&self, new: &NewGeneration) -> Result<u64, LogError> {
         let NewGeneration { wal_header, retired, keep_bytes, position, time_ms } = *new;
         self.force()?;
@@ -51,16 +51,16 @@ impl Group {
         self.set(INTENT, generation);
         self.finish_switch(&leader)?;
         if let Some(keep) = keep {
-            // It is no error if the file cannot be shrunk.
+            // Shrinking may fail: then the file only takes more space.
             let _ = self.block.shrink(keep);
         }
         Ok(generation)
     }
 
-    /// Completes a switch whose process died. Its announcement decided the switch, and no process may apply the
-    /// generation before. A switch in progress is left to its own process.
+    /// Completes a switch whose process died. The announcement in `INTENT` decided the switch, so no process may apply
+    /// the old generation any more. A switch in progress is left to its own process.
     pub(crate) fn adopt_switch(&self) -> Result<(), LogError> {
-        // A user who may only read leaves the switch to others. It needs no frame of a log that is about to start over.
+        // A user who may only read leaves the switch to others: it needs no frame of a log that is about to start over.
         if self.get(INTENT) == self.get(GENERATION) || self.segment.is_read_only() {
             return Ok(());
         }
@@ -71,7 +71,7 @@ impl Group {
         }
     }
 
-    /// Carries out a switch that has begun: this process's own, or that of a process that died.
+    /// Carries out a switch that has been announced, by this process or by one that died.
     fn finish_switch(&self, leader: &Leader<'_>) -> Result<(), LogError> {
         let intent = self.get(INTENT);
         if intent == self.get(GENERATION) {
@@ -88,14 +88,14 @@ impl Group {
             number: generation,
             wal_header: (state & STATE_EMPTY == 0).then_some(wal_header),
             retired: state & STATE_RETIRED != 0,
-            // This is not the length that the file seems to have: the slot may become durable before that length does,
-            // and the log would then be taken for one that was cut short.
+            // Do not store the length that the file seems to have. The slot might become durable before that length
+            // does; recovery would then take the log for one that was cut short.
             file_bytes: self.get(LENGTH),
             position: self.get(INTENT_POSITION),
             time_ms: self.get(INTENT_TIME),
         };
-        // The first blocks of the file make the generation durable with them. A generation without a WAL header has to
-        // be durable at once: it says how the log ends.
+        // With a WAL header, the generation becomes durable together with the first blocks of the file. Without one it
+        // has to be durable at once, because it says how the log ends.
         let later = new.wal_header.is_some() && !self.has_blocks();
         let begun = self.framing.begin(self.block.as_ref(), &new, later);
         begun.map_err(|source| self.poison(self.failed(source)))?;

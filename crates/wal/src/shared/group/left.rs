@@ -1,8 +1,8 @@
-//! The state in which the last processes left the words of a log.
+//! The state in which the last processes left a log, read from the words that they shared.
 //!
-//! If a process dies, the words tell the other processes how to continue. The same holds after the last process has
-//! ended, as long as the memory still exists. If no operation was in progress then, the log is durable up to its end,
-//! and nothing was written after the end.
+//! If a process dies, the words tell the other processes how to continue. After the last process has ended, the words
+//! still say it, as long as the memory exists. If no operation was in progress, the log is durable up to its end, and
+//! nothing was written after the end.
 
 use super::Recovered;
 use crate::shared::group::{
@@ -14,7 +14,7 @@ use duralite_medium::PROCESS_SLOTS;
 /// The state in which a log was left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Left {
-    /// The end of the log: durable, and with nothing written after it.
+    /// The end of the log: everything before it is durable, and nothing was written after it.
     pub(crate) end: Recovered,
     /// The length of the file in bytes that is known to be durable.
     pub(crate) file_bytes: u64,
@@ -22,8 +22,8 @@ pub(crate) struct Left {
     pub(crate) settings: u64,
 }
 
-/// Determines from the words in which state the last processes left the log. `None` where an operation was in progress
-/// or had failed. `data_offset` is the file offset of a generation's first group.
+/// Determines from the words in which state the last processes left the log. `None` if an operation was in progress or
+/// had failed. `data_offset` is the file offset of a generation's first group.
 pub(crate) fn left(words: &[u8], data_offset: u64) -> Option<Left> {
     let word = |at: u64| {
         let bytes = words.get(at as usize..at as usize + 8)?;
@@ -41,7 +41,7 @@ pub(crate) fn left(words: &[u8], data_offset: u64) -> Option<Left> {
         && word(FLUSHED)? >= end
         && reached.iter().all(|position| *position <= end);
     let start = word(STARTS[(generation % 2) as usize])?;
-    // A generation without a group may itself not be durable yet.
+    // A generation without a group may itself not be durable yet, so this log has to be recovered.
     if !is_quiet || end <= start {
         return None;
     }

@@ -1,26 +1,25 @@
 //! Group commit: sealed transactions wait in shared memory, and one thread, the leader, writes them for all.
 //!
 //! **Byte positions.** A transaction's place is a byte position, which only grows while processes share the segment. A
-//! generation maps its byte positions to the file, from [`Geometry::data_offset`] on. The ring in the segment holds the
-//! newest bytes, in the form that they get on the device. In this folder `position` is a byte position, except in
-//! [`Generation`], [`NewGeneration`] and the word `INTENT_POSITION`: there it is the log's position, a number of
-//! transactions.
+//! generation maps its byte positions to the file, from [`Geometry::data_offset`] on. The ring in the segment holds the newest
+//! bytes, in the form that they have on the device. In this folder `position` means a byte position, with three exceptions: in
+//! [`Generation`], in [`NewGeneration`] and in the word `INTENT_POSITION` it is the log's position, a number of transactions.
 //!
-//! **Words.** `TAIL` is the end of the last sealed transaction, `DURABLE` the end of the last durable group. Both carry
-//! a group number, and `TAIL` also whether its group is closed. The holder of SQLite's WRITE lock appends: it writes to
-//! the ring after `TAIL` and moves `TAIL` by one compare-and-exchange. The holder of the leader lock closes the open
-//! group by another compare-and-exchange, writes the group with one write, and moves `DURABLE`. Either process may die
-//! at any instruction. Before its exchange nothing has happened. After the exchange the words say what is left to do,
-//! and the next leader redoes it from the ring (invariants 4, 7, 9). Another thread may replace a leader whose process
-//! is stopped: see [`lead`]. While a closed group is not yet durable, the next group may already be open; `ENDS` then
-//! says where the closed group ends.
+//! **Words.** `TAIL` is the end of the last sealed transaction. `DURABLE` is the end of the last group that is as durable as
+//! the log's `durability` makes it. Both carry a group number, and `TAIL` also whether its group is closed. The holder of
+//! SQLite's WRITE lock appends: it writes to the ring after `TAIL` and moves `TAIL` by one compare-and-exchange. The holder of
+//! the leader lock closes the open group by another compare-and-exchange, writes the group with one write, and moves `DURABLE`.
+//! Either process may die at any instruction. Before its exchange nothing has happened. After the exchange the words say what
+//! is left to do, and the next leader redoes it from the ring (invariants 4, 7, 9). Another thread may replace a leader whose
+//! process is stopped: see [`Group::take_over`], and "Stopped leaders" in `commit.rs`. While a closed group is not yet durable,
+//! the next group may already be open; `ENDS` then says where the closed group ends.
 //!
-//! **The leader** is a thread: a committer, mostly, or another thread that needs everything sealed to be durable. The
-//! leader word holds the slot of its process.
+//! **The leader** is a thread: mostly a committer, sometimes another thread that needs everything sealed to be durable. The
+//! leader word holds the slot of the thread's process.
 //!
-//! **Sleeping.** A committer sleeps on one of two words, chosen by the parity of its group: at any time at most one
-//! closed and one open group are not durable. The leader wakes its whole group, and one committer of the next group to
-//! lead it.
+//! **Sleeping.** A committer sleeps on one of two words, chosen by the parity of its group. Two are enough, because at any time
+//! at most one closed group and one open group are not durable. The leader wakes all committers of its own group, and one
+//! committer of the next group, which becomes the next leader.
 
 mod commit;
 mod generation;
@@ -43,79 +42,79 @@ pub(crate) use left::left;
 
 // The words that processes share, and their offsets.
 
-// Offsets relative to the group's part of the segment. Frequently written words are on cache lines of their own.
+// Offsets relative to the group's part of the segment. Words that are written often are on cache lines of their own.
 
 /// The number of the generation in force.
 const GENERATION: u64 = 0;
-/// The end of the last sealed transaction, as a [`Mark`]. The holder of SQLite's WRITE lock moves it when it seals a
+/// The end of the last sealed transaction, as a [`Mark`]. The holder of SQLite's WRITE lock moves it when sealing a
 /// transaction; a leader sets its bit *closed*.
 const TAIL: u64 = 128;
-/// The end of the last group that a leader has finished, as a [`Mark`]: committers up to here need not wait any more. The
-/// group is as durable as the log's `durability` makes it. With `durability=normal` it is only written, and
-/// [`FLUSHED`] says what survives a power loss.
+/// The end of the last group that a leader has finished, as a [`Mark`]: committers up to here need not wait any more. The group
+/// is as durable as the log's `durability` makes it. With `durability=normal` it is only written, and [`FLUSHED`] says what
+/// survives a power loss.
 const DURABLE: u64 = 256;
 /// The end of the bytes that the ring has, or that a writer is about to store in it. A writer raises this word before it
-/// overwrites old bytes: those more than [`RING_BYTES`] before it have left the ring.
+/// overwrites old bytes: bytes more than [`RING_BYTES`] before `FRONTIER` have left the ring.
 const FRONTIER: u64 = 384;
-/// The leader word. From [`EPOCH`] up: an epoch that every acquisition advances. Below: the slot of the leader's process,
-/// plus 1 (0 if there is no leader), and the flag [`ALONE`].
+/// The leader word. From [`EPOCH`] up: an epoch that every acquisition advances. Below: the slot of the leader's process plus 1
+/// (0 if there is no leader), and the flag [`ALONE`].
 const LEADER: u64 = 512;
-/// Not 0 once a write or flush of the log has failed in any process, or a group made no sense: no process uses the log
-/// any more (invariant 9).
+/// Not 0 once a write or flush of the log has failed in any process, or a group was inconsistent. No process uses the log after
+/// that (invariant 9).
 const POISON: u64 = 640;
 /// The byte position up to which the log is flushed, and so survives a power loss. It follows [`DURABLE`] where each group
 /// is flushed. With `durability=normal` only [`Group::force`] moves it.
 const FLUSHED: u64 = 768;
-/// The end of the last transaction that bypassed the ring; at first the end of the log that recovery found. Bytes before it
-/// are on the device, and not in the ring. A leader that finds here the end of its group has nothing to write. The word may
-/// be beyond [`TAIL`] while the writer seals such a transaction, or after that writer's death.
+/// The end of the last transaction that bypassed the ring; at first the end of the log that recovery found. Bytes before it are
+/// on the device, and not in the ring. If it is the end of a leader's group, that leader has nothing to write. The word may be
+/// beyond [`TAIL`] while the writer seals such a transaction, or after that writer's death.
 const DIRECT_END: u64 = 896;
-/// The words on which committers sleep, by the parity of their group's number. The thread that wakes them first adds 1.
+/// The words on which committers sleep, by the parity of their group's number. The thread that wakes them adds 1 first.
 const SLEEPERS: [u64; 2] = [1024, 1152];
-/// Offset from a word of [`SLEEPERS`] to its count of threads that sleep on it or are about to. The count is too high
+/// Offset from a word of [`SLEEPERS`] to the count of threads that sleep on that word or are about to. The count stays too high
 /// after the death of a sleeping process.
 const SLEEPING: u64 = 8;
 /// The byte position at which a generation begins, by the parity of its number.
 const STARTS: [u64; 2] = [1280, 1288];
-/// The byte position at which a closed group ends, by the parity of its number, once the next group is open.
+/// The byte position at which a closed group ends, by the parity of the group's number. Valid once the next group is open.
 const ENDS: [u64; 2] = [1296, 1304];
-/// The number of the newest generation. While it differs from [`GENERATION`], a switch to that generation has begun, and
-/// the words `INTENT_...` are the contents of the new generation's slot.
+/// The number of the newest generation. If it differs from [`GENERATION`], a switch to the newest generation has begun, and the
+/// words `INTENT_...` are the contents of that generation's slot.
 const INTENT: u64 = 1408;
 /// Whether the new generation has no WAL header, and whether the log is retired.
 const INTENT_STATE: u64 = 1416;
-/// SQLite's WAL header, in as many bytes.
+/// SQLite's WAL header of the new generation, in as many bytes.
 const INTENT_HEADER: u64 = 1424;
 /// Transactions sealed before the new generation: the log's position, not a byte position.
 const INTENT_POSITION: u64 = 1456;
-/// When the new generation began, in milliseconds since 1970.
+/// When the new generation begins, in milliseconds since 1970.
 const INTENT_TIME: u64 = 1464;
-/// The settings with which the log is used: see [`GroupOptions::settings`](super::GroupOptions::settings).
+/// The settings with which the log is used: see [`GroupOptions::settings`].
 const SETTINGS: u64 = 1536;
-/// The length of the file in bytes that is known to be durable. A process that sees a longer file may see space that
-/// another process was preallocating when it died. 0 if unknown.
+/// The length of the file in bytes that is known to be durable; 0 if unknown. The file itself may be longer: a process may have
+/// died while it preallocated the space beyond.
 const LENGTH: u64 = 1544;
-/// A word for each process slot: how many of its threads may write groups or generations to the device.
+/// A word for each process slot: how many threads of that process may write groups or generations to the device.
 const WRITING: u64 = 2048;
-/// Bytes of the segment that must be zeros initially. The ring after them need not be: only bytes that were written to
-/// it are read.
+/// Bytes of the segment that must be zeros initially. The ring after them need not be, because nobody reads bytes of the ring
+/// that were not written.
 pub(crate) const STATE_BYTES: u64 = RING;
-/// Where the ring begins. The byte at a byte position is at that position modulo [`RING_BYTES`] of it.
+/// Where the ring begins. Each byte is in the ring at its byte position modulo [`RING_BYTES`].
 const RING: u64 = 4096;
 
 /// Size of the ring, which holds sealed transactions until a leader has written them; a power of two.
 pub(crate) const RING_BYTES: u64 = 1 << 20;
 /// Bytes of the segment that the group's part occupies.
 pub(crate) const SHARED_BYTES: u64 = RING + RING_BYTES;
-/// A larger transaction bypasses the ring.
+/// A transaction larger than this bypasses the ring.
 pub(crate) const RING_SHARE: u64 = RING_BYTES / 4;
 
 /// The unit of the epoch in the leader word.
 const EPOCH: u64 = 1 << 16;
-/// The leader switches the generation, or is about to: no other thread may be writing.
+/// A flag: the leader switches the generation, or is about to, and no other thread may be writing.
 const ALONE: u64 = 1 << 8;
 
-/// The slot of the leader's process.
+/// The slot of the leader's process; `None` if there is no leader.
 fn process_of(leader: u64) -> Option<usize> {
     (leader % ALONE).checked_sub(1).map(|process| process as usize)
 }
@@ -157,7 +156,7 @@ const _: () = assert!(INTENT_TIME + 8 <= SETTINGS);
 // The interface between group commit and the log that it serves. Group commit knows byte positions, groups and
 // generations, but no format.
 
-/// Generations begin at multiples of this, and it divides the file's length: no device has larger blocks.
+/// Generations begin at multiples of this number of bytes, and so does the end of the file. No device has larger blocks.
 pub(crate) const AREA_BYTES: u64 = 4096;
 
 /// The layout of groups in the file.
@@ -180,7 +179,7 @@ pub(crate) struct GroupOptions {
     pub(crate) durability: Durability,
     /// How long other threads wait for a leader that makes no progress before they replace it.
     pub(crate) leader_patience: Duration,
-    /// A number that is equal for processes whose settings agree wherever processes depend on each other.
+    /// A number that must be equal in all processes that use a log: it differs if settings differ that have to agree.
     pub(crate) settings: u64,
 }
 
@@ -223,9 +222,9 @@ pub(crate) trait Framing: Send + Sync {
     /// The bytes that stand in for the header of a group that was opened at `time_ms`, until the group is closed.
     fn placeholder(&self, generation: u64, time_ms: u64) -> Vec<u8>;
 
-    /// Completes the header of a closed group that is about to be written at an offset of the file. `ordered` says
-    /// whether everything before the group is durable. Returns the number of transactions in the group, for metrics, or 1
-    /// where counting them would cost too much.
+    /// Completes the header of a closed group that is about to be written at an offset of the file. `ordered` says whether
+    /// everything before the group is durable. Returns the number of transactions in the group, for metrics, or 1 if counting
+    /// them would cost too much.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -237,11 +236,10 @@ pub(crate) trait Framing: Send + Sync {
         ordered: bool,
     ) -> Result<u64, LogError>;
 
-    /// Writes what a generation begins with. Durable on return; with `later`, durable only with the next flush or
-    /// preallocation.
+    /// Writes what begins a generation. Durable on return; with `later`, durable only with the next flush or preallocation.
     ///
     /// # Errors
-    /// The device's.
+    /// An error of the device.
     fn begin(&self, block: &dyn Block, generation: &Generation, later: bool) -> Result<(), MediumError>;
 }
 
@@ -259,19 +257,19 @@ pub(crate) struct Group {
     words: Words,
     /// This process's slot.
     process: usize,
-    /// The segment, for copies of bytes, and where the group's part of it begins.
+    /// The segment, for copying bytes, and the offset at which the group's part of it begins.
     segment: Arc<dyn Segment>,
     base: u64,
     block: Arc<dyn Block>,
     geometry: Geometry,
     framing: Arc<dyn Framing>,
     options: GroupOptions,
-    /// The buffer from which the leader writes.
+    /// The buffer that the leader writes to the device.
     buffer: Mutex<AlignedBuf>,
     /// Why this process poisoned the log.
     reason: Mutex<Option<LogError>>,
-    /// Whether a thread of this process panicked while it waited or led. This process then stops using the log. The
-    /// other processes continue as after its death, which may also come at any instruction.
+    /// Whether a thread of this process panicked while it waited or led. This process then stops using the log. The other
+    /// processes go on as if this process had died, which may also happen at any instruction.
     panicked: AtomicBool,
     pub(crate) activity: GroupActivity,
 }
@@ -297,7 +295,7 @@ impl Group {
         self.words.compare_exchange(word, current, new)
     }
 
-    /// Raises a word to a value, unless the word is already higher.
+    /// Raises a word to a value. Does nothing if the word is already higher.
     fn advance(&self, word: u64, value: u64) {
         let mut seen = self.get(word);
         while seen < value {
@@ -316,7 +314,7 @@ impl Group {
         Mark::unpack(self.get(DURABLE))
     }
 
-    /// Joins the processes that share the log, or begins the sharing with the state that recovery found.
+    /// Joins the processes that share the log. The first process starts the sharing with the state that recovery found.
     pub(crate) fn join(
         segment: Arc<dyn Segment>,
         base: u64,
@@ -350,10 +348,10 @@ impl Group {
             group.set(DURABLE, Mark { closed: false, ..closed }.pack());
             group.set(FRONTIER, end);
             group.set(FLUSHED, end);
-            // The ring is empty.
+            // The ring is empty: everything before `end` is on the device.
             group.set(DIRECT_END, end);
             group.set(SETTINGS, group.options.settings);
-            // The size is durable: the flush that ends recovery made it so, or it was known to be so before.
+            // The file's size is durable: the flush at the end of recovery made it so, or it was known to be durable before.
             group.set(LENGTH, group.block.len());
         } else if !group.segment.is_read_only() {
             group.bury_predecessor();
@@ -386,12 +384,12 @@ impl Group {
         self.tail().position
     }
 
-    /// End of the last durable group, a byte position.
+    /// End of the last group that is as durable as the log's `durability` makes it, a byte position.
     pub(crate) fn durable_end(&self) -> u64 {
         self.durable().position
     }
 
-    /// Orders earlier reads before the loads of words that follow.
+    /// Orders earlier reads before later loads of words.
     pub(crate) fn fence(&self) {
         self.segment.fence();
         std::sync::atomic::fence(Ordering::SeqCst);
@@ -402,12 +400,12 @@ impl Group {
         self.get(STARTS[(generation % 2) as usize])
     }
 
-    /// The file offset of a byte position of a generation.
+    /// The file offset of a generation's byte position.
     pub(crate) fn offset_of(&self, generation: u64, position: u64) -> u64 {
         position.wrapping_sub(self.start_of(generation)).wrapping_add(self.geometry.data_offset)
     }
 
-    /// The byte position of a group that is appended after `end`.
+    /// The byte position of a group that follows `end`.
     fn group_start(&self, end: u64) -> u64 {
         end.next_multiple_of(self.block_bytes()).max(self.start_of(self.generation()))
     }
@@ -442,7 +440,7 @@ impl Group {
         }))
     }
 
-    /// Poisons the log for all processes: what the device holds is in doubt (invariant 9). Returns the error.
+    /// Poisons the log for all processes, because the contents of the device are in doubt (invariant 9). Returns the error.
     pub(crate) fn poison(&self, error: LogError) -> LogError {
         let mut reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
         let message = LogError::Poisoned(error.to_string());
@@ -456,7 +454,7 @@ impl Group {
     }
 }
 
-// Reading sealed bytes: from the ring, or from the device once they have left the ring.
+// Reading sealed bytes: from the ring, or from the device if they have left the ring.
 
 impl Group {
     /// Copies bytes of the current generation from the ring, or from the device if they have left the ring. The caller
@@ -470,25 +468,25 @@ impl Group {
         self.block.read(offset, buf).map_err(|source| self.failed(source))
     }
 
-    /// Copies sealed bytes from the ring. Returns `false` if they have left the ring; the contents of `buf` are then
-    /// undefined.
+    /// Copies sealed bytes from the ring. Returns `false` if they have left the ring; then the contents of `buf` are undefined.
     pub(crate) fn read_sealed(&self, position: u64, buf: &mut [u8]) -> bool {
         let in_ring = |frontier: u64| frontier.wrapping_sub(position) <= RING_BYTES && position < frontier;
         if !in_ring(self.get(FRONTIER)) || position < self.get(DIRECT_END) {
             return false;
         }
         self.read_ring(position, buf);
-        // If a writer has overwritten any of these bytes, then the load of `FRONTIER` after this fence shows it.
+        // If a writer has overwritten any of these bytes, the load of `FRONTIER` after this fence shows it.
         self.segment.fence();
         in_ring(self.get(FRONTIER))
     }
 
-    /// The byte position before which all bytes have left the ring: they are on the device.
+    /// The byte position up to which all bytes have left the ring and are on the device.
     pub(crate) fn past_ring(&self) -> u64 {
         self.get(DIRECT_END).max(self.get(FRONTIER).saturating_sub(RING_BYTES))
     }
 
-    /// Looks up the length of the file anew: another process may have extended it.
+    /// If the file does not reach to `end` as far as this process knows, asks for its length again: another process may have
+    /// extended it.
     fn learn_len(&self, end: u64) -> Result<(), LogError> {
         if end <= self.block.len() {
             return Ok(());

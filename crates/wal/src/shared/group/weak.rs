@@ -1,5 +1,5 @@
-//! The words and the ring under a weak memory model. The tests run the real code, on copies that a processor may
-//! reorder.
+//! Group commit's words and ring under a weak memory model. The tests run the real code on copies of the
+//! memory in which loads may return old values, as a processor may reorder them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::shared::group::{LEADER, RING, RING_BYTES, writing};
 const DATA_OFFSET: u64 = 3 * AREA_BYTES;
 const OLD: [u8; 16] = [1; 16];
 const NEW: [u8; 16] = [2; 16];
-/// The byte position of the old bytes, and a later one that has the same place in the ring.
+/// The byte position of the old bytes, and a later byte position with the same place in the ring.
 const AT: u64 = DATA_OFFSET;
 const AGAIN: u64 = AT + RING_BYTES;
 
@@ -122,7 +122,7 @@ fn pair() -> [Group; 2] {
     groups
 }
 
-/// Sets the words as if so much had been committed that the next transaction gets the old bytes' place.
+/// Sets the words as if enough had been committed for the next transaction to get the place of the old bytes.
 fn go_round(group: &Group) {
     let closed = Mark { position: AGAIN, group: 2, closed: true };
     group.set(FRONTIER, AGAIN);

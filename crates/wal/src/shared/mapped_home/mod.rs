@@ -3,30 +3,30 @@
 //!
 //! # What is durable when
 //!
-//! On a medium that survives a power loss, a page is durable after [`Home::sync`], as everywhere. A write stores the lines that
-//! differ from the memory: either through the cache, and the sync flushes them, or with non-temporal stores ([`HomeSync`]). On
-//! any other medium the home does the same, because latencies are measured there, but only the death of a process is survived;
-//! [`Home::drain`] syncs the file.
+//! On a medium that survives a power loss, a page is durable after [`Home::sync`], as in every home. A write stores the cache
+//! lines that differ from the memory. It stores them through the cache, and the sync flushes them, or it uses non-temporal
+//! stores ([`HomeSync`]). On any other medium the home does the same, so that latencies can be measured there. But then only
+//! the death of a process is survived, until [`Home::drain`] syncs the file.
 //!
-//! Everybody sees a line that a process has stored and not flushed, but the line is not durable. If that process dies, the next
-//! one writes the same pages again and finds no difference. So it has to flush lines that it does not store, if another process
-//! may have stored them. Processes that share a word ([`MappedHome::sharing`]) know when that is so: the word names the process
-//! that has written since the last sync, or says that several have. If several have, a writer flushes all lines of each page
-//! that it writes, and the sync is a sync of the file, by which the kernel writes back what any process has stored. Without
-//! such a word, a home always assumes several writers.
+//! Every process sees a line that another process has stored but not flushed, although the line is not durable. If the storing
+//! process dies, the next writer writes the same pages again and finds no difference. So it has to flush lines that it does not
+//! store itself, if another process may have stored them. Processes that share a word ([`MappedHome::sharing`]) know when to do
+//! so. The word names the one process that has written since the last sync, or says that several have. If several have, a
+//! writer flushes all lines of each page that it writes, and the sync is a sync of the file: the kernel writes back what any
+//! process has stored. Without such a word, a home always assumes several writers.
 //!
 //! # The file's size
 //!
-//! For every process the file has the size of the database: nothing is allocated beyond it. A write makes the file grow, or a
-//! hint of SQLite does so in advance. The new part is allocated, and its page faults are taken, before anything is stored
-//! there, so that no store can fail. Other processes may cut or grow the file under SQLite's locks. So the home learns the
-//! file's size when SQLite asks for it, before a writer begins, and when an access lies beyond the known size. SQLite does not
-//! read a part that is gone.
+//! In every process the file has the size of the database: nothing is allocated beyond it. A write, or in advance a hint of
+//! SQLite, makes the file grow. The new part is allocated and its page faults are taken before anything is stored there, so
+//! that no store can fail. Other processes may cut or grow the file under SQLite's locks. So the home learns the file's size
+//! when SQLite asks for it, before a writer begins, and when an access lies beyond the known size. SQLite does not read a part
+//! that is gone.
 //!
-//! # A file that an outsider cuts
+//! # A file that another program truncates
 //!
-//! Such a cut ends in an error: the home checks behind each access what it has read or stored
-//! ([`duralite_medium::Nvm::check`]).
+//! If a program without these locks cuts the file, the home reports an error: after each access it checks what it has read or
+//! stored ([`duralite_medium::Nvm::check`]).
 
 mod policy;
 #[cfg(test)]
@@ -53,7 +53,7 @@ pub struct MappedHome {
     /// Whether every page is stored whole, as in the paper.
     whole_pages: bool,
     writers: Writers,
-    /// The file's size, when it was last learnt. The mapped memory is at least as long.
+    /// The file's size, as last learnt. The mapped memory is at least that long.
     size: AtomicU64,
     /// Held while a thread learns or changes the size.
     resizing: Mutex<()>,
@@ -63,7 +63,7 @@ pub struct MappedHome {
 #[derive(Default)]
 struct State {
     dirty: Dirty,
-    /// `None` if the setting says how all pages are written.
+    /// `None` if the setting prescribes one way for all pages.
     policy: Option<Policy>,
     /// Whether anything was stored since the last fence.
     unfenced: bool,
@@ -71,12 +71,12 @@ struct State {
     counts: Counts,
 }
 
-/// Metrics of what was done through a home.
+/// What was done through a home, as metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Pages written, or parts of them.
+    /// Writes of pages, or of parts of pages.
     pub writes: u64,
-    /// The pages, or parts, among those that were written with non-temporal stores.
+    /// The writes among those that used non-temporal stores.
     pub through: u64,
     /// Lines stored.
     pub lines: u64,
@@ -110,14 +110,14 @@ impl MappedHome {
         self
     }
 
-    /// With `true`, makes the home store every page whole, as the paper does, to measure what that costs.
+    /// With `true`, makes the home store every page whole, as the paper does, so that its cost can be measured.
     #[must_use]
     pub fn with_whole_pages(mut self, whole_pages: bool) -> Self {
         self.whole_pages = whole_pages;
         self
     }
 
-    /// On a medium that survives a power loss, makes durable what dead processes may have stored and not flushed; durable on
+    /// On a medium that survives a power loss, makes durable what dead processes may have stored but not flushed. Durable on
     /// return. The caller attaches the log alone.
     ///
     /// # Errors
@@ -160,7 +160,7 @@ impl MappedHome {
 
     fn learn_locked(&self, file: &dyn DatabaseFile) -> Result<u64, LogError> {
         let size = file.size()?;
-        // The memory comes first, so that no access goes beyond its known length.
+        // Update the memory's length first, so that no access goes beyond it.
         self.nvm.refresh_len(size).map_err(failed)?;
         self.size.store(size, Ordering::Release);
         Ok(size)
@@ -179,7 +179,7 @@ impl MappedHome {
 
     /// Stores `bytes` at `at`. The range lies in one page and inside the file.
     fn put(&self, bytes: &[u8], at: u64) {
-        // This lock excludes the other threads of this process. SQLite's locks keep other processes from writing meanwhile.
+        // The lock excludes the other threads of this process. SQLite's locks exclude writers in other processes.
         let state = &mut *locked(&self.state);
         let number = at / u64::from(self.page_bytes);
         let through = match &state.policy {
@@ -233,9 +233,9 @@ impl MappedHome {
         }
     }
 
-    /// Makes durable what this process has stored. Returns whether no other process has stored anything. The word that tells
-    /// who has stored changes while the state is locked: a thread of this process that stores meanwhile enters its name
-    /// afterwards.
+    /// Makes durable what this process has stored. Returns whether no other process has stored anything. The word that names
+    /// the writers changes while the state is locked: a thread of this process that stores later enters the process's name
+    /// again after that.
     fn flush(&self, state: &mut State) -> Result<bool, LogError> {
         let start = state.is_timed().then(Instant::now);
         state.dirty.flush(&*self.nvm);
@@ -254,7 +254,7 @@ impl MappedHome {
     }
 }
 
-/// Lines that were stored, and those among them that have to be flushed and did not have to be before.
+/// The number of lines stored, and of those among them that need a flush and did not need one before.
 #[derive(Debug, Default, Clone, Copy)]
 struct Stored {
     lines: u64,
@@ -278,7 +278,8 @@ fn failed(source: MediumError) -> LogError {
     LogError::Medium { path: "the database in memory".into(), source }
 }
 
-/// The ranges of whole lines, cut at the ends, in which `old` and `new` differ. Both begin at offset `at`.
+/// The ranges in which `old` and `new` differ, as whole cache lines; the first and the last may be cut. Both slices begin at
+/// offset `at`.
 fn differing_lines<'a>(old: &'a [u8], new: &'a [u8], at: u64) -> impl Iterator<Item = Range<usize>> + 'a {
     let line = LINE_BYTES as usize;
     let skew = (at % LINE_BYTES) as usize;
@@ -345,7 +346,8 @@ impl Home for MappedHome {
     }
 
     fn checkpointed(&self, _file: &dyn DatabaseFile) -> Result<(), LogError> {
-        // Not every checkpoint is followed by a sync, and another process may do the next one.
+        // Flush now: not every checkpoint is followed by a sync, and another process, which cannot flush these lines, may do
+        // the next sync.
         self.flush(&mut locked(&self.state)).map(drop)
     }
 
@@ -364,7 +366,7 @@ impl Home for MappedHome {
         }
         self.size.store(bytes, Ordering::Release);
         self.nvm.shrink(bytes).map_err(failed)?;
-        // Another process may do the next sync, and it knows nothing of this cut.
+        // Sync now: another process may do the next sync, and does not know of this truncation.
         if self.survives_power_loss() { file.sync() } else { Ok(()) }
     }
 
@@ -381,11 +383,11 @@ impl Home for MappedHome {
 
 // Lines that were stored through the cache and not flushed yet.
 
-/// Lines for which a word has bits.
+/// The lines that one word covers, with a bit for each.
 const LINES: u64 = 64;
-/// Bytes of memory that one word represents.
+/// Bytes of memory that one word covers.
 const CHUNK_BYTES: u64 = LINES * LINE_BYTES;
-/// The most words that are kept, enough for 64 MiB of pages. When there are that many, all lines are flushed.
+/// The most words that are kept, enough for 64 MiB of pages. Beyond that all lines are flushed.
 const MOST_CHUNKS: usize = 16 << 10;
 
 /// The dirty lines, with a bit for each.
@@ -407,7 +409,7 @@ impl Dirty {
         fresh
     }
 
-    /// Records a non-temporal store of bytes: lines that it covers completely need no flush any more.
+    /// Records a non-temporal store of bytes: the lines that it covers completely need no flush any more.
     fn streamed(&mut self, range: Range<u64>) {
         for line in range.start.div_ceil(LINE_BYTES)..range.end / LINE_BYTES {
             if let Some(lines) = self.0.get_mut(&(line / LINES)) {
@@ -443,7 +445,7 @@ fn runs(mut lines: u64) -> impl Iterator<Item = Range<u64>> {
         }
         let start = lines.trailing_zeros();
         let count = (lines >> start).trailing_ones();
-        // If the run ends at the last bit, there is nothing left to shift.
+        // If the run ends at the last bit, nothing is left, and a shift by 64 bits is not allowed.
         let end = start + count;
         lines = if end >= u64::BITS { 0 } else { lines >> end << end };
         Some(u64::from(start)..u64::from(end))
@@ -454,11 +456,11 @@ fn runs(mut lines: u64) -> impl Iterator<Item = Range<u64>> {
 
 /// No process.
 const NOBODY: u64 = 0;
-/// Several processes, or one that may be dead.
+/// Several processes, or one process that may be dead.
 const SEVERAL: u64 = u64::MAX;
 
-/// A word that the processes share, and this process's name in it. SQLite's locks let one process write at a time, so the word
-/// passes from one writer to the next.
+/// A word that the processes share, and this process's name in it. SQLite's locks let one process write at a time, so each
+/// writer finds the name that the writer before it left.
 #[derive(Default)]
 struct Writers(Option<Shared>);
 
@@ -471,13 +473,14 @@ struct Shared {
 
 impl Writers {
     fn sharing(segment: Arc<dyn Segment>, at: u64) -> Self {
-        // Two processes with one name would take each other's lines for flushed. So without random bytes there is no name, and
-        // nothing is known.
+        // Two processes with one name would each take the other's lines for its own, and flushed. So without random bytes this
+        // process has no name, and must assume several writers.
         let me = getrandom::u64().ok().map(|word| word & (u64::MAX >> 1) | 1);
         Self(me.map(|me| Shared { segment, at, me }))
     }
 
-    /// Has to be called before anything is stored. Returns whether all that is stored and not durable is this process's own.
+    /// Has to be called before anything is stored. Returns whether everything that is stored and not durable is this process's
+    /// own.
     fn claim(&self) -> bool {
         let Some(Shared { segment, at, me }) = &self.0 else { return false };
         loop {
@@ -507,12 +510,13 @@ impl Writers {
         word == NOBODY || word == *me
     }
 
-    /// Says that everything stored is durable: by this process, which alone has stored (`own`), or by a sync of the file.
+    /// Clears the word, because everything stored is durable. With `own` this process alone has stored, and has flushed its
+    /// lines; otherwise the file was synced.
     fn end(&self, own: bool) {
         let Some(Shared { segment, at, me }) = &self.0 else { return };
         let expected = if own { *me } else { SEVERAL };
-        // A process that has claimed the word since then keeps it. The name of a single other process stays: the next writer
-        // replaces it by `SEVERAL`.
+        // A process that has claimed the word since then keeps its name there. The name of a single other process stays too:
+        // the next writer replaces it by `SEVERAL`.
         let _ = segment.compare_exchange(*at, expected, NOBODY);
     }
 }
@@ -543,7 +547,7 @@ mod dirty_tests {
         dirty.stored(8191..9000);
         dirty.streamed(60..128);
         dirty.flush(&nvm);
-        // Lines 0, 2, 63, 64 and 127. Line 1 was stored non-temporally.
+        // The dirty lines are 0, 2, 63, 64 and 127. Line 1 was stored non-temporally.
         assert_eq!(nvm.counters().flushed_lines, 5);
         dirty.flush(&nvm);
         assert_eq!(nvm.counters().flushed_lines, 5);
@@ -563,7 +567,7 @@ mod shared_tests {
         assert!(one.claim() && one.claim() && one.synced());
         one.end(true);
         assert!(other.claim(), "the first has synced");
-        // The second process dies, and the first one writes.
+        // The second process dies after its store, and the first process writes.
         assert!(!one.claim() && !one.synced());
         one.end(true);
         assert!(!one.claim(), "its own stores are not all");

@@ -1,13 +1,13 @@
-//! Which pages are written through, with non-temporal stores, and which are written back (paper, section 5.2.3).
+//! Chooses the pages that are written through, with non-temporal stores; the others are written back (paper, section 5.2.3).
 //!
-//! Writing back costs one flush for all writes of a page before the next sync. A page that is written once may cost less if it
-//! is written through. As in the paper, every page is written back at first, and its writes are counted. The paper then writes
-//! those pages through that were written less often than the average.
+//! Writing back costs one flush for all writes of a page before the next sync. So for a page that is written once, writing
+//! through may cost less. As in the paper, every page is written back at first, and its writes are counted. The paper then
+//! writes through the pages that were written less often than the average.
 //!
-//! The paper assumes which way is cheaper. It also takes a page for hot if every transaction writes it once, though that saves
-//! no flush. Here a page is written through if that costs less: both ways are timed, and the policy counts how many lines of
-//! the page were stored and how many had to be flushed. The paper's rule is available for comparison ([`HomeSync::Average`]).
-//! Hot pages change, so all of this is repeated.
+//! The paper assumes which way is cheaper. It also takes a page for hot if every transaction writes it once, although writing
+//! that page back saves no flush. Here a page is written through if that costs less. To find out, both ways are timed, and the
+//! policy counts how many lines of the page were stored and how many had to be flushed. The paper's rule is available for
+//! comparison ([`HomeSync::Average`]). Because hot pages change, the policy repeats its measurements.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -15,21 +15,21 @@ use std::time::Duration;
 use crate::engine::media::HomeSync;
 use crate::shared::past_cache::Price;
 
-/// Writes of pages for which writing back is counted, and as many for which writing through is timed.
+/// The number of writes for which writing back is counted; then as many are used to time writing through.
 const SAMPLE_WRITES: u32 = 128;
-/// Writes that the paper's rule counts: those of some hundred transactions, so that the average means something.
+/// The number of writes that the paper's rule counts: those of some hundred transactions, so that the average means something.
 const AVERAGE_WRITES: u32 = 2048;
-/// Writes between two samplings, for each write that is sampled. So the dearer way is taken for one write of 64, or, by the
-/// paper's rule, for one of 16.
+/// Writes between two samplings, for each write that is sampled. So the more expensive way is taken for one write of 64, or, by
+/// the paper's rule, for one of 16.
 const INTERVAL: u32 = 62;
 const AVERAGE_INTERVAL: u32 = 15;
-/// The most pages that are counted: a checkpoint may write all pages before it syncs.
+/// The most pages that are counted. A limit is needed because a checkpoint may write all pages before it syncs.
 const MOST_PAGES: usize = 16 << 10;
 
-/// The rule by which pages are chosen.
+/// The rule that chooses how to write a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    /// The way that costs less.
+    /// The cheaper way for each page.
     Cheapest,
     /// The paper's rule.
     Average,
@@ -43,15 +43,15 @@ pub(super) struct Policy {
     writes: u32,
     phase: Phase,
     pages: HashMap<u64, Lines>,
-    /// The prices of storing lines through the cache, and of flushing them.
+    /// The prices of storing lines through the cache, and of flushing these lines.
     back: (Price, Price),
-    /// The prices of non-temporal stores, and of the sync after them.
+    /// The prices of non-temporal stores, and of the sync after these stores.
     through: (Price, Price),
     /// Lines of this phase that no sync has made durable yet.
     unsynced: u64,
 }
 
-/// What was counted of a page while it was written back.
+/// The counts for a page while it was written back.
 #[derive(Debug, Default, Clone, Copy)]
 struct Lines {
     writes: u64,
@@ -70,7 +70,7 @@ enum Phase {
 }
 
 impl Policy {
-    /// A policy, if the setting leaves the choice for each page.
+    /// A policy, if the setting leaves the choice to it for each page.
     pub(super) fn of(sync: HomeSync) -> Option<Self> {
         match sync {
             HomeSync::Adaptive => Some(Self::new(Rule::Cheapest)),
@@ -91,7 +91,7 @@ impl Policy {
         }
     }
 
-    /// Whether a page has to be written with non-temporal stores.
+    /// Whether to write a page with non-temporal stores.
     pub(super) fn is_through(&self, page: u64) -> bool {
         match &self.phase {
             Phase::WriteBack => false,
@@ -100,12 +100,12 @@ impl Policy {
         }
     }
 
-    /// Whether writes and syncs have to be timed.
+    /// Whether the caller has to time writes and syncs.
     pub(super) fn is_timed(&self) -> bool {
         self.rule == Rule::Cheapest && !matches!(self.phase, Phase::Decided { .. })
     }
 
-    /// Records a write of a page: how many lines were stored, and how many of them did not have to be flushed before.
+    /// Records a write of a page: how many lines it stored, and how many of these did not need a flush before.
     pub(super) fn wrote(&mut self, page: u64, stored: u64, fresh: u64, elapsed: Duration) {
         self.writes = self.writes.saturating_add(1);
         match &self.phase {
@@ -127,8 +127,8 @@ impl Policy {
         }
     }
 
-    /// Records a sync: all writes are durable, and the sync took this long. A phase ends with a sync, so that each phase
-    /// measures only itself.
+    /// Records a sync that took `elapsed` and made all writes durable. A phase ends only at a sync, so that each phase measures
+    /// only its own writes.
     pub(super) fn synced(&mut self, elapsed: Duration) {
         let lines = std::mem::take(&mut self.unsynced);
         match self.phase {
@@ -161,8 +161,7 @@ impl Policy {
         *self = Self { phase: Phase::Decided { through, others }, ..Self::new(self.rule) };
     }
 
-    /// Whether a page that is written once between syncs should be written through, and the pages to which the opposite
-    /// applies.
+    /// Whether to write through a page that is written once between syncs, and the pages for which the opposite is cheaper.
     fn cheapest(&self) -> (bool, HashSet<u64>) {
         let price = |price: &Price| price.per_line().unwrap_or(0.0);
         let (store, flush) = (price(&self.back.0), price(&self.back.1));
@@ -190,7 +189,7 @@ mod tests {
 
     const NANOSECOND: Duration = Duration::from_nanos(1);
 
-    /// How many pages are not written as the others are, once that is decided.
+    /// How many pages are written in the way opposite to the general one, once the policy has decided.
     fn exceptions(policy: &Policy) -> Option<usize> {
         match &policy.phase {
             Phase::Decided { others, .. } => Some(others.len()),
@@ -198,7 +197,7 @@ mod tests {
         }
     }
 
-    /// Shows a policy one round of writes, of four lines each, and a sync. Page 7 is written four times.
+    /// Reports one round to a policy: writes of four lines each, and a sync. Page 7 is written four times.
     fn round(policy: &mut Policy, number: u64, store: u32, flush: u32, stream: u32) {
         let pages = [7, 7, 7, 7, 1000 + number];
         let mut to_flush = 0;
@@ -226,13 +225,14 @@ mod tests {
 
     #[test]
     fn each_page_goes_the_way_that_costs_less() {
-        // A non-temporal store costs half of a flush, so only a page that is written again before each sync is better flushed.
+        // A non-temporal store costs half of a flush, so flushing is better only for a page that is written again before each
+        // sync.
         let policy = decided(10, 500, 250);
         assert!(policy.is_through(1001) && policy.is_through(1 << 40) && !policy.is_through(7));
-        // It costs twice as much, so nothing is written through.
+        // A non-temporal store costs twice as much as a flush, so nothing is written through.
         let policy = decided(10, 500, 1000);
         assert!(!policy.is_through(1001) && !policy.is_through(1 << 40) && !policy.is_through(7));
-        // It costs next to nothing, so everything is written through.
+        // A non-temporal store costs next to nothing, so everything is written through.
         let policy = decided(10, 500, 5);
         assert!(policy.is_through(1001) && policy.is_through(1 << 40) && policy.is_through(7));
     }
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn the_papers_rule_writes_back_what_is_written_at_least_as_often_as_the_average() {
         let mut policy = Policy::new(Rule::Average);
-        // Half of the writes are of two pages, and each of the others is of another page.
+        // Half of the writes go to two pages, and each of the others to a page of its own.
         for n in 0..AVERAGE_WRITES {
             let page = if n % 2 == 0 { u64::from(n / 2 % 2) } else { 100 + u64::from(n) };
             assert!(!policy.is_through(page) && !policy.is_timed());

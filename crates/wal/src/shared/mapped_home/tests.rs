@@ -37,7 +37,7 @@ impl Fixture {
     }
 }
 
-/// Counts what `work` does to the memory.
+/// Counts the operations of `work` on the memory.
 fn counted(home: &MappedHome, work: impl FnOnce()) -> Counters {
     let before = home.nvm().counters();
     work();
@@ -114,7 +114,7 @@ fn what_goes_past_the_cache_is_not_flushed_again() {
     assert_eq!((written.stored_bytes, written.flushed_lines), (PAGE as u64, 16));
 }
 
-/// A process that dies before its sync may leave lines that everybody sees and that are not durable.
+/// A process that dies before its sync may leave lines that every process sees but that are not durable.
 #[test]
 fn inv20_lines_that_another_process_may_have_stored_are_flushed() {
     let fixture = Fixture::new(2);
@@ -123,7 +123,7 @@ fn inv20_lines_that_another_process_may_have_stored_are_flushed() {
     let (dead, next) = (home(), home());
     let file = &fixture.file;
     dead.write(file, &[2; PAGE], 0).unwrap();
-    // The same page again: no line differs.
+    // Write the same page again: no line differs.
     let written = counted(&next, || {
         next.write(file, &[2; PAGE], 0).unwrap();
         next.sync(file).unwrap();
@@ -146,7 +146,7 @@ fn inv20_the_file_is_as_long_as_the_database_for_everybody() {
     home.truncate(file, 8 * PAGE as u64).unwrap();
     home.truncate(file, 2 * PAGE as u64).unwrap();
     assert_eq!(fixture.bytes(), vec![1; 2 * PAGE]);
-    // Another process learns the size when SQLite asks for it, and grows the file from there.
+    // Another process learns the size when SQLite asks for it, and grows the file from that size.
     assert_eq!(other.size(file).unwrap(), 2 * PAGE as u64);
     other.write(file, &[3; PAGE], 3 * PAGE as u64).unwrap();
     let mut read = [1; 2 * PAGE];
@@ -219,7 +219,7 @@ fn a_file_that_may_only_be_read_is_mapped_for_reading() {
     file.read_exact_at(&mut page, 0).unwrap();
 }
 
-/// A database file that checks whether a thread could store something while the file is synced.
+/// A database file that checks whether a thread could store something during a sync of the file.
 struct Syncing<'a> {
     file: &'a OpenDatabase,
     home: &'a MappedHome,
@@ -249,8 +249,8 @@ impl DatabaseFile for Syncing<'_> {
     }
 }
 
-/// A thread that stores something after the kernel has begun to sync enters its name after the sync has cleared the word, and
-/// not before.
+/// A thread may store something after the kernel has begun to sync. It enters the process's name in the word
+/// only after the sync has cleared the word, never before.
 #[test]
 fn inv20_nothing_is_stored_between_a_sync_and_the_word_that_says_so() {
     let fixture = Fixture::new(2);

@@ -115,6 +115,87 @@ fn the_log_starts_over_under_concurrent_connections_alone() {
     integrity(&b);
 }
 
+/// Transactions of several threads overlap without a pause, each open for longer than a checkpoint keeps WRITE.
+#[test]
+fn inv10_the_log_starts_over_while_transactions_of_threads_overlap() {
+    const THREADS: u32 = 6;
+    const COMMITS: u32 = 1200;
+    let (fixture, [watch]) = with_rows("off");
+    let threads: Vec<_> = (0..THREADS)
+        .map(|thread| {
+            let conn = open(&fixture, "on");
+            conn.busy_timeout(Duration::from_mins(1)).unwrap();
+            run(&conn, "PRAGMA wal_autocheckpoint=50").unwrap();
+            std::thread::spawn(move || {
+                let mut done = 0;
+                while done < COMMITS {
+                    let begun = codes(&conn, &format!("BEGIN; UPDATE t SET v=v+1 WHERE k={}", 16 * thread));
+                    std::thread::sleep(Duration::from_millis(8));
+                    if begun == OK && codes(&conn, "COMMIT") == OK {
+                        done += 1;
+                    } else if !conn.is_autocommit() {
+                        run(&conn, "ROLLBACK").unwrap();
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut most = 0;
+    while threads.iter().any(|thread| !thread.is_finished()) {
+        most = most.max(frames(&watch));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(one::<u32>(&watch, "SELECT sum(v) FROM t"), THREADS * COMMITS);
+    // All of them together write more than 7,200 frames. The log may have 1,000 before it is too large.
+    assert!(most < 4000, "{most}");
+    integrity(&watch);
+}
+
+/// While one transaction stays open, another connection makes the log outgrow its bound several times.
+#[test]
+fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
+    let (fixture, [old, new]) = with_rows("on");
+    let plain = open(&fixture, "off");
+    for conn in [&old, &new, &plain] {
+        run(conn, "PRAGMA wal_autocheckpoint=50").unwrap();
+    }
+    let grow = |conn: &Connection, frames: u32| {
+        for _ in 0..frames / 25 {
+            assert_eq!(codes(conn, "UPDATE t SET v=v+1 WHERE k>=10"), OK);
+        }
+    };
+    // SQLite keeps few pages, so that each look at a row reads from the database.
+    run(&old, "PRAGMA cache_size=5").unwrap();
+    let look = "SELECT count(pad) FROM t WHERE k<10";
+    for (conn, by) in [(&old, &new), (&old, &plain)] {
+        assert_eq!(codes(conn, "BEGIN; SELECT v FROM t WHERE k=1"), OK);
+        std::thread::sleep(Duration::from_millis(120));
+        grow(by, 12_000);
+        assert_eq!(codes(conn, look), OK);
+        assert_eq!(codes(conn, "COMMIT"), OK);
+        grow(by, 2_000);
+        assert!(frames(by) < 2_000, "{}", frames(by));
+
+        assert_eq!(codes(conn, "BEGIN; UPDATE t SET v=-1 WHERE k=1"), OK);
+        std::thread::sleep(Duration::from_millis(120));
+        grow(by, 12_000);
+        assert_eq!(codes(conn, "SELECT count(pad) FROM t"), OVERTAKEN);
+        // It is told once. Everything works as before, and what it has written can be undone.
+        assert!(!conn.is_autocommit());
+        assert_eq!(codes(conn, look), OK);
+        assert_eq!(one::<i64>(conn, "SELECT v FROM t WHERE k=1"), -1);
+        assert_eq!(codes(conn, "ROLLBACK"), OK);
+        assert_eq!(one::<i64>(conn, "SELECT v FROM t WHERE k=1"), 0);
+        grow(by, 2_000);
+        assert!(frames(by) < 2_000, "{}", frames(by));
+    }
+    // Nobody is asked for what others were.
+    assert_eq!(codes(&old, "BEGIN; UPDATE t SET v=5 WHERE k=1; SELECT count(pad) FROM t; COMMIT"), OK);
+    assert_eq!(one::<i64>(&plain, "SELECT v FROM t WHERE k=1"), 5);
+    integrity(&new);
+}
+
 #[test]
 fn without_automatic_checkpoints_the_log_keeps_everything() {
     for mode in MODES {

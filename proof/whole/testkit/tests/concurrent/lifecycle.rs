@@ -183,6 +183,23 @@ fn the_setting_is_fixed_by_the_first_statement() {
 }
 
 #[test]
+fn the_status_tells_the_value_in_force() {
+    let in_force = |conn: &Connection| {
+        let status: String = one(conn, "PRAGMA duralite");
+        let value = status.lines().find_map(|line| line.strip_prefix("concurrent\t").map(str::to_owned));
+        value.unwrap_or_default()
+    };
+    for mode in ["off", "on", "upgrade"] {
+        let (fixture, [conn]) = with_rows(mode);
+        assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), 100);
+        assert_eq!(in_force(&conn), mode);
+        let reader = fixture.open_with("c.db", &format!("mode=ro&concurrent={mode}"));
+        assert_eq!(one::<i64>(&reader, "SELECT count(*) FROM t"), 100);
+        assert_eq!(in_force(&reader), "off", "it never writes");
+    }
+}
+
+#[test]
 fn a_read_only_connection_reads_beside_transactions() {
     for mode in MODES {
         let (fixture, [a]) = with_rows(mode);

@@ -66,7 +66,7 @@ fn conflicts_are_told_by_table_and_index_on_every_engine() {
         assert_eq!(conflicts(&observer), []);
         for _ in 0..3 {
             let message = lose(&loser, READ_ROW, &winner, CHANGE_ROW);
-            for part in ["(table t)", "run the transaction again", "PRAGMA duralite_conflicts"] {
+            for part in ["(table t)", "run it again", "PRAGMA duralite_conflicts"] {
                 assert!(message.contains(part), "{engine:?}: {message}");
             }
         }
