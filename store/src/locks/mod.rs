@@ -97,7 +97,8 @@ const MOST_LISTED: usize = 256;
 pub(crate) struct Held {
     owner: Arc<Owner>,
     locks: Vec<(usize, Target)>,
-    /// The locks that earlier transactions have left, each with whether this transaction uses it.
+    /// Locks that earlier transactions have left, each with whether this transaction uses it. They go back to the place
+    /// of `thread` when the transaction ends.
     left: Vec<(Left, bool)>,
     thread: Option<usize>,
     /// What the transaction has read is certain only once this log object, and all before it, are durable.
