@@ -1,8 +1,9 @@
-//! `duralite-storebench`: the store under TPC-B, TATP and TPC-C, beside other stores and the NV-Logging paper.
+//! `duralite-storebench`: measures the store under TPC-B, TATP and TPC-C, beside other stores, and with the experiments
+//! of the NV-Logging paper.
 //!
-//! Exit status: 0 all is well, 1 a measurement failed or rows did not fit together, 2 wrong usage.
+//! Exit status: 0 if all went well, 1 if a measurement failed or rows contradicted each other, 2 for wrong usage.
 
-// Media that simulate crashes, shared with the store's own tests.
+// Simulated media that can crash, shared with the store's own tests.
 #[cfg(test)]
 #[allow(dead_code)]
 #[path = "../../tests/common/crash.rs"]
@@ -86,7 +87,7 @@ struct Cli {
     report: Option<PathBuf>,
 }
 
-/// Makes one table, or several tables of one measurement.
+/// A measurement that makes one table, or one that makes several.
 #[derive(Clone, Copy)]
 enum Measurement {
     One(fn(&Plan) -> Result<Table>),
@@ -132,7 +133,7 @@ fn main() -> ExitCode {
     exit(run(&Cli::parse()))
 }
 
-/// What a process has to do that this program starts.
+/// What a child process of this program has to do.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Task {
@@ -202,7 +203,7 @@ fn run(cli: &Cli) -> Result<()> {
             Err(error) => failed.push(format!("{name}: {error:#}")),
         }
         eprintln!("{name}: {:.0} s", begun.elapsed().as_secs_f64());
-        // Write after each measurement, so that a later failure loses nothing.
+        // Writes the report after each measurement, so that a later failure does not lose it.
         if let Some(path) = &cli.report {
             std::fs::write(path, &text)?;
         }

@@ -1,4 +1,4 @@
-//! Where the time goes: figures 7 and 15, from samples of `perf`.
+//! Where the time goes: figures 7 and 15 of the paper, from samples of `perf`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use super::schemes::Dirs;
 use crate::nv::Setup;
 use crate::workload::{Workload, run};
 
-/// The part that a function belongs to, by a piece of its name. The first match counts.
+/// Which part of the store a function belongs to, by a part of its name. The first match counts.
 const PARTS: [(&str, usize); 15] = [
     ("duralite_store::log", LOG),
     ("as duralite_store::log::Log", LOG),
@@ -37,7 +37,7 @@ const ROWS: usize = 2;
 const WAITS: usize = 3;
 const REST: usize = 4;
 
-/// The share of each part in percent, from the output of `perf report`.
+/// The share of each part of the store in percent, from the output of `perf report`.
 fn shares(report: &str) -> [f64; 5] {
     let mut shares = [0.0; 5];
     for line in report.lines().filter(|line| !line.starts_with('#')) {
@@ -49,7 +49,7 @@ fn shares(report: &str) -> [f64; 5] {
     shares
 }
 
-/// Samples this process for this many seconds.
+/// Samples this process with `perf` for this many seconds.
 fn sample(data: &Path, seconds: u64) -> Result<std::process::Child> {
     let mut perf = Command::new("perf");
     perf.args(["record", "-q", "-F", "499", "-o"]).arg(data).arg("-p").arg(std::process::id().to_string());
@@ -77,7 +77,7 @@ fn profile(plan: &Plan, dirs: &Dirs, workload: &dyn Workload, scheme: Scheme) ->
     Ok(shares(&String::from_utf8_lossy(&report.stdout)))
 }
 
-/// Figures 7 and 15: the time by part of the store.
+/// Figures 7 and 15 of the paper: how much time each part of the store takes.
 pub(crate) fn figure15(plan: &Plan) -> Result<Table> {
     let columns = [
         "workload",

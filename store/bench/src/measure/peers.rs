@@ -1,4 +1,4 @@
-//! Compares the store with what users may choose instead.
+//! Compares the store with other stores that a user might choose.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::workload::Workload;
 
 const STORE: &str = "Duralite's store";
 
-/// TPC-B, each commit durable on this disk.
+/// TPC-B, with every commit durable on this disk.
 pub(crate) fn on_disk(plan: &Plan) -> Result<Table> {
     let table = Table::new(
         "store_peers_disk",
@@ -48,7 +48,7 @@ fn fill(mut table: Table, plan: &Plan, pages: &Path, logs: &Path, scheme: Scheme
             missing.push(title(name));
             continue;
         }
-        // A peer that keeps its log beside its data has both in memory.
+        // A peer that keeps its log beside its data has both of them in memory.
         let splits = matches!(name, "waldio" | "rocksdb");
         let data = if is_memory && !splits { log_dir.path() } else { dir.path() };
         let opened: Result<Box<dyn Db>> =

@@ -1,4 +1,5 @@
-//! Placement of the files, bytes written, and the cost of a write: figures 6, 8, 9 and 16.
+//! On which medium the files are, how many bytes are written, and what a write costs: figures 6, 8, 9 and 16 of the
+//! paper.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
@@ -17,10 +18,10 @@ use crate::tatp::Tatp;
 use crate::tpcb::TpcB;
 use crate::workload::{Workload, run};
 
-/// What the paper adds to each call of a file system in memory, in nanoseconds.
+/// The delay that the paper adds to each call of a file system in memory, in nanoseconds.
 const CALL_NS: u32 = 5000;
 
-/// Whether the log is in memory, and whether the pages are.
+/// Whether the log is in memory, and whether the pages are, for each placement.
 const PLACES: [(&str, bool, bool); 4] = [
     ("all on disk", false, false),
     ("pages in memory, log on disk", false, true),
@@ -39,7 +40,7 @@ fn place(plan: &Plan, dirs: &Dirs, at: usize) -> Result<Setup> {
     Ok(setup)
 }
 
-/// Figure 6: the effect of which files are in memory.
+/// Figure 6 of the paper: how much it matters which files are in memory.
 pub(crate) fn figure6(plan: &Plan) -> Result<Table> {
     let mut columns = vec!["threads"];
     columns.extend(PLACES.map(|(title, ..)| title));
@@ -71,7 +72,7 @@ pub(crate) fn figure6(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// The sizes of the data, the cache and the log.
+/// How large the data, the cache and the log are.
 struct Proportions {
     title: &'static str,
     cache_bytes: u64,
@@ -80,7 +81,7 @@ struct Proportions {
     tatp: Tatp,
 }
 
-/// The paper's sizes (11 and 15 GB of data, 6 GB of cache, 3 GB of log) are divided by this.
+/// By which factor the paper's sizes are reduced: 11 and 15 GB of data, 6 GB of cache, 3 GB of log.
 const PAPER_PART: u64 = 128;
 
 fn proportions(plan: &Plan) -> [Proportions; 2] {
@@ -97,14 +98,14 @@ fn proportions(plan: &Plan) -> [Proportions; 2] {
             title: "the paper's, a 128th",
             cache_bytes: of_paper(6),
             log_bytes: of_paper(3),
-            // An account has 104 bytes. A subscriber has about 700 bytes with all its other rows.
+            // An account takes 104 bytes. A subscriber takes about 700 bytes, including the rows of the other tables.
             tpcb: TpcB { branches: (of_paper(11) / 104_000) as u32, accounts_of_a_branch: 1000 },
             tatp: Tatp { subscribers: (of_paper(15) / 700) as u32 },
         },
     ]
 }
 
-/// Figure 8: bytes written to the log and to the pages.
+/// Figure 8 of the paper: how many bytes are written to the log and to the pages.
 pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
     let columns = ["workload", "sizes", "of the log", "log MB", "pages MB", "log / pages", "paper"];
     let mut table = Table::new("store_figure8", "NV-Logging figure 8: bytes to log and pages", &columns);
@@ -118,7 +119,7 @@ pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
             setup.options.log_bytes = sizes.log_bytes;
             let db = setup.open(workload.schema())?;
             workload.load(&db)?;
-            // The paper's benchmark begins with an empty cache.
+            // Opens the store again, because the paper's benchmark begins with an empty cache.
             drop(db);
             let db = setup.open(workload.schema())?;
             let begin = db.store.metrics();
@@ -152,10 +153,10 @@ pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// The longest time that filling the log may take.
+/// How long filling the log may take, at most.
 const LONGEST_TRAFFIC: Duration = Duration::from_secs(40);
 
-/// The median time of a call in nanoseconds, over this many calls.
+/// The median time of this many calls, in nanoseconds.
 fn each(count: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
@@ -166,7 +167,7 @@ fn each(count: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(median(&times))
 }
 
-/// Figure 9: the file interface and the memory interface.
+/// Figure 9 of the paper: the file interface compared with the memory interface.
 pub(crate) fn figure9(plan: &Plan) -> Result<Table> {
     let columns = [
         "bytes",
@@ -220,7 +221,7 @@ pub(crate) fn figure9(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// Prices of a GB in dollars.
+/// The price of a GB on each medium, in dollars.
 struct Prices {
     title: &'static str,
     memory: f64,
@@ -228,13 +229,13 @@ struct Prices {
     disk: f64,
 }
 
-/// The paper's prices (section 6.6), and rounded prices of 2026, after memory has become expensive.
+/// The prices in the paper (section 6.6), and rounded prices of 2026, when memory had become expensive.
 const PRICES: [Prices; 2] = [
     Prices { title: "paper", memory: 5.5, flash: 0.7, disk: 0.05 },
     Prices { title: "2026", memory: 10.0, flash: 0.15, disk: 0.02 },
 ];
 
-/// Figure 16: the cost of a transaction per second.
+/// Figure 16 of the paper: what a transaction per second costs.
 pub(crate) fn figure16(plan: &Plan) -> Result<Table> {
     let ratios = [1.0, 4.0, 16.0, 24.0, 64.0, 256.0];
     let mut columns = vec!["prices".to_owned(), "what".to_owned(), "transactions/s".to_owned()];
@@ -261,7 +262,7 @@ pub(crate) fn figure16(plan: &Plan) -> Result<Table> {
         contenders.push(Contender { name: title.to_owned(), db: Box::new(db) });
     }
     let scored = in_turns(&contenders, &workload, plan.threads, plan)?;
-    // The paper's sizes: 9 GB of data, 6 GB of cache, and 3 GB of log files or 80 MB of log in memory.
+    // The sizes in the paper: 9 GB of data, 6 GB of cache, and either 3 GB of log files or 80 MB of log in memory.
     let cost = |prices: &Prices, at: usize, ratio: f64| {
         let nvram = prices.disk * ratio;
         6.0 * prices.memory

@@ -18,7 +18,7 @@ fn added(added: Added) -> String {
     }
 }
 
-/// Picoseconds as nanoseconds.
+/// Formats a time in picoseconds as nanoseconds.
 fn shown(time: u64) -> String {
     number(time as f64 / 1000.0)
 }
@@ -157,7 +157,7 @@ fn percent(share: f64) -> String {
     format!("{:+.0}%", share * 100.0)
 }
 
-/// The busiest stations, with how busy they are.
+/// The two busiest stations, and how busy they are.
 fn busiest(outcome: &Outcome) -> String {
     let busiest: Vec<String> =
         outcome.busy.iter().take(2).map(|(name, share)| format!("{name} {:.0}%", share * 100.0)).collect();
@@ -186,10 +186,10 @@ pub(super) fn modelled(sheets: &[Sheet]) -> Table {
     table
 }
 
-/// What the model assumes.
+/// What the model assumes, as a note below the table.
 const ASSUMED: &str = "Assumed: more cores are as the two here are while both work. A slice of 3 ms ends wherever it ends: a thread that loses its core while it holds a mutex keeps the mutex, and the others wait. A mutex is spun for 1.5 us, if no other thread is ready, and then slept for. The line of the next object's number (3 uses for each object) is fetched by one core after the other, in the time that two cores take, but no more than was seen; what else two threads of one store were measured to cost each other is, with n cores, (n - 1) / n of twice as much, since each finds a line elsewhere so often: within one socket. Pages are latched by those who change them, and ranges of rows are not locked. The disk of the pages keeps up, and cleaning is divided among as many threads as it takes, though the store has one: where more than one core cleans, the rows are too good, unless a page then takes more changes before it is written. What is added to a line keeps its core busy, as in the paper. Beyond 2 cores nothing here can be checked.";
 
-/// A sentence that names, for each scheme and workload, the busiest station with the most cores.
+/// For each scheme, a sentence that names the busiest station of each workload with the most cores.
 fn bottlenecks(sheets: &[Sheet]) -> String {
     let of = |scheme: Scheme| {
         let rows = all(sheets).filter(|(_, row)| row.scheme == scheme && row.added.call_ns == 0);
@@ -204,7 +204,7 @@ fn bottlenecks(sheets: &[Sheet]) -> String {
     format!("Busiest with {} cores: {}.", CORES[CORES.len() - 1], SCHEMES.map(of).join("; "))
 }
 
-/// The paper's factors over `nv-disk` and over `distributed`.
+/// By which factors the paper's scheme is faster than `nv-disk` and than `distributed`.
 const PAPER: [(&str, [&str; 2]); 3] = [
     ("TPC-C", ["1.62x - 2.72x", "1.14x - 1.27x"]),
     ("TPC-B", ["1.26x - 1.99x", "1.15x - 1.21x"]),
