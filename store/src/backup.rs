@@ -23,8 +23,9 @@ const SEGMENT_BYTES: usize = 16 << 20;
 pub(crate) fn backup(engine: &Engine, dir: &Path) -> Result<Lsn, Error> {
     prepare(dir)?;
     let (begin, start) = {
-        // The mutex excludes the commit of a bulk load. So a load either has all of its pages home before the first
-        // page is copied, or finds at its commit that a backup has begun, and then logs images of its pages.
+        // The mutex excludes the commit of a bulk load. So either the load's pages are all home before the first page
+        // is copied, or the load sees at its commit that a backup has begun. In the second case it logs images of its
+        // pages.
         let mut backups = engine.backups.lock();
         *backups += 1;
         let mut pinned = engine.pinned.lock();

@@ -75,7 +75,7 @@ pub(crate) fn long_rows(engine: &Engine, table: &Table) -> Result<Vec<Vec<u8>>, 
     Ok(keys)
 }
 
-/// Cuts the file behind the last page in use.
+/// Cuts the file after the last page in use.
 pub(crate) fn cut(engine: &Engine) -> Result<(), Error> {
     // The file can be cut only when the log of all moves so far, and of earlier frees, has been given up.
     let last = engine.pager.log.next();

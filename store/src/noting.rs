@@ -13,8 +13,8 @@ use crate::versions::{Fate, Place, Versions};
 const AT_ONCE: usize = 64;
 
 /// Notes the version of a row that a transaction is about to change. The caller has latched the leaf, and passes the
-/// row's present version as `old`. It keeps the returned guard until the step is on the list; a snapshot that is being
-/// opened waits for the guard.
+/// row's present version as `old`. The caller keeps the returned guard until the step is on the list. A snapshot that
+/// is being opened waits for that guard.
 pub(crate) fn before_change<'u>(
     versions: &Versions,
     undoable: &'u Undoable,
@@ -72,7 +72,7 @@ pub(crate) fn note_all(versions: &Versions, undoable: &Undoable) {
     loop {
         let _noting = undoable.noting.lock();
         let mut list = undoable.list.lock();
-        // Once this returns true, the transaction itself notes what it changes next.
+        // Once `is_noted` has returned true, the transaction itself notes its further changes.
         if !undoable.fate.is_noted() {
             return;
         }

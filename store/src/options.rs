@@ -223,8 +223,8 @@ impl Options {
     }
 
     /// Whether a transaction releases its locks before its commit is durable. Default: yes. Other transactions may then
-    /// read changes that are not durable yet. The commit of such a reader waits until those changes are durable, so the
-    /// store never acknowledges anything that depends on changes that a crash can take.
+    /// read changes that are not durable yet. The commit of such a reader waits until those changes are durable. So the
+    /// store never acknowledges a transaction that depends on changes that a crash could undo.
     #[must_use]
     pub fn early_lock_release(self, is_early: bool) -> Self {
         Self { early_lock_release: is_early, ..self }

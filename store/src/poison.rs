@@ -12,6 +12,8 @@ pub(crate) struct Poison {
 }
 
 impl Poison {
+    /// Checks that the store is not poisoned.
+    ///
     /// # Errors
     /// [`Error::Poisoned`].
     pub(crate) fn check(&self) -> Result<(), Error> {

@@ -25,8 +25,8 @@ pub(crate) struct Undoable {
     /// waits for room in the log while it holds the mutex.
     pub(crate) busy: Mutex<()>,
     /// Excludes the thread that notes what the transaction has changed. The transaction locks this mutex before it
-    /// checks whether it has to note a row, and holds it until the step that changes the row is on the list. It also
-    /// holds the mutex while it undoes a step. A thread that holds the mutex reads pages only to undo a step.
+    /// checks whether it has to note a row. It holds the mutex until the step that changes the row is on the list. It
+    /// also holds the mutex while it undoes a step. A thread that holds the mutex reads pages only to undo a step.
     pub(crate) noting: Mutex<()>,
     pub(crate) list: Mutex<Steps>,
     /// How the transaction ended, for snapshots.

@@ -1,8 +1,7 @@
 //! The tables of a store by name, and dropped tables.
 //!
-//! Invariant 51: pages of a dropped table are freed only once the commit of the transaction that dropped it is in the
-//! log, and no page is freed twice. From the moment at which that transaction can no longer be rolled back, the store
-//! refuses handles of the table.
+//! Invariant 51: pages of a dropped table are freed only when the drop's commit is in the log. No page is freed twice.
+//! From the moment at which that transaction can no longer be rolled back, the store refuses handles of the table.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -217,7 +216,7 @@ impl Tables {
         self.names.write().insert(table.name().to_owned(), (table.clone(), generation));
     }
 
-    /// Called when names have changed, and when a change of names was rolled back.
+    /// Forgets all remembered names. Called when names have changed, and when a change of names was rolled back.
     pub(crate) fn changed(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
         self.names.write().clear();
@@ -228,8 +227,8 @@ impl Tables {
         self.roots.lock().remove(&tree.root);
     }
 
-    /// Called when the drop of a table has committed. Once no snapshot reads the table, its root page may become the
-    /// root of another table.
+    /// Hands a dropped table over to the reaper. Called when the drop has committed. Once no snapshot reads the table,
+    /// its root page may become the root of another table.
     pub(crate) fn dropped(&self, tree: &Arc<TreeOfTable>, versions: &Versions) {
         let dropped = Dropped { tree: Arc::clone(tree), moment: versions.pass() };
         self.dropped.lock().insert(tree.root, dropped);
@@ -272,14 +271,14 @@ impl Tables {
         self.reaper.wake();
     }
 
-    /// Called before a load adds rows to a table. The table is locked, and has no rows for any snapshot. From now on,
-    /// its rows are hidden from all snapshots.
+    /// Hides a table's rows from all snapshots. Called before a load adds rows to the table, which is locked, and has
+    /// no rows for any snapshot.
     pub(crate) fn begin_load(&self, table: &Table) {
         let before = table.tree.loaded.swap(BEING_LOADED, Ordering::SeqCst);
         self.loaded.lock().push((table.clone(), before));
     }
 
-    /// Called when a load has failed: restores what snapshots see.
+    /// Restores what snapshots see of a table. Called when a load has failed.
     pub(crate) fn load_failed(&self, table: &Table) {
         let mut loaded = self.loaded.lock();
         let at = loaded.iter().rposition(|(other, _)| Arc::ptr_eq(&other.tree, &table.tree));
@@ -288,8 +287,9 @@ impl Tables {
         }
     }
 
-    /// Called when a load has committed, before the table's lock is released. Snapshots that are opened from now on see
-    /// the rows, and older ones never do. So a snapshot that once saw an empty table never sees rows in it.
+    /// Shows the loaded rows to snapshots that are opened from now on; older ones never see them. Called when a load
+    /// has committed, before the table's lock is released. So a snapshot that once saw an empty table never sees rows
+    /// in it.
     pub(crate) fn loaded(&self, table: &Table, versions: &Versions) {
         let mut loaded = self.loaded.lock();
         versions.pass_and(|moment| table.tree.loaded.store(moment, Ordering::SeqCst));
@@ -301,7 +301,7 @@ impl Tables {
         });
     }
 
-    /// Called when all pages of a table have been freed.
+    /// Forgets a dropped table. Called when all of its pages have been freed.
     pub(crate) fn given_back(&self, root: PageId) {
         let mut all = self.dropped.lock();
         all.remove(&root);

@@ -206,8 +206,8 @@ fn inv54_scans_beside_splits_merges_and_drops_show_what_they_would() {
         let mut model: Model = (0..ROWS).map(|n| (key(n), vec![n as u8; ROW_BYTES])).collect();
         (0..200).for_each(|_| change(&store, &table, &mut model, &mut random));
         let (tx, snapshot, of_snapshot) = (store.begin(), store.snapshot(), model.clone());
-        // The transaction's scan locks what it has read, so nobody can change it. The snapshot's scan shows the rows as
-        // they were.
+        // The transaction's scan locks the rows that it has read, so their changes have to wait. The snapshot's scan
+        // shows the rows as they were.
         let (mut holding, mut showing) = (tx.scan(&table, ..), snapshot.scan(&table, ..));
         let mut found = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
         let is_both_ways = seed % 2 == 1;

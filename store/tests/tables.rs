@@ -212,8 +212,8 @@ fn wrong_after_a_table_was_not_made(options: &Options) -> Vec<String> {
     crashes.into_iter().filter_map(wrong).collect()
 }
 
-/// The root of the table is freed after the leaves, even if a crash happens after a leaf lost its last row, but before
-/// the leaf was freed.
+/// The root of the table must be freed after the leaves. This must hold even if a crash happens when a leaf has lost
+/// its last row, but is not freed yet.
 #[test]
 fn inv51_a_table_that_was_never_made_leaves_no_page_wherever_taking_it_back_is_crashed() {
     let options = smallest(Scheme::FlushOnInsert);

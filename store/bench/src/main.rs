@@ -40,7 +40,7 @@ use measure::plan::Plan;
 #[derive(Parser)]
 #[command(version, args_override_self = true)]
 struct Cli {
-    /// What to run; everything if none is named
+    /// What to run; everything if nothing is named
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Directory on the disk that is measured
@@ -52,16 +52,16 @@ struct Cli {
     /// Measure all rows of all tables, with databases of full size; takes some hours
     #[arg(long)]
     full: bool,
-    /// Rounds; each result is their median
+    /// Number of rounds; each result is the median
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Milliseconds of a run [default: 400, with --full 5000]
     #[arg(long, value_name = "MS")]
     milliseconds: Option<u64>,
-    /// Threads, in tables with one number of threads
+    /// Number of threads, in tables that do not vary it
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=256))]
     threads: u64,
-    /// Seconds of a row of `sizes`, for each store, over all its turns
+    /// Seconds that each store is measured for a row of `sizes`, over all its turns
     #[arg(long, default_value_t = 60.0)]
     seconds: f64,
     /// Turns of each store in a row of `sizes`
@@ -79,7 +79,7 @@ struct Cli {
     /// Measure only this store in `sizes`; may be repeated
     #[arg(long = "store", value_name = "NAME")]
     stores: Vec<String>,
-    /// Write NAME.csv files into this directory, and NAME.svg where a table has a picture
+    /// Write NAME.csv files into this directory, and NAME.svg if a table has a picture
     #[arg(long, value_name = "DIR")]
     csv: Option<PathBuf>,
     /// Write a Markdown report to this file

@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Directory of the store, of its archive and its backups; made if there is none
+    /// Directory of the store, of its archive and of its backups; made if it does not exist
     dir: PathBuf,
-    /// Port on this machine; 0 for any, which is printed
+    /// Port on this machine; 0 for any free port, which is printed
     #[arg(long, default_value_t = 0)]
     port: u16,
 }

@@ -1,5 +1,5 @@
 //! Kills the service in the middle of requests, again and again. Everything that was confirmed to a client must be in
-//! the store, money must be neither made nor lost, and a repeated transfer must be made only once.
+//! the store. Money must be neither made nor lost. A repeated transfer must be made only once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::HashMap;

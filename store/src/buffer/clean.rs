@@ -121,8 +121,8 @@ impl Pool {
     }
 }
 
-/// Marks a page as home, now that the copy of it is. If the page has changed since it was copied, only the later
-/// changes count as missing at home.
+/// Marks a page as home, now that its copy has been written. If the page has changed since it was copied, only the
+/// later changes count as missing at home.
 fn settle(copied: &Copied<'_>) {
     let Pinned { frame, tallies } = &copied.pin;
     // Does not wait for the latch, because the thread that holds it may wait for the cleaning mutex, which this thread

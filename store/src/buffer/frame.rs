@@ -91,8 +91,8 @@ impl Frame {
         self.is_ahead.store(true, Ordering::Relaxed);
     }
 
-    /// Called when the page is used or evicted. Returns whether the page was read ahead and had not been used until
-    /// now.
+    /// Clears the mark that the page was read ahead, because the page is used or evicted. Returns whether the mark was
+    /// set, that is, whether the page had not been used until now.
     pub(super) fn ends_ahead(&self, tallies: &Tallies) -> bool {
         let was_ahead = self.is_ahead.load(Ordering::Relaxed) && self.is_ahead.swap(false, Ordering::Relaxed);
         if was_ahead {
@@ -101,8 +101,8 @@ impl Frame {
         was_ahead
     }
 
-    /// Notes a use of the page, when `now` pages have come in. If at most `moment` pages have come in since this page
-    /// did, the use is part of the access that brought the page in, and does not count.
+    /// Notes a use of the page, when `now` pages have come in. If at most `moment` of them came in after this page, the
+    /// use does not count: it is part of the access that brought the page in.
     pub(super) fn touched(&self, now: u32, moment: u32, tallies: &Tallies) {
         if self.ends_ahead(tallies) {
             tallies.needed();
@@ -163,12 +163,12 @@ impl Tallies {
     pub(super) fn needed(&self) {
         if self.owed.load(Ordering::Relaxed) > 0 {
             let one_less = |owed: usize| owed.checked_sub(1);
-            // The update fails if nothing is owed any more.
+            // If nothing is owed any more, the update fails, which does not matter.
             let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         }
     }
 
-    /// Called when a page that was read ahead is evicted unused.
+    /// Called when a page that was read ahead is evicted unused. Adds to what is owed.
     pub(super) fn was_in_vain(&self) {
         self.owed.fetch_add(VAIN_COSTS, Ordering::Relaxed);
     }

@@ -39,8 +39,8 @@ const PARTS: usize = 64;
 /// The memory that a frame takes besides its page, in bytes, including the entry in the map.
 const FRAME_BYTES: u64 = 248;
 /// The smallest number of frames. It has to suffice for recovery, which works on one thread, without the keeper. One
-/// step of recovery pins at most the pages of one path down a tree, the two pages that a split makes, and a space map
-/// for each page that it makes or frees. That is 50 pages in a tree of 24 levels.
+/// step of recovery pins at most the pages of one path down a tree, and the two pages that a split makes. It also pins
+/// a space map for each page that it makes or frees. In a tree of 24 levels, that is 50 pages.
 ///
 /// No tree that fits a cache of this size is higher. An inner page that is split has at least three children. So even
 /// with the longest keys and the smallest pages, a tree of 24 levels has at least 2^24 leaves (64 GiB). With keys of 16

@@ -4,8 +4,8 @@
 //! that every thread would write, so their cache lines would move from core to core. Instead threads share a copy of
 //! such a page, and check a number that changes whenever the page does.
 //!
-//! Invariant 43: a frame's change number grows before a change of an inner page in the frame becomes visible, and
-//! before the page can be in another frame. A thread latches a child, and then checks that the copies on its path are
+//! Invariant 43: a frame's change number grows before a change of the frame's inner page becomes visible. It also grows
+//! before that page can be in another frame. A thread latches a child, and then checks that the copies on its path are
 //! current. If they are, latching every page from the root down would have led it to the same child. The reason is that
 //! a thread that splits or frees a page latches that page and its parent together.
 

@@ -10,7 +10,7 @@ pub fn bits_of(page_bytes: usize) -> u64 {
     (page_bytes - PAGE_HEADER_BYTES) as u64 * 8
 }
 
-/// Whether the page that this bit stands for is in use.
+/// Whether the page of this bit is in use.
 #[must_use]
 pub fn is_set(page: &[u8], bit: u32) -> bool {
     page.get(PAGE_HEADER_BYTES + bit as usize / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1)

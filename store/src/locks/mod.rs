@@ -1,9 +1,10 @@
-//! Locks of rows, ranges of keys and tables. Locking is strict two-phase: a transaction holds its locks until it ends.
+//! Locks on rows, on ranges of keys, and on tables. Locking is strict two-phase: a transaction holds its locks until it
+//! ends.
 //!
 //! Invariant 36: a transaction that reads a range locks it against every change of a key in the range, whether or not
-//! the key has a row. A transaction that changes a row locks the row's key. So no transaction sees part of another
-//! one's changes. Locks are named by keys, so a deleted row stays locked. No thread waits for a lock while it holds a
-//! latch.
+//! the key has a row. A transaction that changes a row locks the row's key. So no transaction sees only a part of
+//! another's changes. Locks are named by keys, so a deleted row stays locked. No thread waits for a lock while it holds
+//! a latch.
 
 mod inherit;
 mod key;

@@ -18,7 +18,7 @@ pub(crate) struct Owner {
     parker: Parker,
 }
 
-/// How a wait for a lock stands.
+/// The outcome of a wait for a lock, so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     Waits,

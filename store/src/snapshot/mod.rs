@@ -189,13 +189,14 @@ impl Snapshot {
         if is_there { Ok(()) } else { Err(Error::NoTable { name: table.name().to_owned() }) }
     }
 
-    /// Whether the table was empty at the snapshot's moment, and its rows were bulk-loaded after that. Called after
-    /// reading the table's pages.
+    /// Whether the table was empty at the snapshot's moment, and its rows were bulk-loaded later. The caller has to
+    /// read the table's pages first.
     fn is_before_load(&self, table: &Table) -> bool {
         table.is_loaded_after(self.0.seen.moment())
     }
 
-    /// Fails if the snapshot has ended. Called after reading pages and versions, which may be wrong in that case.
+    /// Fails if the snapshot has ended. Called after reading pages and versions, because these are unreliable once the
+    /// snapshot has ended.
     fn check_age(&self) -> Result<(), Error> {
         if self.0.seen.has_ended() { Err(Error::SnapshotTooOld) } else { Ok(()) }
     }

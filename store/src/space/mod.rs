@@ -1,8 +1,9 @@
 //! Which pages are in use. A map page has a bit for each page that it covers; the map itself is the first of these
 //! pages.
 //!
-//! Invariant 41: a transaction that removes a row or makes it shorter first reserves the pages that the undo may need,
-//! because other transactions may fill the freed space. So a rollback never fails for lack of room in the page file.
+//! Invariant 41: before a transaction removes a row or makes it shorter, it reserves the pages that the undo may need.
+//! The reason is that other transactions may fill the freed space. So a rollback never fails for lack of room in the
+//! page file.
 
 mod cut;
 mod run;
@@ -69,7 +70,7 @@ pub(crate) struct Given<'s> {
 }
 
 impl Given<'_> {
-    /// Called when that object is in the log, so the pages are in use.
+    /// Marks the pages as in use. Called when that object is in the log.
     pub(crate) fn taken(&mut self) {
         self.is_taken = true;
     }

@@ -102,8 +102,8 @@ impl Space {
         Ok(logged)
     }
 
-    /// Called when a load has committed: the run now belongs to the table, except for the last `spare` pages. The
-    /// object `lsn` has freed those.
+    /// Notes that a load has committed. The run now belongs to the table, without the last `spare` pages, which the
+    /// object `lsn` has freed.
     pub(crate) fn run_is_written(&self, run: Run, spare: u64, lsn: Lsn) {
         self.runs.lock().being_written.retain(|(first, _)| *first != run.first);
         if spare > 0 {

@@ -180,7 +180,7 @@ impl Transaction {
         self.engine().tables.changed();
     }
 
-    /// Called when the transaction has committed, and has ended for snapshots.
+    /// Updates the handles of tables. Called when the transaction has committed, and has ended for snapshots.
     pub(super) fn tables_committed(&mut self) {
         if let Some(table) = self.loaded.take() {
             self.engine().tables.loaded(&table, &self.engine().versions);

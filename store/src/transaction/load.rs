@@ -35,7 +35,7 @@ pub(crate) struct Loaded<'l> {
     pub(crate) table: &'l Table,
     /// The image of the root page.
     pub(crate) root: &'l [u8],
-    /// The pages below the root. All of them are durable at home, except for the spare ones.
+    /// The pages below the root. All of them are durable at home, apart from the spare ones.
     pub(crate) runs: &'l [Run],
     /// How many pages at the end of the last run were not written.
     pub(crate) spare: u64,

@@ -19,7 +19,7 @@ pub(crate) struct LeafCopy {
     pub(crate) fence: Option<Vec<u8>>,
 }
 
-/// Rows of one leaf, which can be taken from either end.
+/// Some rows of one leaf. They can be taken from either end.
 #[derive(Debug, Default)]
 pub(crate) struct Rows(Option<LeafCopy>, Range<usize>);
 

@@ -68,8 +68,8 @@ pub(crate) struct Before<'a> {
     pub(crate) old: Option<&'a [u8]>,
 }
 
-/// Called before a change, with the leaf latched. Returns whether everything is reserved that undoing the change would
-/// need.
+/// A check that is called before a change, with the leaf latched. It returns whether everything is reserved that
+/// undoing the change would need.
 pub(crate) type MayChange<'f> = dyn FnMut(&Before<'_>) -> Result<bool, Error> + 'f;
 
 /// The outcome of a requested change.

@@ -1,4 +1,5 @@
-//! The version chain of a row: for each transaction that changed the row, its content before that transaction.
+//! The version chain of a row. For each transaction that changed the row, it has the row's content before that
+//! transaction.
 
 use std::sync::Arc;
 

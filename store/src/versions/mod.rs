@@ -10,11 +10,11 @@
 //! transaction that was acknowledged before.
 //!
 //! Invariant 56: the content of a row for an open snapshot is noted before the row's page changes. The note stays until
-//! the snapshot is closed, or has been told that it was ended. So a reader that reads first the page and then the
-//! versions finds the right content, whatever changes in between. It need not hold a latch for that.
+//! the snapshot is closed, or is marked as ended. So a reader that reads first the page and then the versions finds the
+//! right content, whatever changes in between. It need not hold a latch for that.
 //!
-//! Invariant 57: old versions take no more memory than their limit, except for what changes note while the oldest
-//! snapshots are being ended.
+//! Invariant 57: old versions take no more memory than their limit. Only while the oldest snapshots are being ended may
+//! changes that note versions exceed it.
 
 mod chain;
 mod fate;
@@ -200,9 +200,9 @@ impl Versions {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Called after a change of a row, without a latch. If the versions take too much memory, ends the oldest
-    /// snapshots. Also drops some versions that were kept for ended snapshots. Returns whether it has ended any
-    /// snapshot.
+    /// Keeps the versions within their limit. Called after a change of a row, without a latch. If the versions take too
+    /// much memory, ends the oldest snapshots. Also drops some versions that were kept for ended snapshots. Returns
+    /// whether it has ended any snapshot.
     pub(crate) fn keep_to_limit(&self) -> bool {
         // While versions of ended snapshots remain to be dropped, no more snapshots are ended.
         let is_too_much = self.is_on() && !self.is_due.load(Ordering::SeqCst) && self.bytes() > self.limit;

@@ -139,7 +139,7 @@ pub fn run(
     worker.crowd(seed, threads, transactions, stop)
 }
 
-/// Like `run`, but beside a second table that is much larger than the cache, of which the transactions change rows too.
+/// Like `run`, but each transaction also changes rows of a second table, which is much larger than the cache.
 pub fn run_beside(
     store: &Store,
     table: &Table,

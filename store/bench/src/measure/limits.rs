@@ -271,7 +271,7 @@ fn fill(dir: &Path, mib: u64) -> Result<u64> {
     }
     std::thread::sleep(std::time::Duration::from_millis(100));
     let bytes = db.store.metrics().log_bytes - begin;
-    // Leaves the store unclosed, so that the log stays as it is.
+    // Ends without closing the store, as a kill would, so that the log is not emptied.
     std::mem::forget(db);
     Ok(bytes)
 }

@@ -28,8 +28,8 @@ use crate::poison::Poison;
 
 /// A batch is closed once it has this many bytes; its last object may exceed the limit.
 const BATCH_BYTES: u64 = 1 << 20;
-/// A batch takes at most one part in this many of the circular area, because the space of up to one batch may be lost
-/// at the end of the area.
+/// A batch takes at most one part in this many of the circular area. The reason is that the space of up to one batch
+/// may be lost at the end of the area.
 const BATCHES: u64 = 16;
 /// A batch is never closed below this size, however little memory there is.
 const FEWEST_BATCH_BYTES: u64 = 64 << 10;

@@ -108,8 +108,8 @@ impl RingsLog {
     fn persist(&self, at: usize) {
         let unflushed = {
             let mut ring = self.rings[at].lock();
-            // The mutex is held only while the list is taken. A thread that finds the list empty then waits until the
-            // window counts the objects as done, which takes only as long as the flush below.
+            // Holds the mutex only while it takes the list. A thread that finds the list empty waits until the window
+            // counts the objects as done. That takes only as long as the flush below.
             std::mem::take(&mut ring.unflushed)
         };
         if unflushed.is_empty() {

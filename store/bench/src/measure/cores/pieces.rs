@@ -81,7 +81,7 @@ fn transfer(turns: u32) -> f64 {
         while word.load(Ordering::Acquire) != from {
             std::hint::spin_loop();
             tries += 1;
-            // After so many tries, the other thread has probably lost its core.
+            // After this many tries, the other thread has probably lost its core.
             if tries.is_multiple_of(1 << 12) {
                 std::thread::yield_now();
             }
