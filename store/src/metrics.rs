@@ -69,8 +69,8 @@ pub struct Metrics {
     pub inner_pages_left: u64,
     /// Checkpoints that were completed.
     pub checkpoints: u64,
-    /// The log object from which on the archive has all log that the store has given up; 0 if the archive is empty. A
-    /// backup that ends before this object cannot be restored to any later moment.
+    /// The archive is complete from this log object on; 0 if the archive is empty. A backup that ends before this
+    /// object cannot be restored to any later moment.
     pub archived_from: u64,
     /// Log objects that recovery redid when the store was opened.
     pub recovered_objects: u64,

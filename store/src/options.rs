@@ -189,7 +189,7 @@ impl Options {
         Self { page_bytes: Some(bytes), ..self }
     }
 
-    /// Memory for pages and their bookkeeping, and for log objects that wait to be written, in bytes. Default: 64 MiB.
+    /// Bytes of memory for pages and their bookkeeping, and for log objects that wait to be written. Default: 64 MiB.
     /// The least is [`smallest_cache_bytes`](Self::smallest_cache_bytes).
     #[must_use]
     pub fn cache_bytes(self, bytes: u64) -> Self {
@@ -202,7 +202,7 @@ impl Options {
         Self { log_bytes: bytes, ..self }
     }
 
-    /// Memory for old row versions while a [`Snapshot`](crate::Snapshot) is open, in bytes. Default: 64 MiB. An old
+    /// Bytes of memory for old row versions while a [`Snapshot`](crate::Snapshot) is open. Default: 64 MiB. An old
     /// version takes about 250 bytes in addition to the row itself. If this memory is not enough, the store ends the
     /// oldest snapshots, whose reads then fail with [`Error::SnapshotTooOld`].
     #[must_use]

@@ -143,7 +143,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// A row of a leaf whose value is in a chain of pages; `None` if there is none.
+/// Finds a row in a leaf whose long value has a chain of pages, which has to be freed before the leaf. Returns `None`
+/// if there is none.
 fn long_row(leaf: &[u8], id: PageId) -> Result<Option<Reaped>, Error> {
     for index in 0..cell_count(leaf) {
         let cell = cell(leaf, index).map_err(damaged(id))?;

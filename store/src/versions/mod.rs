@@ -180,7 +180,7 @@ impl Versions {
         work(moment);
     }
 
-    /// Whether any snapshot of this moment or an earlier one is open and was not ended.
+    /// Whether any snapshot of this moment, or of an earlier one, is open and was not ended.
     pub(crate) fn has_snapshots_until(&self, moment: u64) -> bool {
         self.moments.lock().has_until(moment)
     }

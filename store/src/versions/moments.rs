@@ -66,7 +66,7 @@ impl<R> Moments<R> {
         self.now - 1
     }
 
-    /// Whether any snapshot of this moment or an earlier one is open.
+    /// Whether any snapshot of this moment, or of an earlier one, is open.
     pub(super) fn has_until(&self, moment: u64) -> bool {
         self.open.range(..=moment).next().is_some()
     }

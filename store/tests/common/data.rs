@@ -1,4 +1,4 @@
-//! Rows beside those that a test uses: none, or ten times as many as fit into the smallest cache.
+//! Additional rows, besides those that a test itself uses: none, or ten times as many as fit into the smallest cache.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
