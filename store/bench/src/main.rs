@@ -213,7 +213,7 @@ fn run(cli: &Cli) -> Result<()> {
 
 fn heading() -> String {
     format!(
-        "# The store's benchmarks\n\nWritten by `scripts/storebench`. Machine: {}. Pages are on the disk's file system; logs in NVRAM are in emulated NVRAM (a mapped file in shared memory). The machine is shared: compare figures within a table, not across runs.\n",
+        "# The store's benchmarks\n\nWritten by `scripts/storebench`. Machine: {}. Pages are on the disk's file system. Logs in NVRAM are in emulated NVRAM (a mapped file in shared memory). The machine is shared, so compare numbers within a table, and not across runs.\n",
         machine::describe()
     )
 }

@@ -92,7 +92,7 @@ pub(crate) fn figure15(plan: &Plan) -> Result<Table> {
     let title = "NV-Logging figures 7 and 15: where the time goes";
     let mut table = Table::new("store_figure15", title, &columns);
     table.note = format!(
-        "Samples of `perf` with {} threads, by function. Log: its code, its medium, checksums. What waits for the log, for locks and for pages is in the same functions of the system and is not told apart; rest is memory being allocated and copied, and the workload. The paper: TPC-C, log operations and contention for the log.",
+        "Samples of `perf` with {} threads, by function. \"Log\" is the log's code, its medium, and checksums. Waits for the log, for locks and for pages are in the same functions of the system, and cannot be distinguished. \"Rest\" is allocating and copying memory, and the workload itself. The paper's column is for TPC-C: log operations, and contention for the log.",
         plan.threads
     );
     let dirs = Dirs::new(plan)?;

@@ -133,7 +133,7 @@ pub(crate) fn one_thread(plan: &Plan) -> Result<Table> {
         table.row([name.to_owned(), number(rate), times(rate, raw), wanted.to_owned()]);
     }
     table.note = format!(
-        "Medians of {} rounds of {} s, in turns. The raw loop overwrites blocks of 4096 bytes of a preallocated file, each made durable.",
+        "Medians of {} rounds of {} s, in turns. The raw loop overwrites blocks of 4096 bytes in a preallocated file, and makes each one durable.",
         plan.rounds,
         plan.time.as_secs_f64()
     );
@@ -207,7 +207,7 @@ pub(crate) fn figure11(plan: &Plan) -> Result<Table> {
         cells.extend(["1, flat".to_owned(), "up to 74.3, up to 2.5".to_owned()]);
         table.row(cells);
     }
-    table.note = "What a put of 100 bytes takes more than a read for update of the same row in the same transaction, each the median of all: the object built and put into the log, and the page changed. With more threads than cores the median leaves out those that lost the processor.".to_owned();
+    table.note = "How much longer a put of 100 bytes takes than a read for update of the same row in the same transaction, as the difference of the medians. The put builds the object, puts it into the log, and changes the page. With more threads than cores, the median leaves out operations whose thread lost the processor.".to_owned();
     Ok(table)
 }
 
@@ -299,7 +299,7 @@ pub(crate) fn recovery(plan: &Plan) -> Result<Table> {
             if mib == 1024 { "<= 5 s" } else { "" }.to_owned(),
         ]);
     }
-    table.note = "TPC-B without waiting for durability, log on this disk, killed; then the store is opened: analysis, redo, undo, and a checkpoint. The files are in the system's memory, since only the process died. The sums of TPC-B were right after each.".to_owned();
+    table.note = "TPC-B runs without waiting for durability, with its log on this disk, until its process is killed. Then opening the store is measured: analysis, redo, undo, and a checkpoint. The files are in the system's cache, because only the process died. After each recovery the sums of TPC-B were right.".to_owned();
     Ok(table)
 }
 
@@ -353,6 +353,6 @@ pub(crate) fn memory(plan: &Plan) -> Result<Table> {
             "<= 1.2x".to_owned(),
         ]);
     }
-    table.note = "Rows of 1000 bytes are put in transactions of a thousand and then changed at random, log on disk; what the process has more than before it opened the store.".to_owned();
+    table.note = "Rows of 1000 bytes are put in transactions of a thousand rows, and then changed at random. The log is on the disk. Resident memory is how much more the process has than before it opened the store.".to_owned();
     Ok(table)
 }

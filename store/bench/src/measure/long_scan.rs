@@ -220,10 +220,10 @@ pub(crate) fn long_scan(plan: &Plan) -> Result<Table> {
         ]);
     }
     table.note = format!(
-        "Transfers between two of {count} rows of {ROW_BYTES} bytes, each durable; medians of {} rounds of {} s, without a scan {} s at most, in turns. A scan is one \
-         snapshot, read from beginning to end as often as it fits; the sum of all rows was the same each time. The idle store \
-         has the same rows, in the same process. Wanted beside the same store: 0.90x or more, and 1.10x \
-         or less of the processor time, which other programs on the machine disturb less.",
+        "Each transaction transfers an amount between two of {count} rows of {ROW_BYTES} bytes, and is durable. Medians of {} rounds of {} s, or of at most {} s without a scan, in turns. \
+         A scan reads one snapshot from beginning to end, as often as the time allows. The sum of all rows was the same each time. The idle \
+         store has the same rows, in the same process. The goals beside a scan of the same store are 0.90x or more of the transactions, and 1.10x \
+         or less of the processor time. Other programs on the machine disturb processor times less.",
         plan.rounds,
         time.as_secs_f64(),
         LONGEST_WITHOUT.as_secs()

@@ -124,7 +124,7 @@ fn draw(plan: &Plan, workload: &dyn Workload, figure: &Figure) -> Result<Table> 
         table.row(cells);
     }
     table.note = format!(
-        "Transactions per second, medians of {} rounds of {} s, all schemes in turns. Pages are on disk; the logs of `nv-disk` and `nv-disk-decentralized` are files in memory, those of the others are memory, as in the paper. What is added is added for each line of 64 bytes that is written back, or written into such a file; the paper's slowdowns of 1 to 8 are 0 to {} ns over {LINE_NS} ns. OL: early lock release and lock inheritance. The ratios are those of `flush-on-commit`. The paper had 16 hardware threads; few cores show contention and no scaling.",
+        "Transactions per second, medians of {} rounds of {} s, all schemes in turns. Pages are on disk; the logs of `nv-disk` and `nv-disk-decentralized` are files in memory, and the logs of the other schemes are in memory itself, as in the paper. The added delay applies to each line of 64 bytes that is written back, or that is written to such a file. The paper's slowdowns of 1 to 8 correspond to 0 to {} ns in addition to {LINE_NS} ns. OL means early lock release and lock inheritance. The ratios are those of `flush-on-commit`. The paper had 16 hardware threads; with few cores one sees contention, but no scaling.",
         plan.rounds,
         plan.time.as_secs_f64(),
         LINE_NS * 7

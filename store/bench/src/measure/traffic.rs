@@ -64,7 +64,7 @@ pub(crate) fn figure6(plan: &Plan) -> Result<Table> {
         table.row(cells);
     }
     table.note = format!(
-        "Transactions per second with `nv-disk`, medians of {} rounds of {} s. What is in memory is in a file there, and each call that writes it takes {} us longer, as in the paper.",
+        "Transactions per second with `nv-disk`, medians of {} rounds of {} s. Whatever is in memory is in a file there, and each call that writes to the file takes {} us longer, as in the paper.",
         plan.rounds,
         plan.time.as_secs_f64(),
         CALL_NS / 1000
@@ -147,7 +147,7 @@ pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
         }
     }
     table.note = format!(
-        "`nv-disk`, {} threads, of a store that was loaded, closed and opened again, so with an empty cache, until so much log was written. Pages are written when they leave the cache, and when half of the log has been consumed, each counted once, though it is written into the double-write area too. What is different from the paper: it has 3 GB for its log and counts the pages that its cache of 6 GB evicts in 20 to 100 seconds; it does not say whether that cache was warm, and here it is taken to be empty at first. Frames are free for the first of them, and nothing is evicted until they are used up; nothing goes home for the log's sake until that is full. Those are the first rows here. In the long run each change of a row, in data of twice the cache, dirties a page of 8 KiB that nobody else changes before it leaves, and what a transaction logs is a tenth of that: pages outweigh the log, and must in any store with pages in place. The log is counted without what fills its last blocks up.",
+        "`nv-disk`, {} threads, in a store that was loaded, closed and opened again, so that its cache was empty. Each row ends when the given amount of log has been written. Pages are written when they are evicted from the cache, and when half of the log has been consumed. Each write of a page counts once, although the page is written to the double-write area too. The paper measures differently: it has 3 GB of log, and counts the pages that its cache of 6 GB evicts in 20 to 100 seconds. It does not say whether that cache was warm; here the cache is empty at first. As long as frames are free, nothing is evicted, and no page is written home to free log until the log is half full. The first rows show that phase. In the long run, with twice as much data as cache, each change of a row dirties a page of 8 KiB, which no other transaction changes before it is evicted. What a transaction logs is a tenth of that. So the pages outweigh the log, as they must in any store that updates pages in place. Padding at the end of blocks does not count as log.",
         plan.threads
     );
     Ok(table)
@@ -217,7 +217,7 @@ pub(crate) fn figure9(plan: &Plan) -> Result<Table> {
             paper.to_owned(),
         ]);
     }
-    table.note = "Medians; reading the clock, about 25 ns, is in each. A file is written and synced. The paper also has synchronous mappings, which nothing here uses.".to_owned();
+    table.note = "Medians. Each includes reading the clock, about 25 ns. A write to a file includes a sync. The paper also has synchronous mappings, which nothing here uses.".to_owned();
     Ok(table)
 }
 
@@ -289,7 +289,7 @@ pub(crate) fn figure16(plan: &Plan) -> Result<Table> {
         .map(|one| format!("{}: {}, {} and {}", one.title, one.memory, one.flash, one.disk))
         .collect();
     table.note = format!(
-        "Dollars per GB of memory, flash and disk, {}; for sizes of the paper; the rates are this run's, with {} MB of data. The paper: 2.61x - 6.72x of all in NVRAM, and 1.21x of distributed.",
+        "Dollars per GB of memory, flash and disk, {}; for the sizes in the paper. The rates are from this run, with {} MB of data. In the paper, the scheme achieves 2.61x - 6.72x of all in NVRAM, and 1.21x of distributed.",
         stated.join("; "),
         number(data / 1e6)
     );
