@@ -29,7 +29,7 @@ pub(crate) struct Undoable {
     /// also holds the mutex while it undoes a step. A thread that holds the mutex reads pages only to undo a step.
     pub(crate) noting: Mutex<()>,
     pub(crate) list: Mutex<Steps>,
-    /// How the transaction ended, for snapshots.
+    /// Whether and when the transaction ended, from the point of view of snapshots.
     pub(crate) fate: Arc<Fate>,
 }
 

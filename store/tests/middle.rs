@@ -100,8 +100,8 @@ fn inv48_a_block_of_the_log_that_is_zeroed_or_flipped_is_refused_or_loses_nothin
     }
 }
 
-/// Makes a store in a directory. Its log is as a process left it that died, except that a block in the middle is filled
-/// with zeros.
+/// Makes a store in a directory. Its log is in the state in which a dying process left it, except that a block in the
+/// middle is filled with zeros.
 fn damaged(dir: &Path, scheme: Scheme) {
     drop(Store::open(dir, small(scheme)).unwrap());
     let mut images = made(scheme);

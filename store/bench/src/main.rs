@@ -43,7 +43,7 @@ struct Cli {
     /// What to run; everything if nothing is named
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Directory on the disk that is measured
+    /// Directory on the disk that is to be measured
     #[arg(long, default_value = "out/storebench")]
     dir: PathBuf,
     /// Directory in memory, for logs in NVRAM
@@ -55,7 +55,7 @@ struct Cli {
     /// Number of rounds; each result is the median
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Milliseconds of a run [default: 400, with --full 5000]
+    /// Milliseconds that a run takes [default: 400, with --full 5000]
     #[arg(long, value_name = "MS")]
     milliseconds: Option<u64>,
     /// Number of threads, in tables that do not vary it
@@ -64,7 +64,7 @@ struct Cli {
     /// Seconds that each store is measured for a row of `sizes`, over all its turns
     #[arg(long, default_value_t = 60.0)]
     seconds: f64,
-    /// Turns of each store in a row of `sizes`
+    /// Number of turns that each store gets for a row of `sizes`
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     turns: u32,
     /// MiB of cache in `sizes`

@@ -73,7 +73,7 @@ impl RingsLog {
         for number in 0..self.layout.rings {
             let begin = self.nvm.load_u64(self.layout.word_at(number));
             let first = self.layout.offset(number, 0);
-            // Converts an offset to a place: the first one from the ring's word on that has this offset.
+            // Converts an offset to a place: the first place at or after the ring's word that has this offset.
             let place = |at: u64| begin + (at - first + ring_bytes - begin % ring_bytes) % ring_bytes;
             let seed_at = |at: u64| self.seed_at(number, place(at));
             look_beyond(&*self.nvm, (first, first + ring_bytes), next, &seed_at, &mut beyond);
