@@ -254,8 +254,8 @@ fn change(tx: &mut Transaction, own: &mut Content, random: &mut fastrand::Rng) -
     Ok(())
 }
 
-/// Invariant 55, with crashes at any step, and with the smallest cache. The store must have what a prefix of the
-/// commits made, and each page must either be free or be in use exactly once.
+/// Invariant 51, with crashes at any step, and with the smallest cache. After a crash, the store must have what a
+/// prefix of the commits made. Each page must either be free, or be in use exactly once.
 #[test]
 fn inv51_tables_are_whole_or_gone_after_a_crash_anywhere() {
     for (seed, scheme) in (1..).zip(schemes()) {

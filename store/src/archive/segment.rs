@@ -113,7 +113,7 @@ pub(crate) fn write_reached(dir: &Path, end: Lsn) -> Result<(), Error> {
     write_whole(&dir.join(REACHED), &[format!("{end}\n").as_bytes()])
 }
 
-/// The number after the last object of the store's history that was recorded; 0 if nothing was.
+/// Returns the number that [`write_reached`] recorded last, or 0 if it has recorded none.
 pub(crate) fn read_reached(dir: &Path) -> Result<Lsn, Error> {
     let path = dir.join(REACHED);
     match fs::read_to_string(&path) {

@@ -30,8 +30,9 @@ use crate::poison::Poison;
 /// How many bytes of log there are for each index entry.
 const BYTES_PER_ENTRY: u64 = 128;
 const FEWEST_ENTRIES: u64 = 1024;
-/// The most objects that may have a number without being persistent: half of this number, and one object of each
-/// thread.
+/// How many slots the log has for objects that have a number but may not be persistent yet. A thread that finds half of
+/// them taken makes older objects persistent before it takes a number. The other half is for threads that check this at
+/// the same moment.
 const MOST_WAITING: u64 = 16384;
 
 /// When the log makes objects persistent.
