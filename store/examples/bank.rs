@@ -1,5 +1,5 @@
-//! 16 threads make bank transfers, and the process is killed meanwhile. After recovery no acknowledged transfer is
-//! lost, and the sum of all accounts is the same.
+//! 16 threads make bank transfers until their process is killed. After recovery no acknowledged transfer is lost, and
+//! the sum of all accounts is unchanged.
 //!
 //! ```text
 //! cargo run --release -p duralite-store --example bank [SECONDS]
@@ -16,7 +16,7 @@ use duralite_store::{Options, Store, Table, Transaction};
 const THREADS: u64 = 16;
 const ACCOUNTS: u64 = 1000;
 const BALANCE: i64 = 100;
-/// The environment variable that tells the child where the bank is.
+/// The environment variable that names the store's directory to the child process.
 const BANK: &str = "DURALITE_STORE_BANK";
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -69,7 +69,8 @@ fn show(bank: &PathBuf, seconds: f64) -> Result<()> {
     if lost == 0 && sum == ACCOUNTS as i64 * BALANCE { Ok(()) } else { Err("something is lost".into()) }
 }
 
-/// Reads the child's lines, and kills the child after a while. Returns how many transfers of each thread are durable.
+/// Reads the child's lines, and kills the child after a while. Returns how many transfers of each thread were reported
+/// durable.
 fn acknowledgements(child: &mut std::process::Child, after: Duration) -> Result<Vec<i64>> {
     let mut acknowledged = vec![0; THREADS as usize];
     let begun = Instant::now();
@@ -77,7 +78,7 @@ fn acknowledgements(child: &mut std::process::Child, after: Duration) -> Result<
     let mut is_killed = false;
     for line in BufReader::new(output).lines() {
         let line = line?;
-        // The last line may be incomplete.
+        // The kill may have cut the last line off, so skip a line without its final dot.
         let Some((thread, count)) = line.strip_suffix('.').and_then(|line| line.split_once(' ')) else {
             continue;
         };
@@ -97,7 +98,7 @@ fn number(bytes: &[u8]) -> Result<i64> {
     Ok(i64::from_le_bytes(bytes.try_into()?))
 }
 
-/// The child process: it makes transfers until it is killed.
+/// The work of the child process: makes transfers until it is killed.
 fn work(bank: &Path) -> Result<()> {
     let store = Store::open(bank, Options::default())?;
     let (accounts, transfers) = (store.table("accounts")?, store.table("transfers")?);
@@ -115,14 +116,14 @@ fn work(bank: &Path) -> Result<()> {
 fn teller(store: &Store, accounts: &Table, transfers: &Table, thread: u64) -> Result<()> {
     let mut state = thread + 1;
     let mut random = |below: u64| {
-        // SplitMix64.
+        // The generator SplitMix64.
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         (mixed ^ (mixed >> 27)) % below
     };
     for count in 1_i64.. {
         let (from, to, amount) = (random(ACCOUNTS), random(ACCOUNTS), random(20) as i64);
-        // `run` repeats the transaction after a deadlock. The transfer is durable when `run` returns.
+        // If the transaction gives way in a deadlock, `run` repeats it. The transfer is durable when `run` returns.
         store.run(|tx| {
             add(tx, accounts, from, -amount)?;
             add(tx, accounts, to, amount)?;

@@ -1,5 +1,4 @@
-//! Transactions whose log objects are still needed: to roll the transactions back, or to finish freeing pages after a
-//! commit.
+//! Transactions whose log objects are still needed, either for rollback or to finish freeing pages after a commit.
 
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use crate::steps::Undoable;
 
 const PARTS: usize = 16;
 
-/// A transaction, and a lower bound: the transaction has no needed object before `first`.
+/// A transaction, and a lower bound of its needed log objects: none of them is older than `first`.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) tx: TxId,
@@ -21,7 +20,8 @@ pub(crate) struct Entry {
 
 type Part = Mutex<FxHashMap<TxId, (Lsn, Arc<Undoable>)>>;
 
-/// Each transaction in progress, with an object before which it has no needed object.
+/// Each transaction in progress, with a lower bound of the log objects that it still needs. The map is split by
+/// transaction number, so that threads rarely contend for a mutex.
 #[derive(Debug)]
 pub(crate) struct Active(Box<[Part]>);
 
@@ -36,12 +36,14 @@ impl Active {
         &self.0[(tx % PARTS as u64) as usize]
     }
 
-    /// Called before the first object of the transaction gets its number, which will be `next` or a later one.
+    /// Enters a transaction. The caller does this before the transaction's first log object gets its number, which will
+    /// be `next` or higher.
     pub(crate) fn enter(&self, tx: TxId, next: Lsn, undoable: Arc<Undoable>) {
         self.part(tx).lock().insert(tx, (next, undoable));
     }
 
-    /// Called once the undo of the transaction has been logged again, in objects from this one on.
+    /// Raises a transaction's lower bound to `first`. The caller has logged the transaction's undo again, in objects
+    /// from `first` on, so the older objects are no longer needed.
     pub(crate) fn moved(&self, tx: TxId, first: Lsn) {
         if let Some(entry) = self.part(tx).lock().get_mut(&tx) {
             entry.0 = first;
@@ -52,7 +54,7 @@ impl Active {
         self.part(tx).lock().remove(&tx);
     }
 
-    /// The oldest object that a transaction may need; `next` if there is no transaction.
+    /// The oldest log object that a transaction may still need; `next` if there is no transaction.
     pub(crate) fn oldest(&self, next: Lsn) -> Lsn {
         let first = |part: &Part| part.lock().values().map(|(first, _)| *first).min();
         let oldest = self.0.iter().filter_map(first).min();

@@ -1,4 +1,4 @@
-//! Admission of steps to the log, so that everything written can always be undone.
+//! Admission of steps to the log, so that every change can be undone.
 //!
 //! Invariant 38: before a transaction changes anything, the log has room for that change and for the undo of everything
 //! that transactions in progress have changed. So a rollback never fails for lack of room.
@@ -12,12 +12,12 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::Error;
 use crate::log::{Log, Space};
 
-/// The longest wait for checkpoints, in addition to the limit that the caller gives.
+/// How much longer than the caller's limit a thread waits when checkpoints are slow.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 const MIB: u128 = 1 << 20;
 
-/// The room that transactions have reserved, and the threads that wait for room.
+/// The log space that transactions have reserved, and the threads that wait for space.
 #[derive(Debug)]
 pub(crate) struct Admission {
     log: Arc<dyn Log>,
@@ -25,12 +25,12 @@ pub(crate) struct Admission {
     objects: AtomicU64,
     /// How many threads wait.
     waiting: Mutex<u64>,
-    /// Checkpoints so far.
+    /// How many checkpoints have ended.
     rounds: AtomicU64,
     changed: Condvar,
 }
 
-/// Reserved room in the log: for one step, or for the undo of a transaction.
+/// Reserved space in the log: for one step, or for the undo of a transaction.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Room {
     pub(crate) bytes: u64,
@@ -49,8 +49,8 @@ impl Admission {
         }
     }
 
-    /// Reserves room for a step. If there is none, waits for a checkpoint to free some. `own` is what the transaction
-    /// of the step has reserved already.
+    /// Reserves room for a step. If there is none, waits until a checkpoint frees some. `own` is the room that the
+    /// step's transaction has reserved already.
     ///
     /// # Errors
     /// [`Error::Full`] if no room becomes free in time, or if the log is too small for the transaction.
@@ -58,8 +58,8 @@ impl Admission {
         if self.try_keep(room).is_ok() {
             return Ok(());
         }
-        // The count stays raised until there is room, so that a checkpoint that begins in between sees the waiting
-        // thread.
+        // The count stays raised until there is room. So a checkpoint that begins between two tries sees that a thread
+        // waits.
         *self.waiting.lock() += 1;
         let kept = self.wait(room, own, limit);
         *self.waiting.lock() -= 1;
@@ -72,7 +72,8 @@ impl Admission {
         loop {
             let Err(space) = self.try_keep(room) else { return Ok(()) };
             could_fit(room, own, space)?;
-            // A slow disk alone is no reason to fail: two whole checkpoints must have freed too little.
+            // A slow disk alone is no reason to fail. Until two whole checkpoints have ended without freeing enough,
+            // the thread waits longer than the limit.
             let tried = self.rounds.load(Ordering::SeqCst) >= rounds + 2;
             if begun.elapsed() >= if tried { limit } else { limit + LONGEST_WAIT } {
                 return Err(Error::full(
@@ -85,15 +86,16 @@ impl Admission {
         }
     }
 
-    /// Checks whether the log could ever have that much room.
+    /// Checks that the log, even if it were empty, is large enough for `room` on top of what the transaction has
+    /// reserved (`own`).
     ///
     /// # Errors
-    /// [`Error::Full`], with the size of a log that is large enough.
+    /// [`Error::Full`], which names a sufficient log size.
     pub(crate) fn check(&self, room: Room, own: Room) -> Result<(), Error> {
         could_fit(room, own, self.log.space())
     }
 
-    /// Reserves room if there is enough now; else returns what the log has free.
+    /// Reserves room if there is enough now. Otherwise returns the log's space as the error.
     fn try_keep(&self, room: Room) -> Result<(), Space> {
         let bytes = self.bytes.fetch_add(room.bytes, Ordering::SeqCst) + room.bytes;
         let objects = self.objects.fetch_add(room.objects, Ordering::SeqCst) + room.objects;
@@ -105,22 +107,22 @@ impl Admission {
         Err(space)
     }
 
-    /// Whether that much of the log can be used for something other than steps, with everything still undoable.
+    /// Whether something other than a step may use that much of the log, with enough left to undo every transaction.
     pub(crate) fn may_spend(&self, room: Room) -> bool {
         let space = self.log.space();
         space.free_bytes >= self.bytes.load(Ordering::SeqCst) + room.bytes
             && space.free_objects >= self.objects.load(Ordering::SeqCst) + room.objects
     }
 
-    /// Gives back the room of a step, and reserves room for its undo. There is no check against the limit, because the
-    /// room of the step was larger.
+    /// Gives back the room of a step, and reserves room for the undo of that step. This needs no check against the
+    /// log's free space, because the step's room was larger.
     pub(crate) fn exchange(&self, step: Room, undo: Room) {
         self.bytes.fetch_add(undo.bytes.wrapping_sub(step.bytes), Ordering::SeqCst);
         self.objects.fetch_add(undo.objects.wrapping_sub(step.objects), Ordering::SeqCst);
     }
 
-    /// Reserves room for the undo of what a step has written. There is no check against the limit, because the room of
-    /// the step was larger.
+    /// Reserves room for the undo of what a step has written. This needs no check against the log's free space, because
+    /// the step's room was larger.
     pub(crate) fn keep_for_undo(&self, room: Room) {
         self.exchange(Room::default(), room);
     }
@@ -135,22 +137,22 @@ impl Admission {
         *self.waiting.lock() > 0
     }
 
-    /// Called after a checkpoint: waiting threads check again whether there is room.
+    /// Called after each checkpoint: wakes the waiting threads, which then check again whether there is room.
     pub(crate) fn look_again(&self) {
         self.rounds.fetch_add(1, Ordering::SeqCst);
         self.changed.notify_all();
     }
 }
 
-/// A transaction may take a third of the log: a third for what it writes, a third for its undo, and a third for other
-/// transactions.
+/// Checks that the transaction takes at most a third of the log. One third is for what it writes, one for its undo, and
+/// one for other transactions.
 fn could_fit(room: Room, own: Room, space: Space) -> Result<(), Error> {
     let needs = Room { bytes: (own.bytes + room.bytes) * 3, objects: (own.objects + room.objects) * 3 };
     if needs.bytes <= space.all_bytes && needs.objects <= space.all_objects {
         return Ok(());
     }
-    // A larger log has room for more objects in proportion. A quarter of a log on blocks is padding that fills blocks
-    // up.
+    // The number of objects that fit grows with the log's size. The factor 3/2 allows for padding: a quarter of a log
+    // on blocks fills up partial blocks.
     let all = u128::from(space.all_bytes);
     let for_objects = all * u128::from(needs.objects) / u128::from(space.all_objects.max(1));
     let bytes = u128::from(needs.bytes).max(for_objects) * 3 / 2 + MIB;

@@ -1,4 +1,5 @@
-//! A backup of an open store: pages copied one after another, and the log that brings them all to one moment.
+//! A backup of an open store: the pages, copied one after another, and the log that brings all of them to the same
+//! moment.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -11,19 +12,20 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::format::Lsn;
 
-/// The name of the file that says that the backup is complete.
+/// The name of the file that marks the backup as complete.
 pub(crate) const MARK: &str = "backup";
 /// The name of the file with the pages.
 pub(crate) const PAGES: &str = "pages";
 const SEGMENT_BYTES: usize = 16 << 20;
 
-/// Makes a backup in a directory that does not exist or is empty. Returns the last log object in the backup. Durable on
-/// return.
+/// Makes a backup in `dir`, which must be empty or not exist. Returns the last log object in the backup. The backup is
+/// durable on return.
 pub(crate) fn backup(engine: &Engine, dir: &Path) -> Result<Lsn, Error> {
     prepare(dir)?;
     let (begin, start) = {
-        // The mutex excludes the commit of a bulk load. So every page that a load has written home without logging it
-        // is home before the first page is copied.
+        // The mutex excludes the commit of a bulk load. So either the load's pages are all home before the first page
+        // is copied, or the load sees at its commit that a backup has begun. In the second case it logs images of its
+        // pages.
         let mut backups = engine.backups.lock();
         *backups += 1;
         let mut pinned = engine.pinned.lock();
@@ -39,7 +41,7 @@ pub(crate) fn backup(engine: &Engine, dir: &Path) -> Result<Lsn, Error> {
     done
 }
 
-/// Makes the directory if there is none, and checks that it is empty.
+/// Makes the directory if it does not exist, and checks that it is empty.
 pub(crate) fn prepare(dir: &Path) -> Result<(), Error> {
     fs::create_dir_all(dir).map_err(|error| Error::io("making", dir, error))?;
     let mut entries = fs::read_dir(dir).map_err(|error| Error::io("reading", dir, error))?;
@@ -57,13 +59,14 @@ fn copy(engine: &Engine, dir: &Path, (begin, start): (Lsn, Lsn)) -> Result<Lsn, 
     pool.file().copy_to(&mut write, &|id| {
         let is_whole = engine.space.is_whole(&engine.pager, id)?;
         if is_whole {
-            // The page may have been free at home, and have its new content only in the cache.
+            // The page at home may still be from the time when it was free, with the new content only in the cache. So
+            // dirty pages go home before the page is read again.
             pool.clean_before(engine.pager.log.next(), &|| false)?;
         }
         Ok(is_whole)
     })?;
     pages.sync_all().map_err(writing)?;
-    // Every change in the copied pages is below `end`, and was durable before the page went home.
+    // Each change in the copied pages has a number below `end`: it was durable in the log before its page went home.
     let log = &engine.pager.log;
     let end = log.next();
     engine.force(end - 1)?;

@@ -1,14 +1,14 @@
-//! Keys and values as bytes. The bytes of keys are in the order of the keys.
+//! Keys and values as bytes. Encoded keys sort like the keys themselves.
 
 use std::borrow::Borrow;
 
-/// A type that can be a key of a [`TypedTable`](crate::TypedTable). Two keys have the same order as their bytes, and no
-/// two different keys have the same bytes. A program that implements this trait for a type of its own has to keep both
-/// rules.
+/// A type that can be a key of a [`TypedTable`](crate::TypedTable). The encoded bytes of two keys compare like the
+/// keys, and different keys have different bytes. A program that implements this trait for its own type has to keep
+/// both rules.
 ///
-/// Unsigned numbers are encoded with the largest byte first. Signed numbers have the sign bit inverted. Text and bytes
-/// are stored as they are. If another part follows them, each zero byte is followed by 255, and two zero bytes mark the
-/// end. Tuples are the bytes of their parts, one after another.
+/// Unsigned numbers are encoded with the largest byte first. Signed numbers have the sign bit inverted. Text and byte
+/// strings are stored unchanged if they are the last part of the key. Otherwise 255 is inserted after each zero byte,
+/// and two zero bytes mark the end. A tuple is the bytes of its parts, one after another.
 ///
 /// ```
 /// use duralite_store::Key;
@@ -23,7 +23,7 @@ pub trait Key: Sized + Borrow<Self::Borrowed> {
     /// The type that a key is looked up by; for `String` it is `str`.
     type Borrowed: ?Sized;
 
-    /// Appends the bytes of a key that is followed by another part.
+    /// Appends the bytes of a key that another part follows.
     fn encode(key: &Self::Borrowed, out: &mut Vec<u8>);
 
     /// Appends the bytes of a key that is the last part.
@@ -31,10 +31,10 @@ pub trait Key: Sized + Borrow<Self::Borrowed> {
         Self::encode(key, out);
     }
 
-    /// Decodes a key at the beginning of `bytes`, and moves `bytes` past it. Returns `None` if there is no valid key.
+    /// Decodes the key at the beginning of `bytes`, and moves `bytes` past it. Returns `None` if there is no valid key.
     fn decode(bytes: &mut &[u8]) -> Option<Self>;
 
-    /// Decodes a key from bytes that contain nothing else.
+    /// Decodes a key from bytes that contain nothing else. Returns `None` if they are no valid key.
     fn decode_last(mut bytes: &[u8]) -> Option<Self> {
         let key = Self::decode(&mut bytes)?;
         bytes.is_empty().then_some(key)

@@ -1,8 +1,8 @@
 //! Giving free space in the page file back to the file system while transactions continue.
 //!
-//! Invariant 52: the file is cut only behind the last page in use, and with the maps of the removed pages latched. No
-//! object that recovery would redo refers to a removed page. The cut always leaves enough pages to undo the open
-//! transactions.
+//! Invariant 52: the file is cut only behind the last page in use, while the space maps of the removed pages are
+//! latched. No object that recovery would redo refers to a removed page. The cut always leaves enough pages to undo the
+//! open transactions.
 
 use std::ops::Bound;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::format::{PageId, Value, leaf_value};
 use crate::table::Table;
 use crate::tree::MOST_MOVES;
 
-/// How long `cut` makes checkpoints to give up the log that refers to pages at the end of the file.
+/// How long `cut` repeats checkpoints, until the log that refers to pages at the end of the file is given up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The result of compacting a store.
@@ -29,21 +29,21 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Compacted {
-    /// How many pages were moved; pages of long values are not counted.
+    /// How many pages were moved, not counting pages of long values.
     pub pages_moved: u64,
-    /// Bytes of the page file before.
+    /// The size of the page file before, in bytes.
     pub bytes_before: u64,
-    /// Bytes of the page file after.
+    /// The size of the page file after, in bytes.
     pub bytes_after: u64,
 }
 
-/// Bytes of the page file.
+/// The size of the page file in bytes.
 pub(crate) fn file_bytes(engine: &Engine) -> u64 {
     let file = engine.pager.pool.file();
     file.pages() * file.page_bytes() as u64
 }
 
-/// Moves a tree's pages to free pages before `limit`, as far as there are any. Returns how many pages it moved.
+/// Moves a tree's pages to free pages before `limit`, as long as there are free ones. Returns how many pages it moved.
 pub(crate) fn relocate(engine: &Engine, root: PageId, limit: PageId) -> Result<u64, Error> {
     let page = engine.pager.pool.page_bytes() as u64;
     let room = Room { bytes: MOST_MOVES * (3 * page + 1024), objects: MOST_MOVES };
@@ -63,7 +63,7 @@ pub(crate) fn relocate(engine: &Engine, root: PageId, limit: PageId) -> Result<u
     }
 }
 
-/// The keys of rows whose values are chains of pages now.
+/// The keys of rows whose values are currently stored as chains of pages.
 pub(crate) fn long_rows(engine: &Engine, table: &Table) -> Result<Vec<Vec<u8>>, Error> {
     let mut keys = Vec::new();
     engine.tree(table.root()).each_cell((Bound::Unbounded, Bound::Unbounded), |key, cell| {
@@ -75,9 +75,9 @@ pub(crate) fn long_rows(engine: &Engine, table: &Table) -> Result<Vec<Vec<u8>>, 
     Ok(keys)
 }
 
-/// Cuts the file behind the last page in use.
+/// Cuts the file after the last page in use.
 pub(crate) fn cut(engine: &Engine) -> Result<(), Error> {
-    // The cut has to wait until the log of all moves so far, and of earlier frees, is given up.
+    // The file can be cut only when the log of all moves so far, and of earlier frees, has been given up.
     let last = engine.pager.log.next();
     let begun = Instant::now();
     loop {
@@ -88,7 +88,7 @@ pub(crate) fn cut(engine: &Engine) -> Result<(), Error> {
         if head >= last || begun.elapsed() > PATIENCE {
             return Ok(());
         }
-        // An open transaction needs older log, and may end meanwhile.
+        // An open transaction still needs that log. It may end soon, so wait and try again.
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,4 +1,4 @@
-//! Rules that a test breaks, to show that other tests notice the breach. Without the feature `controls` no rule can be
+//! Rules that a test breaks on purpose, to show that other tests notice. Without the feature `controls` no rule can be
 //! broken.
 
 #[cfg(feature = "controls")]
@@ -10,37 +10,37 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub enum Rule {
     /// A transaction that reads a range locks it.
     RangeLocks = 1,
-    /// A transaction that reads a row waits for transactions that change it.
+    /// A transaction that reads a row waits for every transaction that has changed it.
     NoDirtyReads,
     /// A transaction holds its locks until its commit is in the log.
     LockUntilLogged,
     /// A transaction notes the old version of a row for snapshots before it changes the row.
     NoteVersions,
-    /// The first snapshot notes what transactions in progress have changed.
+    /// The first snapshot notes the old versions of rows that transactions in progress have already changed.
     NoteWhatWasChanged,
-    /// For snapshots, a transaction ends before it releases its locks.
+    /// A transaction gets its place among the snapshots before it releases its locks.
     EndBeforeRelease,
-    /// A snapshot shows the old version of a row that was changed since.
+    /// A snapshot shows the old version of a row that was changed after the snapshot.
     LookAtVersions,
     /// A page is written home only after its image is in the double-write area.
     DoubleWrite,
-    /// The double-write area is durable before its pages are written home.
+    /// The double-write area is flushed before its pages are written home.
     FlushDoubleWrite,
-    /// Pages are durable at home before the double-write area is written again, and before their log is given up.
+    /// Pages written home are flushed before the double-write area is written again, and before their log is given up.
     FlushHome,
     /// Opening a store repairs torn pages.
     RestoreTorn,
-    /// A page is written home only after everything in it is durable in the log.
+    /// A page is written home only after the log of all its changes is durable.
     LogBeforePages,
-    /// A page that changes while it is written home is written home again.
+    /// A page that changes while it is being written home stays dirty, and is written home again.
     ChangedMeanwhile,
     /// A dirty page is not evicted.
     DirtyStays,
-    /// The log keeps everything from the oldest change on that is not home.
+    /// The log keeps every object from the oldest change that is not home on.
     ChangesHoldLog,
-    /// The log keeps everything from the oldest open transaction on.
+    /// The log keeps every object from the oldest one on that an open transaction may need.
     OpenHoldsLog,
-    /// The ends of transactions are durable before the log of their changes is given up.
+    /// Before log is given up, the commits and rollbacks of the transactions in it are durable.
     EndsBeforeGivingUp,
     /// Recovery redoes the changes that a page lacks.
     Redo,
@@ -58,7 +58,7 @@ pub enum Rule {
     EmptyTree,
 }
 
-/// Which rule is broken.
+/// The rule that is broken, if any.
 #[derive(Debug, Default)]
 pub(crate) struct Controls {
     #[cfg(feature = "controls")]
@@ -67,7 +67,7 @@ pub(crate) struct Controls {
 
 #[cfg(feature = "controls")]
 impl Controls {
-    /// Breaks this rule from the beginning on.
+    /// Breaks this rule from the start.
     pub(crate) fn breaking(rule: Option<Rule>) -> Self {
         Self { broken: AtomicU8::new(rule.map_or(0, |rule| rule as u8)) }
     }
@@ -77,7 +77,7 @@ impl Controls {
         self.broken.load(Ordering::Relaxed) != rule as u8
     }
 
-    /// Breaks this rule from now on, and no other.
+    /// Breaks this rule from now on, and keeps all others.
     pub(crate) fn break_rule(&self, rule: Rule) {
         self.broken.store(rule as u8, Ordering::Relaxed);
     }

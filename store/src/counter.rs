@@ -11,8 +11,8 @@ const SHARDS: usize = 16;
 #[repr(align(128))]
 struct Shard(AtomicU64);
 
-/// A counter in parts. If all threads changed one word, each change would cost the time that the word's cache line
-/// takes from core to core.
+/// A counter in parts. If all threads changed one word, each change would first have to move the word's cache line from
+/// another core.
 #[derive(Debug, Default)]
 pub(crate) struct Counter([Shard; SHARDS]);
 

@@ -24,7 +24,7 @@ use crate::tree::Tree;
 use crate::versions::Versions;
 use crate::waiters::Waiters;
 
-/// The options that the store consults while it is open.
+/// The options that are used while the store is open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
     pub(crate) lock_timeout: Duration,
@@ -53,9 +53,9 @@ pub(crate) struct Engine {
     pub(crate) counts: Counts,
     pub(crate) archive: Option<Archive>,
     pub(crate) next_tx: AtomicU64,
-    /// Log objects that a backup still needs. The mutex is held while a checkpoint gives up log.
+    /// Positions from which backups still need the log. A checkpoint holds the mutex while it gives up log.
     pub(crate) pinned: Mutex<Vec<Lsn>>,
-    /// How many backups have begun. The mutex is held while a backup begins, and while a bulk load commits.
+    /// How many backups have begun. A backup holds the mutex while it begins, and a bulk load while it commits.
     pub(crate) backups: Mutex<u64>,
     pub(crate) store_id: [u8; 16],
     pub(crate) versions: Versions,
@@ -65,7 +65,7 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// A tree by its root.
+    /// The tree with this root.
     pub(crate) fn tree(&self, root: PageId) -> Tree<'_> {
         Tree { pager: &self.pager, space: &self.space, root, found: None }
     }
@@ -79,7 +79,7 @@ impl Engine {
         self.next_tx.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Makes everything up to the object `upto` durable.
+    /// Makes all log objects up to and including `upto` durable.
     ///
     /// # Errors
     /// Any error has poisoned the store.
@@ -87,7 +87,8 @@ impl Engine {
         self.pager.log.force(upto).map_err(|error| self.poison.set(&error))
     }
 
-    /// Writes dirty pages home, and gives up the log that is no longer needed. Transactions continue meanwhile.
+    /// Writes dirty pages home, and gives up the log that is no longer needed. Transactions continue during a
+    /// checkpoint.
     ///
     /// # Errors
     /// Errors of the page file, the log or the archive.
@@ -104,8 +105,8 @@ impl Engine {
         let limit = self.pinned.lock().iter().copied().fold(upto, Lsn::min);
         move_oldest(&self.pager, &self.active, &self.admission, limit)
             .map_err(|error| self.poison.set(&error))?;
-        // `next` is read first: an object is announced before it gets its number, so the checks below see every object
-        // before `next`.
+        // `next` is read before the checks below. Each change is announced before its object gets a number, so the
+        // checks see every object before `next`.
         let next = log.next();
         let pinned = self.pinned.lock();
         let mut head = next;
@@ -116,9 +117,9 @@ impl Engine {
             head = head.min(self.active.oldest(next));
         }
         let head = pinned.iter().copied().fold(head, Lsn::min);
-        // A transaction that has ended since `next` no longer holds the log. Its end has to be durable before the log
-        // of its changes is given up. Otherwise its changes would be home after a crash, and recovery could not undo
-        // them.
+        // A transaction that has ended since `next` was read no longer holds the log. Its end has to be durable before
+        // the log of its changes is given up. Otherwise a crash could lose the end, and recovery would find the changes
+        // at home but no log to undo them.
         if self.controls.keep(Rule::EndsBeforeGivingUp) {
             self.force(log.next() - 1)?;
         }

@@ -1,4 +1,4 @@
-//! Errors, distinguished by what a caller does next.
+//! Errors, distinguished by what the caller should do about them.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use duralite_medium::MediumError;
 
 use crate::format::{KEY_LIMIT, PageId};
 
-/// The most bytes of a row's value: 1 GiB.
+/// The longest value of a row, in bytes: 1 GiB.
 pub const VALUE_LIMIT: u64 = 1 << 30;
 
 /// Why an operation was refused or failed.
 ///
-/// After [`Deadlock`](Self::Deadlock), [`Timeout`](Self::Timeout) and [`Full`](Self::Full) a transaction can only be
-/// rolled back, completely or to a savepoint.
+/// After [`Deadlock`](Self::Deadlock), [`Timeout`](Self::Timeout) or [`Full`](Self::Full) a transaction can only be
+/// rolled back, either completely or to a savepoint.
 ///
 /// ```
 /// use duralite_store::Error;
@@ -24,7 +24,7 @@ pub const VALUE_LIMIT: u64 = 1 << 30;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Transactions waited for each other in a cycle, and this one, the youngest of them, gave way.
+    /// Transactions waited for each other in a cycle. This transaction, the youngest of them, has to be rolled back.
     #[error("deadlock: transactions wait for each other, and this transaction has to give way; run it again")]
     Deadlock,
     /// The transaction did not get a lock within the lock timeout.
@@ -32,34 +32,35 @@ pub enum Error {
         "the transaction did not get a lock in time; run the transaction again, or raise the lock timeout"
     )]
     Timeout,
-    /// Since the snapshot was opened, more rows have changed than the store keeps old versions of.
+    /// Since the snapshot was opened, so many rows have changed that the store no longer keeps all of their old
+    /// versions.
     #[error(
         "the snapshot is too old: since it was opened, more rows changed than the store keeps old versions \
          of; open another snapshot, or raise snapshot_bytes"
     )]
     SnapshotTooOld,
-    /// There is no room: on the disk, in the log for a transaction as large as this, or in the cache.
+    /// There is no room: on the disk, in the log for a transaction of this size, or in the cache.
     #[error("{what}")]
     Full {
         /// What is full, and how to remedy it.
         what: String,
     },
-    /// After an earlier failure the store does not know what is durable. It acknowledges nothing more until it is
+    /// After an earlier failure the store does not know what is durable. It acknowledges no more commits until it is
     /// opened again.
     #[error("the store stopped after a failure ({why}); open it again to recover")]
     Poisoned {
         /// The failure.
         why: String,
     },
-    /// The bytes on the medium are not those that the store wrote there.
+    /// The bytes on the medium differ from those that the store wrote there.
     #[error("{what} is damaged{}; restore the store from a backup", page.map_or(String::new(), |page| format!(" (page {page})")))]
     Corrupt {
-        /// What is damaged.
+        /// What is damaged, in words.
         what: String,
         /// The page number, if a page is damaged.
         page: Option<PageId>,
     },
-    /// An archive lacks a part of the log that comes before the requested moment.
+    /// The archive lacks part of the log before the requested moment.
     #[error(
         "{what}; the last moment before this gap is log object {last} (RestoreTo::Lsn({last}), or --to \
          {last}); for a later moment, restore a later backup"
@@ -67,15 +68,15 @@ pub enum Error {
     Gap {
         /// What is missing, and why.
         what: String,
-        /// The last log object up to which the store can be restored.
+        /// The last log object to which the store can be restored.
         last: u64,
     },
-    /// Another process, or this one, has the store open.
+    /// The store is already open, in another process or in this one.
     #[error("{} is in use by {holder}; close it there", path.display())]
     Locked {
-        /// The store.
+        /// The path of the store.
         path: PathBuf,
-        /// Who has it open.
+        /// Which process has the store open.
         holder: String,
     },
     /// A system call failed.
@@ -83,98 +84,99 @@ pub enum Error {
     Io {
         /// What was attempted.
         what: String,
-        /// The system's error.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// The row is there already.
+    /// A row with this key exists already.
     #[error("a row with this key exists already")]
     Exists,
-    /// A table for a bulk load has rows, or an open snapshot still shows some.
+    /// The table to be bulk-loaded has rows, or an open snapshot still shows some.
     #[error("the table {name:?} has rows, or an open snapshot shows some; load into a table without rows")]
     NotEmpty {
         /// The table's name.
         name: String,
     },
-    /// The key of a bulk load's row is not above the key of the row before.
+    /// A row of a bulk load has a key that is not above the key of the previous row.
     #[error("a row of a bulk load is out of order; sort the rows by key, and give each key only once")]
     OutOfOrder,
-    /// There is no table of this name, or the table was dropped.
+    /// There is no table of this name; it was dropped, or never existed.
     #[error("there is no table {name:?}; it was dropped, or never created")]
     NoTable {
         /// The table's name.
         name: String,
     },
-    /// There is a table of this name already.
+    /// A table of this name exists already.
     #[error("there is a table {name:?} already; drop it first, or choose another name")]
     TableExists {
         /// The table's name.
         name: String,
     },
-    /// A row does not have the types that its table is read by.
+    /// A row's key or value cannot be decoded as the types with which the table is read.
     #[error(
         "a row of the table {table:?} is not of the types {key} and {value}; read it with the types that it \
          was written with"
     )]
     NotOfType {
-        /// The table.
+        /// The table's name.
         table: String,
-        /// The type of keys that was asked for.
+        /// The key type that the caller asked for.
         key: &'static str,
-        /// The type of values.
+        /// The value type that the caller asked for.
         value: &'static str,
     },
     /// The key is too long.
     #[error("a key of {len} bytes is too long; at most {KEY_LIMIT}")]
     KeyTooLong {
-        /// Its length in bytes.
+        /// The key's length in bytes.
         len: usize,
     },
-    /// The value is too long.
+    /// The row's value is too long.
     #[error("a row of {len} bytes is too long; at most {VALUE_LIMIT}")]
     RowTooLong {
-        /// Its length in bytes.
+        /// The value's length in bytes.
         len: u64,
     },
-    /// An earlier step of the transaction failed, so the transaction can only be rolled back.
+    /// An earlier step of the transaction failed, so the transaction can only be rolled back, as a whole or to a
+    /// savepoint.
     #[error("a step of the transaction failed, and it can only be rolled back, as a whole or to a savepoint")]
     Finished,
-    /// A savepoint or a table belongs to another transaction or store.
+    /// A savepoint or a table belongs to another transaction or to another store.
     #[error("{what} belongs to another store or transaction")]
     Foreign {
         /// What belongs to another transaction or store.
         what: &'static str,
     },
-    /// The store's page size is not the requested one.
+    /// The store was made with another page size than the options ask for.
     #[error(
         "the store has pages of {has} bytes, and the options ask for {asked}; the page size of a store \
              cannot be changed"
     )]
     PageSize {
-        /// The store's page size.
+        /// The store's page size in bytes.
         has: u32,
-        /// The requested page size.
+        /// The page size that the options ask for, in bytes.
         asked: u32,
     },
-    /// The file was written by another version of the format.
+    /// The file has a version of the format that this build cannot read.
     #[error("{} has format version {version}, which this build does not read; use the build that wrote it", path.display())]
     Version {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// Its version.
+        /// The version that the file has.
         version: u32,
     },
     /// The directory contains something that is not a store.
     #[error("{} is not a store ({why}); name an empty directory, or the directory of a store", path.display())]
     NotAStore {
-        /// The directory.
+        /// The path of the directory.
         path: PathBuf,
         /// Why it is not a store.
         why: String,
     },
-    /// An option, or a combination of options, is not valid.
+    /// An option is not valid, or options contradict each other.
     #[error("{what}")]
     Invalid {
-        /// What is not valid, and what would be.
+        /// What is not valid, and what would be valid.
         what: String,
     },
 }

@@ -1,9 +1,9 @@
-//! Moving the undo of old transactions forward in the log, so that the log before it can be given up.
+//! Moving the undo of old transactions forward in the log, so that older log can be given up.
 //!
-//! Invariant 49: an open transaction keeps no other transaction from writing, however long it does nothing. The keeper
-//! logs its steps again, without their changes. One more object says how many steps these are, and from then on they
-//! replace all earlier steps. So after a crash anywhere, recovery undoes each step once. After moving steps, the log
-//! still has enough room to undo everything.
+//! Invariant 49: an open transaction prevents no other transaction from writing, however long it stays idle. For an old
+//! transaction, the keeper logs the undo of all steps again, without the steps' changes. One more object records how
+//! many steps that were; from then on the moved steps replace all earlier ones. So wherever a crash happens, recovery
+//! undoes each step exactly once. After the move, the log still has enough room to undo everything.
 
 use std::time::Duration;
 
@@ -13,15 +13,16 @@ use crate::error::Error;
 use crate::format::{Lsn, OBJECT_HEADER_BYTES, ObjectKind};
 use crate::pager::{Author, Pager};
 
-/// How long to wait for a transaction in the middle of a step.
+/// How long to wait for a transaction that is in the middle of a step.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// Moving transactions has to free this many times what it writes.
+/// Moving transactions must free at least this many times as much log as it writes.
 const GAIN: u64 = 2;
-/// Moving transactions has to free at least a quarter of the used log.
+/// Moving transactions must free at least one part in this many of the used log.
 const PART: u64 = 4;
 
-/// Moves the oldest transactions forward if less than half of the log is free, or if a thread waits for room, and if
-/// that frees a good part of the log. `limit` is the oldest object that anything other than a transaction needs.
+/// Moves the oldest transactions forward, if that frees a good part of the log. Does so only if less than half of the
+/// log is free, or if a thread waits for room. `limit` is the oldest object that is needed for anything other than a
+/// transaction.
 ///
 /// # Errors
 /// Any error has poisoned the store.
@@ -37,7 +38,8 @@ pub(crate) fn move_oldest(
     if is_half_free && !admission.is_short() {
         return Ok(());
     }
-    // An estimate of the log that would become free if the log began at `first`, as if all objects were equally long.
+    // Estimates how much log would become free if the log began at `first`. The estimate takes all objects to be
+    // equally long.
     let gain = |first: Lsn| {
         let objects = first.min(limit).saturating_sub(head);
         (u128::from(used) * u128::from(objects) / u128::from((next - head).max(1))) as u64
@@ -56,7 +58,7 @@ pub(crate) fn move_oldest(
     all.iter().take(count).try_for_each(|entry| move_one(pager, active, admission, entry))
 }
 
-/// The room that moving a transaction takes in the log.
+/// The room in the log that moving a transaction takes.
 fn needs(entry: &Entry) -> Room {
     let list = entry.undoable.list.lock();
     let header = OBJECT_HEADER_BYTES as u64;
@@ -64,7 +66,7 @@ fn needs(entry: &Entry) -> Room {
     Room { bytes: bytes + header, objects: list.steps.len() as u64 + 1 }
 }
 
-/// Moves a transaction, unless it is in the middle of a step, or over, or there is no room.
+/// Moves a transaction, unless it is in the middle of a step, has ended, or the log lacks room.
 fn move_one(pager: &Pager, active: &Active, admission: &Admission, entry: &Entry) -> Result<(), Error> {
     let Some(_busy) = entry.undoable.busy.try_lock_for(PATIENCE) else { return Ok(()) };
     if !admission.may_spend(needs(entry)) {
@@ -81,7 +83,8 @@ fn move_one(pager: &Pager, active: &Active, admission: &Admission, entry: &Entry
         let previous = moved.last().copied().unwrap_or(0);
         match pager.say(author(ObjectKind::Moved, previous), &step.undo) {
             Ok(logged) => moved.push(logged.lsn),
-            // Without a final object the moved steps before it do not count.
+            // Without the final `MovedAll`, recovery ignores the steps that were moved so far. So stopping here does no
+            // harm.
             Err(Error::Full { .. }) => return Ok(()),
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! Freeing the long values that a committed transaction replaced or removed, page by page.
+//! Freeing the pages of long values that a committed transaction replaced or removed, one page at a time.
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -6,9 +6,9 @@ use crate::format::{ObjectKind, PageId, TxId};
 use crate::pager::Author;
 use crate::tree::free_chain_step;
 
-/// Frees chains, each from a page on, and then logs that this is done. If a crash interrupts it, recovery continues. If
-/// the rest of a chain cannot be read, its pages stay in use: no row leads to them any more, and `verify` reports them
-/// as unreachable.
+/// Frees chains, each from the given page on, and then logs that all of them are free. If a crash interrupts this,
+/// recovery continues. If the rest of a chain cannot be read, its pages stay in use. No row refers to them any more, so
+/// `verify` reports them as unreachable.
 ///
 /// # Errors
 /// Any error has poisoned the store.
@@ -23,7 +23,8 @@ pub(crate) fn free_chains(engine: &Engine, tx: TxId, chains: &[PageId]) -> Resul
                 engine.poison.check()?;
                 next = match free_chain_step(&engine.pager, &engine.space, tx, next) {
                     Err(Error::Corrupt { .. } | Error::Io { .. }) => {
-                        // Recovery takes this object for the end of the chain, and continues with the next chain.
+                        // The rest of the chain cannot be read. This object tells recovery that the chain ends here, so
+                        // that it continues with the next chain.
                         engine.pager.say(Author { tx, ..Author::SYSTEM }, &[])?;
                         0
                     }

@@ -1,4 +1,4 @@
-//! Background work: making objects persistent, writing pages home, and giving up log.
+//! Background work: making log objects persistent, writing pages home, and giving up log.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,14 +9,14 @@ use crate::error::Error;
 use crate::options::Durability;
 use crate::running::Stop;
 
-/// How often the thread makes waiting objects persistent.
+/// How often the log thread makes waiting objects persistent.
 const PERSIST_EVERY: Duration = Duration::from_micros(500);
-/// How often the thread makes everything durable in a store with eventual durability.
+/// How often the log thread makes everything durable, in a store with eventual durability.
 const FORCE_EVERY: Duration = Duration::from_millis(10);
-/// How often the thread checks the log; the cache wakes it when it needs frames.
+/// How often the page thread checks the log. It also runs whenever the cache wakes it for lack of frames.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Starts the threads.
+/// Starts the two background threads.
 pub(crate) fn start(engine: &Arc<Engine>, stop: &Arc<Stop>) -> Result<Vec<JoinHandle<()>>, Error> {
     let spawn = |name: &str, work: fn(&Engine, &Stop)| {
         let (engine, stop) = (Arc::clone(engine), Arc::clone(stop));
@@ -35,13 +35,13 @@ fn persist(engine: &Engine, stop: &Stop) {
         if !is_eventual {
             log.persist_some();
         } else if log.next() > log.durable() {
-            // A failure has poisoned the store.
+            // `force` has poisoned the store if it failed, so the error need not be handled here.
             let _ = engine.force(log.next() - 1);
         }
     }
 }
 
-/// Section 4.5: a checkpoint is due when a given part of the log has been consumed.
+/// Whether a checkpoint is due. Section 4.5: that is when a given part of the log has been consumed.
 fn is_checkpoint_due(engine: &Engine) -> bool {
     let space = engine.pager.log.space();
     engine.admission.is_short()
@@ -57,7 +57,8 @@ fn keep(engine: &Engine, stop: &Stop) {
         if !has_more {
             pool.wait_for_need(LOOK_EVERY);
         }
-        // An error here either reaches the thread that needs the page itself, or has poisoned the store.
+        // Errors need no handling here: either the thread that needs the page gets the error too, or it has poisoned
+        // the store.
         has_more = !engine.poison.is_set() && pool.stay_ahead().unwrap_or(false);
         if !engine.poison.is_set() && is_checkpoint_due(engine) {
             let _ = engine.checkpoint(&is_over);

@@ -21,10 +21,10 @@
 //!
 //! # Guarantees
 //!
-//! - After a commit has returned, it survives what the medium of the log survives: a power loss on a disk and in NVRAM,
-//!   the death of the process in emulated memory.
-//! - Transactions are serializable. A transaction holds its row locks until it ends, and no other transaction inserts a
-//!   row into a range that it has scanned.
+//! - After a commit has returned, it survives whatever the log's medium survives: a power loss if the log is on a disk
+//!   or in NVRAM, the death of the process if it is in emulated memory.
+//! - Transactions are serializable. A transaction holds its row locks until it ends, and no other transaction can
+//!   insert a row into a range that this transaction has scanned.
 //! - A transaction that does not commit leaves nothing behind.
 //! - After a failure the store may not know what is durable. It then stops ([`Error::Poisoned`]). Opening it again
 //!   recovers it.
@@ -55,7 +55,7 @@ mod free;
 mod keeper;
 mod load;
 mod locks;
-// The file is outside of the module `locks`, because the schedule explorer compiles that module without its tests.
+// This file is outside the module `locks`, because the schedule explorer compiles that module without these tests.
 #[cfg(test)]
 #[path = "locks/tests.rs"]
 mod locks_tests;

@@ -1,5 +1,5 @@
 //! Noting old row versions for snapshots. While a snapshot is open, each transaction notes the rows that it changes.
-//! The first snapshot notes those that transactions in progress have changed when it is opened.
+//! When the first snapshot is opened, it notes the rows that transactions in progress have already changed.
 
 use std::sync::Arc;
 
@@ -9,11 +9,12 @@ use crate::steps::{Step, Steps, Undoable};
 use crate::sync::MutexGuard;
 use crate::versions::{Fate, Place, Versions};
 
-/// How many steps are noted at a time; their transaction may have to wait meanwhile.
+/// How many steps are noted at a time. The transaction whose steps these are may have to wait for that.
 const AT_ONCE: usize = 64;
 
-/// Called right before a transaction changes a row, with the leaf latched and the row's present version. The caller
-/// keeps the returned guard until the step is on the list. A snapshot that is being opened waits for the guard.
+/// Notes the version of a row that a transaction is about to change. The caller has latched the leaf, and passes the
+/// row's present version as `old`. The caller keeps the returned guard until the step is on the list. A snapshot that
+/// is being opened waits for that guard.
 pub(crate) fn before_change<'u>(
     versions: &Versions,
     undoable: &'u Undoable,
@@ -29,10 +30,11 @@ pub(crate) fn before_change<'u>(
     noting
 }
 
-/// Takes the last step off the list, if there are more than `until`. Returns the step, and the LSN of the step before
-/// it. The caller holds `noting` until it has undone the step. If the transaction has been noted, the step's old
-/// version is noted here too: the snapshot that is being opened notes the steps on the list, and does not find this one
-/// any more.
+/// Takes the last step off the list, to undo it, if the list has more than `until` steps. Returns the step, and the LSN
+/// of the step before it. The caller holds `noting` until it has undone the step.
+///
+/// While there are snapshots, also notes the step's old version. A snapshot that is being opened notes only the steps
+/// on the list, and no longer finds this one there.
 pub(crate) fn take_last(versions: &Versions, undoable: &Undoable, until: usize) -> Option<(Step, Lsn)> {
     let mut list = undoable.list.lock();
     if list.steps.len() <= until {
@@ -46,30 +48,31 @@ pub(crate) fn take_last(versions: &Versions, undoable: &Undoable, until: usize) 
     Some((taken, list.steps.last().map_or(0, |step| step.lsn)))
 }
 
-/// Notes the version of a row before a step, with the step's index in the list.
+/// Notes the version that a row had before a step. `at` is the step's index in the list.
 fn note_step(versions: &Versions, fate: &Arc<Fate>, (at, step): (usize, &Step), noted: &mut Vec<Arc<Place>>) {
-    // An undo that cannot be decoded here cannot be undone either; that will poison the store.
+    // If the undo cannot be decoded here, the step cannot be undone either, and that failure will poison the store.
     if let Ok(Undo::Row { root, key, old }) = Undo::decode(&step.undo) {
         noted.extend(versions.note(fate, (root, key), at, old));
     }
 }
 
-/// Ends a transaction for snapshots (invariant 55). Returns the rows whose versions have to be checked then.
+/// Ends a transaction for snapshots (invariant 55). Returns the rows whose noted versions the caller has to check after
+/// that.
 pub(crate) fn end(versions: &Versions, undoable: &Undoable) -> Vec<Arc<Place>> {
-    // The lock of the list excludes a thread that is noting what the transaction has changed. After the end no thread
-    // does that.
+    // The list's lock excludes any thread that is noting what the transaction has changed. After the transaction's end,
+    // no thread notes that.
     let mut list = undoable.list.lock();
     if versions.end(&undoable.fate) { std::mem::take(&mut list.noted) } else { Vec::new() }
 }
 
-/// Notes everything that a transaction has changed, unless it is over.
+/// Notes everything that a transaction has changed, unless the transaction has ended.
 pub(crate) fn note_all(versions: &Versions, undoable: &Undoable) {
     let mut at = 0;
     let mut end = None;
     loop {
         let _noting = undoable.noting.lock();
         let mut list = undoable.list.lock();
-        // From now on the transaction itself notes what it changes.
+        // Once `is_noted` has returned true, the transaction itself notes its further changes.
         if !undoable.fate.is_noted() {
             return;
         }

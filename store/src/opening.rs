@@ -1,4 +1,4 @@
-//! Opening a store: its pages, its log, recovery, and the log that the options ask for.
+//! Opening a store: its page file, its log, recovery, and a new log if the options ask for another kind or size.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,18 +30,19 @@ use crate::space::{GivenPage, Purpose, Space};
 use crate::table::Tables;
 use crate::versions::Versions;
 
-/// There is no log; everything is home.
+/// The page file names no log, so every change is home.
 pub(crate) const NO_LOG: u32 = 0;
 const ON_BLOCKS: u32 = 1;
 const IN_MEMORY: u32 = 2;
 const IN_RINGS: u32 = 3;
 
-/// Bytes of the largest log object: images of two new pages and of two halves of a root, and what surrounds them.
+/// The length of the longest log object in bytes. It has the images of two new pages and of two halves of a root, and
+/// little else.
 fn largest_object(page_bytes: usize) -> u64 {
     page_bytes as u64 * 3 + 8192
 }
 
-/// Bytes of the cache that a log on a disk may use for waiting objects.
+/// How many bytes of the cache's memory a log on a disk may use for waiting objects.
 fn log_memory(options: &Options) -> u64 {
     options.cache_bytes / 16
 }
@@ -72,7 +73,7 @@ fn random<const N: usize>() -> Result<[u8; N], Error> {
     Ok(bytes)
 }
 
-/// Opens the page file, or makes it. Returns whether it is new.
+/// Opens the page file, or makes it. Returns whether it was made.
 fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(PageFile, bool), Error> {
     let block = media.pages()?;
     let is_store = !block.is_empty();
@@ -80,7 +81,8 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
         match PageFile::open(Arc::clone(&block), options.controls()) {
             Ok(file) => return Ok((file, false)),
             Err(FormatOrError::Error(error)) => return Err(error),
-            // The power failed while the store was being made, on media that do not record when a store is complete.
+            // The power failed while the store was being made, and its media do not record when a store is complete. So
+            // it is made again.
             Err(FormatOrError::Format(FormatError::Magic | FormatError::Short { .. }))
                 if is_unmade(&*block)? => {}
             Err(FormatOrError::Format(error)) => return Err(no_store(path, error)),
@@ -104,7 +106,7 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
     Ok((PageFile::create(block, head, options.controls())?, true))
 }
 
-/// Opens the page file of a store that is being made from a backup.
+/// Opens the page file of a store that is being made from another store's pages.
 pub(crate) fn open_made(media: &dyn Media, path: &Path) -> Result<PageFile, Error> {
     PageFile::open(media.pages()?, Controls::default()).map_err(|error| match error {
         FormatOrError::Error(error) => error,
@@ -112,7 +114,7 @@ pub(crate) fn open_made(media: &dyn Media, path: &Path) -> Result<PageFile, Erro
     })
 }
 
-/// Whether the page file has no content.
+/// Whether the beginning of the page file has nothing but zeros.
 fn is_unmade(block: &dyn duralite_medium::block::Block) -> Result<bool, Error> {
     let mut bytes = vec![0; block.len().min(1 << 16) as usize];
     block.read(0, &mut bytes).map_err(|error| Error::medium("reading the page file", error))?;
@@ -127,7 +129,7 @@ fn no_store(path: &Path, error: FormatError) -> Error {
     }
 }
 
-/// Opens the log that the page file names.
+/// Opens the log that the page file's superblock names.
 pub(crate) fn open_log(
     media: &dyn Media,
     head: &PageFileHead,
@@ -158,7 +160,7 @@ pub(crate) fn open_log(
     }
 }
 
-/// Makes an empty log, and records it in the page file. Everything in the old log must be home.
+/// Makes an empty log, and records it in the page file. All changes in the old log must be home.
 pub(crate) fn make_log(
     media: &dyn Media,
     file: &PageFile,
@@ -190,7 +192,7 @@ pub(crate) fn make_log(
     Ok(log)
 }
 
-/// Assembles an engine, before recovery.
+/// Puts an engine together, before recovery.
 pub(crate) fn assemble(
     file: &Arc<PageFile>,
     log: Arc<dyn Log>,
@@ -224,14 +226,14 @@ pub(crate) fn assemble(
     }
 }
 
-/// Makes a new store in memory.
+/// Makes a new store on media in memory.
 #[cfg(test)]
 #[allow(clippy::unwrap_used)] // a store that cannot be made is a failed test
 pub(crate) fn in_memory(options: &Options) -> Engine {
     open(&crate::media::InMemory, options, Path::new("the store")).unwrap().0
 }
 
-/// Opens a store on media and recovers it. Everything recovered is durable on return.
+/// Opens a store on media, and recovers it. All that was recovered is durable on return.
 pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<(Engine, Report), Error> {
     options.check()?;
     let (file, is_new) = open_pages(media, options, path)?;
@@ -262,7 +264,8 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
         Some(log) => log,
         None => make_log(media, &file, first, options, &poison)?,
     };
-    // A transaction number that a crash has made the store forget is not used again.
+    // A crash may have lost the highest transaction number in use. So the numbers begin at a new multiple of 2^40 at
+    // each opening.
     file.write_head(|head| {
         head.opened += 1;
         head.last_tx = last_tx.max(head.opened << 40);
@@ -283,7 +286,7 @@ fn open_archive(file: &PageFile, log: &dyn Log, options: &Options) -> Result<Opt
     options.archive.as_ref().map(open).transpose()
 }
 
-/// Whether the log has the size that the options ask for.
+/// Whether the log has about the size that the options ask for.
 fn is_as_wanted(log: &dyn Log, options: &Options, file: &PageFile) -> bool {
     let has = log.space().all_bytes;
     let wants = if log_kind(options.chosen_scheme()) == IN_MEMORY {
@@ -292,11 +295,12 @@ fn is_as_wanted(log: &dyn Log, options: &Options, file: &PageFile) -> bool {
     } else {
         options.log_bytes
     };
-    // The bytes that surely fit are somewhat fewer than all bytes.
+    // `has` counts only the bytes that are sure to fit, which are somewhat fewer than all bytes. So anything above half
+    // is accepted.
     has > wants / 2 && has <= wants
 }
 
-/// Makes the tree of table names at the first page, unless there is one.
+/// Makes the tree of table names, with its root in the first page, unless it exists.
 fn make_catalog(engine: &Engine) -> Result<(), Error> {
     let root = engine.catalog();
     {

@@ -10,7 +10,7 @@ use crate::controls::Rule;
 use crate::error::Error;
 use crate::format::{LARGEST_PAGE, SMALLEST_PAGE};
 
-/// Where the log is kept.
+/// On what medium the log is kept.
 ///
 /// ```
 /// use duralite_store::{LogMedium, Options};
@@ -21,15 +21,16 @@ use crate::format::{LARGEST_PAGE, SMALLEST_PAGE};
 pub enum LogMedium {
     /// In persistent memory: a directory on a file system with direct access (DAX).
     Nvram(PathBuf),
-    /// In ordinary memory, backed by a file in the store's directory. The log survives the death of the process, but no
-    /// power loss.
+    /// In ordinary memory, backed by a file in the store's directory. The log survives the death of the process, but
+    /// not a power loss.
     Emulated,
     /// In a preallocated file in the store's directory, written with direct I/O.
     #[default]
     Disk,
 }
 
-/// How the log is written: the schemes of the paper's table 3. All schemes are correct; they differ in speed.
+/// How the log is written: the schemes of the paper's table 3. All schemes give the same guarantees; they differ in
+/// speed.
 ///
 /// ```
 /// use duralite_store::{Options, Scheme};
@@ -38,25 +39,26 @@ pub enum LogMedium {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// The best scheme for the medium: [`FlushOnCommit`](Self::FlushOnCommit) in memory; on a disk a list per
-    /// transaction and group commit.
+    /// The best scheme for the medium: in memory [`FlushOnCommit`](Self::FlushOnCommit), on a disk a list per
+    /// transaction with group commit.
     #[default]
     Auto,
-    /// A central buffer in front of a file, and group commit.
+    /// On a disk: a central buffer, written by group commit.
     NvDisk,
-    /// A buffer per transaction in front of a file. Each transaction writes its own buffer.
+    /// On a disk: a buffer per transaction. Each transaction writes its own buffer.
     NvDiskDecentralized,
-    /// Objects in memory. Each object is persistent before its page is changed.
+    /// In memory: each log object is persistent before its page is changed.
     FlushOnInsert,
-    /// Objects in memory. A daemon makes them persistent, or else the commit of their transaction does.
+    /// In memory: a daemon makes log objects persistent in the background, and a commit makes its remaining ones
+    /// persistent.
     FlushOnCommit,
-    /// A log in memory for each thread. The numbers of objects order the logs. A commit flushes and fences (after Wang
-    /// and Johnson).
+    /// In memory: a log for each thread. The numbers of the objects put all logs in one order. A commit flushes and
+    /// fences (after Wang and Johnson).
     Distributed,
 }
 
 impl Scheme {
-    /// All schemes, for loops over them.
+    /// All schemes, for iterating over them.
     ///
     /// ```
     /// assert!(duralite_store::Scheme::ALL.contains(&duralite_store::Scheme::FlushOnInsert));
@@ -97,15 +99,15 @@ impl Scheme {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Durability {
-    /// The commit waits until the transaction is durable.
+    /// A commit returns when the transaction is durable.
     #[default]
     Immediate,
-    /// The commit does not wait. A crash may take the newest transactions, about 20 ms of them; the remaining ones are
-    /// a prefix of their order.
+    /// A commit returns at once. A crash may lose the newest transactions, about the last 20 ms of them. What remains
+    /// is a prefix of the order of commits.
     Eventual,
 }
 
-/// The options of a store. An option that is not set is as in [`Options::default`].
+/// The options of a store. An option that is not set has its value from [`Options::default`].
 ///
 /// ```
 /// use duralite_store::{LogMedium, Options};
@@ -139,7 +141,7 @@ pub struct Options {
     pub archive: Option<PathBuf>,
     /// See [`create`](method@Self::create).
     pub create: bool,
-    /// A rule that is broken from the opening on, so that a test can show that the breach is noticed.
+    /// A rule to break from the start, so that a test can show that it notices.
     #[cfg(feature = "controls")]
     #[doc(hidden)]
     pub broken: Option<Rule>,
@@ -180,70 +182,70 @@ impl Options {
         Self { scheme, ..self }
     }
 
-    /// Bytes of a page, a power of two from 4,096 to 32,768. Default for a new store: 8,192. The page size of a store
-    /// cannot change.
+    /// The page size in bytes, a power of two from 4,096 to 32,768. Default for a new store: 8,192. An existing store
+    /// keeps its page size.
     #[must_use]
     pub fn page_bytes(self, bytes: u32) -> Self {
         Self { page_bytes: Some(bytes), ..self }
     }
 
     /// Bytes of memory for pages and their bookkeeping, and for log objects that wait to be written. Default: 64 MiB.
-    /// At least [`smallest_cache_bytes`](Self::smallest_cache_bytes).
+    /// The least is [`smallest_cache_bytes`](Self::smallest_cache_bytes).
     #[must_use]
     pub fn cache_bytes(self, bytes: u64) -> Self {
         Self { cache_bytes: bytes, ..self }
     }
 
-    /// Bytes of the log, at least 4 MiB. Default: 64 MiB. A transaction may use about a third of it.
+    /// The size of the log in bytes, at least 4 MiB. Default: 64 MiB. A transaction may use about a third of it.
     #[must_use]
     pub fn log_bytes(self, bytes: u64) -> Self {
         Self { log_bytes: bytes, ..self }
     }
 
-    /// Bytes of memory for old row versions while a [`Snapshot`](crate::Snapshot) is open. Default: 64 MiB. A changed
-    /// row takes about 250 bytes and its own size. If the memory is not enough, the oldest snapshots end with
-    /// [`Error::SnapshotTooOld`].
+    /// Bytes of memory for old row versions while a [`Snapshot`](crate::Snapshot) is open. Default: 64 MiB. An old
+    /// version takes about 250 bytes in addition to the row itself. If this memory is not enough, the store ends the
+    /// oldest snapshots, whose reads then fail with [`Error::SnapshotTooOld`].
     #[must_use]
     pub fn snapshot_bytes(self, bytes: u64) -> Self {
         Self { snapshot_bytes: bytes, ..self }
     }
 
-    /// How long a transaction waits for a lock. Default: one second.
+    /// How long a transaction waits for a lock before it fails with [`Error::Timeout`]. Default: one second.
     #[must_use]
     pub fn lock_timeout(self, limit: Duration) -> Self {
         Self { lock_timeout: limit, ..self }
     }
 
-    /// What a commit waits for. Default: until it is durable.
+    /// What a commit waits for. Default: until the transaction is durable.
     #[must_use]
     pub fn durability(self, durability: Durability) -> Self {
         Self { durability, ..self }
     }
 
-    /// Whether locks are released before their transaction is durable. Default: yes. A transaction that has read
-    /// changes which are not durable yet waits for them when it commits, so nothing that a crash can take is ever
-    /// acknowledged.
+    /// Whether a transaction releases its locks before its commit is durable. Default: yes. Other transactions may then
+    /// read changes that are not durable yet. The commit of such a reader waits until those changes are durable. So the
+    /// store never acknowledges a transaction that depends on changes that a crash could undo.
     #[must_use]
     pub fn early_lock_release(self, is_early: bool) -> Self {
         Self { early_lock_release: is_early, ..self }
     }
 
-    /// Whether a transaction leaves its table locks to the next one on its thread (speculative lock inheritance).
-    /// Default: yes.
+    /// Whether a transaction leaves its table locks to the next transaction on its thread (speculative lock
+    /// inheritance). Default: yes.
     #[must_use]
     pub fn lock_inheritance(self, inherits: bool) -> Self {
         Self { lock_inheritance: inherits, ..self }
     }
 
-    /// The directory that receives the log when the store no longer needs it, so that a backup can be brought to any
-    /// later moment. The store makes the directory if there is none. Default: no archive.
+    /// The directory to which the store moves log that it no longer needs itself. With it, a backup can be restored to
+    /// any later moment. The store makes the directory if it does not exist. Default: no archive.
     #[must_use]
     pub fn archive(self, dir: impl Into<PathBuf>) -> Self {
         Self { archive: Some(dir.into()), ..self }
     }
 
-    /// Whether opening a store makes one where there is none. Default: yes. If not, opening a missing store fails with
-    /// [`Error::NotAStore`], and nothing is made.
+    /// Whether opening a store that does not exist makes it. Default: yes. If not, opening a missing store fails with
+    /// [`Error::NotAStore`], and makes no file.
     ///
     /// ```
     /// use duralite_store::{Error, Options, Store};
@@ -258,7 +260,7 @@ impl Options {
         Self { create: creates, ..self }
     }
 
-    /// Breaks a rule from the opening on, so that a test can show that the breach is noticed.
+    /// Breaks a rule from the start, so that a test can show that it notices.
     #[cfg(feature = "controls")]
     #[doc(hidden)]
     #[must_use]
@@ -267,9 +269,9 @@ impl Options {
     }
 }
 
-/// Bytes of the smallest log.
+/// The smallest log in bytes.
 const SMALLEST_LOG: u64 = 4 << 20;
-/// Default page size of a new store, in bytes.
+/// The default page size of a new store, in bytes.
 pub(crate) const DEFAULT_PAGE: u32 = 8192;
 
 impl Options {
@@ -301,9 +303,9 @@ impl Options {
         Ok(())
     }
 
-    /// The smallest [`cache_bytes`](Self::cache_bytes) for pages of this size: 64 pages, which are enough for recovery
-    /// whatever it has to undo, and the buffer of the page file. The memory that waiting log objects take at the least
-    /// comes in addition to the smallest cache.
+    /// The smallest [`cache_bytes`](Self::cache_bytes) for pages of this size: 64 pages, and the buffer of the page
+    /// file. Recovery never needs more, whatever it has to undo. Log objects that wait take some memory beyond the
+    /// smallest cache.
     ///
     /// ```
     /// use duralite_store::Options;
@@ -329,7 +331,7 @@ impl Options {
         })
     }
 
-    /// The scheme that the options mean on their log medium.
+    /// The scheme that these options select for their log medium.
     pub(crate) fn chosen_scheme(&self) -> Scheme {
         match (self.scheme, &self.log) {
             (Scheme::Auto, LogMedium::Nvram(_) | LogMedium::Emulated) => Scheme::FlushOnCommit,

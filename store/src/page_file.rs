@@ -1,7 +1,7 @@
 //! The file of pages: superblocks, the double-write area, and the pages.
 //!
 //! Invariant 31: a page is written home only after its image is durable in the double-write area, together with the list that names it. The
-//! area is written again only after its pages are durable at home. So opening the store can repair a page that a power loss has torn.
+//! area is overwritten only after its pages are durable at home. So opening the store can repair a page that a power loss has torn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use crate::format::{
     SUPERBLOCK_BYTES, check, lsn, seal,
 };
 
-/// How many pages a growing file gets at a time. A larger file gets more, up to a limit.
+/// The fewest pages, and the most bytes, by which the file grows at a time. Between these limits it grows by a quarter.
 const SMALLEST_GROWTH: u64 = 64;
 const LARGEST_GROWTH_BYTES: u64 = 64 << 20;
 
@@ -32,13 +32,13 @@ pub(crate) struct PageFile {
     area: Mutex<AlignedBuf>,
     controls: Arc<Controls>,
     pub(crate) read: AtomicU64,
-    /// Calls that have read pages.
+    /// How many calls have read pages.
     pub(crate) reads: AtomicU64,
     pub(crate) written: AtomicU64,
 }
 
 impl PageFile {
-    /// Makes a page file on an empty medium. Durable on return.
+    /// Makes a page file on an empty medium. The file is durable on return.
     pub(crate) fn create(
         block: Arc<dyn Block>,
         head: PageFileHead,
@@ -79,7 +79,7 @@ impl PageFile {
         }
     }
 
-    /// Which rule is broken, here and in the layers above.
+    /// Which rule is broken, in this file and in the layers above.
     pub(crate) fn controls(&self) -> &Arc<Controls> {
         &self.controls
     }
@@ -88,7 +88,7 @@ impl PageFile {
         self.page_bytes
     }
 
-    /// Bytes of memory for pages that are being written home.
+    /// The memory for pages that are being written home, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         ((1 + DOUBLE_WRITE_PAGES) * self.page_bytes) as u64
     }
@@ -97,7 +97,7 @@ impl PageFile {
         *self.head.lock()
     }
 
-    /// The first page after the double-write area.
+    /// The number of the first page after the double-write area.
     pub(crate) fn first_page(&self) -> PageId {
         SUPERBLOCK_AREA_BYTES.div_ceil(self.page_bytes as u64) + 1 + DOUBLE_WRITE_PAGES as u64
     }
@@ -111,7 +111,7 @@ impl PageFile {
         self.block.len() / self.page_bytes as u64
     }
 
-    /// Changes the superblock. Durable on return.
+    /// Changes the superblock. The change is durable on return.
     pub(crate) fn write_head(&self, change: impl FnOnce(&mut PageFileHead)) -> Result<(), Error> {
         let mut head = self.head.lock();
         let mut next = *head;
@@ -131,7 +131,7 @@ impl PageFile {
             .map_err(|error| Error::medium("writing the page file", error))
     }
 
-    /// Makes the file large enough for `pages` pages. If it fails, the file keeps its content.
+    /// Makes the file large enough for `pages` pages. If this fails, the file's content is unchanged.
     pub(crate) fn grow_to(&self, pages: PageId) -> Result<(), Error> {
         if self.pages() >= pages {
             return Ok(());
@@ -145,14 +145,14 @@ impl PageFile {
         let step = (has / 4).clamp(SMALLEST_GROWTH, most);
         let bytes = |pages: u64| pages * self.page_bytes as u64;
         let grown = self.block.preallocate(bytes(pages.max(has + step)));
-        // On a disk that is nearly full, the pages that are needed may still fit.
+        // On a disk that is nearly full, at least the needed pages may fit.
         grown
             .or_else(|_| self.block.preallocate(bytes(pages)))
             .map_err(|error| Error::medium("the page file cannot grow", error))
     }
 
-    /// As [`grow_to`](Self::grow_to), for a caller that writes the pages itself. If the medium allows it, nothing is written into the new
-    /// pages. The new size is durable with the next flush.
+    /// Makes the file large enough like [`grow_to`](Self::grow_to), for a caller that will write the new pages itself. If the medium allows
+    /// it, nothing is written into them here. The new size becomes durable with the next flush.
     pub(crate) fn reserve(&self, pages: PageId) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock();
         if self.pages() >= pages {
@@ -162,7 +162,7 @@ impl PageFile {
         reserved.map_err(|error| Error::medium("the page file cannot grow", error))
     }
 
-    /// Writes adjacent pages that nothing relies on yet, without the double-write area. Not durable on return.
+    /// Writes adjacent pages to which nothing refers yet, without the double-write area. They are not durable on return.
     pub(crate) fn write_past(&self, first: PageId, pages: &mut [u8]) -> Result<(), Error> {
         let size = self.page_bytes;
         for (id, page) in (first..).zip(pages.chunks_mut(size)) {
@@ -174,15 +174,15 @@ impl PageFile {
         Ok(())
     }
 
-    /// Makes everything written durable.
+    /// Makes all written pages durable.
     pub(crate) fn flush(&self) -> Result<(), Error> {
         self.block.flush().map_err(|error| Error::medium("writing pages", error))
     }
 
-    /// Reads adjacent pages, from `first` on, by one call, and does not check them.
+    /// Reads adjacent pages, from `first` on, with one call. Does not check them.
     ///
     /// # Errors
-    /// Errors of the medium. The error may concern only one of the pages, but then the content of none is certain.
+    /// Errors of the medium. Even if the error concerns only one page, the content of all of them is uncertain.
     pub(crate) fn read_neighbours(&self, first: PageId, into: &mut [&mut [u8]]) -> Result<(), Error> {
         self.read.fetch_add(into.len() as u64, Ordering::Relaxed);
         self.reads.fetch_add(1, Ordering::Relaxed);
@@ -190,22 +190,22 @@ impl PageFile {
         read.map_err(|error| Error::medium("reading pages", error))
     }
 
-    /// Whether a page is valid.
+    /// Whether these bytes are page `id`, undamaged.
     pub(crate) fn is_whole(&self, id: PageId, bytes: &[u8]) -> bool {
         check(bytes, id, self.seed).is_ok()
     }
 
-    /// Announces to the system that pages, given in the order of the file, will be read soon.
+    /// Tells the system that these pages will be read soon. They must be in the order of the file.
     pub(crate) fn will_read(&self, pages: &[PageId]) {
         for run in runs(pages) {
             self.block.will_read(run[0] * self.page_bytes as u64, (run.len() * self.page_bytes) as u64);
         }
     }
 
-    /// Cuts unused pages off the end of the file. After a power failure they may be back.
+    /// Cuts unused pages off the end of the file. After a power failure, the file may still have them.
     pub(crate) fn shrink_to(&self, pages: PageId) -> Result<(), Error> {
         let _one_at_a_time = self.growing.lock();
-        // The lock of the area keeps a backup from copying these pages meanwhile.
+        // While the area is locked, no backup can be copying these pages.
         let _area = self.area.lock();
         let shrunk = self.block.shrink(pages * self.page_bytes as u64);
         shrunk.map_err(|error| Error::medium("cutting the page file", error))
@@ -228,15 +228,15 @@ impl PageFile {
         check(into, id, self.seed).map_err(|error| Error::page(id, error))
     }
 
-    /// Begins to collect pages that are written home together. Only one batch exists at a time.
+    /// Begins a batch of pages that will be written home together. It locks the area, so there is only one batch at a time.
     pub(crate) fn batch(&self) -> Batch<'_> {
         let mut area = self.area.lock();
         area.resize((1 + DOUBLE_WRITE_PAGES) * self.page_bytes);
         Batch { area, page_bytes: self.page_bytes, list: BatchList { pages: Vec::new() } }
     }
 
-    /// Writes a batch of pages home, and grows the file if needed. Durable on return. A crash at any point leaves no page that opening the
-    /// store cannot repair. After an error the pages may be home or not.
+    /// Writes a batch of pages home, and grows the file if necessary. The pages are durable on return. After a crash at any point, opening
+    /// the store can repair every page. After an error, the pages may or may not be home.
     pub(crate) fn write(&self, batch: Batch<'_>) -> Result<(), Error> {
         let Batch { mut area, page_bytes: size, list } = batch;
         self.grow_to(list.pages.iter().max().map_or(0, |last| last + 1))?;
@@ -254,7 +254,7 @@ impl PageFile {
         }
         for (at, id) in list.pages.iter().enumerate() {
             let image = &area.as_slice()[(at + 1) * size..(at + 2) * size];
-            // The writes reach the device together at the flush, where the device handles many at a time.
+            // These writes stay in the system's cache until the flush, so that the device gets many at a time.
             self.block.write_later(id * size as u64, image).map_err(writing)?;
         }
         if self.controls.keep(Rule::FlushHome) {
@@ -264,8 +264,8 @@ impl PageFile {
         Ok(())
     }
 
-    /// Passes the file from its beginning to its end to `write`, in a form that needs no repair: no page is torn. `is_whole` tells whether
-    /// an invalid page has to be valid. If not, its copy is zeros; otherwise the page is read again.
+    /// Passes the whole file to `write`, from its beginning on, with no page torn. If a page is invalid, `is_whole` tells whether it should
+    /// be valid. If so, the page is read again; if not, it is passed as zeros.
     pub(crate) fn copy_to(
         &self,
         write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
@@ -278,7 +278,7 @@ impl PageFile {
         let mut bytes = vec![0; DOUBLE_WRITE_PAGES * self.page_bytes];
         while next < self.pages() {
             let piece = {
-                // The lock of the area keeps other threads from writing pages or cutting them off meanwhile.
+                // While the area is locked, no other thread writes pages home or cuts them off.
                 let _area = self.area.lock();
                 let count = self.pages().saturating_sub(next).min(DOUBLE_WRITE_PAGES as u64);
                 let piece = &mut bytes[..count as usize * self.page_bytes];
@@ -314,7 +314,7 @@ impl PageFile {
         check(page, id, self.seed).map_err(|error| Error::page(id, error))
     }
 
-    /// Writes each torn page of the last double write home again.
+    /// Repairs the pages of the last double write that are torn, by writing their images home again.
     fn restore_torn(&self) -> Result<(), Error> {
         let size = self.page_bytes;
         let reading = |error| Error::medium("reading the double-write area", error);
@@ -325,14 +325,14 @@ impl PageFile {
         image.resize(size);
         for (at, id) in (self.area_page() + 1..).zip(&list.pages) {
             if *id >= self.pages() {
-                // The file was cut after the batch: the page is free space.
+                // The file was cut after this double write, so the page was free.
                 continue;
             }
             self.block.read(at * size as u64, image.as_mut_slice()).map_err(reading)?;
             self.block.read(id * size as u64, &mut page).map_err(reading)?;
             let is_whole = check(image.as_slice(), *id, self.seed).is_ok();
             let home_is_whole = check(&page, *id, self.seed).is_ok();
-            // A page that reads well may still not be durable, if a flush failed. So an image that is as new is written again.
+            // A page that reads well may not be durable, if a flush had failed. So the image is written again unless the page is newer.
             if is_whole && (!home_is_whole || lsn(&page) <= lsn(image.as_slice())) {
                 self.block.write(id * size as u64, image.as_slice()).map_err(reading)?;
             }
@@ -344,14 +344,14 @@ impl PageFile {
 /// Pages that are written home together, at most [`DOUBLE_WRITE_PAGES`].
 #[derive(Debug)]
 pub(crate) struct Batch<'f> {
-    /// A page for the list, and then the images.
+    /// Memory for the list's page, and for the images after it.
     area: MutexGuard<'f, AlignedBuf>,
     page_bytes: usize,
     list: BatchList,
 }
 
 impl Batch<'_> {
-    /// Adds a copy of a page.
+    /// Adds a copy of a page to the batch.
     pub(crate) fn add(&mut self, id: PageId, bytes: &[u8]) {
         self.list.pages.push(id);
         let at = self.list.pages.len() * self.page_bytes;
@@ -385,7 +385,7 @@ fn newest_head(block: &dyn Block) -> Result<PageFileHead, FormatOrError> {
         match PageFileHead::decode(&bytes) {
             Ok(head) if newest.is_none_or(|newest| newest.number < head.number) => newest = Some(head),
             Ok(_) => {}
-            // A slot that was never written is less informative than one that is damaged or of another version.
+            // Prefer the other slot's error: a slot that was never written says less than one that is damaged or of another version.
             Err(FormatError::Magic) => {
                 first_error.get_or_insert(FormatError::Magic);
             }
@@ -395,7 +395,7 @@ fn newest_head(block: &dyn Block) -> Result<PageFileHead, FormatOrError> {
     newest.ok_or(FormatOrError::Format(first_error.unwrap_or(FormatError::Magic)))
 }
 
-/// Splits pages, given in the order of the file, into runs of adjacent ones.
+/// Splits pages into runs of adjacent ones. The pages must be in the order of the file.
 pub(crate) fn runs(pages: &[PageId]) -> impl Iterator<Item = &[PageId]> {
     pages.chunk_by(|one, next| one + 1 == *next)
 }

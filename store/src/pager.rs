@@ -1,7 +1,7 @@
-//! One step: append an object to the log, and apply its changes to the pages.
+//! One step: append an object to the log, and apply the object's changes to the pages.
 //!
-//! Invariant 35: only an object of the log changes a page. The page is latched from before the object gets its number
-//! until the page has the change.
+//! Invariant 35: a page is changed only by applying a log object. The thread latches the page before the object gets
+//! its number, and holds the latch until the change is applied.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -13,32 +13,32 @@ use crate::log::Log;
 use crate::poison::Poison;
 
 thread_local! {
-    /// The buffer in which a thread builds its objects. It grows to the size of the largest object.
+    /// The buffer in which this thread builds its objects. It keeps the size of the largest one.
     static OBJECT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// The author of a step.
+/// Who makes a step, and how it is marked in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Author {
     pub(crate) kind: ObjectKind,
     pub(crate) tx: TxId,
-    /// The content of the object's field `previous`.
+    /// The value for the object's field `previous`.
     pub(crate) previous: Lsn,
 }
 
 impl Author {
-    /// The author of steps that do not belong to a transaction, and are never undone.
+    /// The author of steps that belong to no transaction, and are never undone.
     pub(crate) const SYSTEM: Self = Self { kind: ObjectKind::System, tx: 0, previous: 0 };
 }
 
-/// What was logged.
+/// The object that a step logged: its number and its length in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Logged {
     pub(crate) lsn: Lsn,
     pub(crate) bytes: u64,
 }
 
-/// The pages and their log.
+/// The cache of pages, and the log of their changes.
 #[derive(Debug)]
 pub(crate) struct Pager {
     pub(crate) pool: Arc<Pool>,
@@ -47,11 +47,11 @@ pub(crate) struct Pager {
 }
 
 impl Pager {
-    /// Logs changes of latched pages as one object, and applies them. Each change names its page by the index in
-    /// `pages`.
+    /// Logs changes of latched pages as one object, and applies the changes to the pages. Each change names its page by
+    /// an index into `pages`.
     ///
     /// # Errors
-    /// [`Error::Full`] if the log has no room; then nothing has changed. [`Error::Poisoned`].
+    /// [`Error::Full`] if the log has no room; no page has changed then. [`Error::Poisoned`].
     pub(crate) fn step(
         &self,
         author: Author,
@@ -62,7 +62,7 @@ impl Pager {
         let next = self.log.next();
         pages.iter().for_each(|page| page.announce(next));
         let named = changes.iter().filter_map(|(at, change)| Some((pages.get(*at)?.id(), *change)));
-        // A thread that is ending has no buffer any more.
+        // In a thread that is ending, the buffer no longer exists, so a new one is made.
         let mut object = OBJECT.try_with(Cell::take).unwrap_or_default();
         Object::build_in(&mut object, (author.kind, author.tx, author.previous), undo, named);
         let (appended, bytes) = (self.log.append(&mut object), object.len() as u64);
@@ -70,7 +70,8 @@ impl Pager {
         let lsn = appended?;
         for (at, change) in changes {
             if let Some(page) = pages.get_mut(*at) {
-                // The object is in the log already, and recovery could not apply the change either.
+                // The object is already in the log. Recovery could not apply the change either, so the store stops
+                // here.
                 page.apply(change, lsn).map_err(|error| self.poison.set(&error))?;
             }
         }

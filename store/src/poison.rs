@@ -1,10 +1,10 @@
-//! Records a failure after which the store must not acknowledge anything (invariant 37).
+//! The poison: a record of the failure after which the store must not acknowledge anything (invariant 37).
 
 use crate::error::Error;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// The poison of a store, shared by everything that writes. Once set, it stays set.
+/// The poison of a store, shared by all parts that write. Once set, it stays set.
 #[derive(Debug, Default)]
 pub(crate) struct Poison {
     is_set: AtomicBool,
@@ -12,6 +12,8 @@ pub(crate) struct Poison {
 }
 
 impl Poison {
+    /// Checks that the store is not poisoned.
+    ///
     /// # Errors
     /// [`Error::Poisoned`].
     pub(crate) fn check(&self) -> Result<(), Error> {
@@ -22,7 +24,8 @@ impl Poison {
         self.is_set.load(Ordering::Acquire)
     }
 
-    /// Stops the store. Later errors report the first failure.
+    /// Poisons the store, and returns the error for the caller. If the store is already poisoned, the first failure
+    /// remains the reported one.
     pub(crate) fn set(&self, why: &Error) -> Error {
         {
             let mut first = self.why.lock();

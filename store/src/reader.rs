@@ -1,4 +1,4 @@
-//! The common interface for reading rows, of transactions and snapshots.
+//! The interface for reading rows that transactions and snapshots have in common.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -9,8 +9,8 @@ use crate::value_reader::ValueReader;
 /// A row: its key and its value.
 pub type Row = (Vec<u8>, Vec<u8>);
 
-/// A handle that reads rows through a shared reference, so several scans and reads may go on at once. Generic code
-/// takes `&impl Reader`; [`Transaction`](crate::Transaction) has the same methods of its own.
+/// Reads rows through a shared reference, so that several scans and reads can be open at once. Generic code takes
+/// `&impl Reader`. [`Transaction`](crate::Transaction) has methods of the same names that need no import.
 ///
 /// ```
 /// use duralite_store::{Error, Options, Reader, Store, Table};
@@ -25,21 +25,21 @@ pub type Row = (Vec<u8>, Vec<u8>);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Reader {
-    /// The result of [`scan`](Self::scan): rows in key order, or with `.rev()` backwards.
+    /// The rows that [`scan`](Self::scan) returns: in key order, or backwards with `.rev()`.
     type Rows<'r>: DoubleEndedIterator<Item = Result<Row, Error>>
     where
         Self: 'r;
 
-    /// A row's value.
+    /// Returns a row's value; `None` if there is no such row.
     ///
     /// # Errors
-    /// Those of the handle's own `get`.
+    /// The errors of `get` of the implementing type.
     fn get(&self, table: &Table, key: &[u8]) -> Result<Option<Vec<u8>>, Error>;
 
-    /// The rows of a range of keys. Each row may be an error; the scan ends then.
+    /// Returns the rows of a range of keys. An item may be an error; the scan ends after it.
     fn scan<'k>(&self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Self::Rows<'_>;
 
-    /// A row's value, as a reader that reads it piece by piece.
+    /// Returns a row's value as a reader, which reads the value piece by piece.
     ///
     /// ```
     /// use std::io::Read;
@@ -74,7 +74,7 @@ pub trait Reader {
         self.get(table, key).map(|value| value.is_some())
     }
 
-    /// The row with the smallest key.
+    /// Returns the row with the smallest key.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -82,7 +82,7 @@ pub trait Reader {
         self.scan(table, ..).next().transpose()
     }
 
-    /// The row with the largest key.
+    /// Returns the row with the largest key.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -90,7 +90,7 @@ pub trait Reader {
         self.scan(table, ..).next_back().transpose()
     }
 
-    /// The rows whose keys begin with these bytes.
+    /// Returns the rows whose keys begin with these bytes.
     fn prefix(&self, table: &Table, prefix: &[u8]) -> Self::Rows<'_> {
         let after = after_prefix(prefix);
         let end = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -98,7 +98,7 @@ pub trait Reader {
     }
 }
 
-/// The smallest key above all keys with this prefix, if there is one.
+/// The smallest key above all keys with this prefix; `None` if there is no such key.
 pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut after = prefix[..=last].to_vec();

@@ -1,8 +1,8 @@
 //! Freeing the pages of dropped tables, in the background.
 //!
-//! A dropped table keeps a row in the table of tables, under a name that no program can use. So after a crash the
-//! reaper finds what is left of the table, and continues: it frees leaves, then the pages above them, and at last the
-//! root together with that row.
+//! A dropped table keeps a row in the table of tables, under a name that no program can use. By this row, after a
+//! crash, the reaper finds what is left of the table, and continues. It frees leaves, then the pages above them, and at
+//! last the root together with the row.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -21,35 +21,35 @@ use crate::running::Stop;
 use crate::steps::Undoable;
 use crate::tree::{Reaped, chain_pages};
 
-/// The first byte of names that no program can use.
+/// The first byte of all names that no program can use.
 const HIDDEN: u8 = 0;
-/// The prefix of a dropped table's name. The root follows, with the largest byte first.
+/// The prefix of a dropped table's name. The number of the table's root page follows, with the largest byte first.
 const DROPPED: &[u8] = b"\0dropped ";
-/// Bytes of the log object for each page of a chain that is freed.
+/// How many bytes of log freeing a page of a chain takes.
 const OBJECT_BYTES: u64 = 128;
-/// How long the reaper waits for a lock of a dropped table before it tries another table.
+/// How long the reaper waits for a lock on a dropped table before it goes on to the next table.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// How often the reaper retries what it could not do.
+/// How often the reaper tries again what it could not do.
 const TRY_EVERY: Duration = Duration::from_millis(200);
-/// As good as for ever: a transaction that drops a table wakes the reaper, and so does a snapshot that ends.
+/// Practically forever. A transaction that drops a table wakes the reaper, and so does a snapshot that ends.
 const UNTIL_WOKEN: Duration = Duration::from_secs(3600);
 
-/// Whether a row of the table of tables is not a program's table.
+/// Whether a row of the table of tables has a name that no program can use.
 pub(crate) fn is_hidden(name: &[u8]) -> bool {
     name.first() == Some(&HIDDEN)
 }
 
-/// The name of the row for a dropped table.
+/// The name that the row of a dropped table has.
 pub(crate) fn dropped_key(root: PageId) -> Vec<u8> {
     [DROPPED, &root.to_be_bytes()].concat()
 }
 
-/// Starts the thread.
+/// Starts the reaper's thread.
 pub(crate) fn start(engine: &Arc<Engine>, stop: &Arc<Stop>) -> Result<JoinHandle<()>, Error> {
     let (engine, stop) = (Arc::clone(engine), Arc::clone(stop));
     let work = move || {
         while !stop.sleep(Duration::ZERO) {
-            // The reaper retries what fails.
+            // Errors need no handling here, because the reaper tries again later.
             let _ = reap(&engine, &stop);
             let has_more = engine.tables.are_dropped.load(Ordering::SeqCst) && !engine.poison.is_set();
             engine.tables.wait_for_dropped(if has_more { TRY_EVERY } else { UNTIL_WOKEN });
@@ -83,7 +83,7 @@ fn reap(engine: &Engine, stop: &Stop) -> Result<(), Error> {
     done.map(|_| ())
 }
 
-/// The roots of dropped tables, including those of transactions that have not committed.
+/// The roots of all dropped tables, including those that were dropped by transactions that have not committed.
 fn dropped(engine: &Engine) -> Result<Vec<PageId>, Error> {
     let mut roots = Vec::new();
     let range = (Bound::Included(DROPPED), Bound::Excluded(&[HIDDEN + 1][..]));
@@ -95,12 +95,12 @@ fn dropped(engine: &Engine) -> Result<Vec<PageId>, Error> {
     Ok(roots)
 }
 
-/// How to continue with a dropped table.
+/// How the reaper continues with a dropped table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// The table has more pages.
     More,
-    /// Snapshots still read the table. When the last of them ends, the reaper looks again.
+    /// Open snapshots still read the table. When the last of them ends, the reaper tries again.
     Later,
     /// The table has no pages left.
     Done,
@@ -118,7 +118,8 @@ fn locked_step(engine: &Engine, root: PageId, held: &mut Held) -> Result<Next, E
     let key = dropped_key(root);
     let catalog = engine.catalog();
     let mut lock = |target: &Target, mode| engine.locks.take(held, target, mode, PATIENCE);
-    // The lock is granted once the dropping transaction has ended and no transaction reads the pages.
+    // The lock is granted only when the transaction that dropped the table has ended, and no other transaction reads
+    // the pages.
     lock(&Target::Table(root), Mode::Exclusive)?;
     lock(&Target::Table(catalog), Mode::IntentionExclusive)?;
     lock(&Target::Row(catalog, Key::from(&key[..])), Mode::Exclusive)?;
@@ -151,8 +152,8 @@ fn locked_step(engine: &Engine, root: PageId, held: &mut Held) -> Result<Next, E
     done
 }
 
-/// Removes a long row by a transaction of its own, so that after a crash anywhere recovery or the reaper frees the
-/// row's chain.
+/// Removes a row with a long value, in a transaction of its own. So whenever a crash happens, either recovery or the
+/// reaper frees the row's chain.
 fn remove_long_row(
     engine: &Engine,
     root: PageId,
@@ -165,7 +166,7 @@ fn remove_long_row(
     let room = Room { bytes: (pages + 4) * OBJECT_BYTES + force, objects: pages + 4 };
     engine.admission.keep(room, Room::default(), engine.tuning.lock_timeout)?;
     let undoable = Arc::new(Undoable::default());
-    // The keeper does not move the step of this transaction, which ends at once.
+    // This transaction ends at once, so the keeper need not move its step forward.
     undoable.list.lock().is_over = true;
     engine.active.enter(tx, engine.pager.log.next(), undoable);
     let done = engine

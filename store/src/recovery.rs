@@ -1,8 +1,8 @@
-//! Recovery after ARIES: redo the log from its head on, and undo what did not commit.
+//! Recovery as in ARIES: redo the log from its head on, and then undo what did not commit.
 //!
-//! Invariant 40: recovery can be stopped anywhere and begun again. The LSNs of the pages guide redo. Undo is logged as
-//! in a rollback, so that nothing is undone twice. Every page that the log mentions is written home again, because what
-//! recovery reads of it may be only in the system's memory.
+//! Invariant 40: recovery can be stopped at any point and begun again. Redo compares the pages' LSNs, so it applies
+//! each change only once. Undo is logged as in a rollback, so nothing is undone twice. Every page that the log mentions
+//! is written home again, because the version that recovery reads may be only in the system's cache.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,28 +20,28 @@ use crate::undo::undo_step;
 /// What recovery has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
-    /// Log objects redone.
+    /// How many log objects were redone.
     pub(crate) objects: u64,
-    /// Transactions rolled back.
+    /// How many transactions were rolled back.
     pub(crate) undone: u64,
     /// The largest transaction number in the log.
     pub(crate) last_tx: TxId,
-    /// Steps visited to find out which of them have to be undone.
+    /// How many steps were visited to find those that have to be undone.
     pub(crate) steps_visited: u64,
 }
 
-/// A transaction that is not known to be over.
+/// A transaction that, as far as the log was read, has not ended.
 #[derive(Debug, Default)]
 struct Unfinished {
-    /// The steps to undo, oldest first.
+    /// The steps to undo, the oldest first.
     steps: Vec<(Lsn, Vec<u8>)>,
-    /// For a committed transaction, the chains that it has to free, each with the page to continue from.
+    /// If the transaction committed: the chains that are still to be freed, each by its next page.
     chains: Option<VecDeque<PageId>>,
-    /// Steps that were moved forward in the log. They count once all of them are there.
+    /// Steps that were moved forward in the log. They replace `steps` once all of them have been read.
     moved: Vec<(Lsn, Vec<u8>)>,
 }
 
-/// The result of reading the log's objects in order.
+/// What was learnt from reading the log's objects in order.
 #[derive(Debug, Default)]
 pub(crate) struct Analysis {
     unfinished: FxHashMap<TxId, Unfinished>,
@@ -49,7 +49,7 @@ pub(crate) struct Analysis {
 }
 
 impl Analysis {
-    /// Accounts for the next object, and applies its changes to the pages that lack them.
+    /// Takes account of the next object, and applies the object's changes to pages that lack them.
     pub(crate) fn repeat(&mut self, engine: &Engine, lsn: Lsn, object: &Object<'_>) -> Result<(), Error> {
         for change in object.changes() {
             let (page, change) = change.map_err(|_| Error::corrupt("a log object"))?;
@@ -66,12 +66,13 @@ impl Analysis {
         }
     }
 
-    /// Invariant 49: moved steps replace all earlier steps, once the last object says how many they are.
+    /// Invariant 49: the moved steps replace all earlier steps once the object `MovedAll` confirms how many there are.
     fn account_moved(&mut self, lsn: Lsn, object: &Object<'_>) -> Result<(), Error> {
         let it = self.unfinished.entry(object.header.tx).or_default();
         let previous = object.header.previous;
         if previous == 0 {
-            // Steps of an attempt that ran out of room do not count.
+            // This is the first moved step of a new attempt. Steps of an earlier attempt, which ran out of room, do not
+            // count.
             it.moved.clear();
         }
         if object.header.kind == ObjectKind::Moved {
@@ -100,7 +101,8 @@ impl Analysis {
                     return;
                 }
                 let steps = &mut self.unfinished.entry(tx).or_default().steps;
-                // The steps are in order, and are undone from the newest on.
+                // `steps` is in log order, and was undone from the end. So remove every step after `next`, the next one
+                // to undo.
                 while let Some((lsn, _)) = steps.last() {
                     self.report.steps_visited += 1;
                     if *lsn <= next {
@@ -120,12 +122,12 @@ impl Analysis {
                     }
                 }
             }
-            // These are handled by `account_moved`.
+            // `account_moved` handles these objects.
             ObjectKind::Moved | ObjectKind::MovedAll => {}
             ObjectKind::End => {
                 self.unfinished.remove(&tx);
             }
-            // A page of a chain was freed; the object names the next one.
+            // The object freed a page of a chain. Its field `previous` names the chain's next page.
             ObjectKind::System => {
                 if let Some(chains) = self.unfinished.get_mut(&tx).and_then(|it| it.chains.as_mut()) {
                     match object.header.previous {
@@ -137,7 +139,7 @@ impl Analysis {
         }
     }
 
-    /// Undoes what did not commit, newest step first, and finishes what did commit.
+    /// Undoes what did not commit, the newest step first, and frees the remaining chains of what did commit.
     pub(crate) fn finish(mut self, engine: &Engine) -> Result<Report, Error> {
         engine.space.count(&engine.pager)?;
         let mut newest: BTreeMap<Lsn, TxId> = BTreeMap::new();
@@ -178,7 +180,7 @@ impl Analysis {
 fn redo(engine: &Engine, id: PageId, change: &Change<'_>, lsn: Lsn) -> Result<(), Error> {
     let pool = &engine.pager.pool;
     let mut page = match (pool.write(id), change) {
-        // The image replaces the whole page, so its old content does not matter.
+        // The image replaces the whole page, so it does not matter that the old content is damaged.
         (Err(Error::Corrupt { .. }), Change::Image { .. }) => pool.make(id)?,
         (page, _) => page?,
     };
@@ -191,7 +193,7 @@ fn redo(engine: &Engine, id: PageId, change: &Change<'_>, lsn: Lsn) -> Result<()
     Ok(())
 }
 
-/// Redoes the whole log, and undoes what did not commit.
+/// Redoes the whole log, and then undoes what did not commit.
 pub(crate) fn recover(engine: &Engine) -> Result<Report, Error> {
     let log = &engine.pager.log;
     let mut analysis = Analysis::default();

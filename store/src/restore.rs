@@ -1,4 +1,4 @@
-//! Restoring a backup as a store, as of some moment.
+//! Restoring a store from a backup, as of a chosen moment.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::options::Options;
 use crate::poison::Poison;
 use crate::recovery::Analysis;
 
-/// The moment to restore a store to.
+/// The moment to which a store is restored.
 ///
 /// ```
 /// use duralite_store::RestoreTo;
@@ -23,12 +23,12 @@ use crate::recovery::Analysis;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RestoreTo {
-    /// The last moment that backup and archive contain.
+    /// The last moment that the backup and the archive contain.
     #[default]
     End,
-    /// The moment after this log object.
+    /// The moment right after this log object.
     Lsn(u64),
-    /// Everything that had committed by this time.
+    /// The state with everything that had committed by this time.
     Time(SystemTime),
 }
 
@@ -49,18 +49,18 @@ pub enum RestoreTo {
 pub struct Restored {
     /// The last log object in the restored store.
     pub last: u64,
-    /// Transactions that had not committed by then, and were rolled back.
+    /// How many transactions had not committed at that moment, and were rolled back.
     pub undone: u64,
 }
 
-/// The part of its store's log that a backup has.
+/// The part of its store's log that a backup contains.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     begin: Lsn,
-    /// The object after the last one.
+    /// The number after the last object.
     end: Lsn,
-    /// If a bulk load committed before this object, the backup has the pages that the load wrote home without logging
-    /// them.
+    /// The backup has all pages of bulk loads that committed before this object. Such pages were written home without
+    /// being logged.
     start: Lsn,
 }
 
@@ -71,7 +71,7 @@ fn span_of(backup: &Path) -> Result<Span, Error> {
     let parse = || {
         let mut numbers = text.split_whitespace().map(|number| number.parse::<Lsn>().ok());
         let (begin, end) = (numbers.next()??, numbers.next()??);
-        // A backup of a version without such loads does not say.
+        // Backups of versions without bulk loads lack this number.
         let start = numbers.next().unwrap_or(Some(begin))?;
         Some(Span { begin, end, start })
     };
@@ -90,7 +90,7 @@ pub(crate) fn restore(
     prepare(dir)?;
     let done = restore_into((backup, span), archive, dir, to, options);
     if done.is_err() {
-        // Leaves the directory empty, as it was, for the next attempt.
+        // Empties the directory again, so that another attempt can use it.
         for name in NAMES {
             let _ = fs::remove_file(dir.join(name));
         }
@@ -129,7 +129,7 @@ fn restore_into(
     Ok(Restored { last: after - 1, undone: report.undone })
 }
 
-/// The error for a bulk load whose pages only the original store has.
+/// The error for a bulk load whose pages are neither in the log nor in the backup.
 fn not_in_log(commit: Lsn) -> Error {
     let what = format!(
         "the archive lacks the rows of a bulk load that committed with log object {commit}: the store was \
@@ -138,7 +138,7 @@ fn not_in_log(commit: Lsn) -> Error {
     Error::Gap { what, last: commit - 1 }
 }
 
-/// The object after the last one to redo.
+/// The number after the last object that is to be redone.
 fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) -> Result<Lsn, Error> {
     let next = history.end_of_run(begin);
     let limit = match to {
@@ -165,7 +165,8 @@ fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) 
                 }
                 Ok(())
             })?;
-            // No later commit is known. A missing object may belong to the time before the requested moment.
+            // No commit after the requested time was found. If log is missing here, it may belong to the time before
+            // that moment.
             match history.gap_at(next).filter(|_| found == next) {
                 Some(gap) => return Err(gap),
                 None => found,
@@ -183,11 +184,11 @@ fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) 
     Ok(limit)
 }
 
-/// The log of a store that a backup and an archive contain.
+/// The part of a store's log that a backup and an archive contain together.
 struct History {
-    /// Ordered by their first objects.
+    /// The segments, ordered by their first objects.
     segments: Vec<Segment>,
-    /// The store is known to have reached the object before this one.
+    /// The store is known to have had every object below this number.
     reached: Lsn,
 }
 
@@ -209,7 +210,7 @@ impl History {
         Ok(Self { segments, reached })
     }
 
-    /// The first object after `begin` that is missing.
+    /// The first missing object from `begin` on.
     fn end_of_run(&self, begin: Lsn) -> Lsn {
         let mut next = begin;
         for segment in &self.segments {
@@ -220,7 +221,8 @@ impl History {
         next
     }
 
-    /// The error for the objects missing from `next` on, if the store is known to have gone beyond them.
+    /// The error that reports the objects missing from `next` on. Returns `None` if the store is not known to have gone
+    /// further.
     fn gap_at(&self, next: Lsn) -> Option<Error> {
         let last = next - 1;
         let what = match self.segments.iter().find(|segment| segment.head.first > next) {
@@ -246,7 +248,7 @@ impl History {
     }
 }
 
-/// Passes the objects `from..to` to `visit`, each once, in order.
+/// Passes the objects in `from..to` to `visit`, in order, each once.
 fn scan(
     segments: &[Segment],
     from: Lsn,

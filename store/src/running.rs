@@ -1,4 +1,4 @@
-//! An open store with its threads. Dropping the last reference closes it.
+//! An open store with its background threads. Dropping the last reference closes the store.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -16,7 +16,7 @@ pub(crate) struct Stop {
 }
 
 impl Stop {
-    /// Sleeps for `limit`, or until the store stops. Returns whether it has stopped.
+    /// Sleeps for `limit`, or until the store stops. Returns whether the store is stopping.
     pub(crate) fn sleep(&self, limit: Duration) -> bool {
         let mut is_over = self.is_over.lock();
         if !*is_over {
@@ -37,13 +37,13 @@ pub(crate) struct Running {
     pub(crate) engine: Arc<Engine>,
     pub(crate) stop: Arc<Stop>,
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
-    /// The lock, released last.
+    /// The lock on the store's directory, which is released last.
     pub(crate) held: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
 
 #[cfg(test)]
 impl Running {
-    /// A store without threads; tests do the threads' work when it is due.
+    /// A store without background threads; a test does their work itself.
     pub(crate) fn alone(engine: Engine) -> Arc<Self> {
         let (stop, threads) = (Arc::default(), Mutex::default());
         Arc::new(Self { engine: Arc::new(engine), stop, threads, held: None })
@@ -57,15 +57,15 @@ impl Drop for Running {
         self.engine.tables.wake_reaper();
         self.engine.waiters.close();
         for thread in self.threads.get_mut().drain(..) {
-            // If a woken task held the last reference to the store, this runs on the background thread that woke it,
-            // which cannot join itself.
+            // If a task that a background thread woke held the last reference to the store, this code runs on that
+            // thread, which cannot join itself.
             if thread.thread().id() != std::thread::current().id() {
-                // A panic of the thread does not matter any more.
+                // If the thread panicked, that no longer matters.
                 let _ = thread.join();
             }
         }
         if !self.engine.poison.is_set() {
-            // If the checkpoint fails, recovery does the rest.
+            // If this checkpoint fails, recovery does its work when the store is opened again.
             let _ = self.engine.checkpoint(&|| false);
         }
         drop(self.held.take());

@@ -1,5 +1,5 @@
-//! Salvaging a store whose log is damaged before its end: makes another store, as of the last transaction before the
-//! damage.
+//! Salvaging a store whose log is damaged before its end: makes another store, with the state of the last transaction
+//! before the damage.
 
 use std::fs;
 use std::path::Path;
@@ -16,14 +16,14 @@ use crate::page_file::PageFile;
 use crate::poison::Poison;
 use crate::recovery::recover;
 
-/// What [`Store::salvage`](crate::Store::salvage) has saved, and what is lost.
+/// What [`Store::salvage`](crate::Store::salvage) has saved, and what it could not save.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
 /// use duralite_store::{Error, Options, Store};
 /// let path = dir.path().join("store");
 /// drop(Store::open(&path, Options::default())?);
-/// // A store whose log is whole needs none of this.
+/// // A store with an undamaged log need not be salvaged.
 /// let salvaged = Store::salvage(&path, dir.path().join("out"), Options::default());
 /// assert!(matches!(salvaged, Err(Error::Invalid { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -33,13 +33,14 @@ use crate::recovery::recover;
 pub struct Salvaged {
     /// The last log object in the new store.
     pub last: u64,
-    /// Transactions that committed in the log before the damage.
+    /// How many transactions committed in the log before the damage.
     pub transactions: u64,
-    /// Transactions that had begun by then, and were rolled back.
+    /// How many transactions had begun before the damage, but not committed, and were rolled back.
     pub undone: u64,
-    /// Commits that are whole behind the damage, and are lost. How many commits were in the damaged part is not known.
+    /// How many commits after the damage are undamaged, but lost. How many commits the damaged part contained is not
+    /// known.
     pub lost_commits: u64,
-    /// The first whole log object behind the damage; 0 if there is none.
+    /// The first undamaged log object after the damage; 0 if there is none.
     pub whole_again: u64,
 }
 
@@ -54,7 +55,7 @@ pub(crate) fn salvage(dir: &Path, out: &Path, options: &Options) -> Result<Salva
     prepare(out)?;
     let done = salvage_into(dir, out, options);
     if done.is_err() {
-        // Leaves the directory empty, as it was, for the next attempt.
+        // Empties the directory again, so that another attempt can use it.
         for name in NAMES {
             let _ = fs::remove_file(out.join(name));
         }
@@ -66,7 +67,7 @@ fn salvage_into(dir: &Path, out: &Path, options: &Options) -> Result<Salvaged, E
     let log = if options.log == LogMedium::Emulated { LogMedium::Emulated } else { LogMedium::Disk };
     let made = Options { log, scheme: Scheme::Auto, archive: None, create: true, ..options.clone() };
     let media = Directory::open(out, &made)?;
-    // The lock is held until everything has been copied, so that no process writes to the store meanwhile.
+    // `Directory::open` locks the store until everything has been copied, so that no other process writes to it.
     let source = Directory::open(dir, options)?;
     media.put_pages(&dir.join("pages"))?;
     source.copy_logs(out)?;
@@ -95,7 +96,7 @@ fn salvage_into(dir: &Path, out: &Path, options: &Options) -> Result<Salvaged, E
     engine.checkpoint(&|| false)?;
     let first = engine.pager.log.next();
     drop(engine);
-    // The new log has another seed, because its history is not that of the damaged store.
+    // The new log gets another seed, because the new store's history differs from that of the damaged store.
     make_log(&media, &file, first, &made, &poison)?;
     file.write_head(|head| head.last_tx = head.last_tx.max(report.last_tx))?;
     media.made()?;
@@ -108,11 +109,11 @@ fn salvage_into(dir: &Path, out: &Path, options: &Options) -> Result<Salvaged, E
     })
 }
 
-/// Checks that no page has a change from after the damage, which could not be undone.
+/// Checks that no page has a change from after the damage. Without its log, such a change could not be undone.
 fn check_pages(file: &PageFile, missing: Lsn) -> Result<(), Error> {
     let mut page = vec![0; file.page_bytes()];
     for id in file.first_page()..file.pages() {
-        // If a damaged page is not replaced by redo, the next reader of the page gets the error.
+        // If the page is damaged, redo may replace it. If not, whoever reads the page later gets the error.
         if file.read_page(id, &mut page).is_ok() && lsn(&page) >= missing {
             let what = format!(
                 "the log at log object {missing}, and page {id} in the page file has later changes, so no \

@@ -1,4 +1,4 @@
-//! The steps that a transaction has taken so far, which are undone if it does not commit.
+//! The steps that an open transaction has made, which a rollback undoes.
 
 use std::sync::Arc;
 
@@ -9,33 +9,36 @@ use crate::versions::{Fate, Place};
 /// A step that is undone when its transaction is rolled back.
 #[derive(Debug)]
 pub(crate) struct Step {
-    /// The object that recovery undoes the step by: the step's own object, or the one that it was moved to.
+    /// The object from which recovery undoes the step: the object that the step logged, or the one to which the step
+    /// was moved.
     pub(crate) lsn: Lsn,
     pub(crate) undo: Vec<u8>,
 }
 
-/// The steps of one transaction. The keeper may move them forward in the log while the transaction takes none.
+/// The steps of one transaction. The keeper may move them forward in the log, while the transaction is not making a
+/// step.
 #[derive(Debug, Default)]
 pub(crate) struct Undoable {
-    /// The transaction holds this mutex from before it logs a step until the step is on the list, or until it has
-    /// logged the undo of a step and has removed the step from the list. The thread that moves the steps holds it too.
-    /// No thread waits for room in the log while it holds it.
+    /// Excludes the keeper while the transaction makes or undoes a step. To make one, the transaction locks this mutex
+    /// before it logs the step, and holds it until the step is on the list. To undo one, it holds the mutex until it
+    /// has logged the undo and removed the step from the list. The keeper locks the mutex to move the steps. No thread
+    /// waits for room in the log while it holds the mutex.
     pub(crate) busy: Mutex<()>,
-    /// The transaction holds this mutex from before it asks whether to note a row until the step that changes the row
-    /// is on the list, and while it undoes a step. A thread that notes what the transaction has changed holds it too. A
-    /// thread that holds it reads pages only to undo a step.
+    /// Excludes the thread that notes what the transaction has changed. The transaction locks this mutex before it
+    /// checks whether it has to note a row. It holds the mutex until the step that changes the row is on the list. It
+    /// also holds the mutex while it undoes a step. A thread that holds the mutex reads pages only to undo a step.
     pub(crate) noting: Mutex<()>,
     pub(crate) list: Mutex<Steps>,
-    /// How the transaction ended, for snapshots.
+    /// Whether and when the transaction ended, from the point of view of snapshots.
     pub(crate) fate: Arc<Fate>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
-    /// The steps, oldest first, with ascending numbers.
+    /// The steps, the oldest first, with ascending LSNs.
     pub(crate) steps: Vec<Step>,
-    /// Rows whose old versions are noted, including rows whose changes were undone.
+    /// Rows of which old versions are noted, including rows whose changes have been undone.
     pub(crate) noted: Vec<Arc<Place>>,
-    /// The transaction has committed or was rolled back, so its steps are not moved any more.
+    /// Whether the transaction has committed or was rolled back. If so, the keeper no longer moves its steps.
     pub(crate) is_over: bool,
 }

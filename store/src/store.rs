@@ -1,4 +1,4 @@
-//! The store as programs see it.
+//! The store's interface for programs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,12 +29,12 @@ use crate::transaction::{Ticket, Transaction};
 use crate::verify::{Verified, verify};
 use crate::waiters;
 
-/// The most times that [`Store::run`] runs a transaction again.
+/// How many times [`Store::run`] runs a transaction again, at most.
 const TRIES: u32 = 1000;
 const LONGEST_PAUSE_US: u64 = 10_000;
 
-/// A store. It stays open until it and all its [transactions](Transaction), [tickets](crate::Ticket) and [snapshots](Snapshot) have been
-/// dropped. Then it makes a checkpoint and closes, and only then can it be opened again.
+/// A store. It closes, after a checkpoint, when it and all of its [transactions](Transaction), [tickets](crate::Ticket) and
+/// [snapshots](Snapshot) have been dropped. Before that, it cannot be opened again.
 ///
 /// ```
 /// use duralite_store::{Options, Store};
@@ -54,9 +54,9 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in a directory, or makes a new one there. On return the store has the changes of every transaction that had
-    /// committed, and no others; all of them are durable. A process that has the store open has to drop its transactions, tickets and
-    /// snapshots before it can open the store again.
+    /// Opens the store in a directory, or makes a new one there. On return, the store has the changes of all transactions that had
+    /// committed, and no others, and they are durable. Before a process opens a store again, it has to drop that store's transactions,
+    /// tickets and snapshots.
     ///
     /// ```
     /// use duralite_store::{Error, Options, Store};
@@ -69,8 +69,8 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Locked`], [`Error::NotAStore`], [`Error::Version`], [`Error::PageSize`], [`Error::Invalid`],
-    /// [`Error::Corrupt`], [`Error::Full`], [`Error::Io`].
+    /// [`Error::Locked`], [`Error::NotAStore`], [`Error::Version`], [`Error::PageSize`], [`Error::Invalid`], [`Error::Corrupt`],
+    /// [`Error::Full`], [`Error::Io`].
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
         options.check()?;
         let dir = dir.as_ref();
@@ -78,7 +78,7 @@ impl Store {
         Self::open_media(media, &options, dir)
     }
 
-    /// Opens a store on media that the caller provides. The caller makes sure that nobody else opens a store on them.
+    /// Opens a store on media that the caller provides. The caller ensures that no other store is open on these media.
     ///
     /// See [`Media`] for an example.
     ///
@@ -95,14 +95,14 @@ impl Store {
         let mut threads = keeper::start(&engine, &stop)?;
         threads.push(reap::start(&engine, &stop)?);
         let forced = Arc::clone(&engine);
-        // A failure poisons the store, and the tasks that are woken see that.
+        // If this fails, the store is poisoned, and the woken tasks get that error.
         let force = move |upto| drop(forced.force(upto));
         threads.push(waiters::start(Arc::clone(&engine.waiters), force)?);
         let running = Running { threads: Mutex::new(threads), engine, stop, held: media.take_lock() };
         Ok(Self { running: Arc::new(running), report })
     }
 
-    /// Breaks a rule, so that a test can show that the breach is noticed.
+    /// Breaks a rule, so that a test can show that it notices.
     #[cfg(feature = "controls")]
     #[doc(hidden)]
     pub fn break_rule(&self, rule: crate::controls::Rule) {
@@ -113,8 +113,8 @@ impl Store {
         &self.running.engine
     }
 
-    /// Returns the table of this name, and makes it if there is none. The table is durable on return, also with
-    /// [`Durability::Eventual`](crate::Durability::Eventual), so it is durable before any row in it.
+    /// Returns the table of this name, or makes it if there is none. The table is durable on return, even with
+    /// [`Durability::Eventual`](crate::Durability::Eventual). So it is durable before any of its rows.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -132,7 +132,7 @@ impl Store {
         }
         let generation = tables.generation();
         let table = self.run(|tx| tx.table(name))?;
-        // The table becomes durable here no matter which transaction made it, and whatever the durability option says.
+        // Another transaction may have made the table, and the durability may be eventual. So force the log here in every case.
         self.force_all()?;
         tables.remember(&table, generation);
         Ok(table)
@@ -142,7 +142,7 @@ impl Store {
         self.engine().force(self.engine().pager.log.next() - 1)
     }
 
-    /// Drops a table with all its rows, and returns whether there was one. Durable on return, also with
+    /// Drops a table with all its rows. Returns whether the table existed. The drop is durable on return, even with
     /// [`Durability::Eventual`](crate::Durability::Eventual). See [`Transaction::drop_table`].
     ///
     /// ```
@@ -163,7 +163,7 @@ impl Store {
         Ok(was_there)
     }
 
-    /// Renames a table. Durable on return, also with [`Durability::Eventual`](crate::Durability::Eventual). See
+    /// Renames a table. The new name is durable on return, even with [`Durability::Eventual`](crate::Durability::Eventual). See
     /// [`Transaction::rename_table`].
     ///
     /// ```
@@ -182,7 +182,7 @@ impl Store {
         self.force_all()
     }
 
-    /// The names of all tables, in order.
+    /// Returns the names of all tables, sorted.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -217,8 +217,8 @@ impl Store {
         Transaction::begin(&self.running)
     }
 
-    /// Opens a snapshot, which shows all rows as they are at this moment. It reads without locks, and may stay open for as long as needed.
-    /// It shows every transaction whose commit has returned.
+    /// Opens a snapshot, which shows all rows as they are at this moment. It shows every transaction whose commit has returned. Reading it
+    /// takes no locks, and it may stay open for as long as needed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -235,10 +235,10 @@ impl Store {
         Snapshot::open(&self.running)
     }
 
-    /// Begins a transaction, calls `work` with it, and commits. If the transaction is refused a lock ([`Error::is_retryable`]), `run` rolls
-    /// it back, pauses, and calls `work` again, whatever `work` has returned. Durable on return, as after [`Transaction::commit`]. `work`
-    /// may return any error type that has `From<Error>`. If it returns an error of its own, the transaction is rolled back, and `run`
-    /// returns that error.
+    /// Begins a transaction, calls `work` with it, and commits. The transaction is durable on return, as after [`Transaction::commit`]. If
+    /// the transaction is refused a lock ([`Error::is_retryable`]), `run` rolls it back, pauses, and calls `work` again, whatever `work`
+    /// returned. `work` may return any error type that implements `From<Error>`. If `work` fails for another reason, `run` rolls the
+    /// transaction back and returns the error of `work`.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -261,13 +261,13 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// The error of `work` or of the commit, if running the transaction again would not help, or has not helped a thousand times.
+    /// The error of `work` or of the commit, if running the transaction again would not help, or if it has failed a thousand times.
     pub fn run<T, E: From<Error>>(&self, work: impl FnMut(&mut Transaction) -> Result<T, E>) -> Result<T, E> {
         self.run_and(work, Transaction::commit).map(|(value, ())| value)
     }
 
-    /// As [`run`](Self::run), but returns as soon as other transactions can see the changes. The changes are durable once [`Ticket::wait`]
-    /// or an `await` of the ticket has returned.
+    /// Like [`run`](Self::run), but returns as soon as other transactions can see the changes. The changes are durable once
+    /// [`Ticket::wait`] or an `await` of the ticket has returned.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -299,7 +299,7 @@ impl Store {
             let age = *age.get_or_insert(id);
             let mut tx = Transaction::with_age(&self.running, id, age);
             let done = work(&mut tx);
-            // `work` may have gone on after it was refused a lock, hidden the error, or turned it into another one.
+            // `work` may have ignored the refused lock and continued, hidden the error, or returned another error instead.
             if let Some(refused) = tx.refused() {
                 tx.rollback()?;
                 if pause.tries == TRIES {
@@ -313,7 +313,7 @@ impl Store {
         }
     }
 
-    /// Writes dirty pages home, and gives up the log that is no longer needed. Transactions continue meanwhile.
+    /// Writes dirty pages home, and gives up the log that is no longer needed. Transactions continue during the checkpoint.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -323,15 +323,15 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Full`] or [`Error::Io`] if the archive cannot store the log; the store then keeps the log. [`Error::Poisoned`].
+    /// [`Error::Full`] or [`Error::Io`] if the archive cannot store the log, which the store then keeps. [`Error::Poisoned`].
     pub fn checkpoint(&self) -> Result<(), Error> {
         self.engine().poison.check()?;
         self.engine().checkpoint(&|| false)
     }
 
     /// Begins a load of rows, in ascending order of their keys, into a table without rows. The load writes each row once, and bypasses the
-    /// log and the cache. Only if there is an [archive](method@Options::archive), or if a backup runs meanwhile, does the log get an image
-    /// of each page too. Transactions that want to use the table wait, and older snapshots see no rows.
+    /// log and the cache. An image of each page is logged only if there is an [archive](method@Options::archive), or if a backup runs
+    /// during the load. Transactions that use the table wait until the load ends, and older snapshots do not see the loaded rows.
     ///
     /// See [`BulkLoad`] for an example.
     ///
@@ -342,8 +342,8 @@ impl Store {
         BulkLoad::begin(&self.running, table)
     }
 
-    /// Loads rows, in ascending order of their keys, into a table without rows, and returns their number. On return all of them are in the
-    /// table and durable. After an error or a crash none of them is in the table. See [`bulk_load`](Self::bulk_load).
+    /// Loads rows, in ascending order of their keys, into a table without rows. Returns how many rows it loaded, all of which are in the
+    /// table and durable on return. After an error or a crash, none of them is in the table. See [`bulk_load`](Self::bulk_load).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -366,8 +366,9 @@ impl Store {
         load.finish()
     }
 
-    /// Checks every page: its checksum, the order of its keys, that each page in use is reachable exactly once and no other page is
-    /// reachable, and that long rows are whole. Meanwhile transactions can read the tables, and transactions that change them wait.
+    /// Checks the checksum of every page and the order of the keys in it. Checks that each page in use is reachable exactly once, that no
+    /// free page is reachable, and that long values are complete. During the check, transactions can read the tables; transactions that
+    /// change them wait.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -399,15 +400,15 @@ impl Store {
     }
 
     /// Returns free space in the page file to the file system, while transactions continue. The store moves pages from the end of the file
-    /// to free pages before them, writes long values anew, and then cuts the file. The root page of a table stays where it is, and so does
-    /// a row that another transaction has locked. A transaction or a backup that is open for long may prevent the cut; then call `compact`
-    /// again later. It needs two pages of log for each page that it moves.
+    /// to free pages nearer to its beginning, and writes long values there again. Then it cuts the file. It cannot move the root page of a
+    /// table, nor a long value whose row another transaction has locked. A transaction or a backup that stays open for long may prevent the
+    /// cut; in that case, call `compact` again later. `compact` needs two pages of log for each page that it moves.
     ///
     /// See [`Compacted`] for an example.
     ///
     /// # Errors
-    /// [`Error::Full`] if the log has no room for that; [`Error::Corrupt`], [`Error::Io`], [`Error::Poisoned`]. Pages that have moved
-    /// before the error stay where they are.
+    /// [`Error::Full`] if the log has no room for a move; [`Error::Corrupt`], [`Error::Io`], [`Error::Poisoned`]. Pages that were moved
+    /// before the error stay at their new places.
     pub fn compact(&self) -> Result<Compacted, Error> {
         let engine = self.engine();
         let bytes_before = file_bytes(engine);
@@ -438,7 +439,8 @@ impl Store {
     }
 
     /// Makes a backup in a new or empty directory while transactions continue. Returns the number of the last log object in the backup.
-    /// With the archive, [`restore`](Self::restore) can bring the backup to that moment or any later one. Durable on return.
+    /// With the archive, [`restore`](Self::restore) can restore the store to the moment of that object, or to any later one. The backup is
+    /// durable on return.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -448,16 +450,15 @@ impl Store {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the directory is not empty, [`Error::Corrupt`] if a page is damaged, [`Error::Full`],
-    /// [`Error::Io`].
+    /// [`Error::Invalid`] if the directory is not empty, [`Error::Corrupt`] if a page is damaged, [`Error::Full`], [`Error::Io`].
     pub fn backup(&self, dir: impl AsRef<Path>) -> Result<u64, Error> {
         self.engine().poison.check()?;
         backup(self.engine(), dir.as_ref())
     }
 
-    /// Removes the oldest segments of the [archive](method@Options::archive), and returns how much that freed. A backup that ends before
-    /// the oldest remaining segment can no longer be brought to a later moment, and restoring it fails with [`Error::Gap`]. A new backup
-    /// has to reach the object [`Metrics::archived_from`]. Durable on return.
+    /// Removes the oldest segments of the [archive](method@Options::archive), and returns how much that freed. If a backup ends before the
+    /// oldest remaining segment, restoring it to a later moment fails with [`Error::Gap`] from now on. The archive continues only backups
+    /// that reach the object [`Metrics::archived_from`]. The removal is durable on return.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -478,8 +479,8 @@ impl Store {
             .prune(keep)
     }
 
-    /// Makes a store in a new or empty directory from a backup and, for a moment later than the backup, from the archive. `options` are
-    /// those of the new store, whose archive has to be another directory. Durable on return.
+    /// Makes a store in a new or empty directory from a backup. To restore to a moment after the backup, it also needs the archive.
+    /// `options` are the options of the new store, whose own archive has to be another directory. The new store is durable on return.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -494,7 +495,7 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::NotAStore`] if `backup` is not a backup; [`Error::Gap`], with the last moment that can be restored, if the archive lacks
-    /// log before the requested moment; [`Error::Invalid`] if backup and archive do not contain that moment; [`Error::Corrupt`],
+    /// log before the requested moment; [`Error::Invalid`] if the backup and the archive do not contain that moment; [`Error::Corrupt`],
     /// [`Error::Full`], [`Error::Io`].
     pub fn restore(
         backup: impl AsRef<Path>,
@@ -506,15 +507,15 @@ impl Store {
         restore(backup.as_ref(), archive, dir.as_ref(), to, &options)
     }
 
-    /// Makes a store in a new or empty directory from a store whose log is damaged before its end, which [`open`](Self::open) refuses. The
-    /// new store has the state after the last transaction before the damage. `options` are those that the damaged store is opened with. The
-    /// damaged store is not changed, and the new store cannot use its archive. Durable on return.
+    /// Makes a store in a new or empty directory from a store whose log is damaged before its end. [`open`](Self::open) refuses such a
+    /// store. The new store has the state after the last transaction before the damage. `options` are the options with which the damaged
+    /// store is opened. The damaged store is not changed, and the new store cannot use its archive. The new store is durable on return.
     ///
     /// See [`Salvaged`] for an example.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the log is not damaged; [`Error::Corrupt`] if pages contain changes from after the damage, or are damaged
-    /// themselves (then only a backup helps); [`Error::Locked`], [`Error::NotAStore`], [`Error::Full`], [`Error::Io`].
+    /// themselves, so that only a backup helps; [`Error::Locked`], [`Error::NotAStore`], [`Error::Full`], [`Error::Io`].
     pub fn salvage(
         dir: impl AsRef<Path>,
         out: impl AsRef<Path>,
@@ -523,7 +524,7 @@ impl Store {
         salvage(dir.as_ref(), out.as_ref(), &options)
     }
 
-    /// The metrics of the store.
+    /// Returns the metrics of the store.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -573,7 +574,7 @@ impl Store {
     }
 }
 
-/// Pauses of random length that grow with each try.
+/// Pauses of random length. They become longer with each try.
 #[derive(Debug, Default)]
 struct Pause {
     tries: u32,
@@ -584,7 +585,7 @@ impl Pause {
         let most = (20_u64 << self.tries.min(10)).min(LONGEST_PAUSE_US);
         self.tries += 1;
         let mut chance = [0; 8];
-        // Without random bytes all pauses are equally long. That is slower, but not wrong.
+        // If there are no random bytes, all pauses have the same length. That is slower, but still correct.
         let _ = getrandom::fill(&mut chance);
         std::thread::sleep(Duration::from_micros(u64::from_le_bytes(chance) % most + most / 4));
     }

@@ -1,4 +1,4 @@
-//! What threads wait with. The schedule explorer replaces this module with one of its own.
+//! What threads use to wait for each other. The schedule explorer replaces this module with its own.
 
 use std::cell::Cell;
 use std::sync::PoisonError;
@@ -9,7 +9,7 @@ pub(crate) use std::sync::atomic;
 
 pub(crate) use parking_lot::{Mutex, MutexGuard};
 
-/// A condition variable for a change of what a mutex protects.
+/// A condition variable, which signals that the data under a mutex has changed.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(parking_lot::Condvar);
 
@@ -18,7 +18,8 @@ impl Condvar {
         Self::default()
     }
 
-    /// Waits until another thread notifies it, or for at most `limit`. The mutex is unlocked meanwhile.
+    /// Waits until another thread notifies this variable, or for at most `limit`. The mutex is unlocked during the
+    /// wait.
     pub(crate) fn wait<'a, T>(&self, mut guard: MutexGuard<'a, T>, limit: Duration) -> MutexGuard<'a, T> {
         self.0.wait_for(&mut guard, limit);
         guard
@@ -42,14 +43,15 @@ pub(crate) struct Parker {
 }
 
 impl Parker {
-    /// Sleeps until [`wake`](Self::wake), which may have come before, or for at most `limit`.
+    /// Sleeps until [`wake`](Self::wake) is called, or for at most `limit`. Returns at once if it was called since the
+    /// last sleep.
     pub(crate) fn sleep(&self, limit: Duration) {
         let woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(woken, limit, |woken| !*woken);
         *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
     }
 
-    /// Wakes the sleeping thread. If no thread sleeps, the next one does not.
+    /// Wakes the sleeping thread. If no thread sleeps, the next call of [`sleep`](Self::sleep) returns at once.
     pub(crate) fn wake(&self) {
         *self.is_woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.changed.notify_one();
@@ -63,7 +65,7 @@ pub(crate) struct Deadline(Instant);
 impl Deadline {
     pub(crate) fn after(limit: Duration) -> Self {
         let now = Instant::now();
-        // If the limit is too large for the clock, this is as good as for ever.
+        // If the clock cannot represent that moment, uses a limit that is practically forever.
         Self(now.checked_add(limit).unwrap_or(now + Duration::from_secs(1 << 30)))
     }
 
@@ -71,13 +73,13 @@ impl Deadline {
         Instant::now() >= self.0
     }
 
-    /// How long it is until the deadline.
+    /// How much time is left until the deadline.
     pub(crate) fn left(&self) -> Duration {
         self.0.saturating_duration_since(Instant::now())
     }
 }
 
-/// A number that the thread keeps as long as it lives.
+/// A number that belongs to this thread as long as it lives.
 pub(crate) fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local!(static OWN: Cell<Option<usize>> = const { Cell::new(None) });

@@ -1,8 +1,7 @@
-//! The tables of a store by name, and the dropped ones.
+//! The tables of a store by name, and dropped tables.
 //!
-//! Invariant 51: no page of a dropped table is freed before the commit of the transaction that dropped the table is in
-//! the log, and no page is freed twice. A handle of the table is refused from the moment on at which that transaction
-//! can no longer be rolled back.
+//! Invariant 51: pages of a dropped table are freed only when the drop's commit is in the log. No page is freed twice.
+//! From the moment at which that transaction can no longer be rolled back, the store refuses handles of the table.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -16,9 +15,9 @@ use crate::format::PageId;
 use crate::sync::Parker;
 use crate::versions::Versions;
 
-/// A table of a store: rows ordered by the bytes of their keys. A handle is cheap to clone, and borrows nothing. A
-/// renamed table accepts its old handles. A dropped table refuses them ([`Error::NoTable`]), and so does a store that
-/// was closed and opened again ([`Error::Foreign`]).
+/// A table of a store: rows ordered by the bytes of their keys. A handle is cheap to clone, and borrows nothing.
+/// Handles stay valid when the table is renamed. Once the table is dropped, its handles are refused
+/// ([`Error::NoTable`]). If the store is closed and opened again, it refuses the old handles ([`Error::Foreign`]).
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -37,30 +36,30 @@ pub struct Table {
 #[derive(Debug)]
 pub(crate) struct TreeOfTable {
     root: PageId,
-    /// The opening of the store that the handle belongs to.
+    /// The opening of the store to which the handle belongs.
     opening: u64,
-    /// Whether the transaction that made the table has not committed.
+    /// Whether the table was made by a transaction that has not committed.
     is_new: AtomicBool,
-    /// Whether a transaction has dropped the table; it may still be rolled back.
+    /// Whether a transaction has dropped the table. That transaction may still be rolled back.
     is_gone: AtomicBool,
-    /// Whether the table's pages may belong to another table.
+    /// Whether the table's pages may already belong to another table.
     is_given_back: AtomicBool,
-    /// Snapshots of this moment and earlier ones see no rows, whatever the pages say, because the rows were loaded
-    /// later. 0 if there was no such load.
+    /// The moment of the table's last bulk load, or 0. Snapshots of this moment and earlier ones see no rows, whatever
+    /// the pages contain.
     loaded: AtomicU64,
 }
 
-/// In place of that moment: the load has not ended for snapshots, so no snapshot shows it.
+/// Stands for that moment until the load has ended for snapshots, so that no snapshot shows the rows.
 const BEING_LOADED: u64 = u64::MAX;
 
-/// Whether a snapshot may read a table's pages.
+/// Which snapshots may read a table's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ForSnapshots {
-    /// No snapshot may.
+    /// No snapshot.
     None,
-    /// Every snapshot may.
+    /// Every snapshot.
     There,
-    /// Only snapshots may that are older than the end of the transaction that dropped the table.
+    /// Only snapshots that are older than the end of the transaction that dropped the table.
     Dropped,
 }
 
@@ -75,7 +74,7 @@ impl TreeOfTable {
 }
 
 impl Table {
-    /// The name by which the table was requested.
+    /// The name by which the program got this handle.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -92,12 +91,13 @@ impl Table {
         self.tree.root
     }
 
-    /// The error for rows that are not in the order of their keys.
+    /// The error that reports rows that are not in the order of their keys.
     pub(crate) fn out_of_order(&self) -> Error {
         Error::Corrupt { what: "a table, whose rows are out of order,".to_owned(), page: Some(self.root()) }
     }
 
-    /// Called with the table locked: then no transaction drops the table until the caller's transaction ends.
+    /// Checks that the table has not been dropped. The caller's transaction holds a lock on the table, so no other
+    /// transaction can drop the table before this one ends.
     pub(crate) fn check_there(&self) -> Result<(), Error> {
         if self.tree.is_gone.load(Ordering::SeqCst) {
             return Err(Error::NoTable { name: self.name.to_string() });
@@ -105,14 +105,15 @@ impl Table {
         Ok(())
     }
 
-    /// Whether a snapshot of this moment sees no rows, because they were loaded later. Called after reading the table's
-    /// pages.
+    /// Whether a snapshot of this moment sees no rows, because they were bulk-loaded later. The caller has to read the
+    /// table's pages first.
     pub(crate) fn is_loaded_after(&self, moment: u64) -> bool {
         let loaded = self.tree.loaded.load(Ordering::SeqCst);
         loaded != 0 && moment <= loaded
     }
 
-    /// Called without a lock. For a dropped table it is called again after reading the table of tables.
+    /// Which snapshots may read the pages. The caller holds no lock. If the table was dropped, the caller reads the
+    /// table of tables, and then calls this again.
     pub(crate) fn for_snapshots(&self) -> ForSnapshots {
         let is = |word: &AtomicBool| word.load(Ordering::SeqCst);
         if is(&self.tree.is_given_back) || is(&self.tree.is_new) {
@@ -125,33 +126,33 @@ impl Table {
     }
 }
 
-/// A dropped table of which there was a handle.
+/// A dropped table that had a handle when it was dropped.
 #[derive(Debug)]
 struct Dropped {
     tree: Arc<TreeOfTable>,
-    /// Snapshots of this moment or earlier ones may still read it.
+    /// Snapshots of this moment and earlier ones may still read the table.
     moment: u64,
 }
 
-/// The tables of an open store that programs have handles of.
+/// The tables of an open store for which programs have handles.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    /// A number that no other opening of a store in this process has.
+    /// A number that identifies this opening of the store in this process.
     opening: u64,
-    /// Grows whenever a transaction drops or renames a table, and when such a transaction ends.
+    /// A number that grows whenever a transaction drops or renames a table, and whenever such a transaction ends.
     generation: AtomicU64,
-    /// Tables by name, each with the generation at which the lookup began.
+    /// Tables by name, each with the generation at which its lookup began.
     names: RwLock<FxHashMap<String, (Table, u64)>>,
     roots: Mutex<FxHashMap<PageId, Weak<TreeOfTable>>>,
-    /// Dropped tables by root, as long as they have pages.
+    /// Dropped tables that still have pages, by root.
     dropped: Mutex<FxHashMap<PageId, Dropped>>,
-    /// Tables whose rows were loaded after a snapshot had been opened, each with its earlier value of `loaded`.
+    /// Tables that were bulk-loaded after an open snapshot was opened, each with its earlier value of `loaded`.
     loaded: Mutex<Vec<(Table, u64)>>,
-    /// Whether there may be dropped tables whose pages can be freed.
+    /// Whether there may be dropped tables whose pages can be freed now.
     pub(crate) are_dropped: AtomicBool,
-    /// Whether snapshots keep dropped tables.
+    /// Whether open snapshots may keep pages of dropped tables in use.
     are_kept: AtomicBool,
-    /// Where the reaper sleeps.
+    /// The reaper sleeps on this parker.
     reaper: Parker,
 }
 
@@ -173,7 +174,7 @@ impl Default for Tables {
 }
 
 impl Tables {
-    /// The handle of a table by name and root.
+    /// A handle of the table with this name and root.
     pub(crate) fn handle(&self, name: &str, root: PageId) -> Table {
         Table { name: name.into(), tree: self.tree(root) }
     }
@@ -204,7 +205,7 @@ impl Tables {
         self.generation.load(Ordering::SeqCst)
     }
 
-    /// The table of this name, if it was looked up since the last change of names.
+    /// The table of this name, if it was looked up since names last changed.
     pub(crate) fn known(&self, name: &str) -> Option<Table> {
         let names = self.names.read();
         let (table, generation) = names.get(name)?;
@@ -215,19 +216,19 @@ impl Tables {
         self.names.write().insert(table.name().to_owned(), (table.clone(), generation));
     }
 
-    /// Called when names have changed, or when a change of names was rolled back.
+    /// Forgets all remembered names. Called when names have changed, and when a change of names was rolled back.
     pub(crate) fn changed(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
         self.names.write().clear();
     }
 
-    /// Forgets a table whose making was rolled back: its root may become that of another table.
+    /// Forgets a table whose creation was rolled back. Its root page may become the root of another table.
     pub(crate) fn forget(&self, tree: &TreeOfTable) {
         self.roots.lock().remove(&tree.root);
     }
 
-    /// Called when a drop has committed. The root may become that of another table once no snapshot reads the dropped
-    /// table.
+    /// Hands a dropped table over to the reaper. Called when the drop has committed. Once no snapshot reads the table,
+    /// its root page may become the root of another table.
     pub(crate) fn dropped(&self, tree: &Arc<TreeOfTable>, versions: &Versions) {
         let dropped = Dropped { tree: Arc::clone(tree), moment: versions.pass() };
         self.dropped.lock().insert(tree.root, dropped);
@@ -235,13 +236,14 @@ impl Tables {
         self.are_dropped.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the pages of a table may be freed that an ended transaction has dropped. They may not while a snapshot
-    /// is open that is older than the drop. If they may, no snapshot reads the table from now on.
+    /// Whether the pages of a table may be freed. The transaction that dropped the table has ended. While a snapshot is
+    /// open that is older than the drop, the pages must stay. If they may be freed, no snapshot can begin to read the
+    /// table from now on.
     pub(crate) fn may_give_back(&self, root: PageId, versions: &Versions) -> bool {
         let all = self.dropped.lock();
-        // The table was dropped before the store was opened, and there were no snapshots then.
+        // The table was dropped before the store was opened, so no snapshot can show it.
         let Some(dropped) = all.get(&root) else { return true };
-        // The flag is set before the check, so that a snapshot that ends after the check sees it.
+        // Sets the flag before the check. So a snapshot that ends after the check sees the flag, and wakes the reaper.
         self.are_kept.store(true, Ordering::SeqCst);
         if versions.has_snapshots_until(dropped.moment) {
             return false;
@@ -250,7 +252,8 @@ impl Tables {
         true
     }
 
-    /// Called when snapshots were closed or ended: the pages of tables that they kept may be freed.
+    /// Called when a snapshot was closed or ended. If snapshots kept pages of dropped tables, wakes the reaper, which
+    /// may now be able to free them.
     pub(crate) fn snapshot_has_ended(&self) {
         if self.are_kept.load(Ordering::SeqCst) && self.are_kept.swap(false, Ordering::SeqCst) {
             self.are_dropped.store(true, Ordering::SeqCst);
@@ -258,7 +261,7 @@ impl Tables {
         }
     }
 
-    /// Puts the reaper to sleep until it is woken, or for at most `limit`.
+    /// Lets the reaper sleep until it is woken, or for at most `limit`.
     pub(crate) fn wait_for_dropped(&self, limit: Duration) {
         self.reaper.sleep(limit);
     }
@@ -268,14 +271,14 @@ impl Tables {
         self.reaper.wake();
     }
 
-    /// Called before a load adds rows to a table that is locked and has no rows for any snapshot: no snapshot sees the
-    /// new rows.
+    /// Hides a table's rows from all snapshots. Called before a load adds rows to the table, which is locked, and has
+    /// no rows for any snapshot.
     pub(crate) fn begin_load(&self, table: &Table) {
         let before = table.tree.loaded.swap(BEING_LOADED, Ordering::SeqCst);
         self.loaded.lock().push((table.clone(), before));
     }
 
-    /// Called when the load has failed.
+    /// Restores what snapshots see of a table. Called when a load has failed.
     pub(crate) fn load_failed(&self, table: &Table) {
         let mut loaded = self.loaded.lock();
         let at = loaded.iter().rposition(|(other, _)| Arc::ptr_eq(&other.tree, &table.tree));
@@ -284,20 +287,21 @@ impl Tables {
         }
     }
 
-    /// Called when the load has committed, before the table's lock is released. Snapshots that are opened from now on
-    /// see its rows, and older ones never do. So a snapshot that has seen no rows never sees any.
+    /// Shows the loaded rows to snapshots that are opened from now on; older ones never see them. Called when a load
+    /// has committed, before the table's lock is released. So a snapshot that once saw an empty table never sees rows
+    /// in it.
     pub(crate) fn loaded(&self, table: &Table, versions: &Versions) {
         let mut loaded = self.loaded.lock();
         versions.pass_and(|moment| table.tree.loaded.store(moment, Ordering::SeqCst));
-        // While an older snapshot is open, a new handle of the table has to hide the rows from it too. So the table
-        // stays on the list.
+        // While an older snapshot is open, the table stays on the list. So a new handle of the table hides the rows
+        // from that snapshot too.
         loaded.retain(|(table, _)| {
             let moment = table.tree.loaded.load(Ordering::SeqCst);
             moment == BEING_LOADED || versions.has_snapshots_until(moment)
         });
     }
 
-    /// Called when all pages of a table have been freed.
+    /// Forgets a dropped table. Called when all of its pages have been freed.
     pub(crate) fn given_back(&self, root: PageId) {
         let mut all = self.dropped.lock();
         all.remove(&root);

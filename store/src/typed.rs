@@ -1,4 +1,4 @@
-//! Tables with typed keys and values, on top of tables of bytes.
+//! Tables with typed keys and values, as views of tables of bytes.
 
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
@@ -10,7 +10,7 @@ use crate::table::Table;
 use crate::transaction::Transaction;
 
 /// A table with typed keys and values: a view of a [`Table`] of bytes. The store does not record the types of a table.
-/// A row that does not fit the types is [`Error::NotOfType`].
+/// Reading a row that does not fit the types fails with [`Error::NotOfType`].
 ///
 /// ```
 /// use duralite_store::{Error, Options, Store, Transaction, TypedTable};
@@ -45,7 +45,7 @@ impl<K, V> From<Table> for TypedTable<K, V> {
     }
 }
 
-/// The bytes of a key in the store.
+/// The bytes under which the store has a key.
 fn encoded<K: Key>(key: &K::Borrowed) -> Vec<u8> {
     let mut bytes = Vec::new();
     K::encode_last(key, &mut bytes);
@@ -53,7 +53,7 @@ fn encoded<K: Key>(key: &K::Borrowed) -> Vec<u8> {
 }
 
 impl<K: Key, V: Value> TypedTable<K, V> {
-    /// The table of bytes.
+    /// The underlying table of bytes.
     #[must_use]
     pub fn table(&self) -> &Table {
         &self.table
@@ -76,7 +76,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         Ok((key, self.value(&value)?))
     }
 
-    /// Reads a row's value by the given handle.
+    /// Reads a row's value through `rows`, a transaction or a snapshot.
     ///
     /// # Errors
     /// As [`Reader::get`], and [`Error::NotOfType`].
@@ -84,7 +84,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         rows.get(&self.table, &encoded::<K>(key))?.map(|value| self.value(&value)).transpose()
     }
 
-    /// Reads a row's value under an exclusive lock.
+    /// Takes an exclusive lock on a row, and returns its value.
     ///
     /// # Errors
     /// As [`Transaction::get_for_update`], and [`Error::NotOfType`].
@@ -102,7 +102,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         tx.put(&self.table, &encoded::<K>(key), &bytes)
     }
 
-    /// Removes a row, and returns whether it existed.
+    /// Removes a row. Returns whether it existed.
     ///
     /// # Errors
     /// As [`Transaction::delete`].
@@ -110,7 +110,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
         tx.delete(&self.table, &encoded::<K>(key))
     }
 
-    /// The rows of a range of keys, in key order or with `.rev()` backwards.
+    /// Returns the rows of a range of keys, in key order, or backwards with `.rev()`.
     pub fn scan<'r, R: Reader>(
         &self,
         rows: &'r R,
@@ -123,7 +123,7 @@ impl<K: Key, V: Value> TypedTable<K, V> {
     }
 }
 
-/// The rows of a range of a [`TypedTable`].
+/// The rows of a range of keys in a [`TypedTable`].
 #[derive(Debug)]
 pub struct TypedRows<K, V, R> {
     table: TypedTable<K, V>,

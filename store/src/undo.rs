@@ -7,7 +7,7 @@ use crate::format::{PageId, PageKind, Undo, kind};
 use crate::pager::{Author, Logged};
 use crate::tree::{Outcome, Reaped};
 
-/// Undoes one step. The row is found by its key, because it may be on another page by now.
+/// Undoes one step. Finds the row by its key, because the row may have moved to another page.
 ///
 /// # Errors
 /// Errors of the pages or the log.
@@ -37,14 +37,14 @@ pub(crate) fn undo_step(engine: &Engine, author: Author, undo: &[u8]) -> Result<
     }
 }
 
-/// Frees the pages below the root of a table whose making is rolled back. The table has no rows any more. But a leaf is
-/// freed by an object of its own, after its last row is gone. A crash may have come before that object, or there was no
-/// room for it.
+/// Frees the pages below the root of a table whose creation is being rolled back. The table has no rows left. Pages may
+/// remain, because an empty leaf is freed by a separate log object. A crash may have prevented that object, or the log
+/// may have lacked room for it.
 fn empty_tree(engine: &Engine, root: PageId) -> Result<(), Error> {
     while kind(engine.pager.pool.read(root)?.bytes()) == PageKind::Inner {
         match engine.tree(root).reap() {
             Ok(Reaped::Pages) => {}
-            // Then the pages stay in use. A store that cannot be opened would be worse.
+            // Leaves the pages in use. If this were an error, the store could not be opened at all.
             Err(Error::Full { .. }) => return Ok(()),
             Ok(Reaped::LongRow { .. } | Reaped::Root) => {
                 return Err(Error::Corrupt {

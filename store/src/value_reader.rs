@@ -3,8 +3,9 @@
 use std::fmt;
 use std::io::{self, Read};
 
-/// A value that a program reads piece by piece: at most one page of a long value is in memory. See
-/// [`Reader::get_stream`](crate::Reader::get_stream). The store's error is the source of an [`io::Error`].
+/// A value that a program reads piece by piece, so that at most one page of a long value is in memory. See
+/// [`Reader::get_stream`](crate::Reader::get_stream). If a read fails, the store's error is the source of the
+/// [`io::Error`].
 pub struct ValueReader<'r> {
     len: u64,
     from: Box<dyn Read + 'r>,

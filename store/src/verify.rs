@@ -1,4 +1,4 @@
-//! Verifying a store: the checksum and order of every page, whether it is reachable, and whether its map agrees.
+//! Verifying a store: checks each page's checksum and order, whether it is reachable, and whether its space map agrees.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -23,19 +23,19 @@ use crate::tree::Ahead;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Verified {
-    /// Tables.
+    /// How many tables the store has.
     pub tables: u64,
-    /// Tables that were dropped, and whose pages are being freed.
+    /// How many tables were dropped, but still have pages, which are being freed.
     pub dropped: u64,
-    /// Rows of all tables.
+    /// How many rows all tables have together.
     pub rows: u64,
-    /// Pages in use.
+    /// How many pages are in use.
     pub pages: u64,
-    /// Free pages below the last page in use.
+    /// How many free pages there are before the last page in use.
     pub free_pages: u64,
 }
 
-/// How long to wait until transactions in progress are over.
+/// How long to wait for open transactions to end.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ fn wrong(page: PageId, what: &str) -> Error {
     Error::Corrupt { what: what.to_owned(), page: Some(page) }
 }
 
-/// Verifies everything. The caller keeps other transactions from changing these trees meanwhile.
+/// Verifies everything. The caller prevents other transactions from changing these trees during the check.
 pub(crate) fn verify(engine: &Engine, roots: &[PageId]) -> Result<Verified, Error> {
     let begun = Instant::now();
     while engine.active.count() > 0 {
@@ -72,7 +72,7 @@ impl Walk {
         if self.reached.insert(page) { Ok(()) } else { Err(wrong(page, "a page that is reached twice")) }
     }
 
-    /// Verifies a page and the pages below it. Its keys lie from `low` on and before `high`.
+    /// Verifies a page and the pages below it. All keys must be at least `low` and below `high`.
     fn page(
         &mut self,
         engine: &Engine,
@@ -82,7 +82,7 @@ impl Walk {
         high: Option<&[u8]>,
     ) -> Result<(), Error> {
         self.reach(id)?;
-        // This is a copy, so that the latch is not held while others are taken.
+        // Works on a copy, so that this page is not latched while its children are read.
         let bytes = engine.pager.pool.read(id)?.bytes().to_vec();
         let damaged = |error| Error::page(id, error);
         validate(&bytes).map_err(damaged)?;
@@ -139,7 +139,7 @@ impl Walk {
     }
 }
 
-/// Checks that exactly the reached pages are in use.
+/// Checks that exactly those pages are in use that were reached from the roots.
 fn compare_maps(engine: &Engine, reached: &HashSet<PageId>) -> Result<(u64, u64), Error> {
     let pool = &engine.pager.pool;
     let first = pool.file().first_page();

@@ -1,4 +1,4 @@
-//! Tasks that wait until something is durable, without a thread of their own. One thread forces the log for all of
+//! Async tasks that wait until something is durable. They need no thread each: one thread forces the log for all of
 //! them.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::error::Error;
 use crate::format::Lsn;
 
-/// The waiting tasks, and which object each of them waits for.
+/// The waiting tasks, and the log object for which each of them waits.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     list: Mutex<List>,
@@ -24,7 +24,8 @@ struct List {
 }
 
 impl Waiters {
-    /// Adds a task. Its waker is called once everything up to `upto` is durable, or can never become durable.
+    /// Adds a task. Its waker is called when everything up to `upto` is durable, or when it is certain that it will
+    /// never be.
     pub(crate) fn add(&self, upto: Lsn, waker: &Waker) {
         let mut list = self.list.lock();
         if !list.waiting.iter().any(|(known, own)| *known == upto && own.will_wake(waker)) {
@@ -33,13 +34,13 @@ impl Waiters {
         self.changed.notify_one();
     }
 
-    /// Ends the thread. No task waits any more, because a waiting task keeps the store open.
+    /// Tells the thread to end. No task is waiting, because a waiting task keeps the store open.
     pub(crate) fn close(&self) {
         self.list.lock().is_over = true;
         self.changed.notify_one();
     }
 
-    /// Waits for a task, and returns the last object that a task waits for; `None` when the store closes.
+    /// Sleeps until a task waits. Returns the last object for which a task waits; `None` when the store closes.
     fn wanted(&self) -> Option<Lsn> {
         let mut list = self.list.lock();
         loop {
@@ -60,7 +61,7 @@ impl Waiters {
     }
 }
 
-/// Starts the thread, which makes the log durable up to an object by calling `force`.
+/// Starts the thread. It calls `force` to make the log durable up to an object.
 pub(crate) fn start(
     waiters: Arc<Waiters>,
     force: impl Fn(Lsn) + Send + 'static,

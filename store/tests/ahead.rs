@@ -1,4 +1,4 @@
-//! Scans that read leaves ahead, while other transactions change what the scans read, and where pages cannot be read.
+//! Scans that read leaves ahead, while other transactions change the same rows, and while some pages cannot be read.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -16,9 +16,9 @@ use duralite_store::format::{PageKind, cell, cell_count, cell_key, kind, page_id
 use duralite_store::{Error, Options, Row, Scheme, Store, Table};
 
 const PAGE: usize = 4096;
-/// Bytes of a row. Four rows fit in a page.
+/// The size of a row's value in bytes. Four such rows fit into a page.
 const ROW_BYTES: usize = 800;
-/// The rows need several hundred leaves.
+/// This many rows fill several hundred leaves.
 const ROWS: u32 = 2000;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -43,7 +43,7 @@ fn fill(store: &Store, name: &str) -> Table {
     table
 }
 
-/// The media of a store whose pages are all at home.
+/// The media of a store whose pages have all been written home.
 fn images() -> Images {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), smallest()).unwrap();
@@ -53,7 +53,7 @@ fn images() -> Images {
     rig.death()
 }
 
-/// The numbers of the rows in a page, if it is a leaf of such rows.
+/// The numbers of the rows in a page, if the page is a leaf with such rows.
 fn rows_of(page: &[u8]) -> Option<Range<u32>> {
     let number = |index| {
         let key = cell_key(PageKind::Leaf, cell(page, index).ok()?).ok()?;
@@ -63,7 +63,7 @@ fn rows_of(page: &[u8]) -> Option<Range<u32>> {
     is_leaf.then(|| Some(number(0)?..number(cell_count(page) - 1)? + 1)).flatten()
 }
 
-/// Scans all rows in one of four ways, until an error.
+/// Scans all rows in one of four ways. Returns the rows found, and the error that ended the scan, if any.
 fn scan(store: &Store, table: &Table, way: u32) -> (Vec<u32>, Option<Error>) {
     let (tx, snapshot) = (store.begin(), store.snapshot());
     let rows: Box<dyn Iterator<Item = Result<Row, Error>>> = match way {
@@ -110,7 +110,7 @@ fn inv54_a_damaged_page_is_told_to_who_needs_it_and_to_nobody_before() {
             "way {way}: {error:?}"
         );
         assert!(store.metrics().pages_read_ahead > u64::from(until) / 8, "way {way}: nothing was read ahead");
-        // A scan that stops before the damaged page gets no error, and neither does one that needs only other pages.
+        // A scan that stops before the damaged page gets no error, and neither does a scan that needs only other pages.
         let before = key(rows.start);
         assert_eq!(store.snapshot().scan(&table, ..&before[..]).filter(Result::is_err).count(), 0);
         let after = key(rows.end);
@@ -143,7 +143,7 @@ fn inv54_a_read_that_fails_once_fails_only_who_needs_the_page() {
                 assert_eq!(found, all(way), "read {nth}");
             }
         }
-        // The failed read has no lasting effect.
+        // The read failed only once, so another scan must find all rows.
         let (found, error) = scan(&store, &table, way);
         assert!(error.is_none(), "read {nth}: {error:?}");
         assert_eq!(found, all(way), "read {nth}");
@@ -151,10 +151,10 @@ fn inv54_a_read_that_fails_once_fails_only_who_needs_the_page() {
     assert!(told > 0 && passed > 100, "{told} scans were told, {passed} were not");
 }
 
-/// Changes some neighbouring rows, each in a transaction of its own: puts, which may split a leaf, or deletes, which
-/// may empty one.
+/// Changes some neighbouring rows, each in a transaction of its own: either puts rows, which may split a leaf, or
+/// deletes rows, which may empty one.
 fn change(store: &Store, table: &Table, model: &mut Model, random: &mut fastrand::Rng) {
-    // The rows are neighbours, so some leaves fill up, and others become empty and are given back.
+    // Because the rows are neighbours, some leaves fill up, and others become empty and are freed.
     let from = random.u32(0..ROWS);
     let is_put = random.bool();
     for n in from..(from + random.u32(1..12)).min(ROWS) {
@@ -174,13 +174,13 @@ fn change(store: &Store, table: &Table, model: &mut Model, random: &mut fastrand
                     model.remove(&own);
                 }
             }
-            // A scan has locked the row.
+            // A scan has the row locked.
             Err(error) => assert!(matches!(error, Error::Timeout), "{error}"),
         }
     }
 }
 
-/// Continues a scan, from either end.
+/// Continues a scan, from the front, or at random from either end. Returns whether the scan has not ended yet.
 fn step<S: DoubleEndedIterator<Item = Result<Row, Error>>>(
     scan: &mut S,
     (front, back): &mut (Vec<Row>, Vec<Row>),
@@ -206,8 +206,8 @@ fn inv54_scans_beside_splits_merges_and_drops_show_what_they_would() {
         let mut model: Model = (0..ROWS).map(|n| (key(n), vec![n as u8; ROW_BYTES])).collect();
         (0..200).for_each(|_| change(&store, &table, &mut model, &mut random));
         let (tx, snapshot, of_snapshot) = (store.begin(), store.snapshot(), model.clone());
-        // The scan of the transaction locks what it has read against changes. The scan of the snapshot shows the rows
-        // as they were.
+        // The transaction's scan locks the rows that it has read, so their changes have to wait. The snapshot's scan
+        // shows the rows as they were.
         let (mut holding, mut showing) = (tx.scan(&table, ..), snapshot.scan(&table, ..));
         let mut found = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
         let is_both_ways = seed % 2 == 1;
@@ -249,7 +249,7 @@ fn inv54_a_table_that_is_dropped_while_it_is_read_ahead_gives_all_its_pages_back
             let rest = scan.by_ref().map(|row| row.unwrap().0).last();
             assert_eq!(rest, Some(key(ROWS - 1)), "seed {seed}");
         }
-        // Pages that were read ahead for the scan may soon belong to another table.
+        // Pages that were read ahead for this scan may soon belong to another table.
         drop((scan, snapshot));
         fill(&store, "other");
         while store.verify().unwrap().dropped > 0 {

@@ -1,4 +1,4 @@
-//! The tests of the store as its users see it.
+//! Tests of the store through its public interface.
 
 mod ahead;
 mod archive;

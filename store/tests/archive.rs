@@ -1,4 +1,4 @@
-//! Backups of a store that keeps running, and the archive that brings a backup to any later moment.
+//! Backups of a running store, and restoring them to later moments with the archive.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -39,8 +39,7 @@ fn a_backup_of_a_busy_store_is_of_one_moment() {
             let path = dir.path().join(format!("again{nth}"));
             let backup = dir.path().join(format!("backup{nth}"));
             Store::restore(&backup, None, &path, RestoreTo::End, options(scheme)).unwrap();
-            // The backup has the state of some moment in the run. Any transaction may or may not have committed by
-            // then.
+            // The backup has the state at some moment of the run. So each transaction may or may not be in it.
             let mut history = history.clone();
             for tx in &mut history {
                 if tx.fate == duralite_histories::Fate::Committed {
@@ -108,7 +107,7 @@ fn a_backup_and_the_archive_make_the_store_of_any_later_moment() {
         let too_early =
             Store::restore(&backup, Some(&archive), dir.path().join("y"), RestoreTo::Lsn(1), options(scheme));
         assert!(matches!(too_early, Err(Error::Invalid { .. })));
-        // The restored store has another history, so the archive refuses it.
+        // The restored store continues with a history of its own, so the archive refuses it.
         let early = dir.path().join("lsn0");
         let same = options(scheme).archive(archive.clone());
         assert!(matches!(Store::open(early, same), Err(Error::Invalid { .. })));

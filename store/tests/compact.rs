@@ -1,4 +1,4 @@
-//! Compaction gives space back to the file system, while transactions read and write, and with crashes.
+//! Compaction returns space to the file system, while transactions read and write, and when crashes interrupt it.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -17,7 +17,7 @@ fn smallest(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
-/// Puts rows of all lengths, then deletes most of them.
+/// Puts rows of various lengths, and then deletes most of them.
 fn fill(store: &Store, table: &Table, seed: u64) -> Rows {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut model = Rows::new();
@@ -57,7 +57,7 @@ fn free_space_goes_back_to_the_file_system() {
         let after = std::fs::metadata(path.join("pages")).unwrap().len();
         assert_eq!((compacted.bytes_before, compacted.bytes_after), (before, after));
         let pages = store.verify().unwrap().pages;
-        // The pages in use, the file's head, and pages that an undo may need.
+        // Besides the pages in use, the file may have its head and the pages that an undo may need.
         assert!(after < before / 2 && after / 4096 < pages + 150, "{scheme:?}: {pages} pages, {compacted:?}");
         assert!(compacted.pages_moved > 0, "{scheme:?}: {compacted:?}");
         assert_eq!(rows(&store, &table), model, "{scheme:?}");
@@ -90,7 +90,7 @@ fn transactions_go_on_while_space_goes_back() {
                         while !is_over.load(Ordering::SeqCst) {
                             let key = vec![thread, random.u8(0..200)];
                             let new = value(random.u32(..), random.usize(1..900));
-                            // Compaction may move the row's leaf between the read and the change.
+                            // Between the read and the change, compaction may move the row's leaf.
                             let old = store
                                 .run(|tx| {
                                     let old = tx.get_for_update(own, &key)?;

@@ -1,5 +1,5 @@
-//! The store finds rows by copies of inner pages, while the trees change and their pages move in and out of a small
-//! cache.
+//! The store finds rows through copies of inner pages, while trees change, and their pages are evicted from a small
+//! cache and read again.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::{options, value};
 use duralite_store::{Error, Options, Scheme, Store, Table};
 
-/// Number of keys. Every fourth of them is there all the time.
+/// How many keys there are. Every fourth key always has a row.
 const KEYS: u32 = 4000;
 const ROUNDS: u32 = 6;
 
 fn key(n: u32) -> Vec<u8> {
-    // The keys are long, so that inner pages have few cells, and there are more of them.
+    // Long keys, so that few cells fit into an inner page, and there are more inner pages.
     format!("{n:08}{}", "k".repeat(200)).into_bytes()
 }
 
@@ -22,7 +22,7 @@ fn is_there_always(n: u32) -> bool {
     n.is_multiple_of(4)
 }
 
-/// Puts all other keys of a range, and deletes them again. Pages are split, and empty ones are given back.
+/// Puts all other keys of a range, and deletes them again. This splits pages, and frees empty ones.
 fn churn(store: &Store, table: &Table, first: u32, round: u32) {
     let keys: Vec<u32> = (first..first + KEYS / 4).filter(|n| !is_there_always(*n)).collect();
     for some in keys.chunks(20) {
@@ -50,7 +50,7 @@ fn look(store: &Store, table: &Table, random: &mut fastrand::Rng) {
 fn inv43_rows_are_found_while_pages_above_them_change_and_move() {
     for scheme in [Scheme::FlushOnCommit, Scheme::NvDisk] {
         let dir = tempfile::tempdir().unwrap();
-        // With the smallest cache inner pages are evicted too.
+        // The smallest cache has to evict inner pages too.
         let cache_bytes = Options::smallest_cache_bytes(4096);
         let small = options(scheme).page_bytes(4096).cache_bytes(cache_bytes);
         let store = Store::open(dir.path().join("store"), small).unwrap();

@@ -1,4 +1,4 @@
-//! Power failures at any step, over recorded media.
+//! Power failures at any step, on simulated media.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -15,7 +15,7 @@ use common::schemes;
 use duralite_histories::check;
 use duralite_store::{Rule, Scheme, Store};
 
-/// Number of runs for each scheme. `STORE_CRASHES` sets another number.
+/// How many runs to make for each scheme. `STORE_CRASHES` sets another number.
 fn runs() -> u64 {
     std::env::var("STORE_CRASHES").ok().and_then(|runs| runs.parse().ok()).unwrap_or(6)
 }
@@ -24,7 +24,7 @@ fn course(data: Data, scheme: Scheme, seed: u64, threads: u64, count: u64, crash
     Course { data, options: small(scheme), seed, threads, count, crashes }
 }
 
-/// Checks `STORE_STATES` states, on every processor, from the seed in `DURALITE_SEED` on. Does nothing if
+/// Checks as many states as `STORE_STATES` says, on all processors, with seeds from `DURALITE_SEED` on. Does nothing if
 /// `STORE_STATES` is not set.
 #[test]
 fn inv30_crash_states_at_length() {
@@ -40,7 +40,7 @@ fn inv30_crash_states_at_length() {
                     let seed = next.fetch_add(1, Ordering::SeqCst);
                     let scheme = schemes()[(seed % 6) as usize];
                     let threads = 1 + seed / 6 % 4;
-                    // Every third run has ten times as much data as the cache holds. Its states take longer.
+                    // Every third run has ten times as much data as the cache holds. Checking its states takes longer.
                     let data = Data::ALL[usize::from((seed / 6).is_multiple_of(3))];
                     let more = course(data, scheme, seed, threads, 60 / threads, 100).explore();
                     states.fetch_add(more, Ordering::SeqCst);
@@ -56,8 +56,8 @@ fn inv30_crash_states_at_length() {
     );
 }
 
-/// A control: if locks are released before the commit is logged, a crash may lose a transaction that another one has
-/// read.
+/// A control: if locks are released before the commit is logged, a crash may lose a transaction whose changes another
+/// one has read.
 #[test]
 fn inv39_locks_that_are_released_before_the_commit_is_logged_are_noticed() {
     let is_noticed = |seed| {
@@ -67,7 +67,7 @@ fn inv39_locks_that_are_released_before_the_commit_is_logged_are_noticed() {
         let ran = course(Data::InCache, Scheme::FlushOnInsert, seed, 6, 30, 12).run(&rig, &store);
         drop(store);
         rig.crashes().into_iter().any(|crash| {
-            // Some images cannot even be opened. They do not count, because this test is about the checker.
+            // Some of the images cannot even be opened. They do not count here, because this test is about the checker.
             let rig = Rig::new(Some(crash.images));
             let opened = Store::open_on(OnRig(rig), small(Scheme::FlushOnInsert));
             opened.is_ok_and(|store| {
@@ -97,7 +97,7 @@ fn inv39_with_many_threads_too() {
     }
 }
 
-/// Pages are evicted and written home all the time.
+/// With this much data, pages are evicted and written home all the time.
 #[test]
 fn inv30_nor_at_ten_times_the_smallest_cache() {
     for seed in 0..runs().div_ceil(4) {
@@ -122,7 +122,7 @@ fn inv30_the_death_of_the_process_loses_nothing() {
     }
 }
 
-/// Leaves out a flush or a fence of the log's memory, and counts the crashes that show it.
+/// A control: if one flush or fence of the log's memory is left out, some crash must lose a row.
 #[test]
 fn inv32_a_flush_or_fence_left_out_is_noticed() {
     for scheme in [Scheme::FlushOnInsert, Scheme::FlushOnCommit, Scheme::Distributed] {
@@ -133,7 +133,7 @@ fn inv32_a_flush_or_fence_left_out_is_noticed() {
     }
 }
 
-/// Whether an acknowledged row is lost, if one flush or fence after the store was opened does nothing.
+/// Whether an acknowledged row is lost if one flush or fence after the opening of the store has no effect.
 fn loses_something(scheme: Scheme, seed: u64, is_fence: bool) -> bool {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
@@ -158,7 +158,7 @@ fn loses_something(scheme: Scheme, seed: u64, is_fence: bool) -> bool {
     found.map_or(true, |found| found.is_none())
 }
 
-/// Recovery restores a page that was torn on its way home.
+/// Recovery repairs a page that was torn while it was being written home.
 #[test]
 fn inv31_torn_pages_are_put_right() {
     let rig = Rig::new(None);

@@ -1,4 +1,4 @@
-//! Bytes that differ from what was written cause an error. They cause no panic and no endless loop.
+//! Damaged bytes cause an error, but no panic and no endless loop.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -14,7 +14,7 @@ fn small(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).page_bytes(4096)
 }
 
-/// How many stores are damaged for each scheme and kind of damage. `STORE_DAMAGED` sets another number.
+/// How many stores are damaged, for each scheme and each kind of damage. `STORE_DAMAGED` sets another number.
 fn rounds() -> u64 {
     std::env::var("STORE_DAMAGED").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(60)
 }
@@ -33,7 +33,7 @@ fn make(scheme: Scheme) -> Images {
     rig.death()
 }
 
-/// Uses the store in many ways, and ignores errors. Returns the result of the verification.
+/// Uses the store in many ways, and ignores errors of these uses. Returns the result of the verification.
 fn use_all(images: Images, scheme: Scheme) -> Result<(), Error> {
     let store = Store::open_on(OnRig(Rig::new(Some(images))), small(scheme))?;
     let verified = store.verify();
@@ -73,11 +73,11 @@ fn a_damaged_byte_anywhere_is_an_error_or_harmless() {
     }
 }
 
-/// Pages with a right checksum, but with content that makes no sense.
+/// Pages that have a valid checksum, but impossible content.
 #[test]
 fn pages_that_make_no_sense_are_errors() {
     let mut images = make(Scheme::Auto);
-    // All pages are written home first, so that recovery redoes no change that would repair them.
+    // First writes all pages home. Otherwise recovery would redo changes that repair the damaged pages.
     {
         let rig = Rig::new(Some(images));
         let store = Store::open_on(OnRig(Arc::clone(&rig)), small(Scheme::Auto)).unwrap();
@@ -98,19 +98,19 @@ fn pages_that_make_no_sense_are_errors() {
         let page = in_use[random.usize(0..in_use.len())];
         let bytes = &mut damaged.pages[page * 4096..(page + 1) * 4096];
         for _ in 0..random.usize(1..4) {
-            // Most changes are in the header, the slots and the first cells.
+            // Header, slots and first cells matter most, so half of the changes are there.
             let at = if random.bool() { random.usize(24..120) } else { random.usize(24..4096) };
             bytes[at] = random.u8(..);
         }
         seal(bytes, page as u64, head.seed());
-        // The double-write area is cleared, so that recovery does not restore the page from there.
+        // Clears the double-write area, so that recovery does not restore the page from it.
         damaged.pages[8 * 4096..9 * 4096].fill(0);
         noticed += u64::from(use_all(damaged, Scheme::Auto).is_err());
     }
     assert!(noticed > rounds(), "{noticed} noticed");
 }
 
-/// Deleting a row gives back its overflow pages as far as they can be read. A damaged page does not prevent the
+/// Deleting a row frees the row's overflow pages, as far as they can be read. A damaged page does not prevent the
 /// deletion.
 #[test]
 fn a_damaged_page_of_a_long_row_does_not_keep_it_from_going() {
@@ -121,7 +121,7 @@ fn a_damaged_page_of_a_long_row_does_not_keep_it_from_going() {
         images = rig.death();
     }
     let is_long = |page: &usize| kind(&images.pages[page * 4096..]) == PageKind::Overflow;
-    // The second of the three pages of a chain is damaged. A chain is written from its end on.
+    // Damages the second page of a chain of three. The pages of a chain follow each other in the file.
     let overflow: Vec<usize> = (8 + 65..images.pages.len() / 4096).filter(is_long).collect();
     assert_eq!(overflow.len(), 15);
     images.pages[overflow[1] * 4096 + 2000] ^= 1;
@@ -144,7 +144,7 @@ fn a_damaged_page_of_a_long_row_does_not_keep_it_from_going() {
     }
 }
 
-/// A thread that waited for the log to be durable up to such a page would wait for ever.
+/// If the store accepted such a page, a thread would wait forever for the log to be durable up to the page's LSN.
 #[test]
 fn a_page_that_is_newer_than_the_log_is_an_error() {
     let mut images = make(Scheme::Auto);

@@ -1,4 +1,4 @@
-//! One call of a medium after the other fails.
+//! Calls of a medium fail, one in each run.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -16,10 +16,10 @@ fn some_error() -> MediumError {
     MediumError::Unsupported { what: "this call, which was made to fail," }
 }
 
-/// Number of other rows that each transaction changes.
+/// How many rows of the other data each transaction changes.
 const BESIDE: u32 = 8;
 
-/// Commits rows until a call fails. Returns how many commits were acknowledged.
+/// Commits transactions until a call fails. Returns how many commits were acknowledged.
 fn work(store: &Store, data: Data) -> Result<u64, (u64, Error)> {
     let mut done = 0;
     let failed = |done: u64| move |error| (done, error);
@@ -61,8 +61,8 @@ fn check(images: Images, (scheme, data): (Scheme, Data), acknowledged: u64, what
     }
 }
 
-/// Makes one call after the other fail; with ten times the cache every seventh. Returns how many failures a caller
-/// noticed, in percent.
+/// Makes one call fail in each run, a later one each time; with ten times the cache, only every seventh. Returns in how
+/// many runs a caller got the error, in percent.
 fn fail_each(
     (scheme, data): (Scheme, Data),
     of: fn(&Rig) -> &RecordingBlock,
@@ -116,7 +116,7 @@ fn fail_pages(data: Data) {
     for scheme in [Scheme::Auto, Scheme::FlushOnCommit] {
         for operation in [BlockOp::Write, BlockOp::Flush] {
             let noticed = fail_each((scheme, data), |rig| &rig.pages, operation, "page file");
-            // There are few calls while everything is in the cache.
+            // While everything fits into the cache, there are few such calls.
             let least = if data == Data::TenTimes { 80 } else { 5 };
             assert!(noticed > least, "{scheme:?}, {data:?}, {operation:?}: {noticed} % noticed");
         }
@@ -164,7 +164,7 @@ fn a_disk_that_runs_full_in_a_transaction_loses_nothing() {
     };
     assert!(matches!(error, Error::Full { .. }), "{error}");
     assert!(done > 100);
-    // The store stays usable: rows are deleted, and others take their place.
+    // The store must remain usable: deleting rows makes room for others.
     store.verify().unwrap();
     for n in 0..done / 2 {
         assert!(store.run(|tx| tx.delete(&table, &n.to_be_bytes())).unwrap());
@@ -196,7 +196,7 @@ fn a_transaction_that_fails_half_way_can_be_rolled_back() {
     store.verify().unwrap();
 }
 
-/// A change that the store could not undo is shown to no reader.
+/// A change that the store could not undo must not be shown to any reader.
 #[test]
 fn inv37_whoever_waited_for_a_lock_of_a_store_that_stopped_reads_nothing() {
     let rig = Rig::new(None);

@@ -1,4 +1,4 @@
-//! Archives with gaps: a restore reports the gap, and never skips it.
+//! Archives with gaps. A restore must report a gap, and never skip it.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -10,14 +10,14 @@ use std::time::SystemTime;
 use common::options;
 use duralite_store::{Error, Options, RestoreTo, Scheme, Store};
 
-/// A store, its archive and a backup, in a directory of the test.
+/// A directory with a store, the store's archive, and a backup.
 struct Place {
     dir: tempfile::TempDir,
     scheme: Scheme,
 }
 
 impl Place {
-    /// Makes a store with one row, and a backup of the store.
+    /// Makes a store with one row, and a backup of it.
     fn new(scheme: Scheme) -> Self {
         let it = Self { dir: tempfile::tempdir().unwrap(), scheme };
         let store = Store::open(it.path("store"), it.archived()).unwrap();
@@ -35,7 +35,8 @@ impl Place {
         options(self.scheme).archive(self.path("archive"))
     }
 
-    /// Opens the store, puts a row, and closes the store. With an archive this adds at least one segment.
+    /// Opens the store, puts a row, and closes the store. If the options name an archive, this adds at least one
+    /// segment to it.
     fn round(&self, n: u64, options: &Options) {
         put(&Store::open(self.path("store"), options.clone()).unwrap(), n);
     }
@@ -48,13 +49,13 @@ impl Place {
         segments
     }
 
-    /// Restores a backup. Returns the rows of the restored store.
+    /// Restores a backup. Returns the numbers of the rows in the restored store.
     fn restore(&self, backup: &str, to: RestoreTo) -> Result<Vec<u64>, Error> {
         let target = self.path("restored");
         let archive = self.path("archive");
         let done = Store::restore(self.path(backup), Some(&archive), &target, to, options(self.scheme));
         if done.is_err() {
-            // The directory is empty again, so the next attempt may use it.
+            // After a failure the directory is empty again, so that another attempt can use it.
             assert_eq!(fs::read_dir(&target).unwrap().count(), 0);
         }
         done?;
@@ -80,7 +81,7 @@ fn rows(path: &Path, scheme: Scheme) -> Vec<u64> {
 
 const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::FlushOnCommit, Scheme::Distributed];
 
-/// The last moment to which a restore is possible, according to an error.
+/// The last moment to which a restore is possible, as the error's text names it.
 fn named(error: &Error) -> u64 {
     let text = error.to_string();
     let after = text.split("RestoreTo::Lsn(").nth(1).unwrap_or_else(|| panic!("no moment in: {text}"));
@@ -105,7 +106,7 @@ fn inv47_a_missing_segment_is_an_error_that_names_the_last_moment_whichever_it_i
             let hidden = place.path("hidden");
             fs::rename(missing, &hidden).unwrap();
             let found = place.restore("backup", RestoreTo::End);
-            // A segment is not needed if the backup itself has its objects.
+            // The segment is not needed if the backup itself has the segment's objects.
             if let Ok(rows) = &found {
                 assert_eq!((rows.len(), missing), (6, &segments[0]), "{scheme:?}");
             } else {
@@ -115,7 +116,8 @@ fn inv47_a_missing_segment_is_an_error_that_names_the_last_moment_whichever_it_i
                 assert_eq!(before, (0..before.len() as u64).collect::<Vec<_>>());
                 assert!(before.len() < 6 && before.len() >= had, "{scheme:?}: {before:?}");
                 had = before.len();
-                // A moment after the gap cannot be restored by stopping before the gap. A moment before the gap can.
+                // A moment after the gap cannot be restored; stopping before the gap would be wrong. A moment before
+                // the gap can be restored.
                 let earlier = place.restore("backup", RestoreTo::Time(SystemTime::now()));
                 assert!(matches!(earlier, Err(Error::Gap { .. })), "{earlier:?}");
                 if before.len() > 2 {
@@ -150,7 +152,7 @@ fn inv47_a_store_that_was_opened_without_its_archive_begins_another_line_in_it()
     }
 }
 
-/// A log that is made anew because another size is wanted continues where the old log ended.
+/// If another log size is wanted, the store makes a new log, which continues where the old one ended.
 #[test]
 fn a_new_log_of_the_same_history_is_no_gap() {
     let place = Place::new(Scheme::Auto);
@@ -160,7 +162,8 @@ fn a_new_log_of_the_same_history_is_no_gap() {
     assert_eq!(place.restore("backup", RestoreTo::End).unwrap(), [0, 1, 2, 3]);
 }
 
-/// The log objects of a restored store have numbers that continue those in the archive, but belong to another history.
+/// The numbers of the restored store's log objects continue those in the archive, but the objects belong to another
+/// history.
 #[test]
 fn inv47_a_restored_store_does_not_go_on_in_the_archive_of_the_other() {
     let place = Place::new(Scheme::Auto);
@@ -168,7 +171,7 @@ fn inv47_a_restored_store_does_not_go_on_in_the_archive_of_the_other() {
     place.round(2, &place.archived());
     let again = place.path("again");
     Store::restore(place.path("backup"), None, &again, RestoreTo::End, options(Scheme::Auto)).unwrap();
-    // The restored store gets more objects than the archive has, all of them in its log.
+    // Gives the restored store more objects than the archive has. All of them are still in its log.
     let store = Store::open(&again, options(Scheme::Auto)).unwrap();
     (10..40).for_each(|n| put(&store, n));
     drop(store);

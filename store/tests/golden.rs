@@ -1,7 +1,7 @@
-//! Every later build opens stores of each format version, as a crash has left them.
+//! Stores of each format version, as a crash left them. Every later build has to open them.
 //!
-//! `STORE_GOLDEN=1 cargo test -p duralite-store --test all golden::` writes the files that are missing. It changes no
-//! existing file.
+//! `STORE_GOLDEN=1 cargo test -p duralite-store --test all golden::` writes the files that are missing. It does not
+//! change existing files.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -27,7 +27,7 @@ fn small(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).page_bytes(4096)
 }
 
-/// For each medium: its length, and the pieces that are not zeros, each with its number.
+/// Encodes each medium: its length, and those pieces that are not all zeros, each with its number.
 fn encode(media: [&[u8]; 3]) -> Vec<u8> {
     let mut out = Vec::new();
     for bytes in media {
@@ -67,8 +67,8 @@ fn row(n: u64) -> ([u8; 8], Vec<u8>) {
     (n.to_be_bytes(), vec![n as u8; len])
 }
 
-/// Rows at home, rows in the log only, a deleted row, and a transaction that has not committed; a bulk load that has
-/// committed, and one that has not.
+/// Makes a store with rows at home, rows only in the log, a deleted row, and a transaction that has not committed. It
+/// also has a bulk load that has committed, and one that has not.
 fn make(scheme: Scheme) -> Images {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();

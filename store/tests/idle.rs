@@ -1,4 +1,4 @@
-//! A transaction that is idle for long does not keep others from writing.
+//! A transaction that stays idle for long does not prevent others from writing.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -14,7 +14,7 @@ fn small(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).page_bytes(4096)
 }
 
-/// Writes several times as much as the log holds.
+/// Puts `rounds` rows of 1000 bytes, each in a transaction of its own, so that the log moves on.
 fn write(store: &Store, rounds: u64) -> Result<(), Error> {
     let busy = store.table("busy")?;
     let value = [7; 1000];
@@ -27,7 +27,7 @@ fn open(images: Option<Images>, scheme: Scheme) -> (Arc<Rig>, Store) {
     (rig, store)
 }
 
-/// The rows of the old transaction, read after all pages were verified.
+/// Verifies all pages, and returns the rows of the old transaction's table.
 fn old(store: &Store) -> Vec<(Vec<u8>, Vec<u8>)> {
     let table = store.table("old").unwrap();
     store.verify().unwrap();
@@ -38,7 +38,7 @@ fn rows(value: u8) -> Vec<(Vec<u8>, Vec<u8>)> {
     (0..20_u64).map(|n| (n.to_be_bytes().to_vec(), vec![value; 300])).collect()
 }
 
-/// How an old transaction ends.
+/// How the idle transaction ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Commit,
@@ -96,7 +96,7 @@ fn inv49_writers_go_on_beside_an_idle_transaction_however_it_ends() {
     }
 }
 
-/// Crashes at many moments while the steps that are needed to undo a transaction are moved forward in the log.
+/// Crashes at many moments while the undo of an idle transaction is moved forward in the log.
 #[test]
 fn inv49_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
     for scheme in schemes() {
@@ -110,7 +110,7 @@ fn inv49_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
             let mut idle = store.begin();
             put(&mut idle, 2).unwrap();
             write(&store, 500).unwrap();
-            // For a log in memory each store is a step.
+            // With a log in memory there are more steps, because each store is one.
             let among = if options(scheme).log == LogMedium::Disk { 3000 } else { 30_000 };
             rig.crash(40, among, seed);
             for n in 0..8 {
@@ -129,8 +129,8 @@ fn inv49_a_crash_while_what_takes_back_moves_on_takes_back_the_same() {
     }
 }
 
-/// Slow transactions, parts of which are rolled back, beside writers that need the log. After a crash each transaction
-/// is there as a whole or not at all.
+/// Slow transactions, parts of which are rolled back, beside writers that fill the log. After a crash, each transaction
+/// is either completely there or not at all.
 #[test]
 fn inv49_slow_transactions_are_whole_after_a_crash_anywhere() {
     for scheme in schemes() {
@@ -180,7 +180,7 @@ fn inv49_slow_transactions_are_whole_after_a_crash_anywhere() {
     }
 }
 
-/// A table is durable when the call that makes it returns, even if commits do not wait for that.
+/// A table is durable when the call that makes it returns, even if commits do not wait for durability.
 #[test]
 fn a_table_is_durable_on_return_also_where_commits_are_not() {
     for scheme in schemes() {
@@ -190,7 +190,7 @@ fn a_table_is_durable_on_return_also_where_commits_are_not() {
         let store = Store::open_on(OnRig(Arc::clone(&rig)), options).unwrap();
         for n in 0..5 {
             store.table(&format!("t{n}")).unwrap();
-            // The power fails now. Writes that were not flushed may be lost.
+            // Lets the power fail now, which may lose writes that were not flushed.
             rig.crash(1, 1, n);
             rig.idle_step();
             let crash = rig.crashes().pop().unwrap();

@@ -1,5 +1,5 @@
-//! `kill -9` of a process whose threads report what their transactions and snapshots see. What the store has afterwards
-//! fits into that history.
+//! `kill -9` of a process whose threads report what their transactions and snapshots see. The content of the store
+//! afterwards must fit that history.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -18,7 +18,7 @@ const THREADS: u64 = 6;
 const DIR: &str = "STORE_KILLED_DIR";
 const SCHEME: &str = "STORE_KILLED_SCHEME";
 const SEED: &str = "STORE_KILLED_SEED";
-/// Number of other rows. They need ten times as many pages as the cache has frames.
+/// How many other rows there are. They need ten times as many pages as the cache has frames.
 const OTHERS: u64 = 64 * 10 * 7;
 
 fn smallest(scheme: Scheme) -> Options {
@@ -26,7 +26,7 @@ fn smallest(scheme: Scheme) -> Options {
     options(scheme).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
-/// Prints a line with one write, so that the line is there as a whole or not at all.
+/// Prints a line by a single write. So a kill leaves either the whole line or nothing of it.
 fn tell(line: &str) {
     std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
 }
@@ -50,7 +50,7 @@ impl Child<'_> {
                 tx.put(self.others, &other, &value(random.u32(..), 500))
             });
             if done.is_ok() {
-                // From now on the transaction counts, whether its end is reported or not.
+                // From now on the transaction may be in the store, whether or not its end is reported.
                 tell(&commits(number, number, &ops));
                 let fate = tx.commit().map_or(Fate::Aborted, |()| Fate::Committed);
                 tell(&ended(number, fate, now(&self.clock)));
@@ -66,7 +66,7 @@ impl Child<'_> {
     }
 }
 
-/// The work of the child process. As an ordinary test it does nothing.
+/// The work of the child process. Does nothing if it runs as an ordinary test.
 #[test]
 fn child() {
     let (Ok(dir), Ok(scheme)) = (std::env::var(DIR), std::env::var(SCHEME)) else { return };
@@ -96,7 +96,7 @@ fn prepare(dir: &Path, scheme: Scheme) {
     }
 }
 
-/// Lets the child work until `wanted` transactions have committed, and kills it. Returns what the child has reported.
+/// Lets the child work until `wanted` transactions have committed, and then kills it. Returns what the child reported.
 fn kill_after(dir: &Path, scheme: Scheme, seed: u64, wanted: u64) -> Told {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "killed::child", "--nocapture"])
@@ -132,7 +132,7 @@ fn inv55_what_a_kill_leaves_fits_to_what_transactions_and_snapshots_have_seen() 
         let last = read_all(&store, &store.table("lists").unwrap());
         let what = format!("seed {seed}, {scheme:?}, {wanted} committed");
         check(&history, &last).unwrap_or_else(|why| panic!("{what}: {why}"));
-        // A control: an element of the last committed transaction is removed.
+        // A control: removes an element that a committed transaction has appended, which the check must notice.
         let appended = history.iter().filter(|tx| tx.fate == Fate::Committed).flat_map(|tx| &tx.ops);
         let Some(Op::Append(list, element)) = appended.rev().find(|op| matches!(op, Op::Append(..))) else {
             panic!("{what}: nothing was appended")

@@ -17,7 +17,7 @@ const DIR: &str = "STORE_KILL_DIR";
 const SCHEME: &str = "STORE_KILL_SCHEME";
 const CASE: &str = "STORE_KILL_CASE";
 
-/// The size of the data and of the cache.
+/// How large the data and the cache are.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
@@ -29,7 +29,7 @@ struct Case {
 
 const IN_CACHE: Case =
     Case { name: "in the cache", accounts: 200, row_bytes: 8, page_bytes: None, cache_bytes: 8 << 20 };
-/// The cache has 64 frames, and the data ten times as many pages.
+/// The cache has 64 frames, and the data needs ten times as many pages.
 const SMALLEST: Case = Case {
     name: "at ten times the smallest cache",
     accounts: 5200,
@@ -39,7 +39,7 @@ const SMALLEST: Case = Case {
 };
 const BEYOND: Case =
     Case { name: "10 MB in 4 MiB", accounts: 20_000, row_bytes: 500, page_bytes: None, cache_bytes: 4 << 20 };
-/// The data of the soak test: ten times the cache.
+/// For the soak test: ten times as much data as the cache holds.
 const SOAK: Case =
     Case { name: "40 MB in 4 MiB", accounts: 80_000, row_bytes: 500, page_bytes: None, cache_bytes: 4 << 20 };
 const CASES: [Case; 4] = [IN_CACHE, SMALLEST, BEYOND, SOAK];
@@ -50,7 +50,7 @@ impl Case {
         self.page_bytes.map_or(options.clone(), |bytes| options.page_bytes(bytes))
     }
 
-    /// A row that begins with this number.
+    /// The value of a row: begins with this number, and has the row's length.
     fn row(self, number: i64) -> Vec<u8> {
         let mut row = vec![b'.'; self.row_bytes];
         row[..8].copy_from_slice(&number.to_le_bytes());
@@ -67,7 +67,7 @@ fn number(tx: &mut Transaction, table: &Table, key: &[u8]) -> Result<i64, durali
     Ok(value.map_or(0, |value| number_of(&value)))
 }
 
-/// The work of the child process. As an ordinary test it does nothing.
+/// The work of the child process. Does nothing if it runs as an ordinary test.
 #[test]
 fn child() {
     let (Ok(dir), Ok(scheme)) = (std::env::var(DIR), std::env::var(SCHEME)) else { return };
@@ -97,7 +97,7 @@ fn child() {
                         .unwrap_or_else(|error: duralite_store::Error| {
                             panic!("{scheme:?}: {error}; {:?}", store.metrics())
                         });
-                    // The line is one write, so it is there as a whole or not at all.
+                    // Prints the line by a single write. So a kill leaves either the whole line or nothing of it.
                     let line = format!("\nacknowledged {thread} {count}\n");
                     std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
                 }
@@ -121,8 +121,8 @@ fn prepare(dir: &Path, scheme: Scheme, case: Case) {
     }
 }
 
-/// Lets the child work until `commits` commits were acknowledged, and kills it. Returns the number of acknowledged
-/// commits of each thread.
+/// Lets the child work until `commits` commits have been acknowledged, and then kills it. Returns how many commits of
+/// each thread were acknowledged.
 fn kill_after(dir: &Path, scheme: Scheme, case: Case, commits: u64) -> Vec<i64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "kills::child", "--nocapture"])
@@ -149,13 +149,13 @@ fn kill_after(dir: &Path, scheme: Scheme, case: Case, commits: u64) -> Vec<i64> 
     acknowledged
 }
 
-/// Kills a process `rounds` times, and checks each time what it leaves. Returns the number of acknowledged commits.
+/// Kills a process `rounds` times, and each time checks what it left. Returns how many commits were acknowledged.
 fn killed(scheme: Scheme, case: Case, rounds: u64) -> i64 {
     killed_while(scheme, case, 400, &|round| round < rounds).1
 }
 
-/// Kills processes that use one store, each after up to `most` commits, and checks each time what the process leaves.
-/// Returns the number of kills, and of acknowledged commits.
+/// Kills processes that use one store, each after up to `most` commits, and each time checks what the process left.
+/// Returns how many kills there were, and how many acknowledged commits.
 fn killed_while(scheme: Scheme, case: Case, most: u64, goes_on: &dyn Fn(u64) -> bool) -> (u64, i64) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("store");
@@ -191,7 +191,7 @@ fn killed_while(scheme: Scheme, case: Case, most: u64, goes_on: &dyn Fn(u64) -> 
     (round, before.iter().sum())
 }
 
-/// Kills processes on every scheme, and prints a row for docs/fault-model.md.
+/// Kills processes with each scheme, and prints a row for docs/fault-model.md.
 fn killed_on_all(case: Case, fewest: u64) {
     let kills = std::env::var("STORE_KILLS").ok().and_then(|kills| kills.parse::<u64>().ok());
     let rounds = kills.map_or(fewest, |kills| kills.div_ceil(schemes().len() as u64));
@@ -210,19 +210,19 @@ fn inv30_kills_lose_nothing_that_was_acknowledged() {
     killed_on_all(IN_CACHE, 3);
 }
 
-/// Pages are evicted and written home all the time.
+/// With this much data, pages are evicted and written home all the time.
 #[test]
 fn inv30_nor_do_kills_at_ten_times_the_smallest_cache() {
     killed_on_all(SMALLEST, 2);
 }
 
-/// With exactly these parameters, recovery after the seventeenth kill once did not end.
+/// With exactly these parameters, the recovery after the seventeenth kill once did not end.
 #[test]
 fn inv50_seventeen_kills_with_more_data_than_cache_are_recovered_from() {
     killed(Scheme::Auto, BEYOND, 17);
 }
 
-/// One store for as many seconds as `STORE_SOAK` says, or for a few.
+/// Uses one store for as many seconds as `STORE_SOAK` says, or for a few.
 #[test]
 fn inv30_a_soak_at_ten_times_the_cache_loses_nothing() {
     let seconds = std::env::var("STORE_SOAK").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(2);
@@ -239,13 +239,13 @@ fn inv30_a_soak_at_ten_times_the_cache_loses_nothing() {
 
 const OPEN: &str = "STORE_KILL_OPEN";
 
-/// Megabytes of pages, and number of changes of the transaction that is open when its process dies. `STORE_LARGE`
-/// selects the full size.
+/// How many megabytes of pages there are, and how many changes the transaction makes that is open when its process
+/// dies. `STORE_LARGE` selects the full size.
 fn large() -> (u64, u64) {
     if std::env::var_os("STORE_LARGE").is_some() { (148, 20_000) } else { (12, 1600) }
 }
 
-/// The work of the child process: one transaction with many changes, which never ends.
+/// The work of the child process: one transaction, which makes many changes and never ends.
 #[test]
 fn open_child() {
     let Ok(dir) = std::env::var(OPEN) else { return };
@@ -263,7 +263,7 @@ fn open_child() {
     for _ in 0..changes {
         open.put(&table, &random.u64(0..rows).to_be_bytes(), &[b'b'; 900]).unwrap();
     }
-    // This commit makes the log durable up to here.
+    // This commit makes the log durable, with the open transaction's changes.
     store.run(|tx| tx.put(&other, b"key", b"value")).unwrap();
     println!("\nready");
     loop {

@@ -1,4 +1,5 @@
-//! Sorted rows are loaded in bulk: all of them are there, or none, and other transactions are not disturbed.
+//! Bulk loads of sorted rows. Either all rows are in the table afterwards, or none, and other transactions are not
+//! disturbed.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -22,7 +23,7 @@ fn smallest(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
-/// Rows of all lengths: some are long, some have the longest keys and no value.
+/// Rows of various lengths. Some values are long; some rows have the longest keys and no value.
 fn some_rows(seed: u64, count: u32) -> Rows {
     let mut random = fastrand::Rng::with_seed(seed);
     let row = |n: u32| match random.u8(0..60) {
@@ -38,8 +39,8 @@ fn rows(store: &Store, table: &Table) -> Rows {
     store.begin().scan(table, ..).map(Result::unwrap).collect()
 }
 
-/// Fills another table, and deletes part of it, so that there are free pages in several places, and log objects of
-/// these pages.
+/// Fills another table, and deletes part of it. After this there are free pages in several places, to which log objects
+/// still refer.
 fn use_pages(store: &Store, seed: u64) -> Rows {
     let other = store.table("other").unwrap();
     let rows = some_rows(seed, 400);
@@ -68,7 +69,7 @@ fn a_loaded_table_is_as_if_its_rows_had_been_put() {
             assert_eq!(store.load(&table, &model).unwrap(), model.len() as u64);
             assert_eq!(rows(&store, &table), model, "{scheme:?}, seed {seed}");
             assert_eq!(store.verify().unwrap().rows, (model.len() + other.len()) as u64);
-            // After the load the table can be used like any other.
+            // A loaded table must be usable like any other.
             let mut random = fastrand::Rng::with_seed(seed);
             for _ in 0..300 {
                 let key = random.u32(0..10_000).to_be_bytes().to_vec();
@@ -111,7 +112,7 @@ fn each_row_is_written_once() {
         written < bytes * 5 / 4 && zeros < bytes / 10 && logged < bytes / 10,
         "{written} {zeros} {logged}"
     );
-    // The pages of the loaded table are full.
+    // The load fills pages completely, so there are hardly more pages than bytes.
     assert!(store.verify().unwrap().pages < bytes * 5 / 4 / 8192);
 }
 
@@ -128,7 +129,7 @@ fn what_cannot_be_loaded_is_refused() {
         assert!(matches!(load.put(key, b"2"), Err(Error::OutOfOrder)));
     }
     assert!(matches!(load.put(&[7; 1025], b"2"), Err(Error::KeyTooLong { len: 1025 })));
-    // The load continues, and others have to wait for the table.
+    // The load can continue after these errors. Other transactions have to wait for the table.
     load.put(b"c", &[1; 100_000]).unwrap();
     assert!(matches!(store.begin().get(&table, b"b"), Err(Error::Timeout)));
     assert!(matches!(store.bulk_load(&table), Err(Error::Timeout)));
@@ -139,7 +140,7 @@ fn what_cannot_be_loaded_is_refused() {
     let refused = store.bulk_load(&table);
     assert!(matches!(&refused, Err(Error::NotEmpty { name }) if name == "t"), "{refused:?}");
     store.run(|tx| tx.delete(&table, b"k")).unwrap();
-    // A table can be loaded again once all of its rows are gone.
+    // A table that has lost all of its rows can be loaded again.
     let many = some_rows(3, 2000);
     store.run(|tx| tx.put_all(&table, many.iter().take(500))).unwrap();
     store.run(|tx| many.keys().take(500).try_for_each(|key| tx.delete(&table, key).map(|_| ()))).unwrap();
@@ -152,8 +153,8 @@ fn what_cannot_be_loaded_is_refused() {
     assert!(matches!(store.bulk_load(&other.table("t").unwrap()), Err(Error::Foreign { .. })));
 }
 
-/// Checks that the table has all rows or none, and that all other rows are as before. Then uses the store, also where
-/// pages were torn.
+/// Checks that the table has all rows or none, and that all other rows are unchanged. Then uses the store, including
+/// pages that the crash tore.
 fn check(rig: Arc<Rig>, scheme: Scheme, (model, other): (&Rows, &Rows), is_acknowledged: bool, what: &str) {
     let store =
         Store::open_on(OnRig(rig), smallest(scheme)).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -176,7 +177,7 @@ fn check(rig: Arc<Rig>, scheme: Scheme, (model, other): (&Rows, &Rows), is_ackno
 
 #[test]
 fn inv53_a_crash_at_any_step_leaves_all_rows_or_none() {
-    // With each seed other pages are torn.
+    // Each seed tears different pages.
     for (seed, scheme) in (1..).zip(schemes().into_iter().cycle().take(12)) {
         let rig = Rig::new(None);
         let store = Store::open_on(OnRig(rig.clone()), smallest(scheme)).unwrap();
@@ -198,7 +199,7 @@ fn inv53_a_crash_at_any_step_leaves_all_rows_or_none() {
             let what = format!("{scheme:?}, step {} of {steps}", crash.step);
             let is_after = crash.acknowledged > 0;
             let again = Rig::new(Some(crash.images));
-            // The row that was put after the load may be there.
+            // The row that was put after the load may have survived; delete it.
             if is_after {
                 let store = Store::open_on(OnRig(again.clone()), smallest(scheme)).unwrap();
                 store.run(|tx| tx.delete(&store.table("t")?, b"more").map(|_| ())).unwrap();
@@ -247,7 +248,7 @@ fn a_disk_that_runs_full_in_a_load_loses_nothing() {
     assert!(matches!(full, Err(Error::Full { .. })), "{full:?}");
     assert_eq!(rows(&store, &table), Rows::new());
     assert_eq!(store.verify().unwrap().pages, pages);
-    // Other transactions can use the space that is left.
+    // The failed load has freed its pages, so other transactions can use them.
     store.run(|tx| tx.put(&table, b"k", &[1; 100_000])).unwrap();
     store.run(|tx| tx.delete(&table, b"k")).unwrap();
     rig.pages.set_limit(u64::MAX);
@@ -276,7 +277,7 @@ fn older_snapshots_see_no_rows_of_a_load() {
         let new = store.snapshot();
         store.run(|tx| tx.put(&table, &key, b"changed")).unwrap();
         store.run(|tx| tx.put(&table, b"zzz", b"added")).unwrap();
-        // A new handle of the table gives the same answers.
+        // The snapshots must hide the rows from a new handle of the table too.
         drop(table);
         store.rename_table("t", "u").unwrap();
         let table = store.table("u").unwrap();
@@ -292,7 +293,7 @@ fn older_snapshots_see_no_rows_of_a_load() {
         assert!(scan.next().is_none());
         assert_eq!(new.scan(&table, ..).map(Result::unwrap).collect::<Rows>(), model, "{scheme:?}");
         assert_eq!(store.snapshot().get(&table, &key).unwrap(), Some(b"changed".to_vec()));
-        // The rows of a load must not mix with rows that a snapshot still shows, so the load is refused.
+        // A snapshot still shows rows of this table. Loaded rows would mix with them, so the load is refused.
         let keys: Vec<_> = rows(&store, &table).into_keys().collect();
         store.run(|tx| keys.iter().try_for_each(|key| tx.delete(&table, key).map(|_| ()))).unwrap();
         assert!(matches!(store.bulk_load(&table), Err(Error::NotEmpty { .. })));
@@ -356,12 +357,12 @@ fn transactions_on_other_tables_go_on_during_a_load() {
     }
 }
 
-/// The cache may have old images of free pages. A reader has to get what the load wrote to these pages.
+/// The cache may still have old contents of free pages. A reader must get what the load wrote to these pages.
 #[test]
 fn inv53_pages_that_others_had_are_read_anew() {
     for scheme in schemes() {
         let dir = tempfile::tempdir().unwrap();
-        // The cache is large enough for all pages.
+        // This cache is large enough for all pages.
         let store = Store::open(dir.path().join("s"), options(scheme).page_bytes(4096)).unwrap();
         let model = some_rows(5, 2500);
         let old = store.table("old").unwrap();
@@ -371,7 +372,7 @@ fn inv53_pages_that_others_had_are_read_anew() {
         while store.verify().unwrap().dropped > 0 {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // A load does not take pages while the log has objects of them, so a checkpoint comes first.
+        // A load takes no page to which an object in the log refers, so give up that log first.
         store.checkpoint().unwrap();
         let pages = store.metrics().pages;
         let table = store.table("t").unwrap();

@@ -1,4 +1,4 @@
-//! Rows that were loaded in bulk are in backups and archives; if they are not, a restore says what is missing.
+//! Bulk-loaded rows must be in backups and archives. Where they are not, a restore must say what is missing.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -22,7 +22,7 @@ fn load(store: &Store, table: &Table) {
     assert_eq!(store.load(table, rows).unwrap(), u64::from(COUNT));
 }
 
-/// Opens and verifies a store, and counts the rows of its table.
+/// Opens and verifies a store, and counts the rows of its table. Also checks their values.
 fn count(path: &Path, scheme: Scheme) -> usize {
     let store = Store::open(path, small(scheme).create(false)).unwrap();
     store.verify().unwrap();
@@ -67,7 +67,8 @@ fn inv53_a_backup_during_a_load_has_all_rows_or_none() {
             let (store, is_over, dir) = (&store, &is_over, &dir);
             let backing_up = scope.spawn(move || {
                 let mut backups = 0;
-                // The last backup begins after the load. The backup before it may end after the load.
+                // The last backup begins after the load has ended. The one before it may have begun before that, and
+                // ended after it.
                 loop {
                     let is_last = is_over.load(Ordering::SeqCst);
                     store.backup(dir.path().join(format!("backup {backups}"))).unwrap();
@@ -92,8 +93,8 @@ fn inv53_a_backup_during_a_load_has_all_rows_or_none() {
     }
 }
 
-/// A backup that begins during a load may end after it, so the load has to log its rows. Here the backup ends first:
-/// without the archive it has no rows, with the archive it has all.
+/// A backup that begins during a load may end after it, so the load has to log its rows. In this test the backup ends
+/// first. So without the archive it has none of the rows, and with the archive all of them.
 #[test]
 fn inv53_a_load_that_a_backup_began_in_is_in_the_log() {
     for has_archive in [false, true] {
@@ -142,7 +143,8 @@ fn inv53_a_load_that_the_archive_lacks_is_a_gap() {
         store.table("t").unwrap();
         store.backup(&backup).unwrap();
         drop(store);
-        // The store runs without its archive, and dies with the load in its log. So the next opening archives that log.
+        // The store runs without its archive, and dies with the load in its log. The next opening, with the archive,
+        // archives that log.
         let store = Store::open(&path, small(scheme)).unwrap();
         let table = store.table("t").unwrap();
         let before = store.metrics().log_objects;
@@ -162,7 +164,7 @@ fn inv53_a_load_that_the_archive_lacks_is_a_gap() {
         let Err(Error::Gap { last, .. }) = gap else { panic!("{scheme:?}: {gap:?}") };
         assert!(last >= before);
         assert_eq!(restore(&backup, "before", RestoreTo::Lsn(last)).unwrap(), 0, "{scheme:?}");
-        // A backup that was taken after the load has the load's pages.
+        // A backup that was taken after the load contains the loaded pages.
         let restored = restore(&later, "later restored", RestoreTo::Lsn(last + 1));
         assert_eq!(restored.unwrap(), COUNT as usize, "{scheme:?}");
     }

@@ -1,4 +1,4 @@
-//! Long values are written and read, at once and in pieces, in a log that is smaller than the values.
+//! Long values are written and read, as a whole and in pieces, while the log is smaller than the values.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -23,13 +23,13 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// All schemes but the one that writes each transaction's buffer in blocks of its own: how much fits in its log depends
-/// on how full these blocks are.
+/// All schemes except one. With that one, each transaction writes its own blocks, so what fits into the log depends on
+/// how full these blocks are.
 fn schemes_that_fill_blocks() -> impl Iterator<Item = Scheme> {
     schemes().into_iter().filter(|scheme| *scheme != Scheme::NvDiskDecentralized)
 }
 
-/// A source that gives its bytes in pieces of any size. If the flag is set, it fails at the end.
+/// A source that yields its bytes in pieces of random size. If the flag is set, it fails at the end.
 struct Pieces<'a>(&'a [u8], fastrand::Rng, bool);
 
 impl Read for Pieces<'_> {
@@ -65,7 +65,7 @@ fn values_of_64_mib_need_a_log_of_12_mib() {
         }
         drop(tx);
         store.run(|tx| tx.delete(&table, b"at once")).unwrap();
-        // After a rollback all pages of the value are free again.
+        // After the rollback, all pages of the value must be free again.
         let pages = store.verify().unwrap().pages;
         let mut tx = store.begin();
         tx.put_stream(&table, b"never", &mut stream()).unwrap();
@@ -128,7 +128,7 @@ fn values_of_all_lengths_are_streamed_as_they_are() {
     assert!(store.begin().get_stream(&table, b"nobody").unwrap().is_none());
 }
 
-/// Reads the next `bytes` bytes, in pieces of any size.
+/// Reads the next `bytes` bytes, in pieces of random size.
 fn read_on(from: &mut impl Read, bytes: usize, found: &mut Vec<u8>, random: &mut fastrand::Rng) {
     let until = found.len() + bytes;
     while found.len() < until {
@@ -174,7 +174,7 @@ fn inv56_a_snapshot_streams_a_value_whatever_becomes_of_the_row() {
                 "goes with its table" => assert!(store.drop_table("t").unwrap()),
                 _ => {}
             }
-            // Another value is written to pages that were given back.
+            // Writes another value, which may reuse the pages of the first one if they were freed.
             let other = store.table("other").unwrap();
             store.run(|tx| tx.put(&other, b"other", &vec![3; 200_000])).unwrap();
             read_on(&mut stream, usize::MAX / 2, &mut found, &mut random);
@@ -228,9 +228,9 @@ fn a_source_that_breaks_off_leaves_nothing() {
     assert_eq!(VALUE_LIMIT, 1 << 30);
 }
 
-/// The value is one byte too long. If it is given as a whole, it is refused at once. The length of a stream is not
-/// known before its end. That such a stream is refused, and that the longest value is not, takes a gigabyte of disk, so
-/// it is tested with `STORE_LARGE` only.
+/// A value that is one byte too long. If it is passed as a whole, the store refuses it at once. If it is streamed, the
+/// store notices only at its end. Testing the stream, and the longest allowed value, takes a gigabyte of disk, so this
+/// part runs only with `STORE_LARGE`.
 #[test]
 fn a_value_that_is_too_long_is_refused_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -239,14 +239,14 @@ fn a_value_that_is_too_long_is_refused_and_leaves_nothing() {
     let too_long = VALUE_LIMIT + 1;
     let is_refused =
         |done: Result<(), Error>| matches!(done, Err(Error::RowTooLong { len }) if len == too_long);
-    // The system allocates no memory for zeros that are never touched.
+    // The system allocates no memory for zero pages that nobody touches.
     let value = vec![0; too_long as usize];
     let before = store.metrics();
     let mut tx = store.begin();
     tx.put(&table, b"k", b"before").unwrap();
     assert!(is_refused(tx.put(&table, b"k", &value)));
     assert!(is_refused(tx.insert(&table, b"new", &value)));
-    // The transaction can continue.
+    // The transaction can continue after the error.
     assert_eq!(tx.get(&table, b"k").unwrap().unwrap(), b"before");
     tx.commit().unwrap();
     assert!(store.metrics().log_bytes - before.log_bytes < 64 << 10);
@@ -256,7 +256,7 @@ fn a_value_that_is_too_long_is_refused_and_leaves_nothing() {
     let pages = store.verify().unwrap().pages;
     let mut tx = store.begin();
     let savepoint = tx.savepoint();
-    // The error gives the length at which the store noticed that the value is too long.
+    // The error names the length at which the store noticed that the value is too long.
     let streamed = tx.put_stream(&table, b"k", &mut io::repeat(7).take(too_long)).map(|_| ());
     assert!(is_refused(streamed));
     tx.rollback_to(savepoint).unwrap();
@@ -276,11 +276,11 @@ fn a_value_that_is_too_long_is_refused_and_leaves_nothing() {
     assert_eq!(store.verify().unwrap().pages, pages);
 }
 
-/// A source of bytes. The media crash at certain points while the store reads it.
+/// A source of bytes. While the store reads it, the media crash at certain points.
 struct Crashing<'a> {
     rest: &'a [u8],
     rig: &'a Rig,
-    /// How many bytes are left at each crash. The first crash is the last element.
+    /// At how many remaining bytes each crash happens. The last element is the first crash.
     crashes: Vec<usize>,
     random: fastrand::Rng,
 }

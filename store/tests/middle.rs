@@ -1,4 +1,4 @@
-//! Recovery distinguishes damage in the middle of a log from the end that a crash leaves.
+//! Recovery must tell damage in the middle of a log from an end that a crash may have left.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -22,7 +22,7 @@ fn is_in_memory(scheme: Scheme) -> bool {
     options(scheme).log == LogMedium::Emulated
 }
 
-/// The media of a store with rows that were committed one after the other, all of them in the log only.
+/// The media of a store whose rows were committed one after another. All of them are only in the log.
 fn made(scheme: Scheme) -> Images {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), small(scheme)).unwrap();
@@ -47,7 +47,7 @@ fn log_of(images: &mut Images, scheme: Scheme) -> &mut Vec<u8> {
     if is_in_memory(scheme) { &mut images.memory } else { &mut images.blocks }
 }
 
-/// Damage of the last blocks may look like a crash, because nothing was written after them.
+/// Damage to the last blocks may look like a crash, because nothing was written after them.
 #[test]
 fn inv48_a_block_of_the_log_that_is_zeroed_or_flipped_is_refused_or_loses_nothing() {
     for scheme in schemes() {
@@ -61,7 +61,8 @@ fn inv48_a_block_of_the_log_that_is_zeroed_or_flipped_is_refused_or_loses_nothin
             .collect();
         let (mut refused, mut lossless, mut torn) = (0, 0, 0);
         for (nth, at) in blocks.iter().enumerate() {
-            // The whole block is damaged, or a few bytes, which in a log in memory belong to few objects.
+            // Damages the whole block, or only a few bytes of it. In a log in memory, these bytes belong to only a few
+            // objects.
             for way in 0..4 {
                 let mut damaged = images.clone();
                 let block = &mut log_of(&mut damaged, scheme)[at * BLOCK..(at + 1) * BLOCK];
@@ -77,8 +78,8 @@ fn inv48_a_block_of_the_log_that_is_zeroed_or_flipped_is_refused_or_loses_nothin
                     Ok(ROWS) => lossless += 1,
                     Ok(rows) => {
                         torn += 1;
-                        // Only the last commit may be lost, or commits in the last block: nothing was written after
-                        // these.
+                        // Only the last commit may be lost, or, if this is the last block, the commits in it. Nothing
+                        // was written after these, so nothing proves the damage.
                         let is_last = nth + 1 == blocks.len();
                         assert!(
                             rows + 1 >= ROWS || is_last,
@@ -88,7 +89,7 @@ fn inv48_a_block_of_the_log_that_is_zeroed_or_flipped_is_refused_or_loses_nothin
                     Err(error) => {
                         assert!(matches!(error, Error::Corrupt { .. }), "{scheme:?}: {error}");
                         refused += 1;
-                        // The log was not changed.
+                        // A refused log must not be changed.
                         assert_eq!(*log_of(&mut rig.death(), scheme), *log_of(&mut damaged, scheme));
                     }
                 }
@@ -99,8 +100,8 @@ fn inv48_a_block_of_the_log_that_is_zeroed_or_flipped_is_refused_or_loses_nothin
     }
 }
 
-/// Makes a store in a directory. Its log is as the death of a process leaves it, but with a block of zeros in the
-/// middle.
+/// Makes a store in a directory. Its log is in the state in which a dying process left it, except that a block in the
+/// middle is filled with zeros.
 fn damaged(dir: &Path, scheme: Scheme) {
     drop(Store::open(dir, small(scheme)).unwrap());
     let mut images = made(scheme);
@@ -130,14 +131,14 @@ fn inv48_salvage_makes_the_store_of_before_the_damage_and_changes_nothing_in_pla
         assert!(files() == before, "{scheme:?}: the damaged store was changed");
         let options = small(scheme).scheme(Scheme::Auto);
         let saved = rows(&Store::open(&out, options).unwrap()).unwrap();
-        // Making the table was one more transaction.
+        // The transaction that made the table is counted too.
         assert_eq!(salvaged.transactions, saved + 1, "{scheme:?}: {salvaged:?}");
         assert!(saved > 0 && saved < ROWS, "{scheme:?}: {saved}");
         assert!(
             salvaged.lost_commits > 0 && saved + salvaged.lost_commits <= ROWS,
             "{scheme:?}: {salvaged:?}"
         );
-        // A second attempt needs another directory, and a store without damage is refused.
+        // A second attempt needs another directory. Salvaging a store without damage is refused.
         assert!(matches!(Store::salvage(&path, &out, small(scheme)), Err(Error::Invalid { .. })));
         let again = dir.path().join("again");
         let whole = Store::salvage(&out, &again, small(scheme).scheme(Scheme::Auto));

@@ -1,4 +1,4 @@
-//! The whole interface of the store beside a model of it, with crashes at any step.
+//! The whole interface of the store is compared with a model, with crashes at any step.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -21,7 +21,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|number| number.parse().ok())
 }
 
-/// One walk. The seed determines the scheme, the data and whether there is an archive. Returns how many crashes were
+/// One walk. The seed determines the scheme, the data, and whether there is an archive. Returns how many crashes were
 /// checked.
 fn walk(seed: u64, steps: u64) -> u64 {
     let scheme = schemes()[(seed % 6) as usize];
@@ -36,8 +36,8 @@ fn walk(seed: u64, steps: u64) -> u64 {
     course.explore().unwrap_or_else(|why| panic!("{why}"))
 }
 
-/// Twelve walks: each scheme with data that fits in its cache, and with ten times as much. `STORE_MODEL_ROUNDS` sets
-/// the number of such rounds. `STORE_MODEL_SEED` selects a single walk.
+/// Twelve walks: each scheme once with data that fits into the cache, and once with ten times as much.
+/// `STORE_MODEL_ROUNDS` sets how many such rounds are made. `STORE_MODEL_SEED` selects a single walk.
 #[test]
 fn inv30_the_whole_interface_is_as_its_model_through_crashes() {
     let begun = Instant::now();
@@ -56,7 +56,7 @@ fn inv30_the_whole_interface_is_as_its_model_through_crashes() {
     );
 }
 
-/// Gives the child process its directory, its scheme, and its seed.
+/// The environment variable that tells the child process its directory, its scheme, and its seed.
 const CHILD: &str = "STORE_MODEL_CHILD";
 
 fn hash(content: &Content) -> u64 {
@@ -65,12 +65,12 @@ fn hash(content: &Content) -> u64 {
     hasher.finish()
 }
 
-/// Reports to the parent process what is about to be in the store, and what is in the store.
+/// Reports to the parent process which state each commit makes, and which commits are acknowledged.
 struct Tells;
 
 impl Tells {
     fn line(line: &str) {
-        // The line is one write, so it is there as a whole or not at all.
+        // Prints the line by a single write. So a kill leaves either the whole line or nothing of it.
         std::io::stdout().lock().write_all(format!("\n{line}\n").as_bytes()).unwrap();
     }
 }
@@ -89,7 +89,8 @@ fn with_archive(dir: &Path, scheme: Scheme) -> Options {
     smallest(scheme).archive(Backups::archive(dir))
 }
 
-/// The work of the child process: it walks until it is killed. As an ordinary test it does nothing.
+/// The work of the child process: a walk that goes on until the process is killed. Does nothing if it runs as an
+/// ordinary test.
 #[test]
 fn child() {
     let Ok(told) = std::env::var(CHILD) else { return };
@@ -105,8 +106,8 @@ fn child() {
     }
 }
 
-/// Kills a child once `commits` commits have been acknowledged. Returns the hashes of the states that the store may
-/// have then.
+/// Kills a child once `commits` commits have been acknowledged. Returns the hashes of the states that the store may now
+/// have.
 fn killed(dir: &Path, scheme: Scheme, seed: u64, commits: u64) -> Vec<u64> {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "model::child", "--nocapture"])
@@ -135,7 +136,7 @@ fn killed(dir: &Path, scheme: Scheme, seed: u64, commits: u64) -> Vec<u64> {
     states.range(known..).map(|(_, hash)| *hash).collect()
 }
 
-/// Fills a store with ten times the data of the smallest cache, and makes a backup of it.
+/// Fills a store with ten times as much data as the smallest cache holds, and makes a backup of the store.
 fn prepare(dir: &Path, scheme: Scheme) {
     let store = Store::open(dir.join("store"), with_archive(dir, scheme)).unwrap();
     let table = store.table(BULK).unwrap();
@@ -146,8 +147,8 @@ fn prepare(dir: &Path, scheme: Scheme) {
     store.backup(dir.join("backup")).unwrap();
 }
 
-/// Kills processes that use one store. At the end it restores the store's backup and archive, and compares the result
-/// with the store. Returns the number of acknowledged commits.
+/// Kills processes that use one store. At the end, restores the store's backup with the archive, and compares the
+/// result with the store. Returns how many commits were acknowledged.
 fn kills(scheme: Scheme, rounds: u64, seed: u64) -> u64 {
     let dir = tempfile::tempdir().unwrap();
     let (dir, mut random) = (dir.path(), fastrand::Rng::with_seed(seed));
@@ -177,8 +178,8 @@ fn kills(scheme: Scheme, rounds: u64, seed: u64) -> u64 {
     all
 }
 
-/// Real processes, at ten times the smallest cache, with one archive through all kills. `STORE_KILLS` sets the number
-/// of kills.
+/// Kills real processes, with ten times as much data as the smallest cache holds, and with one archive through all
+/// kills. `STORE_KILLS` sets how many kills there are.
 #[test]
 fn inv30_kills_leave_what_the_model_says() {
     let begun = Instant::now();

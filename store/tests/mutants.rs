@@ -1,5 +1,6 @@
-//! Rules of recovery, of the cache and of writing pages home are broken, one at a time. Walks through the whole
-//! interface, or transactions beside checkpoints, at ten times the smallest cache have to notice that.
+//! Mutation tests: rules of recovery, of the cache, and of writing pages home are broken, one at a time. Some test must
+//! notice each: either walks through the whole interface, or transactions beside checkpoints. There is ten times as
+//! much data as the smallest cache holds.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -14,7 +15,7 @@ use common::explore::Course;
 use common::value;
 use duralite_store::{Error, Rule, Scheme, Store};
 
-/// The largest number of runs for one rule.
+/// How many runs to make for one rule, at most.
 const RUNS: u64 = 300;
 
 /// One walk through the whole interface with a broken rule.
@@ -23,8 +24,8 @@ fn walk(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, String> {
     Course { data: Data::TenTimes, options, seed, steps: 40, crash_every: 6 }.explore()
 }
 
-/// Transactions that change many rows, while another thread makes one checkpoint after the other. Some rules matter
-/// only for transactions that end during a checkpoint.
+/// Transactions that change many rows, while another thread makes checkpoints all the time. Some rules matter only to
+/// transactions that end during a checkpoint.
 fn beside_checkpoints(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, String> {
     let told = |error: Error| error.to_string();
     let options = smallest(scheme).breaking(rule);
@@ -32,7 +33,7 @@ fn beside_checkpoints(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, Stri
     let store = Store::open_on(OnRig(Arc::clone(&rig)), options.clone()).map_err(told)?;
     let bulk = Data::TenTimes.bulk(&store).unwrap();
     let mut random = fastrand::Rng::with_seed(seed);
-    // If transactions roll back, nothing of them may be left.
+    // With some seeds the transactions roll back, and must leave nothing behind.
     let commits = seed % 4 < 2;
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -72,11 +73,11 @@ fn beside_checkpoints(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, Stri
     Ok(looked)
 }
 
-/// A control: if no rule that matters here is broken, nothing is noticed.
+/// A control: as long as no rule is broken that matters here, the test must notice nothing.
 #[test]
 fn inv40_what_ends_beside_checkpoints_is_as_it_ended() {
     for (seed, scheme) in (0..4).zip([Scheme::Auto, Scheme::FlushOnInsert].into_iter().cycle()) {
-        // This rule matters for snapshots only, and there are none.
+        // This rule matters only to snapshots, and there are none here.
         let looked = beside_checkpoints(Rule::LookAtVersions, scheme, seed);
         assert!(looked.as_ref().is_ok_and(|looked| *looked > 10), "{scheme:?}, seed {seed}: {looked:?}");
     }
@@ -84,7 +85,8 @@ fn inv40_what_ends_beside_checkpoints_is_as_it_ended() {
 
 fn noticed(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     let is_noticed = |seed: u64| {
-        // One scheme whose log becomes durable when a thread waits for it, and one whose log is durable at once.
+        // With one of these schemes, the log becomes durable when a thread waits for it. With the other, it is durable
+        // at once.
         let scheme = if seed.is_multiple_of(2) { Scheme::Auto } else { Scheme::FlushOnInsert };
         match catch_unwind(AssertUnwindSafe(|| run(rule, scheme, seed))) {
             Ok(Ok(_)) => None,
@@ -102,7 +104,7 @@ fn noticed(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     );
 }
 
-/// Rules for which it may take dozens of runs until one notices. They are tested with `STORE_MUTANTS` only.
+/// For rules that may take dozens of runs to notice. They are tested only with `STORE_MUTANTS`.
 fn noticed_at_length(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     if std::env::var_os("STORE_MUTANTS").is_some() {
         noticed(rule, run);

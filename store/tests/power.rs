@@ -1,4 +1,5 @@
-//! Power cuts on ext4. Every request to the disk is recorded; what a cut may leave is mounted, recovered and checked.
+//! Power cuts on ext4. The test records every request to the disk. It mounts, recovers and checks what a power cut may
+//! leave.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -18,7 +19,7 @@ use duralite_store::{Options, Scheme, Store};
 
 const DISK_BYTES: u64 = 24 << 20;
 const KIND: FileSystemKind = FileSystemKind::Ext4;
-/// Images at each sync. They differ in which of the unsynced writes have arrived.
+/// How many images are made at each sync. They differ in which unsynced writes have reached the disk.
 const IMAGES_PER_SYNC: u32 = 5;
 const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::NvDisk, Scheme::NvDiskDecentralized];
 
@@ -45,7 +46,7 @@ fn open(volume: &Path, scheme: Scheme) -> Store {
     Store::open(volume.join("store"), small(scheme)).unwrap()
 }
 
-/// Runs transactions on a disk of their own. Returns their history, and the requests to the disk.
+/// Runs transactions on a disk of their own. Returns their history, and the requests that the disk received.
 fn record(scheme: Scheme, seed: u64) -> (Ran, Vec<Event>) {
     let events = Arc::new(EventLog::<Event>::default());
     let disk = LogDisk::new(DISK_BYTES, events.clone()).unwrap();
@@ -65,8 +66,8 @@ fn record(scheme: Scheme, seed: u64) -> (Ran, Vec<Event>) {
     (ran, events.take())
 }
 
-/// Cuts a run off before `moments` of its syncs. The images have whole blocks only, because what the file system makes
-/// of torn blocks is not tested here. Returns the number of images.
+/// Checks what power cuts before `moments` of the run's syncs may leave. The images have only whole blocks, because
+/// this test is not about what the file system makes of torn blocks. Returns how many images were checked.
 fn explore(mounter: &mut ImageMounter, scheme: Scheme, seed: u64, moments: usize) -> u64 {
     let (ran, events) = record(scheme, seed);
     let mut random = fastrand::Rng::with_seed(seed);
@@ -97,7 +98,7 @@ fn explore(mounter: &mut ImageMounter, scheme: Scheme, seed: u64, moments: usize
     images
 }
 
-/// Checks a few images, or as many as `STORE_CUTS` says, on every processor, from the seed in `DURALITE_SEED` on.
+/// Checks a few images, or as many as `STORE_CUTS` says, on all processors, with seeds from `DURALITE_SEED` on.
 #[test]
 fn inv30_what_was_acknowledged_survives_power_cuts_on_ext4() {
     if let Some(why) = missing_rig(KIND) {

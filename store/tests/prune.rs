@@ -1,4 +1,4 @@
-//! The oldest part of an archive is pruned, and the rest restores what it can.
+//! The oldest part of an archive is pruned. The rest must still restore what it can.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::options;
 use duralite_store::{Error, Keep, Options, RestoreTo, Scheme, Store};
 
-/// The segments of an archive: the first object and the bytes of each.
+/// The segments of an archive: the first object of each, and its size in bytes.
 fn segments(archive: &Path) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(archive).unwrap() {
@@ -75,7 +75,7 @@ fn what_is_left_of_an_archive_restores_what_it_can() {
         } else {
             assert_eq!(from_new.unwrap(), 11);
         }
-        // The store continues with the pruned archive.
+        // The store must be able to continue with the pruned archive.
         let store = Store::open(dir.join("s"), plain.clone().archive(&archive)).unwrap();
         store.backup(dir.join("last")).unwrap();
         put(&store, 11);

@@ -1,4 +1,4 @@
-//! Ways to read rows, compared with a map; tickets as futures; the approximate number of rows.
+//! All ways to read rows, compared with a map; tickets as futures; and the approximate number of rows.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -21,7 +21,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future to its end on this thread.
+/// Runs a future to completion on this thread.
 fn wait<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -56,7 +56,7 @@ fn tickets_are_awaited_by_many_at_once() {
                     });
                 }
             });
-            // A task that polls a ticket no more does not keep the store from being closed.
+            // A task that stops polling a ticket must not prevent the store from closing.
             let mut tx = store.begin();
             tx.put(&table, b"last", b"v").unwrap();
             let mut ticket = pin!(tx.commit_async().unwrap());
@@ -67,7 +67,7 @@ fn tickets_are_awaited_by_many_at_once() {
     }
 }
 
-/// The methods of [`Reader`], and a scan that seeks, return what a map returns.
+/// The methods of [`Reader`], and a scan that seeks, must return what a map returns.
 #[test]
 fn readers_say_what_a_map_does() {
     for seed in 0..20 {
@@ -89,7 +89,7 @@ fn readers_say_what_a_map_does() {
         let tx = store.begin();
         for _ in 0..100 {
             compare(&tx, &table, &model, &key(&mut random));
-            // A scan that seeks, and is read from both ends.
+            // Seeks in a scan, and reads it from both ends.
             let mut scan = tx.scan(&table, ..);
             let mut rest: Vec<_> = model.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
             for _ in 0..random.usize(1..30) {

@@ -1,4 +1,4 @@
-//! Bad input: each kind gets a clear error of its own, and nothing is lost.
+//! Bad input. Each kind must get a clear error of its own, and must not lose anything.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -116,7 +116,7 @@ fn inv38_a_transaction_larger_than_the_log_is_refused_and_taken_back() {
         tx.rollback().unwrap();
         assert_eq!(store.run(|tx| tx.get(&table, b"old")).unwrap(), Some(b"1".to_vec()));
         assert_eq!(store.verify().unwrap().rows, 1);
-        // Later transactions have room.
+        // Later transactions must have room again.
         for n in 0..1200_u64 {
             store.run(|tx| tx.put(&table, &n.to_be_bytes(), &[1; 1000])).unwrap();
         }
@@ -152,7 +152,7 @@ fn a_damaged_page_is_named_and_others_are_read() {
     let bytes = fs::read(path.join("pages")).unwrap();
     let needle = b"needle-in-a-page";
     let file = fs::OpenOptions::new().write(true).open(path.join("pages")).unwrap();
-    // The row is at home and in the double-write area.
+    // Damages the row both at home and in the double-write area.
     for at in 0..bytes.len() - needle.len() {
         if bytes[at..].starts_with(needle) {
             file.write_all_at(b"N", at as u64).unwrap();
@@ -210,7 +210,7 @@ fn a_store_is_open_as_long_as_a_transaction_or_a_ticket_is() {
     assert!(matches!(Store::open(&path, Options::default()), Err(Error::Locked { .. })));
     ticket.wait().unwrap();
     drop(ticket);
-    // A table handle does not keep the store open, and is valid only for the opening in which it was made.
+    // A table's handle does not keep the store open, and is valid only until the store is closed.
     let store = Store::open(&path, Options::default()).unwrap();
     assert!(matches!(store.begin().get(&table, b"k"), Err(Error::Foreign { .. })));
     let table = store.table("t").unwrap();
@@ -232,7 +232,8 @@ fn work_that_hides_a_deadlock_is_run_again() {
                 tries += 1;
                 tx.put(&table, b"a", b"run")?;
                 let _ = sender.send(());
-                // This transaction waits for the other one, which waits for this one and is older.
+                // This is a deadlock: this transaction waits for the other one, which will wait for this one. The other
+                // one is older, so this one has to give way.
                 let _ = tx.put(&table, b"b", b"run");
                 Ok::<_, Error>(())
             });
@@ -243,7 +244,7 @@ fn work_that_hides_a_deadlock_is_run_again() {
         other.commit().unwrap();
         let (done, tries) = run.join().unwrap();
         done.unwrap();
-        // It runs more than twice if the other transaction takes long to commit.
+        // If the other transaction takes long to commit, there are more than two tries.
         assert!(tries > 1, "it was not run again");
     });
     let row = |key: &[u8]| store.run(|tx| tx.get(&table, key)).unwrap();

@@ -1,4 +1,5 @@
-//! Logs and disks with little room: the store can finish and undo every transaction that it has admitted.
+//! Logs and disks that are nearly full. The store must be able to finish or undo every transaction that it has
+//! admitted.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -20,7 +21,7 @@ fn key(n: u64) -> [u8; 8] {
     n.to_be_bytes()
 }
 
-/// Changes rows in transactions that roll back or commit, or end early because there is no room.
+/// Changes rows in transactions that roll back, commit, or end early because there is no room.
 fn fill_and_roll_back(store: &Store, table: &Table, thread: u64, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed * 64 + thread);
     for _ in 0..6 {
@@ -63,7 +64,7 @@ fn inv38_a_small_log_has_the_room_that_was_promised() {
     }
 }
 
-/// A store with a small log, and a row with so many pages that the log has no room for the objects that give them back.
+/// A store with a small log, and a row with very many pages. The log has no room for the objects that would free them.
 fn with_long_row(dir: &Path) -> (Store, Table) {
     let options = small(Scheme::Auto).lock_timeout(Duration::from_millis(20));
     let large = options.clone().log_bytes(64 << 20);
@@ -87,7 +88,7 @@ fn inv38_room_for_giving_back_a_long_value_is_there_before_it_goes() {
     store.run(|tx| tx.put(&table, b"after", b"1")).unwrap();
     store.verify().unwrap();
     drop(store);
-    // With the log size that the error names the row can be deleted.
+    // With the log size that the error names, the row can be deleted.
     let number = what.split(' ').filter_map(|word| word.parse::<u64>().ok()).next_back().unwrap();
     let store = Store::open(&path, small(Scheme::Auto).log_bytes(number)).unwrap();
     let table = store.table("t").unwrap();
@@ -99,7 +100,7 @@ fn with_large_log() -> Options {
     small(Scheme::Auto).log_bytes(64 << 20)
 }
 
-/// A store with full leaves, on a disk that has room for some more pages.
+/// A store with full leaves, on a disk that has room for only a few more pages.
 fn on_a_small_disk() -> (Arc<Rig>, Store, Table) {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(Arc::clone(&rig)), with_large_log()).unwrap();
@@ -134,7 +135,7 @@ fn inv41_a_full_disk_does_not_keep_a_transaction_from_being_rolled_back() {
                 tx.put(&table, &key(n * 100), b"short").unwrap();
             }
         }
-        // Other rows fill the space that the changes have freed. Then the disk is filled.
+        // Other rows fill the space that the changes have freed, and then other data fills the disk.
         for n in 20..60 {
             store.run(|tx| tx.put(&table, &key(n * 100 + 1), &[2; 880])).unwrap();
         }
@@ -145,13 +146,13 @@ fn inv41_a_full_disk_does_not_keep_a_transaction_from_being_rolled_back() {
         }
         store.verify().unwrap();
         drop((table, store));
-        // The same is true after the death of the process.
+        // Recovery after the death of the process must succeed too.
         let again = Store::open_on(OnRig(Rig::new(Some(rig.death()))), with_large_log()).unwrap();
         again.verify().unwrap();
     }
 }
 
-/// As above, but recovery undoes the transaction.
+/// The same, but recovery undoes the transaction instead of a rollback.
 #[test]
 fn inv41_nor_recovery_from_taking_it_back() {
     let (rig, store, table) = on_a_small_disk();
@@ -172,7 +173,8 @@ fn inv41_nor_recovery_from_taking_it_back() {
     again.verify().unwrap();
 }
 
-/// Steps that were undone need no more room in the log or in the page file, however often a transaction undoes steps.
+/// Once steps have been undone, they reserve no more room in the log or in the page file, however often a transaction
+/// does that.
 #[test]
 fn inv38_steps_that_were_taken_back_to_a_savepoint_keep_no_room() {
     for scheme in schemes() {
@@ -191,7 +193,7 @@ fn inv38_steps_that_were_taken_back_to_a_savepoint_keep_no_room() {
             put(&mut tx, round).unwrap_or_else(|error| panic!("{scheme:?}, round {round}: {error}"));
             tx.rollback_to(savepoint).unwrap();
         }
-        // The steps before the savepoint can still be undone.
+        // The steps before the savepoint must still be undoable.
         tx.rollback_to(empty).unwrap();
         assert_eq!(tx.first(&table).unwrap(), None);
         put(&mut tx, 100).unwrap();

@@ -1,4 +1,4 @@
-//! Rows, transactions and scans, compared with a map, on every scheme.
+//! Rows, transactions and scans, compared with a map, with each scheme.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -94,7 +94,7 @@ fn model_round(seed: u64, options: Options) {
 fn key(random: &mut fastrand::Rng) -> Vec<u8> {
     let n = random.u32(0..300);
     let mut key = format!("key{n:05}").into_bytes();
-    // Some keys are long, so that separators are long too.
+    // Some keys are long, so that some separators in inner pages are long too.
     key.resize(if n.is_multiple_of(7) { 1000 } else { 8 }, b'x');
     key
 }
@@ -155,7 +155,7 @@ fn a_log_that_was_opened_again_is_as_free_as_a_new_one() {
             let store = Store::open(dir.path().join("s"), options(scheme)).unwrap();
             free.push(store.metrics().log_free_bytes);
             let table = store.table("t").unwrap();
-            // The log wraps around more than once.
+            // So much is written that the log wraps around more than once.
             for n in 0..60_u32 {
                 store.run(|tx| tx.put(&table, &(n % 7).to_be_bytes(), &value(n, 200_000))).unwrap();
             }
@@ -165,8 +165,7 @@ fn a_log_that_was_opened_again_is_as_free_as_a_new_one() {
     }
 }
 
-/// Between reading a row and changing it, other transactions fill the row's leaf, so that the leaf is split, or they do
-/// nothing.
+/// Between the read of a row and its change, other transactions do nothing, or fill the row's leaf until it is split.
 #[test]
 fn a_row_that_was_read_for_a_change_is_changed_wherever_it_is_by_then() {
     for others in [0, 1, 200] {
@@ -187,7 +186,7 @@ fn a_row_that_was_read_for_a_change_is_changed_wherever_it_is_by_then() {
             match n % 3 {
                 0 => tx.put(&table, &key(n), b"changed").unwrap(),
                 1 => assert!(tx.delete(&table, &key(n)).unwrap()),
-                // After the transaction's own change the store has to look the row up again.
+                // The transaction's own first change also changes the leaf, so the store has to look the row up again.
                 _ => {
                     tx.delete(&table, &key(n)).unwrap();
                     tx.put(&table, &key(n), b"again").unwrap();

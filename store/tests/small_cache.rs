@@ -1,4 +1,4 @@
-//! The data are many times as large as the cache. Recovery ends, and a miss costs one read.
+//! Data many times as large as the cache. Recovery must end, and a miss must cost one read.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -10,10 +10,10 @@ use common::crash::{Images, OnRig, Rig};
 use common::{options, schemes, value};
 use duralite_store::{Error, Options, RestoreTo, Scheme, Store, Table};
 
-/// Seven rows fit in a page, so there are four hundred leaves, and inner pages on two levels.
+/// Seven of these rows fit into a page. So there are four hundred leaves, and inner pages on two levels.
 const ROWS: u32 = 2800;
 const ROW_BYTES: usize = 500;
-/// Changes of one transaction. They change most of the leaves, whatever the seed is.
+/// How many changes one transaction makes. They change most of the leaves, whatever the seed.
 const CHANGES: u32 = 900;
 
 fn smallest(scheme: Scheme) -> Options {
@@ -21,7 +21,7 @@ fn smallest(scheme: Scheme) -> Options {
     options(scheme).log_bytes(8 << 20).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
-/// Keys are long, so that an inner page has few children.
+/// A long key, so that an inner page has few children.
 fn key(n: u32) -> Vec<u8> {
     let mut key = vec![b'k'; 60];
     key.extend(n.to_be_bytes());
@@ -41,7 +41,8 @@ fn filled(rig: &Arc<Rig>, scheme: Scheme) -> (Store, Table) {
     (store, table)
 }
 
-/// What is left if a process dies in the middle of a transaction with many changes, all of which are in the log.
+/// What a process leaves that dies in the middle of a transaction. The transaction has made many changes, all of which
+/// are in the log.
 fn killed_in_the_middle(scheme: Scheme, seed: u64) -> Images {
     let rig = Rig::new(None);
     let (store, table) = filled(&rig, scheme);
@@ -51,7 +52,7 @@ fn killed_in_the_middle(scheme: Scheme, seed: u64) -> Images {
     for _ in 0..CHANGES {
         open.put(&table, &key(random.u32(0..ROWS)), &value(u32::MAX, ROW_BYTES)).unwrap();
     }
-    // This commit makes the log durable up to here.
+    // This commit makes the log durable, with the open transaction's changes.
     store.run(|tx| tx.put(&other, b"key", b"value")).unwrap();
     let images = rig.death();
     drop(open);
@@ -63,8 +64,8 @@ fn inv50_recovery_ends_with_the_smallest_cache() {
     for (seed, scheme) in (1..).zip(schemes()) {
         let what = format!("{scheme:?}, seed {seed}");
         let rig = Rig::new(Some(killed_in_the_middle(scheme, seed)));
-        // Recovery redoes and undoes each change. Each needs a path of four pages, and the cache has most of the inner
-        // pages.
+        // Recovery redoes each change, and then undoes it. Both take a path of four pages, most of whose inner pages
+        // are in the cache.
         let most = u64::from(CHANGES) * 8 + 2000;
         rig.page_reads_left.store(most, Ordering::SeqCst);
         let store = Store::open_on(OnRig(Arc::clone(&rig)), smallest(scheme))
@@ -79,7 +80,7 @@ fn inv50_recovery_ends_with_the_smallest_cache() {
     }
 }
 
-/// Both a new store and an existing one refuse the cache. Nothing is made or changed.
+/// A cache that is too small is refused, both for a new store and for an existing one, and nothing is made or changed.
 #[test]
 fn inv50_a_cache_that_is_too_small_is_refused_with_the_number() {
     let least = Options::smallest_cache_bytes(4096);
@@ -96,7 +97,7 @@ fn inv50_a_cache_that_is_too_small_is_refused_with_the_number() {
     }
 }
 
-/// Only leaves miss the cache: inner pages stay in it.
+/// Only leaves miss the cache. Inner pages stay in it.
 #[test]
 fn inner_pages_stay_while_leaves_come_and_go() {
     const READS: u64 = 4000;
@@ -115,7 +116,7 @@ fn inner_pages_stay_while_leaves_come_and_go() {
         change(READS);
         let after = store.metrics();
         let misses = after.cache_misses - before.cache_misses;
-        // Each change would read one leaf even if no leaf were ever in the cache.
+        // Even if no leaf were ever in the cache, each change would read only one leaf.
         assert!(misses <= READS, "{scheme:?}, seed {seed}: {misses} misses in {READS} changes");
         assert_eq!(
             after.inner_pages_left, before.inner_pages_left,
@@ -124,14 +125,14 @@ fn inner_pages_stay_while_leaves_come_and_go() {
     }
 }
 
-/// A restore that is refused because of its cache leaves no files. So the next one, with a larger cache, can use the
-/// directory.
+/// A restore that is refused because of a too small cache leaves no files. So another one, with a larger cache, can use
+/// the same directory.
 #[test]
 fn inv50_a_restore_with_too_small_a_cache_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (source, backup, target) =
         (dir.path().join("store"), dir.path().join("backup"), dir.path().join("target"));
-    // The page size of the backup determines which cache is too small, not the page size in the options.
+    // Which cache is too small depends on the page size of the backup, not on the one in the options.
     let page_bytes = 16384;
     let least = Options::smallest_cache_bytes(page_bytes);
     let made = smallest(Scheme::Auto).cache_bytes(least).page_bytes(page_bytes);

@@ -43,7 +43,7 @@ fn inv55_a_snapshot_shows_what_had_committed_and_waits_for_nobody() {
         open.put(&table, &key(1), b"changed").unwrap();
         open.delete(&table, &key(2)).unwrap();
         open.insert(&table, &key(100), b"new").unwrap();
-        // The first snapshot is opened in the middle of the transaction, the second after further changes.
+        // The first snapshot is opened in the middle of the transaction, and the second one after more changes.
         let first = store.snapshot();
         open.put(&table, &key(3), b"changed").unwrap();
         open.put(&table, &key(1), b"again").unwrap();
@@ -91,8 +91,8 @@ fn inv56_what_is_taken_back_was_never_seen() {
     assert_eq!(rows(&during, &table), before);
     tx.rollback().unwrap();
     let after = store.snapshot();
-    // The row as it was after the rollback becomes a version too, because the next transaction deletes it and its
-    // pages.
+    // Because the next transaction deletes the row and frees its pages, the row as it was after the rollback becomes a
+    // version too.
     store.run(|tx| tx.delete(&table, &key(2))).unwrap();
     store.run(|tx| tx.put(&table, &key(3), &[9; 40_000])).unwrap();
     assert_eq!(rows(&during, &table), before);
@@ -114,7 +114,7 @@ fn compare(snapshot: &Snapshot, table: &Table, model: &Model, random: &mut fastr
     let inside = |key: &[u8]| std::ops::RangeBounds::<[u8]>::contains(&range, key);
     let expected: Vec<_> =
         model.iter().filter(|(key, _)| inside(key)).map(|(k, v)| (k.clone(), v.clone())).collect();
-    // Rows are read from the front, from both ends, or from the back.
+    // The rows are read from the front, from the back, or from both ends.
     let mut scan = snapshot.scan(table, range);
     let (mut front, mut back) = (Vec::new(), Vec::new());
     let way = random.u8(0..3);
@@ -139,7 +139,7 @@ struct Open {
     gone: Vec<Vec<u8>>,
 }
 
-/// One step of a transaction. Each transaction has keys of its own, so that none waits for another.
+/// Makes a few changes in a transaction. Each transaction has its own keys, so none waits for another.
 fn change(open: &mut Open, table: &Table, nth: u32, random: &mut fastrand::Rng) {
     for _ in 0..random.u32(1..12) {
         let key = key(random.u32(0..KEYS / 4) * 4 + nth);
@@ -157,7 +157,7 @@ fn change(open: &mut Open, table: &Table, nth: u32, random: &mut fastrand::Rng) 
     }
 }
 
-/// Transactions and snapshots begin, continue and end in any order. Each snapshot is compared with a model of its
+/// Transactions and snapshots begin, continue and end in random order. Each snapshot is compared with a model of its
 /// moment.
 fn against_a_model(seed: u64, options: Options, steps: u32) {
     let what = format!("seed {seed}, {:?}", options.scheme);
@@ -226,7 +226,7 @@ fn inv56_snapshots_are_as_a_model_of_their_moments() {
     }
 }
 
-/// The limit is too small for the versions that the changes leave.
+/// The changes make more old versions than the limit allows.
 #[test]
 fn inv57_a_snapshot_that_is_too_old_says_so() {
     let (store, table) = opened(options(Scheme::Auto).snapshot_bytes(20_000));
@@ -240,14 +240,14 @@ fn inv57_a_snapshot_that_is_too_old_says_so() {
         store.run(|tx| tx.put(&table, &key(n), b"other")).unwrap();
         most = most.max(store.metrics().snapshot_bytes);
         if n % 10 == 0 {
-            // A younger snapshot needs fewer versions.
+            // A younger snapshot needs fewer versions, so it can still be read.
             assert_eq!(newest.get(&table, &key(n)).unwrap(), Some(value(n, 40)));
             newest = store.snapshot();
         }
     }
     assert!(matches!(old.get(&table, &key(0)), Err(Error::SnapshotTooOld)));
     assert!(matches!(old.scan(&table, ..).next_back(), Some(Err(Error::SnapshotTooOld))));
-    // The scan returns the rows that it had read already, and then one error.
+    // The scan returns the rows that it had already read, and then a single error.
     let rest: Vec<_> = half.collect();
     assert!(matches!(rest.last(), Some(Err(Error::SnapshotTooOld))));
     assert!(rest.iter().filter(|row| row.is_err()).count() == 1 && rest.len() < 900);
@@ -258,8 +258,8 @@ fn inv57_a_snapshot_that_is_too_old_says_so() {
     assert_eq!(store.metrics().snapshot_bytes, 0);
 }
 
-/// A long value that is deleted is copied for the snapshots that need it. If the copy does not fit, the oldest
-/// snapshots end.
+/// When a long value is deleted, it is copied for the snapshots that need it. If there is no room for the copy, the
+/// oldest snapshots are ended.
 #[test]
 fn inv57_a_long_value_that_does_not_fit_ends_a_snapshot() {
     let (store, table) = opened(options(Scheme::Auto).snapshot_bytes(100_000));
@@ -273,14 +273,15 @@ fn inv57_a_long_value_that_does_not_fit_ends_a_snapshot() {
     assert!(matches!(first.get(&table, &[2]), Err(Error::SnapshotTooOld)));
     assert_eq!(second.get(&table, &[1]).unwrap(), Some(long(1)));
     assert_eq!(second.get(&table, &[0]).unwrap(), None);
-    // New values take the pages that were given back.
+    // New values reuse the pages that were freed.
     store.run(|tx| (10..14).try_for_each(|n| tx.put(&table, &[n], &long(n)))).unwrap();
     assert_eq!(second.get(&table, &[1]).unwrap(), Some(long(1)));
     drop((first, second));
     assert_eq!(store.metrics().snapshot_bytes, 0);
 }
 
-/// The log wraps around several times. A row that changes often has no more versions than there are snapshots.
+/// The log wraps around several times while a snapshot is open. A row that changes often must not have more versions
+/// than there are snapshots.
 #[test]
 fn inv57_a_snapshot_holds_back_neither_the_log_nor_memory() {
     for scheme in schemes() {
@@ -301,7 +302,7 @@ fn inv57_a_snapshot_holds_back_neither_the_log_nor_memory() {
     }
 }
 
-/// All rows are deleted, and their leaves are given back. What the snapshot shows comes from versions only.
+/// All rows are deleted, and their leaves are freed. So the snapshot's scan can find them only among the versions.
 #[test]
 fn inv56_a_scan_finds_what_has_gone_since() {
     let (store, table) = opened(smallest(Scheme::Auto));
@@ -320,7 +321,7 @@ fn inv56_a_scan_finds_what_has_gone_since() {
     assert_eq!(store.snapshot().scan(&table, ..).count(), 0);
 }
 
-/// What a snapshot has shown is there after a crash, unless the store is set not to wait for durability.
+/// What a snapshot has shown must survive a crash, unless the store is set not to wait for durability.
 #[test]
 fn inv39_what_a_snapshot_shows_survives_a_power_failure() {
     for (seed, scheme) in (1..).zip(schemes()) {
@@ -349,11 +350,11 @@ fn a_snapshot_refuses_what_is_not_its_own() {
     assert!(matches!(snapshot.get(&table, b"key"), Err(Error::Foreign { .. })));
     assert!(matches!(snapshot.scan(&table, ..).next(), Some(Err(Error::Foreign { .. }))));
     assert!(matches!(store.snapshot().get(&table, &[0; 5000]), Err(Error::KeyTooLong { .. })));
-    // A range that ends before it begins is empty, which is no error.
+    // A range that ends before it begins is empty, and not an error.
     assert_eq!(store.snapshot().scan(&table, &b"b"[..]..&b"a"[..]).count(), 0);
 }
 
-/// The handle of a snapshot keeps the store open, and can still be read.
+/// A snapshot keeps the store open, so it can be read after the store's handle is dropped.
 #[test]
 fn a_snapshot_outlives_the_store() {
     let (store, table) = opened(options(Scheme::Auto));

@@ -1,4 +1,5 @@
-//! Tables are made, renamed and dropped with all their pages, compared with a map, with crashes.
+//! Tables are made, renamed and dropped, with all of their pages. The result is compared with a map, with and without
+//! crashes.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;
@@ -17,7 +18,7 @@ fn smallest(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
-/// Waits until dropped tables have given back their pages. Returns how many pages are in use then.
+/// Waits until all pages of dropped tables are free. Returns how many pages are still in use.
 fn pages_when_gone(store: &Store) -> u64 {
     let begun = Instant::now();
     loop {
@@ -83,7 +84,7 @@ fn a_table_that_was_not_dropped_after_all_is_there() {
     assert!(tx.drop_table("t").unwrap());
     tx.rollback().unwrap();
     assert_eq!(store.run(|tx| tx.get(&table, b"k")).unwrap(), Some(b"1".to_vec()));
-    // A table is not there if the transaction that made it did not commit.
+    // If the transaction that made a table does not commit, the table does not exist.
     let mut tx = store.begin();
     let made = tx.table("made").unwrap();
     tx.put(&made, b"k", b"1").unwrap();
@@ -107,7 +108,7 @@ fn who_uses_a_table_keeps_it_and_who_drops_it_keeps_others_out() {
     user.commit().unwrap();
     let mut tx = store.begin();
     assert!(tx.drop_table("t").unwrap());
-    // The drop may still be rolled back.
+    // The drop may still be rolled back, so this read has to wait.
     assert!(matches!(store.begin().get(&table, b"k"), Err(Error::Timeout)));
     drop(tx);
     assert_eq!(store.begin().get(&table, b"k").unwrap(), Some(b"1".to_vec()));
@@ -132,7 +133,7 @@ fn inv51_a_snapshot_keeps_the_tables_that_it_shows() {
         let after = store.snapshot();
         let gone = |result| matches!(result, Err(Error::NoTable { .. }));
         assert!(gone(after.get(&table, &0_u32.to_be_bytes())), "{scheme:?}");
-        // Another table of that name. Its root may be the page that was the root of the old table.
+        // A new table gets the old name. Its root may be the page that was the root of the old table.
         let new = store.table("old").unwrap();
         assert_eq!(before.scan(&new, ..).count(), 0, "{scheme:?}");
         for n in 0..300_u32 {
@@ -146,7 +147,7 @@ fn inv51_a_snapshot_keeps_the_tables_that_it_shows() {
             assert_eq!(snapshot.scan(&new, ..).count(), 0, "{scheme:?}");
             assert_ne!(store.verify().unwrap().dropped, 0, "{scheme:?}: the pages were given back");
         }
-        // The younger snapshot does not keep the table.
+        // This snapshot was opened after the drop, so it does not keep the table's pages.
         pages_when_gone(&store);
         assert!(gone(after.get(&table, &0_u32.to_be_bytes())), "{scheme:?}");
     }
@@ -188,7 +189,7 @@ fn names_that_cannot_be_are_refused() {
     assert_eq!(store.tables().unwrap(), ["a", "b"]);
 }
 
-/// Crashes while a rollback removes a table with several leaves. Returns what is wrong after these crashes.
+/// Lets crashes happen while a rollback removes a table with several leaves. Returns what is wrong after these crashes.
 fn wrong_after_a_table_was_not_made(options: &Options) -> Vec<String> {
     let rig = Rig::new(None);
     let store = Store::open_on(OnRig(rig.clone()), options.clone()).unwrap();
@@ -211,8 +212,8 @@ fn wrong_after_a_table_was_not_made(options: &Options) -> Vec<String> {
     crashes.into_iter().filter_map(wrong).collect()
 }
 
-/// The root of the table is given back once its leaves have been, also if a crash comes between the last row of a leaf
-/// and the leaf.
+/// The root of the table must be freed after the leaves. This must hold even if a crash happens when a leaf has lost
+/// its last row, but is not freed yet.
 #[test]
 fn inv51_a_table_that_was_never_made_leaves_no_page_wherever_taking_it_back_is_crashed() {
     let options = smallest(Scheme::FlushOnInsert);
@@ -220,7 +221,7 @@ fn inv51_a_table_that_was_never_made_leaves_no_page_wherever_taking_it_back_is_c
     assert!(!wrong_after_a_table_was_not_made(&options.breaking(Rule::EmptyTree)).is_empty());
 }
 
-/// Operations of one transaction that makes, fills, renames and drops tables.
+/// Makes a few operations in one transaction, which make, fill, rename and drop tables.
 fn change(tx: &mut Transaction, own: &mut Content, random: &mut fastrand::Rng) -> Result<(), Error> {
     for _ in 0..random.usize(1..4) {
         let name = ["a", "b", "c"][random.usize(0..3)];
@@ -253,8 +254,8 @@ fn change(tx: &mut Transaction, own: &mut Content, random: &mut fastrand::Rng) -
     Ok(())
 }
 
-/// Invariant 55, with crashes at any step, at the smallest cache: the store has what a prefix of the commits made, and
-/// each page is either free or in use once.
+/// Invariant 51, with crashes at any step, and with the smallest cache. After a crash, the store must have what a
+/// prefix of the commits made. Each page must either be free, or be in use exactly once.
 #[test]
 fn inv51_tables_are_whole_or_gone_after_a_crash_anywhere() {
     for (seed, scheme) in (1..).zip(schemes()) {

@@ -1,4 +1,4 @@
-//! Typed tables compared with a map of the same types, and the order of encoded keys.
+//! Typed tables, compared with a map of the same types, and the order of encoded keys.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::BTreeMap;
@@ -13,8 +13,7 @@ fn bytes<K: Key>(key: &K) -> (Vec<u8>, Vec<u8>) {
     (middle, last)
 }
 
-/// Checks that the bytes of keys have the order of the keys, and that the keys can be decoded, also if more bytes
-/// follow.
+/// Checks that encoded keys sort like the keys, and that they can be decoded, even if more bytes follow.
 fn check<K: Key + Ord + Debug>(keys: &[K]) {
     for a in keys {
         let (middle, last) = bytes(a);
@@ -26,7 +25,7 @@ fn check<K: Key + Ord + Debug>(keys: &[K]) {
         for b in keys {
             let (other, other_last) = bytes(b);
             assert_eq!(last.cmp(&other_last), a.cmp(b), "{a:?} {b:?}");
-            // The order holds whatever bytes follow.
+            // The order must not depend on the bytes that follow.
             if a != b {
                 let order = [&middle[..], &[0xff]].concat().cmp(&[&other[..], &[0]].concat());
                 assert_eq!(order, a.cmp(b), "{a:?} {b:?} with more behind");
@@ -101,7 +100,7 @@ fn a_typed_table_is_a_map_of_its_types() {
         assert_eq!(rows, expected, "seed {seed}");
         assert!(table.scan(&tx, ..).rev().map(Result::unwrap).eq(model.iter().rev().map(own)));
         tx.commit().unwrap();
-        // Reading a row as another type is an error, if the row is not of that type.
+        // Reading a row with other types is an error if the row does not fit them.
         let other: TypedTable<u8, u64> = table.table().clone().into();
         let wrong = other.scan(&store.begin(), ..).find_map(Result::err);
         assert!(matches!(wrong, Some(Error::NotOfType { .. })), "{wrong:?}");

@@ -1,15 +1,15 @@
-//! The interface that a workload needs of a store: ordered tables of bytes, and serializable transactions.
+//! What a workload needs from a store: ordered tables of bytes, and serializable transactions.
 
 use anyhow::{Result, bail};
 
 /// Why a transaction was not committed.
 #[derive(Debug)]
 pub(crate) enum Fail {
-    /// It must give way to another transaction and be run again.
+    /// The transaction has to give way to another one, and be run again.
     Retry,
-    /// The workload rolls it back, as some transactions must be by specification.
+    /// The workload rolls the transaction back; its specification demands that of some transactions.
     RollBack,
-    /// An error that running the transaction again does not fix.
+    /// An error that would happen again if the transaction were run again.
     Broken(anyhow::Error),
 }
 
@@ -22,20 +22,20 @@ impl<E: std::error::Error + Send + Sync + 'static> From<E> for Fail {
 /// The result of an operation in a transaction.
 pub(crate) type Done<T> = std::result::Result<T, Fail>;
 
-/// Called with key and value for each row of a scan. Returns whether the scan should go on.
+/// A function that gets the key and the value of each row of a scan. It returns whether the scan should continue.
 pub(crate) type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> bool + 'a;
 
-/// A transaction. A table is named by its index in [`Schema`].
+/// A transaction. `table` is an index into [`Schema`].
 pub(crate) trait Tx {
     fn get(&mut self, table: usize, key: &[u8]) -> Done<Option<Vec<u8>>>;
-    /// As [`get`](Self::get), for a row that the transaction will change.
+    /// Like [`get`](Self::get), for a row that the transaction will change.
     fn get_for_update(&mut self, table: usize, key: &[u8]) -> Done<Option<Vec<u8>>> {
         self.get(table, key)
     }
     fn put(&mut self, table: usize, key: &[u8], value: &[u8]) -> Done<()>;
     fn delete(&mut self, table: usize, key: &[u8]) -> Done<()>;
     fn rows(&mut self, table: usize, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()>;
-    /// Visits the rows from `from` on and before `to`, in reverse order if `is_reverse`.
+    /// Visits the rows with keys from `from` up to, but not including, `to`; in reverse order if `is_reverse`.
     fn scan(
         &mut self,
         table: usize,
@@ -48,7 +48,7 @@ pub(crate) trait Tx {
     }
 }
 
-/// The rows from `from` on and before `to`, in reverse order if `is_reverse`.
+/// The rows with keys from `from` up to, but not including, `to`; in reverse order if `is_reverse`.
 #[derive(Clone, Copy)]
 pub(crate) struct Span<'a> {
     pub(crate) from: &'a [u8],
@@ -56,7 +56,7 @@ pub(crate) struct Span<'a> {
     pub(crate) is_reverse: bool,
 }
 
-/// Shows the rows one by one from one end, as long as `show` returns true.
+/// Passes the rows to `show`, one by one from one end, as long as `show` returns true.
 pub(crate) fn each<I: DoubleEndedIterator>(
     mut rows: I,
     is_reverse: bool,
@@ -70,28 +70,27 @@ pub(crate) fn each<I: DoubleEndedIterator>(
     Ok(())
 }
 
-/// The body of a transaction. It does the same whenever it is run again.
+/// The body of a transaction. It does the same each time it is run.
 pub(crate) type Work<'a> = dyn FnMut(&mut dyn Tx) -> Done<()> + 'a;
 
 /// A thread's access to a store.
 pub(crate) trait Session {
-    /// Begins, runs `work` and commits; rolls back if `work` fails. The transaction is durable when this
+    /// Begins a transaction, runs `work`, and commits; rolls back if `work` fails. The transaction is durable if this
     /// returns `Ok`.
     fn attempt(&mut self, writes: bool, work: &mut Work<'_>) -> Done<()>;
 
-    /// Reads one committed state, for as long as `work` takes. This uses a snapshot if the store has
-    /// snapshots apart from transactions.
+    /// Runs `work`, whose reads all see one committed state. Uses a snapshot if the store has snapshots besides
+    /// transactions.
     fn view(&mut self, work: &mut Work<'_>) -> Done<()> {
         self.attempt(false, work)
     }
 }
 
-/// A store whose tables exist.
+/// A store in which the workload's tables exist.
 pub(crate) trait Db: Send + Sync {
     fn session(&self) -> Result<Box<dyn Session + '_>>;
 
-    /// Loads sorted rows into an empty table if the store has a special way to do this. Returns whether it
-    /// has.
+    /// Loads sorted rows into an empty table, if the store has a special way to do so. Returns whether it has.
     fn load_sorted(&self, _table: usize, _rows: &mut dyn Iterator<Item = KeyValue>) -> Result<bool> {
         Ok(false)
     }
@@ -104,10 +103,10 @@ pub(crate) type KeyValue = (Vec<u8>, Vec<u8>);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Memory {
     pub(crate) cache_bytes: u64,
-    /// The number of connections among which the cache is divided, if each connection has its own.
+    /// The number of connections. If each connection has a cache of its own, the memory is divided among them.
     pub(crate) connections: u64,
-    /// Bytes for data that waits to be written, if the store does not keep it in the cache. With `None` the
-    /// store's default applies.
+    /// Memory for data that waits to be written, in bytes, if the store does not keep such data in its cache. With
+    /// `None`, the store's default applies.
     #[allow(dead_code)] // only used by stores of optional features
     pub(crate) buffer_bytes: Option<u64>,
 }
@@ -118,7 +117,7 @@ impl Default for Memory {
     }
 }
 
-/// The tables of a workload.
+/// The names of a workload's tables.
 pub(crate) type Schema = &'static [&'static str];
 
 /// How a transaction ended.
@@ -128,15 +127,15 @@ pub(crate) enum Outcome {
     RolledBack,
 }
 
-/// How often a transaction is tried at most.
+/// How often a transaction is tried, at most.
 const TRIES: u32 = 100_000;
 
-/// Runs a transaction until it ends. Also returns how often it had to give way.
+/// Runs a transaction until it commits or rolls back. Also returns how often it had to give way.
 pub(crate) fn run(session: &mut dyn Session, writes: bool, work: &mut Work<'_>) -> Result<(Outcome, u32)> {
     until_through(&mut || session.attempt(writes, work))
 }
 
-/// Runs a long read until it ends. Also returns how often it had to begin again.
+/// Runs a long read until it ends. Also returns how often it had to start again.
 pub(crate) fn view(session: &mut dyn Session, work: &mut Work<'_>) -> Result<(Outcome, u32)> {
     until_through(&mut || session.view(work))
 }
@@ -157,7 +156,7 @@ fn until_through(attempt: &mut dyn FnMut() -> Done<()>) -> Result<(Outcome, u32)
     bail!("a transaction gave way {TRIES} times")
 }
 
-/// Writes rows in transactions of a thousand.
+/// Writes rows in transactions of a thousand rows each.
 pub(crate) struct Loader<'a> {
     session: Box<dyn Session + 'a>,
     rows: Vec<(usize, Vec<u8>, Vec<u8>)>,

@@ -1,8 +1,9 @@
-//! `duralite-storebench`: the store under TPC-B, TATP and TPC-C, beside other stores and the NV-Logging paper.
+//! `duralite-storebench`: measures the store under TPC-B, TATP and TPC-C, beside other stores, and with the experiments
+//! of the NV-Logging paper.
 //!
-//! Exit status: 0 all is well, 1 a measurement failed or rows did not fit together, 2 wrong usage.
+//! Exit status: 0 if all went well, 1 if a measurement failed or rows contradicted each other, 2 for wrong usage.
 
-// Media that simulate crashes, shared with the store's own tests.
+// Simulated media that can crash, shared with the store's own tests.
 #[cfg(test)]
 #[allow(dead_code)]
 #[path = "../../tests/common/crash.rs"]
@@ -39,10 +40,10 @@ use measure::plan::Plan;
 #[derive(Parser)]
 #[command(version, args_override_self = true)]
 struct Cli {
-    /// What to run; everything if none is named
+    /// What to run; everything if nothing is named
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// Directory on the disk that is measured
+    /// Directory on the disk that is to be measured
     #[arg(long, default_value = "out/storebench")]
     dir: PathBuf,
     /// Directory in memory, for logs in NVRAM
@@ -51,19 +52,19 @@ struct Cli {
     /// Measure all rows of all tables, with databases of full size; takes some hours
     #[arg(long)]
     full: bool,
-    /// Rounds; each result is their median
+    /// Number of rounds; each result is the median
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Milliseconds of a run [default: 400, with --full 5000]
+    /// Milliseconds that a run takes [default: 400, with --full 5000]
     #[arg(long, value_name = "MS")]
     milliseconds: Option<u64>,
-    /// Threads, in tables with one number of threads
+    /// Number of threads, in tables that do not vary it
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..=256))]
     threads: u64,
-    /// Seconds of a row of `sizes`, for each store, over all its turns
+    /// Seconds that each store is measured for a row of `sizes`, over all its turns
     #[arg(long, default_value_t = 60.0)]
     seconds: f64,
-    /// Turns of each store in a row of `sizes`
+    /// Number of turns that each store gets for a row of `sizes`
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     turns: u32,
     /// MiB of cache in `sizes`
@@ -78,7 +79,7 @@ struct Cli {
     /// Measure only this store in `sizes`; may be repeated
     #[arg(long = "store", value_name = "NAME")]
     stores: Vec<String>,
-    /// Write NAME.csv files into this directory, and NAME.svg where a table has a picture
+    /// Write NAME.csv files into this directory, and NAME.svg if a table has a picture
     #[arg(long, value_name = "DIR")]
     csv: Option<PathBuf>,
     /// Write a Markdown report to this file
@@ -86,7 +87,7 @@ struct Cli {
     report: Option<PathBuf>,
 }
 
-/// Makes one table, or several tables of one measurement.
+/// A measurement that makes one table, or one that makes several.
 #[derive(Clone, Copy)]
 enum Measurement {
     One(fn(&Plan) -> Result<Table>),
@@ -132,7 +133,7 @@ fn main() -> ExitCode {
     exit(run(&Cli::parse()))
 }
 
-/// What a process has to do that this program starts.
+/// What a child process of this program has to do.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Task {
@@ -202,7 +203,7 @@ fn run(cli: &Cli) -> Result<()> {
             Err(error) => failed.push(format!("{name}: {error:#}")),
         }
         eprintln!("{name}: {:.0} s", begun.elapsed().as_secs_f64());
-        // Write after each measurement, so that a later failure loses nothing.
+        // Writes the report after each measurement, so that a later failure does not lose it.
         if let Some(path) = &cli.report {
             std::fs::write(path, &text)?;
         }
@@ -212,7 +213,7 @@ fn run(cli: &Cli) -> Result<()> {
 
 fn heading() -> String {
     format!(
-        "# The store's benchmarks\n\nWritten by `scripts/storebench`. Machine: {}. Pages are on the disk's file system; logs in NVRAM are in emulated NVRAM (a mapped file in shared memory). The machine is shared: compare figures within a table, not across runs.\n",
+        "# The store's benchmarks\n\nWritten by `scripts/storebench`. Machine: {}. Pages are on the disk's file system. Logs in NVRAM are in emulated NVRAM (a mapped file in shared memory). The machine is shared, so compare numbers within a table, and not across runs.\n",
         machine::describe()
     )
 }

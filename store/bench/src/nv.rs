@@ -1,4 +1,4 @@
-//! Duralite's store, on the media of a directory, or with its log elsewhere and in artificially slow memory.
+//! Duralite's store. It uses the media of a directory, or has its log elsewhere, in memory that is made slower.
 
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use duralite_store::{Error, LogMedium, Media, Options, Scheme, Snapshot, Store, 
 
 use crate::kv::{Db, Done, Fail, KeyValue, Schema, Session, Span, Tx, Visit, Work, each};
 
-/// A store, and the tables of a workload.
+/// A store, with handles of a workload's tables.
 pub(crate) struct NvDb {
     pub(crate) store: Store,
     tables: Vec<Table>,
@@ -25,7 +25,7 @@ impl NvDb {
         Ok(Self { store, tables, loads_in_bulk: true })
     }
 
-    /// The same store, which loads sorted rows by transactions too.
+    /// The same store, but sorted rows are loaded by ordinary transactions too.
     pub(crate) fn by_transactions(self) -> Self {
         Self { loads_in_bulk: false, ..self }
     }
@@ -74,7 +74,7 @@ impl Tx for NvTx<'_> {
     }
 }
 
-/// A snapshot of the store, which takes no locks.
+/// A snapshot of the store. Reading it takes no locks.
 struct NvView<'t>(Snapshot, &'t [Table]);
 
 impl Tx for NvView<'_> {
@@ -111,7 +111,8 @@ impl Session for NvSession<'_> {
         work(&mut NvView(store.snapshot(), tables))
     }
 
-    // The store itself runs a transaction again that gave way, and lets the transaction keep its age.
+    // The store itself repeats a transaction that gave way, and the transaction keeps its age. So nothing is repeated
+    // here.
     fn attempt(&mut self, _writes: bool, work: &mut Work<'_>) -> Done<()> {
         let NvDb { store, tables, .. } = self.0;
         let mut failure = None;
@@ -134,20 +135,20 @@ impl Session for NvSession<'_> {
     }
 }
 
-/// Where a store's files are, and how much slower its log is made than the memory or file that it is in.
+/// Where a store's files are, and how much its log is slowed down.
 #[derive(Clone, Debug)]
 pub(crate) struct Rig {
     pub(crate) pages: PathBuf,
     pub(crate) log: PathBuf,
-    /// Added for each line of 64 bytes that is written, in nanoseconds.
+    /// The delay for each cache line of 64 bytes that is written, in nanoseconds.
     pub(crate) line_ns: u32,
-    /// Added for each call that writes or flushes a file of the log, in nanoseconds.
+    /// The delay for each call that writes or flushes a log file, in nanoseconds.
     pub(crate) call_ns: u32,
-    /// Added for each such call for the pages, in nanoseconds.
+    /// The delay for each call that writes or flushes the page file, in nanoseconds.
     pub(crate) pages_call_ns: u32,
 }
 
-/// A rig and the options of a store: one line of a comparison.
+/// A rig and the options of the store on it, as one comparison needs them.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) rig: Rig,
@@ -155,12 +156,12 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Makes or opens the store of this setup.
+    /// Opens the store of this setup, or makes it.
     pub(crate) fn open(&self, schema: Schema) -> Result<NvDb> {
         NvDb::new(Store::open_on(self.rig.clone(), self.options.clone())?, schema)
     }
 
-    /// A new store in two directories of its own. Existing content is removed.
+    /// The setup of a new store, whose pages and log have these two directories. Removes any files from before.
     pub(crate) fn fresh(pages: &Path, log: &Path, name: &str, scheme: Scheme) -> Result<Self> {
         let rig = Rig {
             pages: pages.join(format!("{name}.pages")),
@@ -172,7 +173,7 @@ impl Setup {
         rig.remove()?;
         std::fs::create_dir_all(pages)?;
         std::fs::create_dir_all(log)?;
-        // The rig says where the log is. This only chooses what the scheme `Auto` stands for.
+        // The rig decides where the log is. This option only decides which scheme `Auto` selects.
         let log = if scheme == Scheme::Auto { LogMedium::Disk } else { LogMedium::Emulated };
         let options = Options::default().scheme(scheme).log(log);
         Ok(Self { rig, options })
@@ -229,7 +230,7 @@ impl Media for Rig {
     }
 }
 
-/// A file in memory, made as slow as the simulated memory.
+/// A file in memory that is slowed down like the simulated memory.
 #[derive(Debug)]
 struct SlowBlock {
     block: FileBlock,

@@ -1,4 +1,4 @@
-//! TATP: the subscriber register of a mobile network. Four of five transactions only read.
+//! TATP: the subscriber register of a mobile network. Four out of five transactions only read.
 
 use anyhow::{Result, ensure};
 
@@ -11,13 +11,13 @@ const BY_NUMBER: usize = 1;
 const ACCESS: usize = 2;
 const FACILITIES: usize = 3;
 const FORWARDING: usize = 4;
-/// Fields of a subscriber.
+/// The fields of a subscriber.
 const BIT: usize = 0;
 const LOCATION: usize = 1;
-/// Fields of a facility.
+/// The fields of a facility.
 const IS_ACTIVE: usize = 0;
 const DATA_A: usize = 1;
-/// Hours at which a call forwarding begins.
+/// The hours at which a call forwarding may begin.
 const HOURS: [u32; 3] = [0, 8, 16];
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Tatp {
     pub(crate) subscribers: u32,
 }
 
-/// The seven transactions; [`MIX`] has their shares in percent.
+/// The seven kinds of transaction. [`MIX`] has their shares in percent.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     SubscriberData,
@@ -47,12 +47,12 @@ const MIX: [(Kind, u32); 7] = [
     (Kind::DeleteForwarding, 2),
 ];
 
-/// A subscriber's number of 15 digits.
+/// A subscriber's phone number, which has 15 digits.
 fn number(subscriber: u32) -> Vec<u8> {
     format!("{subscriber:015}").into_bytes()
 }
 
-/// The random values of a transaction.
+/// The values that are drawn at random for a transaction.
 #[derive(Clone, Copy, Debug)]
 struct Drawn {
     subscriber: u32,
@@ -62,7 +62,7 @@ struct Drawn {
 }
 
 impl Tatp {
-    /// Draws a transaction's values. Subscribers are drawn in the specification's non-uniform distribution.
+    /// Draws the values for a transaction. Subscribers are drawn from the specification's non-uniform distribution.
     fn draw(&self, rng: &mut fastrand::Rng) -> Drawn {
         let spread = match self.subscribers {
             0..=1_000_000 => 65_535,
@@ -123,7 +123,7 @@ fn change(tx: &mut dyn Tx, table: usize, at: &[u8], place: usize, value: i64) ->
     tx.put(table, at, &found)
 }
 
-/// Finds where calls to a subscriber are forwarded at this hour.
+/// Finds the number to which calls to a subscriber are forwarded at this hour.
 fn new_destination(tx: &mut dyn Tx, Drawn { subscriber, kind_of, hour, value }: Drawn) -> Done<()> {
     let facility = tx.get(FACILITIES, &key(&[subscriber, kind_of]))?.ok_or(Fail::RollBack)?;
     if field(&facility, IS_ACTIVE)? == 0 {

@@ -1,10 +1,9 @@
-//! The workloads' consistency conditions hold while they run and after crashes, and are violated by wrong
-//! rows.
+//! Each workload's consistency conditions must hold while it runs and after crashes. Wrong rows must violate them.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::sync::Arc;
 
-// Used by the module `crash`.
+// The module `crash` uses this crate.
 use duralite_crashmodel as _;
 use duralite_store::{LogMedium, Options, Scheme, Store};
 
@@ -30,7 +29,7 @@ fn open(rig: &Arc<Rig>, scheme: Scheme, workload: &dyn Workload) -> NvDb {
     NvDb::new(Store::open_on(OnRig(Arc::clone(rig)), options(scheme)).unwrap(), workload.schema()).unwrap()
 }
 
-/// Runs this many transactions on each of this many threads.
+/// Runs `threads` threads, each of which runs `count` transactions.
 fn steps(db: &NvDb, workload: &dyn Workload, threads: u64, count: u64, seed: u64) {
     std::thread::scope(|scope| {
         for number in 0..threads {
@@ -77,7 +76,7 @@ fn tpcc_fits_together_after_every_crash() {
         db.store.checkpoint().unwrap();
         let begin = rig.steps();
         steps(&db, &TPCC, 1, 10, seed);
-        // About as many steps as the run below takes, or fewer.
+        // Spreads the crashes over about as many steps as the run below takes, or fewer.
         let each = (rig.steps() - begin).max(10) * 16 / 2;
         rig.crash(4, each, seed);
         steps(&db, &TPCC, 4, 40, seed);
@@ -89,14 +88,14 @@ fn tpcc_fits_together_after_every_crash() {
             let what = format!("seed {seed}, {scheme:?}, step {}", crash.step);
             check(&db, &TPCC).unwrap_or_else(|why| panic!("{what}: {why}"));
             db.store.verify().unwrap_or_else(|why| panic!("{what}: {why}"));
-            // The store can be used on.
+            // The store must still be usable.
             steps(&db, &TPCC, 2, 5, seed + 1);
             check(&db, &TPCC).unwrap_or_else(|why| panic!("{what}, later: {why}"));
         }
     }
 }
 
-/// Makes a change, checks which condition it breaks, and undoes it.
+/// Makes a change, checks that it breaks this condition, and undoes it.
 fn breaks(
     db: &NvDb,
     condition: u32,
@@ -126,7 +125,7 @@ fn breaks(
     check(db, &TPCC).unwrap();
 }
 
-/// Adds one to a field.
+/// A change that adds one to the field at this place.
 fn more(place: usize) -> impl Fn(Option<Vec<u8>>) -> Option<Vec<u8>> {
     move |row| {
         let mut row = row?;
@@ -167,7 +166,8 @@ fn each_condition_of_tpcc_finds_what_breaks_it() {
     six_and_eleven(&db);
 }
 
-/// Each of these conditions needs two changes at once: one change alone breaks an earlier condition.
+/// For each of these two conditions, breaks it by two changes at once, because a single change would break an earlier
+/// condition.
 fn six_and_eleven(db: &NvDb) {
     let lines = |tx: &mut dyn crate::kv::Tx, order: u32, change: i64| {
         let mut found = tx.get(5, &key(&[1, 1, order]))?.unwrap();
@@ -186,7 +186,7 @@ fn six_and_eleven(db: &NvDb) {
     assert!(check(db, &TPCC).unwrap_err().to_string().starts_with("condition 6:"));
     shift(-1);
     check(db, &TPCC).unwrap();
-    // An order that is deleted with its lines, but is still listed as new.
+    // Deletes an order together with its lines, but leaves it in the list of new orders.
     let gone = run(&mut *db.session().unwrap(), true, &mut |tx| {
         let mut lines = Vec::new();
         tx.scan(8, &key(&[1, 1, 8]), &key(&[1, 1, 9]), false, &mut |at, _| {

@@ -1,4 +1,4 @@
-//! TPC-B: a transaction changes an account, its teller and its branch, and inserts a row of history.
+//! TPC-B: a transaction changes an account, a teller and a branch, and inserts a row into the history.
 
 use anyhow::{Result, ensure};
 
@@ -12,7 +12,7 @@ const ACCOUNTS: usize = 2;
 const HISTORY: usize = 3;
 const TELLERS_OF_A_BRANCH: u32 = 10;
 
-/// TPC-B with fewer accounts of a branch than specified. The rows have the specified sizes.
+/// TPC-B, with fewer accounts per branch than specified. The rows have the specified sizes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TpcB {
     pub(crate) branches: u32,
@@ -37,7 +37,7 @@ impl TpcB {
     }
 }
 
-/// The sum of a table's first field over all rows.
+/// The sum of the first field of all rows of a table.
 fn sum(session: &mut dyn Session, table: usize) -> Result<i64> {
     let mut sum = 0;
     run(session, false, &mut |tx| {
@@ -78,7 +78,7 @@ impl Workload for TpcB {
         let rng = &mut thread.rng;
         let teller = rng.u32(0..self.branches * TELLERS_OF_A_BRANCH);
         let branch = teller / TELLERS_OF_A_BRANCH;
-        // 85 of 100 accounts belong to the teller's branch.
+        // Of 100 accounts, 85 belong to the teller's branch.
         let of = if rng.u8(0..100) < 85 { branch } else { rng.u32(0..self.branches) };
         let account = of * self.accounts_of_a_branch + rng.u32(0..self.accounts_of_a_branch);
         let delta = rng.i64(-999_999..=999_999);

@@ -1,4 +1,4 @@
-//! Records transactions as they run: their rows, and the time that each operation takes.
+//! Records transactions while they run: their rows, and how long each operation takes.
 
 use std::cell::RefCell;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use crate::workload::{Thread, Workload, unique};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Read,
-    /// A read for a later change.
+    /// A read of a row that the transaction will change.
     Claim,
     Change,
     /// A scan of a range.
@@ -28,7 +28,7 @@ pub(crate) struct Traced {
     pub(crate) ns: f64,
 }
 
-/// A transaction: its operations, and the time from its beginning to its end.
+/// A recorded transaction: its operations, and how long it took from beginning to end.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trace {
     pub(crate) ops: Vec<Traced>,
@@ -97,7 +97,7 @@ impl Session for Tracing<'_> {
     }
 }
 
-/// The transactions that each of this many threads would run. They run one after the other, undisturbed.
+/// Records the transactions that each of this many threads would run. They are run one after another, undisturbed.
 pub(crate) fn trace(
     db: &dyn Db,
     workload: &dyn Workload,
@@ -105,7 +105,7 @@ pub(crate) fn trace(
     count: usize,
 ) -> Result<Vec<Vec<Trace>>> {
     let mut all = Vec::new();
-    // The first round only warms up.
+    // The first round only warms the store up. It is not recorded.
     for number in std::iter::once(0).chain(0..threads) {
         let rng = fastrand::Rng::with_seed(number);
         let mut thread = Thread { number, rng, serial: unique(), commits: [0; 8] };
@@ -121,7 +121,7 @@ pub(crate) fn trace(
     Ok(all)
 }
 
-/// The keys of each table, in order, and the total bytes of all rows.
+/// The keys of each table in order, and the size of all rows together in bytes.
 pub(crate) fn keys(db: &dyn Db, schema: Schema) -> Result<(Vec<Vec<Vec<u8>>>, u64)> {
     let mut session = db.session()?;
     let (mut tables, mut bytes) = (Vec::new(), 0);

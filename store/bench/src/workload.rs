@@ -10,30 +10,30 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::kv::{Db, Outcome, Schema, Session};
 
-/// The random generator and the counts of a thread.
+/// The random generator and the counters of one thread.
 pub(crate) struct Thread {
     pub(crate) number: u64,
     pub(crate) rng: fastrand::Rng,
-    /// How many rows the thread has written under its own keys, over all runs on a database.
+    /// How many rows the thread has written under keys of its own, in all runs on this database.
     pub(crate) serial: u64,
-    /// Committed transactions by kind.
+    /// How many transactions of each kind have committed.
     pub(crate) commits: [u64; 8],
 }
 
-/// A workload: its tables, their initial rows, a mix of transactions, and the conditions that must hold after
-/// each of them.
+/// A workload: its tables, their initial rows, a mix of transactions, and conditions that must hold after each
+/// transaction.
 pub(crate) trait Workload: Sync {
     fn name(&self) -> &'static str;
     fn schema(&self) -> Schema;
     /// Inserts the initial rows.
     fn load(&self, db: &dyn Db) -> Result<()>;
-    /// Runs one transaction of the mix. Returns its kind, how it ended and how often it gave way.
+    /// Runs one transaction of the mix. Returns its kind, how it ended, and how often it gave way.
     fn step(&self, session: &mut dyn Session, thread: &mut Thread) -> Result<(usize, Outcome, u32)>;
-    /// Checks that the rows are consistent.
+    /// Checks that the rows meet the workload's conditions.
     fn check(&self, session: &mut dyn Session) -> Result<()>;
 }
 
-/// The result of running threads.
+/// What a run of several threads achieved.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Run {
     pub(crate) seconds: f64,
@@ -41,9 +41,9 @@ pub(crate) struct Run {
     pub(crate) commits_by_kind: [u64; 8],
     pub(crate) rolled_back: u64,
     pub(crate) retries: u64,
-    /// Processor time of the threads, in nanoseconds.
+    /// The processor time of these threads, in nanoseconds.
     pub(crate) cpu_ns: f64,
-    /// The latencies of the committed transactions, including the time until they were tried again.
+    /// The latencies of committed transactions. If a transaction gave way, its latency includes all tries.
     pub(crate) latencies: Histogram,
 }
 
@@ -53,7 +53,7 @@ impl Run {
     }
 }
 
-/// Lets this many threads run the workload for this time.
+/// Runs the workload for this time, with this many threads.
 pub(crate) fn run(db: &dyn Db, workload: &dyn Workload, threads: u64, time: Duration) -> Result<Run> {
     let (begin, stop) = (Barrier::new(threads as usize + 1), AtomicBool::new(false));
     let worker = |number| {
@@ -105,13 +105,13 @@ fn worker(session: &mut dyn Session, workload: &dyn Workload, number: u64, stop:
     Ok(run)
 }
 
-/// Processor time of this thread, in nanoseconds.
+/// The processor time that this thread has used, in nanoseconds.
 fn cpu_ns() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// The number from which on a thread makes keys of its own. It is larger than those of all earlier runs, also
+/// The first of the numbers from which a thread makes its own keys. It is larger than all numbers of earlier runs, even
 /// of other processes.
 pub(crate) fn unique() -> u64 {
     static RUNS: LazyLock<AtomicU64> = LazyLock::new(|| {

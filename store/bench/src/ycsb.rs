@@ -1,4 +1,4 @@
-//! YCSB: one table, and mixes of reads, changes, insertions and short scans; also full scans, alone and
+//! YCSB: one table, and mixes of reads, changes, insertions and short scans. There are also full scans, alone and
 //! beside another mix.
 
 use anyhow::{Result, ensure};
@@ -7,47 +7,47 @@ use serde::{Deserialize, Serialize};
 use crate::kv::{Db, Loader, Outcome, Schema, Session, Tx, run, view};
 use crate::workload::{Thread, Workload};
 
-/// The mix of a thread's transactions, in percent.
+/// The mix of a thread's transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Mix {
-    /// Half reads, half changes of a row.
+    /// Half reads, and half changes of a row.
     A,
-    /// 95 reads.
+    /// 95% reads, and changes.
     B,
     /// Reads only.
     C,
-    /// 95 reads of the newest rows, and insertions.
+    /// 95% reads of the newest rows, and insertions.
     D,
-    /// 95 scans of up to a hundred rows, and insertions.
+    /// 95% scans of up to a hundred rows, and insertions.
     E,
-    /// Half reads, half reads followed by a change of the row.
+    /// Half reads, and half reads that are followed by a change of the same row.
     F,
     /// Each transaction reads the whole table.
     Scan,
-    /// As B, while another thread reads the whole table again and again.
+    /// Like B, while another thread reads the whole table again and again.
     BesideScan,
 }
 
-/// A mix, over this many rows.
+/// A workload with one mix, on a table of this many rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ycsb {
     pub(crate) mix: Mix,
     pub(crate) rows: u64,
     pub(crate) row_bytes: usize,
-    /// The distribution of the rows; uniform if there is none.
+    /// The distribution from which rows are drawn; uniform if there is none.
     pub(crate) zipf: Option<Zipf>,
-    /// How far behind the newest row a read is.
+    /// The distribution of how far behind the newest row a read is.
     latest: Zipf,
-    /// Distinguishes the rows that this run inserts from those of other runs.
+    /// A number that distinguishes the rows inserted in this run from those of other runs.
     run: u64,
 }
 
 const THETA: f64 = 0.99;
 const MOST_SCANNED: u64 = 100;
-/// Keys of inserted rows begin here, behind those of all loaded rows.
+/// Keys of inserted rows begin here, after the keys of all loaded rows.
 const INSERTED: u64 = 1 << 62;
 
-/// Ranks from 0 on in a Zipf distribution with exponent 0.99, drawn as by Gray and others.
+/// Ranks from 0 on, from a Zipf distribution with exponent 0.99. They are drawn by the method of Gray and others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Zipf {
     count: u64,
@@ -55,7 +55,7 @@ pub(crate) struct Zipf {
     eta: f64,
 }
 
-/// The sum of this many terms of the distribution. Its tail is computed as an integral.
+/// The sum of the first `count` terms of the distribution. The tail is computed as an integral.
 fn zeta(count: u64) -> f64 {
     let near = count.min(10_000);
     let sum: f64 = (1..=near).map(|rank| (rank as f64).powf(-THETA)).sum();
@@ -84,7 +84,7 @@ impl Zipf {
     }
 }
 
-/// Spreads ranks over the table.
+/// Spreads the ranks over the table, so that rows that are often drawn are not neighbours.
 fn scattered(rank: u64, count: u64) -> u64 {
     let mixed = (rank ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xff51_afd7_ed55_8ccd);
     (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53) % count
@@ -123,7 +123,8 @@ impl Ycsb {
         })
     }
 
-    /// Reads rows from this one on. Returns how many there were, and the retries.
+    /// Reads up to `most` rows, from the key `from` on. Returns how many there were, and how often the scan was
+    /// retried.
     fn scan(&self, session: &mut dyn Session, from: u64, most: u64) -> Result<(u64, u32)> {
         let mut rows = 0;
         let mut work = |tx: &mut dyn Tx| {
@@ -133,18 +134,18 @@ impl Ycsb {
                 rows < most
             })
         };
-        // A long scan reads a snapshot, as a program would.
+        // A long scan reads a snapshot, as a program would do.
         let is_long = most > MOST_SCANNED;
         let (_, retries) = if is_long { view(session, &mut work)? } else { run(session, false, &mut work)? };
         Ok((rows, retries))
     }
 
-    /// The key of the thread's `serial`th inserted row.
+    /// The key of the `serial`th row that the thread has inserted.
     fn inserted(&self, thread: &Thread, serial: u64) -> u64 {
         INSERTED + (self.run << 48) + ((thread.number & 0xff) << 40) + (serial & 0xff_ffff_ffff)
     }
 
-    /// The key of a row that the thread has inserted recently.
+    /// The key of a row that the thread inserted recently.
     fn latest(&self, thread: &mut Thread) -> u64 {
         let back = self.latest.draw(&mut thread.rng);
         self.inserted(thread, thread.serial.saturating_sub(back))
@@ -222,8 +223,8 @@ mod tests {
         for _ in 0..100_000 {
             drawn[zipf.draw(&mut rng) as usize] += 1;
         }
-        // By the distribution the first rank is drawn 1 of 12.7 times, and the first thousandth 41 of 100
-        // times.
+        // By the distribution, the first rank is drawn once in 12.7 times, and the first thousandth of the ranks in 41
+        // of 100 times.
         let first = f64::from(drawn[0]) / 1e5;
         assert!((0.07..0.09).contains(&first), "{first}");
         let head = f64::from(drawn[..100].iter().sum::<u32>()) / 1e5;

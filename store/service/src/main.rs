@@ -1,9 +1,9 @@
-//! An example: accounts over HTTP, kept in `duralite-store`. The service sends an answer once the change that
-//! it reports is durable. So a kill at any moment loses nothing that a client has been told. A client that
-//! gets no answer to a transfer can repeat it, and the transfer is made once.
+//! An example: accounts over HTTP, kept in `duralite-store`. The service answers only when the change is durable. So a
+//! kill at any moment loses nothing that was confirmed to a client. If a client gets no answer to a transfer, it can
+//! repeat the transfer, which is then made only once.
 //!
-//! `GET /accounts?prefix=P`, `GET /accounts/NAME`, `POST /accounts/NAME?amount=N`, `POST /transfers` with
-//! `{"id": .., "from": .., "to": .., "amount": ..}`, `POST /backups/NAME`, `GET /metrics`.
+//! `GET /accounts?prefix=P`, `GET /accounts/NAME`, `POST /accounts/NAME?amount=N`, `POST /transfers` with `{"id": ..,
+//! "from": .., "to": .., "amount": ..}`, `POST /backups/NAME`, `GET /metrics`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,9 +20,9 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Directory of the store, of its archive and its backups; made if there is none
+    /// Directory of the store, of its archive and of its backups; made if it does not exist
     dir: PathBuf,
-    /// Port on this machine; 0 for any, which is printed
+    /// Port on this machine; 0 for any free port, which is printed
     #[arg(long, default_value_t = 0)]
     port: u16,
 }
@@ -36,7 +36,7 @@ struct Bank {
     backups: PathBuf,
 }
 
-/// The reason why a request fails.
+/// Why a request fails.
 #[derive(Debug)]
 enum Failure {
     Store(Error),
@@ -66,7 +66,7 @@ impl IntoResponse for Failure {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Transfer {
-    /// Chosen by the client. Another transfer with the same id is the same transfer.
+    /// An identifier that the client chooses. A request with the same identifier is a repetition of the same transfer.
     id: String,
     from: String,
     to: String,
@@ -88,7 +88,7 @@ fn number(value: &[u8]) -> u64 {
     value.try_into().map_or(0, u64::from_le_bytes)
 }
 
-/// Runs a transaction on a thread that may block, and returns its result when it is durable.
+/// Runs a transaction on a thread that may block. Returns its result when the transaction is durable.
 async fn change<T: Send + 'static>(
     bank: Arc<Bank>,
     work: impl Fn(&Bank, &mut Transaction) -> Result<T, Failure> + Send + 'static,
@@ -168,7 +168,7 @@ async fn transfer(
     .await
 }
 
-/// Makes a backup while requests go on. The archive has every later change.
+/// Makes a backup while other requests continue. The archive has every later change.
 async fn backup(State(bank): State<Arc<Bank>>, Path(name): Path<String>) -> Result<String, Failure> {
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Err(Failure::Refused("a backup's name has letters, digits and hyphens"));

@@ -1,5 +1,5 @@
-//! Kills the service in the middle of requests, again and again. Everything that a client was told must be
-//! there, money must be neither made nor lost, and a repeated transfer must be made once.
+//! Kills the service in the middle of requests, again and again. Everything that was confirmed to a client must be in
+//! the store. Money must be neither made nor lost. A repeated transfer must be made only once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::HashMap;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 const ACCOUNTS: u64 = 20;
 const EACH: u64 = 1000;
 
-/// A running service. It is killed, not asked to stop, when this is dropped.
+/// A running service. Dropping this kills the service; it does not ask it to stop.
 struct Service {
     child: Child,
     address: String,
@@ -42,7 +42,7 @@ impl Drop for Service {
     }
 }
 
-/// Status and body of the response, if one arrives.
+/// The status and the body of the response, if one arrives.
 fn ask(address: &str, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     let request = format!(
@@ -65,8 +65,8 @@ fn balances(address: &str) -> HashMap<String, u64> {
     rows.iter().map(|row| (row[0].as_str().unwrap().to_owned(), row[1].as_u64().unwrap())).collect()
 }
 
-/// Clients send transfers until enough were acknowledged in this round or the service is gone. Each client
-/// remembers what it was told.
+/// Lets clients send transfers until enough were confirmed in this round, or until the service is gone. Each client
+/// remembers which of its transfers were confirmed.
 fn clients(
     address: &str,
     round: u64,
@@ -128,7 +128,7 @@ fn what_clients_were_told_survives_kills() {
         });
     }
     let service = Service::start(dir.path());
-    // Transfers without an answer may or may not have been made. Once repeated, each must have been made
+    // Transfers without an answer may or may not have been made. After they are repeated, each must have been made
     // exactly once.
     for transfer in untold.lock().unwrap().drain(..) {
         let (status, body) = ask(&service.address, "POST", "/transfers", &transfer.to_string()).unwrap();
@@ -150,7 +150,7 @@ fn what_clients_were_told_survives_kills() {
     assert!(told.len() > 100, "{} transfers", told.len());
     assert_eq!(balances(&service.address), expected);
     assert_eq!(balances(&service.address).values().sum::<u64>(), ACCOUNTS * EACH);
-    // A backup of the store is a store itself.
+    // The mark file shows that the backup is complete.
     assert_eq!(ask(&service.address, "POST", "/backups/one", "").unwrap().0, 200);
     assert!(ask(&service.address, "GET", "/metrics", "").unwrap().1.contains("commits "));
     assert!(dir.path().join("backups/one/backup").exists());

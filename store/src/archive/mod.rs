@@ -1,9 +1,9 @@
-//! The archive: a directory with the log that the store no longer needs. A backup and the archive together restore any
-//! later moment.
+//! The archive: a directory that keeps the log that the store has given up. From a backup and the archive together, the
+//! store can be restored to any moment after the backup.
 //!
-//! Invariant 47: a restore never skips log that the archive lacks. Each segment names the one before it, `reached` says
-//! how far the history goes, and the archive refuses log of another history of the same store. All of this survives a
-//! crash.
+//! Invariant 47: a restore never skips log that the archive lacks. Each segment names its predecessor, and the file
+//! `reached` says how far the store's history goes. The archive refuses log from another history of the same store. All
+//! of this survives a crash.
 
 mod prune;
 mod segment;
@@ -20,10 +20,10 @@ use crate::error::Error;
 use crate::format::Lsn;
 use crate::log::Log;
 
-/// The size at which a segment is closed; the last object may exceed it.
+/// A segment is closed once it has this many bytes; its last object may exceed the limit.
 const SEGMENT_BYTES: usize = 16 << 20;
 
-/// The directory of the archive, and what it contains.
+/// The archive's directory, and the log that it contains.
 #[derive(Debug)]
 pub(crate) struct Archive {
     dir: PathBuf,
@@ -31,19 +31,19 @@ pub(crate) struct Archive {
     line: Mutex<Line>,
 }
 
-/// The newest run of segments without a gap.
+/// The newest run of segments without a gap, by log object numbers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
     /// The first object of the run; 0 if the archive is empty.
     from: Lsn,
-    /// The first object of the newest segment.
+    /// The first log object of the newest segment.
     newest: Lsn,
-    /// The archive has every object from `from` on and below this one.
+    /// The number after the run's last log object.
     end: Lsn,
 }
 
 impl Line {
-    /// Adds the next segment.
+    /// Adds the next segment to the run, or begins a new run if log is missing before it.
     fn add(&mut self, first: Lsn, end: Lsn) {
         if self.from == 0 || first > self.end {
             self.from = first;
@@ -53,13 +53,14 @@ impl Line {
 }
 
 impl Archive {
-    /// Opens the archive in a directory, which is made if there is none. `log_first` is the first object of the store's
-    /// current log. If the store has given up log that the archive lacks, the archive records that durably.
+    /// Opens the archive in a directory, and makes the directory if there is none. `log_first` is the first object of
+    /// the store's current log. If the store has given up log that the archive lacks, the archive records that gap
+    /// durably.
     pub(crate) fn open(dir: &Path, store_id: [u8; 16], log: &dyn Log, log_first: Lsn) -> Result<Self, Error> {
         fs::create_dir_all(dir).map_err(|error| Error::io("making the archive", dir, error))?;
         let segments = list(dir)?;
-        // Objects before `log_first` belong to the common history of this log and all logs before it. Newer objects
-        // under another seed come from another history.
+        // Objects before `log_first` belong to the history that all logs of this store share. A newer object whose
+        // segment has another seed comes from another history.
         let is_foreign = |head: &SegmentHead| {
             head.store_id != store_id
                 || head.end > log.next()
@@ -82,12 +83,12 @@ impl Archive {
         Ok(Self { dir: dir.to_owned(), store_id, line: Mutex::new(line) })
     }
 
-    /// The first object of the newest run without a gap; 0 if the archive is empty.
+    /// The first log object of the newest run without a gap; 0 if the archive is empty.
     pub(crate) fn from(&self) -> Lsn {
         self.line.lock().from
     }
 
-    /// Archives every object below `head` that the archive does not have yet. Durable on return.
+    /// Archives every log object below `head` that the archive does not have yet. Durable on return.
     pub(crate) fn take(&self, log: &dyn Log, head: Lsn) -> Result<(), Error> {
         let mut line = self.line.lock();
         let mut first = line.end.max(log.head());
@@ -118,7 +119,7 @@ impl Archive {
         end: Lsn,
         objects: &[u8],
     ) -> Result<(), Error> {
-        // After a gap the segment has no predecessor: the segments before the gap are another line of history.
+        // After a gap the segment names no predecessor, so that a restore does not continue across the gap.
         let previous = if line.end == first { line.newest } else { 0 };
         let head = SegmentHead { store_id: self.store_id, seed: log.seed(), first, end, previous };
         write_segment(&self.dir, &head, objects)?;

@@ -9,7 +9,7 @@ use super::segment::list;
 use super::{Archive, Line};
 use crate::error::Error;
 
-/// What remains of an archive when it is [pruned](crate::Store::prune_archive). The newest segment always remains.
+/// What [pruning](crate::Store::prune_archive) leaves of an archive. The newest segment always remains.
 ///
 /// ```
 /// use duralite_store::Keep;
@@ -20,9 +20,9 @@ use crate::error::Error;
 pub enum Keep {
     /// The newest segments, of at most this many bytes together.
     Bytes(u64),
-    /// Segments that were last modified no longer ago than this.
+    /// Segments whose files were modified within this time.
     For(Duration),
-    /// The segments that a restore of a backup needs. The number is what [`Store::backup`](crate::Store::backup) has
+    /// The segments that restoring a backup needs. The number is the one that [`Store::backup`](crate::Store::backup)
     /// returned.
     After(u64),
 }
@@ -42,10 +42,9 @@ pub struct Pruned {
 }
 
 impl Archive {
-    /// Removes segments, the oldest first, so that the remaining ones are contiguous even if pruning stops halfway.
-    /// Durable on return.
+    /// Removes segments, the oldest first, so that no gap arises even if pruning stops halfway. Durable on return.
     pub(crate) fn prune(&self, keep: Keep) -> Result<Pruned, Error> {
-        // The mutex keeps other threads from adding a segment.
+        // While this thread holds the mutex, no other thread adds a segment.
         let mut line = self.line.lock();
         let mut sizes = Vec::new();
         for segment in list(&self.dir)? {

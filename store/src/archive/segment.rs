@@ -1,4 +1,4 @@
-//! A segment: a file of complete log objects, in order.
+//! A segment: a file of complete log objects, in the order of their numbers.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::format::{Lsn, Object};
 
 const MAGIC: [u8; 8] = *b"DURALARC";
-/// In version 1 a head had no checksum and did not name a predecessor.
+/// The version of the format. In version 1 the head had no checksum and did not name a predecessor.
 const VERSION: u32 = 2;
 const HEAD_BYTES: usize = 64;
 const CHECK_AT: usize = 12;
@@ -22,21 +22,21 @@ const NAME: &str = "log-";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHead {
     pub(crate) store_id: [u8; 16],
-    /// The seed of the checksums of its objects.
+    /// The seed of the checksums of the segment's objects.
     pub(crate) seed: u64,
     pub(crate) first: Lsn,
-    /// The number after its last object.
+    /// The number after the segment's last object.
     pub(crate) end: Lsn,
-    /// The first object of the segment before it; 0 if it continues no other segment.
+    /// The first object of the preceding segment; 0 if the segment continues no other one.
     pub(crate) previous: Lsn,
 }
 
-/// The name of the segment with this first object.
+/// The file name of the segment that begins with this object.
 pub(crate) fn name_of(first: Lsn) -> String {
     format!("{NAME}{first:020}")
 }
 
-/// The checksum of a head. Its own four bytes count as zeros.
+/// The checksum of a head, in which the checksum's own four bytes count as zeros.
 fn check_of(head: &[u8]) -> [u8; 4] {
     let mut head = head.to_vec();
     head.iter_mut().skip(CHECK_AT).take(4).for_each(|byte| *byte = 0);
@@ -79,13 +79,14 @@ impl SegmentHead {
     }
 }
 
-/// Writes a segment. Durable on return. A crash leaves the whole segment or none.
+/// Writes a segment. Durable on return. A crash leaves either the whole segment or none.
 pub(crate) fn write_segment(dir: &Path, head: &SegmentHead, objects: &[u8]) -> Result<(), Error> {
     let path = dir.join(name_of(head.first));
     write_whole(&path, &[&head.encode(), objects])
 }
 
-/// Writes a file. Durable on return. A crash leaves the whole file or the one that was there before.
+/// Writes a file, in place of an older one if there is one. Durable on return. A crash leaves either the new file or
+/// the older one, whole.
 fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), Error> {
     let unfinished = path.with_extension("new");
     let write = || {
@@ -103,16 +104,16 @@ fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), Error> {
     sync_directory(dir).map_err(|error| Error::medium("writing the archive", error))
 }
 
-/// The name of the file that says how far the history of the store goes. It shows that a segment is missing at the end
-/// of the archive.
+/// The name of the file that says how far the store's history goes. If the archive ends earlier, a segment is missing
+/// at its end.
 const REACHED: &str = "reached";
 
-/// Records that the store has reached the object before `end`. Durable on return.
+/// Records that the store's history goes up to, but not including, the object `end`. Durable on return.
 pub(crate) fn write_reached(dir: &Path, end: Lsn) -> Result<(), Error> {
     write_whole(&dir.join(REACHED), &[format!("{end}\n").as_bytes()])
 }
 
-/// The object before which the store's known history ends; 0 if there is no record.
+/// Returns the number that [`write_reached`] recorded last, or 0 if it has recorded none.
 pub(crate) fn read_reached(dir: &Path) -> Result<Lsn, Error> {
     let path = dir.join(REACHED);
     match fs::read_to_string(&path) {
@@ -146,7 +147,7 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<Segment>, Error> {
 }
 
 impl Segment {
-    /// Checks each object of the segment, and passes it to `visit`.
+    /// Checks each object of the segment, and passes it to `visit` in order.
     pub(crate) fn scan(
         &self,
         visit: &mut dyn FnMut(Lsn, &Object<'_>) -> Result<(), Error>,

@@ -2,11 +2,13 @@
 //!
 //! Invariant 54: a scan that reads ahead waits only for the reads themselves, and only a thread that needs one of these
 //! pages waits for the scan. The scan takes only frames that are free, or whose pages can be evicted at once. It takes
-//! all of them before it maps the first one, so it never waits for a frame while it holds a latch. All scans together
-//! have at most one frame in [`AHEAD_PART`] with pages that were read ahead and are unused. In the long run at most one
-//! page is read in vain for every four that are needed. Reading a page ahead does not count as a use. The first use of
-//! the page is the one that it was read for, and the cache does not remember a page that was evicted unused. A page
-//! that cannot be read ahead is left out; a thread that needs it reads it, and gets the error.
+//! all of its frames before it maps the first one, so it never waits for a frame while it holds a latch. In all scans
+//! together, at most one frame in [`AHEAD_PART`] holds a page that was read ahead and is still unused. In the long run
+//! at most one page is read ahead needlessly for every four that are needed.
+//!
+//! Reading a page ahead does not count as a use. The first use of such a page counts as the access that brought it in,
+//! and the cache does not remember a page that was evicted unused. If a page cannot be read ahead, the scan leaves it
+//! out; the thread that needs the page reads it then, and gets the error.
 
 use std::sync::atomic::Ordering;
 
@@ -18,29 +20,30 @@ use super::frame::{Content, Pinned};
 use crate::format::{PageId, lsn};
 use crate::page_file::runs;
 
-/// The fraction of the frames (one in 16) that may have pages which were read ahead and are unused. That is half of the
-/// probation queue, so that such a page is not evicted before its use.
+/// At most one frame in this many may hold a page that was read ahead and is still unused. Those frames fill at most
+/// half of the probation queue, so that no such page is evicted before its use.
 const AHEAD_PART: usize = 16;
-/// The most pages that one call reads.
+/// The most pages that one call of [`Pool::read_ahead`] reads.
 pub(crate) const MOST_AHEAD: usize = 32;
 
-/// The pages of one call.
+/// The pages of one call of [`Pool::read_ahead`].
 type Pages = SmallVec<[PageId; MOST_AHEAD]>;
 
-/// A frame that is mapped for a page while a scan reads the page.
+/// A frame that is already mapped for a page, while the scan is still reading the page.
 struct Coming<'p> {
     id: PageId,
     at: u32,
-    // The order of the fields matters: the latch is dropped before the pin.
+    // Fields are dropped in this order: the latch before the pin.
     content: RwLockWriteGuard<'p, Content>,
     pin: Pinned<'p>,
     is_read: bool,
 }
 
 impl Pool {
-    /// Reads the first pages of `first` into the cache, unless they are there. Returns how many pages from the start of
-    /// `first` that covers. The system may fetch the pages in `then` meanwhile. `is_fetched` says that an earlier call
-    /// told the system to fetch `first`. The caller must not hold latches.
+    /// Reads the first pages of `first` into the cache, except those that are already there. Returns how many pages
+    /// from the start of `first` are now in the cache. While they are read, the system may already fetch the pages in
+    /// `then`. `is_fetched` says that an earlier call told the system to fetch `first`. The caller must not hold
+    /// latches.
     pub(crate) fn read_ahead(&self, first: &[PageId], then: &[PageId], is_fetched: bool) -> usize {
         let mut count = first.len().min(MOST_AHEAD);
         let mut missing: Pages = first[..count].iter().copied().filter(|id| self.is_missing(*id)).collect();
@@ -50,7 +53,8 @@ impl Pool {
             missing.truncate(room);
         }
         missing.sort_unstable();
-        // Pages that lie apart are read one after another, but the system may fetch them in parallel.
+        // The reads of pages that are not adjacent follow each other. So tell the system now, which may fetch all of
+        // them in parallel.
         if !is_fetched && runs(&missing).nth(1).is_some() {
             self.file.will_read(&missing);
         }
@@ -60,7 +64,7 @@ impl Pool {
         if self.bring_in(&missing) { count } else { 0 }
     }
 
-    /// Reserves room for this many pages, or for fewer.
+    /// Reserves room for up to this many pages. Returns for how many there is room.
     fn keep_room(&self, pages: usize) -> usize {
         let owed = self.tallies.owed.load(Ordering::Relaxed);
         let most = (self.frames.len() / AHEAD_PART).saturating_sub(owed);
@@ -75,7 +79,7 @@ impl Pool {
         id < self.file.pages() && !self.part(id).lock().frames.contains_key(&id)
     }
 
-    /// Reads pages that room was reserved for, in the order of the file. Returns whether there were frames for all of
+    /// Reads pages for which room was reserved, in the order of the file. Returns whether there were frames for all of
     /// them.
     fn bring_in(&self, pages: &[PageId]) -> bool {
         let frames: SmallVec<[u32; MOST_AHEAD]> = pages.iter().map_while(|_| self.victim()).collect();
@@ -86,22 +90,22 @@ impl Pool {
             let Some(first) = neighbours.first().map(|page| page.id) else { continue };
             let mut parts: SmallVec<[&mut [u8]; MOST_AHEAD]> =
                 neighbours.iter_mut().map(|page| &mut *page.content.bytes).collect();
-            // On a failed read, a thread that needs one of these pages reads it alone, and gets the error.
+            // If the read fails, a thread that needs one of these pages reads that page alone, and gets the error.
             let is_read = self.file.read_neighbours(first, &mut parts).is_ok();
             drop(parts);
             neighbours.iter_mut().for_each(|page| page.is_read = is_read);
         }
         let failed: SmallVec<[u32; MOST_AHEAD]> =
             coming.into_iter().filter_map(|page| self.come(page).err()).collect();
-        // No latch is held here, because other threads may wait for these frames.
+        // `give_back` waits for other threads to unpin these frames, so no latch may be held here.
         failed.into_iter().for_each(|at| self.give_back(at));
         frames.len() == pages.len()
     }
 
-    /// Maps a frame for a page, unless the page is in the cache by now.
+    /// Maps a frame for a page, unless the page has come into the cache by now.
     fn begin(&self, id: PageId, at: u32) -> Option<Coming<'_>> {
         let frame = self.frame(at);
-        // No other thread knows the frame, so this does not wait.
+        // No other thread knows the frame yet, so its latch is free.
         let mut content = frame.content.write();
         let mut part = self.part(id).lock();
         if part.frames.contains_key(&id) {
@@ -122,7 +126,7 @@ impl Pool {
         Some(Coming { id, at, content, pin, is_read: false })
     }
 
-    /// Finishes a page that was read. If the page is not valid, unmaps its frame, and returns the frame as the error.
+    /// Finishes reading a page. If the page is not valid, unmaps its frame, and returns the frame as the error.
     fn come(&self, page: Coming<'_>) -> Result<(), u32> {
         let Coming { id, at, mut content, pin, is_read } = page;
         let is_it =

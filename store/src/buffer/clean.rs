@@ -15,19 +15,19 @@ use crate::error::Error;
 use crate::format::{DOUBLE_WRITE_PAGES, Lsn, lsn};
 use crate::page_file::Batch;
 
-/// How long a checkpoint waits for a page's latch. The wait is limited, because the thread with the latch may itself
-/// wait for a frame, and so for the cleaning mutex.
+/// How long a checkpoint waits for a page's latch. The thread that holds the latch may be waiting for a frame, and so
+/// for the cleaning mutex that the checkpoint holds. Without a limit both would wait forever.
 const LATCH_PATIENCE: Duration = Duration::from_millis(2);
 
-/// A copy of a page that is being written home.
+/// A page in the batch that is being written home, with the LSN of the copy.
 struct Copied<'p> {
     pin: Pinned<'p>,
     lsn: Lsn,
 }
 
 impl Pool {
-    /// Writes home every page that was changed before the object `upto`. Returns when all of them are home, or when
-    /// `is_over` returns true. The caller must not hold latches.
+    /// Writes home every page whose oldest missing change is before the object `upto`. Returns when all of them are
+    /// home, or when `is_over` returns true. The caller must not hold latches.
     ///
     /// # Errors
     /// Errors of the log or the page file, which have poisoned the store.
@@ -38,21 +38,22 @@ impl Pool {
             if old.is_empty() || is_over() {
                 return Ok(());
             }
-            // In the order of the file.
+            // Writing in the order of the file is faster.
             sort_by_changing(&mut old, |frame| frame.id.load(Ordering::Relaxed));
             let mut written = 0;
             for batch in old.chunks(DOUBLE_WRITE_PAGES) {
                 written += self.write_home(batch.iter().copied(), LATCH_PATIENCE)?;
             }
             if written == 0 {
-                // All of these pages are latched, but not for long, because a thread with a latch waits for no lock.
+                // Other threads have all of these pages latched. They release the latches soon, because a thread with a
+                // latch waits for no lock.
                 std::thread::yield_now();
             }
         }
     }
 
-    /// Writes home at most [`DOUBLE_WRITE_PAGES`] pages, those whose latch becomes free within `patience`. Returns how
-    /// many it wrote.
+    /// Writes home at most [`DOUBLE_WRITE_PAGES`] pages. Skips pages whose latch does not become free within
+    /// `patience`. Returns how many it wrote.
     fn write_home<'a>(
         &self,
         frames: impl Iterator<Item = &'a Frame>,
@@ -91,8 +92,8 @@ impl Pool {
         Ok(copied.len())
     }
 
-    /// Copies a page and pins it. Returns `None` if the page is clean, or is latched for writing for longer than
-    /// `patience`.
+    /// Copies a page into the batch, and pins it. Returns `None` if the page is clean, or if another thread has it
+    /// latched for writing for longer than `patience`.
     fn copy<'p>(&'p self, frame: &'p Frame, patience: Duration, batch: &mut Batch<'_>) -> Option<Copied<'p>> {
         let pin = {
             let id = frame.id.load(Ordering::SeqCst);
@@ -103,7 +104,8 @@ impl Pool {
             }
             self.pinned(mapped)
         };
-        // The thread queues for the latch. Otherwise a page that some thread always has latched would never go home.
+        // `try_read_for` queues for the latch. Without a place in the queue, a page that is nearly always latched would
+        // never go home.
         let content = match frame.content.try_read() {
             Some(content) => content,
             None if patience.is_zero() => return None,
@@ -119,12 +121,14 @@ impl Pool {
     }
 }
 
-/// The copy is home, so only later changes are missing there.
+/// Marks a page as home, now that its copy has been written. If the page has changed since it was copied, only the
+/// later changes count as missing at home.
 fn settle(copied: &Copied<'_>) {
     let Pinned { frame, tallies } = &copied.pin;
-    // A thread that has the page latched may wait for the cleaning mutex, so this thread must not wait for the latch.
+    // Does not wait for the latch, because the thread that holds it may wait for the cleaning mutex, which this thread
+    // holds.
     match frame.content.try_read() {
-        // Under the latch no other thread announces a change.
+        // While this thread holds the latch, no other thread announces a change.
         Some(content) if lsn(&content.bytes) == copied.lsn => frame.is_home(tallies),
         _ => frame.first_change.store(copied.lsn + 1, Ordering::SeqCst),
     }

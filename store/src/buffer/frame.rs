@@ -13,38 +13,38 @@ use crate::format::{Change, Lsn, PageId, PageKind, kind, lsn, set_lsn};
 #[derive(Debug, Default)]
 pub(crate) struct Content {
     pub(super) id: PageId,
-    /// Whether the bytes are those of the page `id`.
+    /// Whether the bytes are the content of page `id`.
     pub(super) is_valid: bool,
     /// The index of the frame in the cache.
     pub(super) at: u32,
     pub(super) bytes: Box<[u8]>,
-    /// For an inner page, the copy that threads share.
+    /// A copy of an inner page, which threads share instead of latching the page.
     pub(super) snapshot: OnceLock<Arc<Snapshot>>,
 }
 
-/// A frame for a page, on a cache line of its own, so that threads that use different pages do not contend for one
+/// A frame for a page. It has a cache line of its own, so that threads that use different pages do not contend for a
 /// line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct Frame {
     pub(super) content: RwLock<Content>,
-    /// The page that the frame is mapped for.
+    /// The page for which the frame is mapped.
     pub(super) id: AtomicU64,
-    /// How many users pin the frame. A pinned frame gets no other page. The count rises from 0 only under the lock of
-    /// the page's part of the map.
+    /// How many users pin the frame. While the frame is pinned, it keeps its page. The count rises from 0 only under
+    /// the lock of the page's part of the map.
     pub(super) pins: AtomicU32,
-    /// Whether the page was used since it came in, or since it was last considered for eviction.
+    /// Whether the page was used since it came in, or since the cache last considered it for eviction.
     pub(super) is_used: AtomicBool,
     /// Whether the page was read ahead and has not been used yet.
     pub(super) is_ahead: AtomicBool,
-    /// How many pages had come into the cache when this one came.
+    /// The value of [`Pool::came`](super::Pool::came) when this page came into the cache.
     pub(super) came_at: AtomicU32,
-    /// Whether the frame has an inner page of a tree. Every thread that goes down that tree needs the page, so it is
+    /// Whether the page is an inner page of a tree. Every thread that goes down that tree needs the page, so it is
     /// evicted last.
     pub(super) is_inner: AtomicBool,
-    /// A lower bound of the oldest change that is missing at home; 0 if the page is clean.
+    /// The LSN of the oldest change that is missing at home, or a lower number; 0 if the page is clean.
     pub(super) first_change: AtomicU64,
-    /// Changes its value when a page that has a shared copy is changed, and when the frame loses its page.
+    /// A number that increases when a page that has a shared copy is changed, and when the frame loses its page.
     pub(super) changes: AtomicU64,
 }
 
@@ -57,7 +57,7 @@ impl Frame {
         self.first_change.load(Ordering::SeqCst)
     }
 
-    /// Called before an object with this number or a later one changes the page.
+    /// Marks the page as dirty, before an object with the number `next` or a higher one changes the page.
     fn announce(&self, next: Lsn, tallies: &Tallies) {
         if self.first_change() != 0 {
             return;
@@ -67,7 +67,7 @@ impl Frame {
         }
     }
 
-    /// Updates whether the page is an inner page. The caller has the page latched for writing, or is filling the frame.
+    /// Records whether the page is an inner page. The caller has the page latched for writing, or is filling the frame.
     pub(super) fn note_kind(&self, bytes: &[u8], tallies: &Tallies) {
         let is_inner = kind(bytes) == PageKind::Inner;
         if self.is_inner.load(Ordering::Relaxed) != is_inner {
@@ -80,18 +80,19 @@ impl Frame {
         }
     }
 
-    /// A page has come in, after `now` others.
+    /// Notes that the page came in when `now` pages had come in before.
     pub(super) fn came(&self, now: u32) {
         self.came_at.store(now, Ordering::Relaxed);
         self.is_used.store(false, Ordering::Relaxed);
     }
 
-    /// The frame's page is being read ahead. The caller has already counted it in [`Tallies::ahead`].
+    /// Notes that the page is being read ahead. The caller has already counted it in [`Tallies::ahead`].
     pub(super) fn comes_ahead(&self) {
         self.is_ahead.store(true, Ordering::Relaxed);
     }
 
-    /// The page is used for the first time, or is evicted. Returns whether it was read ahead and unused until now.
+    /// Clears the mark that the page was read ahead, because the page is used or evicted. Returns whether the mark was
+    /// set, that is, whether the page had not been used until now.
     pub(super) fn ends_ahead(&self, tallies: &Tallies) -> bool {
         let was_ahead = self.is_ahead.load(Ordering::Relaxed) && self.is_ahead.swap(false, Ordering::Relaxed);
         if was_ahead {
@@ -100,8 +101,8 @@ impl Frame {
         was_ahead
     }
 
-    /// The page is used, after `now` pages have come in. A use within `moment` pages belongs to the use that the page
-    /// came in for, and does not count.
+    /// Notes a use of the page, when `now` pages have come in. If at most `moment` of them came in after this page, the
+    /// use does not count: it is part of the access that brought the page in.
     pub(super) fn touched(&self, now: u32, moment: u32, tallies: &Tallies) {
         if self.ends_ahead(tallies) {
             tallies.needed();
@@ -111,19 +112,20 @@ impl Frame {
         }
     }
 
-    /// The page is used, and this use counts.
+    /// Notes a use that counts: the page gets a second chance when it would be evicted.
     pub(super) fn used(&self) {
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);
         }
     }
 
-    /// The caller has the page latched for writing, or takes the unused frame for another page.
+    /// Makes shared copies of the page outdated. The caller has the page latched for writing, or takes the unused frame
+    /// for another page.
     pub(super) fn has_changed(&self) {
         self.changes.store(self.changes.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
     }
 
-    /// The page is at home with all of its changes.
+    /// Marks the page as clean: all of its changes are home.
     pub(super) fn is_home(&self, tallies: &Tallies) {
         if self.first_change.swap(0, Ordering::SeqCst) != 0 {
             tallies.dirty.fetch_sub(1, Ordering::Relaxed);
@@ -131,41 +133,42 @@ impl Frame {
     }
 }
 
-/// Keeps a page in its frame.
+/// A pin: while it exists, the frame keeps its page.
 #[derive(Debug)]
 pub(crate) struct Pinned<'p> {
     pub(super) frame: &'p Frame,
     pub(super) tallies: &'p Tallies,
 }
 
-/// How many frames of a cache are in each state.
+/// Counts of the cache's frames by state, and what reading ahead owes.
 #[derive(Debug, Default)]
 pub(super) struct Tallies {
     /// Frames with a dirty page.
     pub(super) dirty: AtomicUsize,
     /// Frames with an inner page of a tree.
     pub(super) inner: AtomicUsize,
-    /// Frames with a page that was read ahead and is unused, or that are about to get one.
+    /// Frames whose page was read ahead and is still unused, and frames that are about to get such a page.
     pub(super) ahead: AtomicUsize,
-    /// How many pages have to be needed before the cache reads ahead at full depth again: [`VAIN_COSTS`] for each page
-    /// that was read ahead in vain.
+    /// How many more pages must be needed before the cache reads ahead at full depth again. Each page that was read
+    /// ahead but evicted unused adds [`VAIN_COSTS`].
     pub(super) owed: AtomicUsize,
 }
 
-/// How many pages have to be needed to pay for one that was read ahead in vain.
+/// How many needed pages make up for one that was read ahead but evicted unused.
 const VAIN_COSTS: usize = 4;
 
 impl Tallies {
-    /// A page was needed that had been read ahead, or that was not in the cache.
+    /// Called when a page is needed that was read ahead, or that is not in the cache. Pays off one page of what is
+    /// owed.
     pub(super) fn needed(&self) {
         if self.owed.load(Ordering::Relaxed) > 0 {
             let one_less = |owed: usize| owed.checked_sub(1);
-            // The update fails if nothing is owed any more.
+            // If nothing is owed any more, the update fails, which does not matter.
             let _ = self.owed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         }
     }
 
-    /// A page that was read ahead was evicted unused.
+    /// Called when a page that was read ahead is evicted unused. Adds to what is owed.
     pub(super) fn was_in_vain(&self) {
         self.owed.fetch_add(VAIN_COSTS, Ordering::Relaxed);
     }
@@ -190,7 +193,7 @@ impl<'p> Pinned<'p> {
 /// A page latched for reading.
 #[derive(Debug)]
 pub(crate) struct Reading<'p> {
-    // The order of the fields matters: the latch is dropped before the pin.
+    // Fields are dropped in this order: the latch before the pin.
     pub(super) guard: RwLockReadGuard<'p, Content>,
     pin: Pinned<'p>,
 }
@@ -200,8 +203,8 @@ pub(crate) trait Latched {
     fn content(&self) -> &Content;
     fn pin(&self) -> &Pinned<'_>;
 
-    /// A copy of the page, which the caller may read after it has released the latch. `pool` is the number of the
-    /// cache.
+    /// A copy of the page, which the caller may read after it has released the latch. `pool` is the number of the cache
+    /// that holds the page.
     fn snapshot(&self, pool: u64) -> Arc<Snapshot> {
         let content = self.content();
         let copied = || Snapshot {
@@ -265,13 +268,13 @@ impl Writing<'_> {
         &self.guard.bytes
     }
 
-    /// Announces that an object with this number or a later one is about to change the page. Invariant 34: the
+    /// Announces that an object with the number `next` or a higher one is about to change the page. Invariant 34: the
     /// announcement comes before the object gets its number, so that no checkpoint overlooks the change.
     pub(crate) fn announce(&self, next: Lsn) {
         self.pin.frame.announce(next, self.pin.tallies);
     }
 
-    /// Applies a change of the log object `at`.
+    /// Applies a change to the page, as part of the log object `at`.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the change does not fit the page.
@@ -291,8 +294,8 @@ impl Writing<'_> {
     }
 }
 
-/// Sorts by keys that other threads change meanwhile, such as the page of a frame. Each key is read once: an order that
-/// contradicts itself may end the thread by a panic.
+/// Sorts by keys that other threads may change at the same time, such as the page of a frame. It reads each key only
+/// once: if a key changed between two comparisons, the order would contradict itself, and the sort might panic.
 pub(super) fn sort_by_changing<T, K: Ord>(items: &mut [T], key: impl FnMut(&T) -> K) {
     items.sort_by_cached_key(key);
 }

@@ -1,11 +1,11 @@
 //! The cache of pages.
 //!
-//! The cache reads a page once, however many threads want it. The reading thread holds the latch of the page's frame
+//! However many threads want a page, the cache reads it once. The reading thread holds the latch of the page's frame
 //! and no other lock, so reads of different pages run in parallel.
 //!
 //! A page is *pinned* while a thread uses it, and *latched* while a thread reads or changes its bytes. Threads latch
-//! parents before children, and space maps last. A thread that holds a latch never waits for a lock, nor for a latch
-//! out of that order.
+//! parents before children, and latch space maps last. A thread that holds a latch never waits for a lock, and takes
+//! latches only in that order.
 
 mod ahead;
 mod clean;
@@ -34,19 +34,22 @@ use crate::page_file::PageFile;
 use crate::poison::Poison;
 use crate::sync::Parker;
 
-/// Parts of the map from pages to frames.
+/// How many parts the map from pages to frames has.
 const PARTS: usize = 64;
-/// Bytes that a frame takes besides its page, including its entry in the map.
+/// The memory that a frame takes besides its page, in bytes, including the entry in the map.
 const FRAME_BYTES: u64 = 248;
-/// The smallest number of frames. Recovery works on one thread, without the keeper. One step of recovery pins at most
-/// the pages of one path down a tree, the two pages that a split makes, and a space map for each page that it makes or
-/// frees: 50 pages in a tree of 24 levels. An inner page that is split has at least three children, so with the longest
-/// keys and the smallest pages a tree of that height has at least 2^24 leaves (64 GiB); with keys of 16 bytes that much
-/// data has 4 levels. In an open store the other threads find room in the remaining frames, because nearly every step
-/// pins only one leaf.
+/// The smallest number of frames. It has to suffice for recovery, which works on one thread, without the keeper. One
+/// step of recovery pins at most the pages of one path down a tree, and the two pages that a split makes. It also pins
+/// a space map for each page that it makes or frees. In a tree of 24 levels, that is 50 pages.
+///
+/// No tree that fits a cache of this size is higher. An inner page that is split has at least three children. So even
+/// with the longest keys and the smallest pages, a tree of 24 levels has at least 2^24 leaves (64 GiB). With keys of 16
+/// bytes that much data has 4 levels.
+///
+/// In an open store the other threads find room in the remaining frames, because nearly every step pins only one leaf.
 const FEWEST_FRAMES: usize = 64;
 
-/// Bytes of the smallest cache for pages of this size: the fewest frames, and the page file's buffer.
+/// The size in bytes of the smallest cache for pages of this size: the fewest frames, and the page file's buffer.
 pub(crate) const fn smallest_cache_bytes(page_bytes: u64) -> u64 {
     FEWEST_FRAMES as u64 * (page_bytes + FRAME_BYTES) + (1 + DOUBLE_WRITE_PAGES as u64) * page_bytes
 }
@@ -57,14 +60,14 @@ pub(crate) const fn smallest_cache_bytes(page_bytes: u64) -> u64 {
 struct Part {
     /// Indexes into [`Pool::frames`].
     frames: FxHashMap<PageId, u32>,
-    /// How often a lookup found its page.
+    /// How often a lookup in this part found its page.
     hits: u64,
 }
 
 /// The cache.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    /// The number of this cache; no other cache in the process has it.
+    /// A number that no other cache in the process has.
     number: u64,
     file: Arc<PageFile>,
     log: Arc<dyn Log>,
@@ -74,26 +77,26 @@ pub(crate) struct Pool {
     queues: Mutex<Queues>,
     /// How many pages have come in.
     came: AtomicU32,
-    /// A use of a page does not count until this many more pages have come in.
+    /// How many pages must come in after a page before a use of that page counts.
     moment: u32,
     /// Held by the thread that writes pages home.
     cleaning: Mutex<()>,
     tallies: Tallies,
-    /// Where the keeper sleeps, and whether another thread has woken it.
+    /// The keeper sleeps on this parker. The flag says that another thread has woken the keeper since.
     keeper: Parker,
     is_keeper_woken: AtomicBool,
     pub(crate) misses: AtomicU64,
-    /// Misses that had to wait until dirty pages were home.
+    /// Misses that found no ready frame, and had to write dirty pages home first.
     pub(crate) waits: AtomicU64,
-    /// Inner pages that were evicted.
+    /// How many inner pages were evicted.
     pub(crate) inner_left: AtomicU64,
-    /// Pages that were read ahead, and those of them that were evicted before any use.
+    /// How many pages were read ahead, and how many of them were evicted unused.
     pub(crate) came_ahead: AtomicU64,
     pub(crate) came_in_vain: AtomicU64,
 }
 
 impl Pool {
-    /// An empty cache of `cache_bytes`, which include the buffers of the page file and of the log.
+    /// Makes an empty cache. `cache_bytes` includes the buffers of the page file and of the log.
     pub(crate) fn new(file: Arc<PageFile>, log: Arc<dyn Log>, poison: Arc<Poison>, cache_bytes: u64) -> Self {
         let for_pages = cache_bytes.saturating_sub(file.memory_bytes() + log.memory_bytes());
         let frames = ((for_pages / (file.page_bytes() as u64 + FRAME_BYTES)) as usize).max(FEWEST_FRAMES);
@@ -128,7 +131,7 @@ impl Pool {
         self.file.page_bytes()
     }
 
-    /// Begins a path down a tree.
+    /// Begins a descent of a tree.
     pub(crate) fn way(&self) -> Way<'_> {
         Way::new(self.number, &self.frames)
     }
@@ -137,7 +140,7 @@ impl Pool {
         &self.frames[at as usize]
     }
 
-    /// The caller holds the lock of the page's part of the map.
+    /// Pins a frame. The caller holds the lock of the page's part of the map.
     fn pinned<'p>(&'p self, frame: &'p Frame) -> Pinned<'p> {
         frame.pins.fetch_add(1, Ordering::Acquire);
         frame.touched(self.came.load(Ordering::Relaxed), self.moment, &self.tallies);
@@ -156,7 +159,7 @@ impl Pool {
     /// Returns a page, latched for reading.
     ///
     /// # Errors
-    /// [`Error::Corrupt`], an error of the medium, [`Error::Full`] if every frame is in use.
+    /// [`Error::Corrupt`], an error of the medium, or [`Error::Full`] if every frame is in use.
     pub(crate) fn read(&self, id: PageId) -> Result<Reading<'_>, Error> {
         loop {
             let page = self.pin(id, true)?.read();
@@ -179,7 +182,8 @@ impl Pool {
         }
     }
 
-    /// Returns a page that the caller will make anew, latched for writing. The cache does not read its old content.
+    /// Returns a page whose content the caller will replace, latched for writing. The cache does not read the old
+    /// content.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -200,7 +204,7 @@ impl Pool {
         self.tallies.needed();
         let at = self.vacate()?;
         let frame = self.frame(at);
-        // No other thread knows the frame, so this does not wait.
+        // No other thread knows the frame yet, so its latch is free.
         let mut content = frame.content.write();
         {
             let mut part = self.part(id).lock();
@@ -239,7 +243,7 @@ impl Pool {
         Some(self.pinned(frame))
     }
 
-    /// Prepares a frame for another page. The frame is invalid until it has the page's content.
+    /// Prepares a frame for another page. The frame stays invalid until it has that page's content.
     fn empty(&self, content: &mut Content, id: PageId) {
         content.is_valid = false;
         content.id = id;
@@ -254,7 +258,8 @@ impl Pool {
         if load {
             self.file.read_page(id, &mut content.bytes)?;
             if lsn(&content.bytes) >= self.log.next() {
-                // No force could ever make the log durable up to that object.
+                // Before this page could go home again, the log would have to be durable up to that object, which does
+                // not exist.
                 return Err(Error::Corrupt {
                     what: "a page that is newer than the log".to_owned(),
                     page: Some(id),
@@ -267,8 +272,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Frees a frame that is no longer mapped for a page. A thread that waits for its latch finds it invalid, and may
-    /// pin it for a moment longer.
+    /// Frees a frame that is no longer mapped for a page. A thread that was waiting for the frame's latch finds the
+    /// frame invalid, but may keep it pinned for a moment. So this waits until no pins are left.
     fn give_back(&self, at: u32) {
         while self.frame(at).pins.load(Ordering::Acquire) != 0 {
             std::thread::yield_now();
@@ -276,8 +281,8 @@ impl Pool {
         self.queues.lock().free.push(at);
     }
 
-    /// The oldest object whose change may be missing at home, provided that no change is announced meanwhile (see
-    /// [`Writing::announce`]); `next` if every page is home.
+    /// The oldest object whose change may be missing at home; `next` if every page is home. This overlooks changes that
+    /// are announced during the call (see [`Writing::announce`]).
     pub(crate) fn first_change(&self, next: Lsn) -> Lsn {
         let changes = self.frames.iter().map(Frame::first_change).filter(|lsn| *lsn != 0);
         changes.min().map_or(next, |first| first.min(next))

@@ -1,13 +1,13 @@
-//! Pages that are written home without the cache.
+//! Writing pages home without going through the cache.
 
 use super::Pool;
 use crate::error::Error;
 use crate::format::{PageId, lsn};
 
 impl Pool {
-    /// Writes adjacent pages home that no transaction reads. They are not durable on return, and a crash may tear them.
-    /// Their LSN has to be that of a durable log object. After a crash, redo would skip a page that claims to be newer
-    /// than the rest of the log.
+    /// Writes adjacent pages home, past the cache. No transaction may be reading these pages. They are not durable on
+    /// return, and a crash may tear them. Their LSN has to be that of a durable log object. If it were higher than the
+    /// log's end after a crash, redo would skip the page.
     ///
     /// # Errors
     /// [`Error::Full`] if the disk is full; any other error has poisoned the store.
@@ -19,7 +19,7 @@ impl Pool {
         })
     }
 
-    /// Makes durable what `write_past` has written.
+    /// Makes all pages durable that `write_past` has written.
     ///
     /// # Errors
     /// Any error has poisoned the store.
@@ -27,7 +27,7 @@ impl Pool {
         self.file.flush().map_err(|error| self.poison.set(&error))
     }
 
-    /// Reads a page again that `write_past` has written, if the cache has an old copy of it.
+    /// If the cache has an old copy of a page that `write_past` has written, reads the page again.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -38,7 +38,7 @@ impl Pool {
             return Ok(());
         }
         if page.pin.frame.is_dirty() {
-            // No step changes such a page, so a dirty one means that the space map is wrong.
+            // No step changes a page that is being loaded. If such a page is dirty, the space map must be wrong.
             return Err(Error::Corrupt { what: "the space map".to_owned(), page: Some(id) });
         }
         if page.guard.snapshot.take().is_some() {

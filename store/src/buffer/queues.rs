@@ -1,9 +1,10 @@
 //! The order in which the cache evicts pages.
 //!
-//! A page that comes in is on *probation*. Uses shortly after that belong to the access that the page came in for, and
-//! do not count. So a scan, which uses each page twice in a row, evicts only its own pages. A page that is used later
-//! *stays*, and so does a page that comes back soon after its eviction. Inner pages of trees have a queue of their own,
-//! and are evicted last. A page at the end of its queue *waits* until it is home, and then it is *ready*.
+//! A page that comes in is on *probation*. Further uses soon after that are part of the access that brought the page
+//! in, and do not count. So a scan, which uses each page twice in a row, evicts only its own pages. A page that is used
+//! later *stays*, and so does a page that comes back soon after its eviction. Inner pages of trees have a queue of
+//! their own, and are evicted last. A dirty page at the end of its queue *waits* until it is written home; after that
+//! it is *ready*.
 //!
 //! Each frame is in one queue, or belongs to the thread that has taken it out of a queue.
 
@@ -13,36 +14,36 @@ use std::sync::atomic::Ordering;
 use super::frame::Frame;
 use crate::format::PageId;
 
-/// An eighth of the frames is for pages on probation. While half as many other pages come in, a use of a page does not
-/// count.
+/// One frame in this many is for pages on probation. A use of a page counts only after half as many other pages have
+/// come in.
 const PROBATION_PART: usize = 8;
-/// The most pages in a row that stay because they were used; the next one is evicted all the same.
+/// How many used pages in a row get a second chance; the next one is evicted even though it was used.
 const MOST_CHANCES: usize = 128;
 
-/// A page that was evicted, and how many pages had come in by then.
+/// A page that was evicted, and how many pages had come in when it was.
 #[derive(Clone, Copy, Debug, Default)]
 struct Left {
     page: PageId,
     at: u32,
 }
 
-/// The queues. Only the thread that holds the mutex around them changes them; other threads use the frames meanwhile.
+/// The queues. A thread must hold the surrounding mutex to change them. It needs no mutex to use the frames.
 #[derive(Debug)]
 pub(super) struct Queues {
     /// Frames that are mapped for no page.
     pub(super) free: Vec<u32>,
     /// Frames whose page was clean and unused when it reached the end of its queue.
     pub(super) ready: VecDeque<u32>,
-    /// Frames whose page was dirty when it reached the end of its queue.
+    /// Frames whose page was dirty when it reached the end of its queue, and is still to be written home.
     pub(super) waiting: Vec<u32>,
     probation: VecDeque<u32>,
     staying: VecDeque<u32>,
     inner: VecDeque<u32>,
-    /// Pages that were evicted lately, each at the index `page mod length`.
+    /// Pages that were evicted recently, each at the index `page mod length`.
     left: Box<[Left]>,
 }
 
-/// How many pages have to come in after a page until a use of that page counts.
+/// How many pages must come in after a page before a use of that page counts.
 pub(super) const fn moment(frames: usize) -> u32 {
     (frames / PROBATION_PART / 2) as u32
 }
@@ -60,7 +61,7 @@ impl Queues {
         }
     }
 
-    /// The most dirty pages that may wait before a thread has to write some home.
+    /// How many dirty pages may wait before the thread that needs a frame has to write some home itself.
     pub(super) fn most_waiting(&self) -> usize {
         self.left.len() / 4
     }
@@ -69,7 +70,7 @@ impl Queues {
         (page % self.left.len().max(1) as u64) as usize
     }
 
-    /// Puts a frame into a queue whose page was the `now`th to come in.
+    /// Puts the frame `at` into a queue. Its page was the `now`th to come in.
     pub(super) fn admit(&mut self, at: u32, page: PageId, now: u32) {
         let place = self.place(page);
         let Left { page: last, at: left_at } = self.left[place];
@@ -80,19 +81,19 @@ impl Queues {
         }
     }
 
-    /// Remembers that a page was evicted.
+    /// Remembers that a page was evicted, so that it stays if it soon comes back.
     pub(super) fn has_left(&mut self, page: PageId, now: u32) {
         let place = self.place(page);
         self.left[place] = Left { page, at: now };
     }
 
-    /// Puts back a frame that cannot be evicted now.
+    /// Puts back a frame whose page cannot be evicted now.
     pub(super) fn stay(&mut self, at: u32) {
         self.staying.push_back(at);
     }
 
-    /// Takes out the next frame to evict, clean or dirty. Its page is not pinned, was not used lately, and is not an
-    /// inner page, unless `may_be_inner` allows that.
+    /// Takes out the next frame to evict, clean or dirty. The frame's page is not pinned, and was not used recently. It
+    /// is an inner page only if `may_be_inner`.
     pub(super) fn next(&mut self, frames: &[Frame], may_be_inner: bool) -> Option<u32> {
         let mut chances = 0;
         for _ in 0..frames.len() * 2 {
@@ -115,8 +116,8 @@ impl Queues {
         self.next_inner(frames, may_be_inner)
     }
 
-    /// Takes out a frame from the queue of inner pages: one whose page is no longer an inner page, or any unused one if
-    /// `may_be_inner`.
+    /// Takes a frame out of the queue of inner pages: one whose page is no longer an inner page, or, if `may_be_inner`,
+    /// any unused one.
     fn next_inner(&mut self, frames: &[Frame], may_be_inner: bool) -> Option<u32> {
         for _ in 0..self.inner.len() * 2 {
             let at = self.inner.pop_front()?;
@@ -133,7 +134,7 @@ impl Queues {
         None
     }
 
-    /// How many frames are in a queue.
+    /// How many frames are in a queue; the test compares this with the size of the cache.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.free.len()
@@ -153,7 +154,7 @@ mod tests {
     use super::super::frame::Tallies;
     use super::*;
 
-    /// A cache without contents: a page that comes in takes the frame of the page that is evicted.
+    /// A cache without contents. A page that comes in takes over the frame of the page that is evicted.
     struct Cache {
         queues: Queues,
         frames: Vec<Frame>,
@@ -193,7 +194,7 @@ mod tests {
             assert_eq!(self.queues.len(), self.frames.len(), "a frame is in two queues, or in none");
         }
 
-        /// Counts the misses when the hot pages are used a few times each, in an order that the seed determines.
+        /// Uses each of the hot pages a few times, in an order that the seed determines. Returns the misses.
         fn touch_hot(&mut self, pages: u64, random: &mut fastrand::Rng) -> u64 {
             let before = self.misses;
             for _ in 0..pages * 8 {
@@ -209,14 +210,14 @@ mod tests {
             let mut random = fastrand::Rng::with_seed(seed);
             let mut cache = Cache::new(frames);
             let hot = frames as u64 / 2;
-            // Pages that nobody wants again come and go in between, until the cache knows the hot ones.
+            // Between the uses, pages come and go that are never used again, until the cache knows which pages are hot.
             for round in 0..20 {
                 cache.touch_hot(hot, &mut random);
                 (0..frames as u64).for_each(|page| cache.touch(1_000_000 + round * 100_000 + page, false));
             }
             let misses = cache.touch_hot(hot, &mut random);
             for page in 0..frames as u64 * 10 {
-                // A scan uses each leaf twice: where one batch of rows ends, and to read its rows.
+                // A scan uses each leaf twice: where one batch of rows ends, and where the next one begins.
                 cache.touch(10_000_000 + page, false);
                 cache.touch(10_000_000 + page, false);
             }
@@ -239,7 +240,7 @@ mod tests {
     fn a_page_that_comes_again_soon_stays() {
         let mut cache = Cache::new(64);
         (100..200).for_each(|page| cache.touch(page, false));
-        // Page 110 was evicted a moment ago, and comes back.
+        // Page 110 has just been evicted; it comes back.
         assert!(!cache.at.contains_key(&110));
         cache.touch(110, false);
         (200..260).for_each(|page| cache.touch(page, false));

@@ -1,13 +1,13 @@
-//! Shared copies of the inner pages of trees, which threads read without latch or pin.
+//! Shared copies of the inner pages of trees, which threads read without a latch or a pin.
 //!
 //! Every thread goes through the inner pages of a tree, and hardly any thread changes them. A latch and a pin are words
 //! that every thread would write, so their cache lines would move from core to core. Instead threads share a copy of
-//! such a page, and compare a number that changes whenever the page does.
+//! such a page, and check a number that changes whenever the page does.
 //!
-//! Invariant 43: a frame's number of changes grows before a change of an inner page in the frame becomes visible, and
-//! before the page can be in another frame. If a thread has latched a child, and then finds the copies on its path
-//! current, it is where latches from the root on would have led it. The reason is that a thread that splits or frees a
-//! page has that page and its parent latched together.
+//! Invariant 43: a frame's change number grows before a change of the frame's inner page becomes visible. It also grows
+//! before that page can be in another frame. A thread latches a child, and then checks that the copies on its path are
+//! current. If they are, latching every page from the root down would have led it to the same child. The reason is that
+//! a thread that splits or frees a page latches that page and its parent together.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::format::PageId;
 
-/// How many copies a thread keeps, each at the index `page mod AT_HAND`.
+/// How many copies each thread keeps, each at the index `page mod AT_HAND`.
 const AT_HAND: usize = 32;
 
-/// A page, as it was when its frame's number of changes was `changes`.
+/// A copy of a page, made when the change number of its frame was `changes`.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    /// The number of the cache.
+    /// The number of the cache that the page is in.
     pub(super) pool: u64,
     pub(super) id: PageId,
-    /// The index of its frame in the cache, and the number of changes of that frame.
+    /// The index of the page's frame in the cache, and the frame's change number.
     pub(super) frame: u32,
     pub(super) changes: u64,
     pub(super) bytes: Box<[u8]>,
@@ -40,7 +40,7 @@ thread_local! {
     static KEPT: RefCell<Vec<Option<Arc<Snapshot>>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `work` with the thread's slot for a page. Returns `None` in a thread that is ending.
+/// Calls `work` with this thread's slot for a page. Returns `None` if the thread is ending.
 pub(super) fn kept<T>(id: PageId, work: impl FnOnce(&mut Option<Arc<Snapshot>>) -> T) -> Option<T> {
     let with = |all: &RefCell<Vec<_>>| {
         let mut all = all.borrow_mut();

@@ -1,4 +1,5 @@
-//! Frames for pages that come in. The keeper keeps some ready, and a thread that finds none makes some ready itself.
+//! Finding frames for pages that come in. The keeper keeps some frames ready; a thread that finds none makes some ready
+//! itself.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,17 +11,17 @@ use crate::controls::Rule;
 use crate::error::Error;
 use crate::format::DOUBLE_WRITE_PAGES;
 
-/// How long a thread looks for a frame while all are in use.
+/// How long a thread looks for a frame while all frames are in use.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A sixteenth of the frames is to be ready, within these limits.
+/// The keeper keeps one frame in this many ready, within the limits below.
 const READY_PART: usize = 16;
 const MOST_READY: usize = 1024;
 const FEWEST_READY: usize = 8;
-/// How many pages the keeper sorts at a time, to write them in the order of the file.
+/// How many pages the keeper writes at a time, sorted by their order in the file.
 const SORTED_AT_A_TIME: usize = 4 * DOUBLE_WRITE_PAGES;
 
 impl Pool {
-    /// Takes a frame for another page, with one pin.
+    /// Takes a frame for another page, and pins it once.
     pub(super) fn vacate(&self) -> Result<u32, Error> {
         let mut begun = None;
         loop {
@@ -33,9 +34,9 @@ impl Pool {
                 Instant::now()
             });
             let at_a_time = DOUBLE_WRITE_PAGES.min(self.frames.len() / 4);
-            // A thread writes dirty pages home even while a clean inner page could be evicted. A thread that evicts an
-            // inner page needs it again at once. If each leaf evicted an inner page, and that inner page the leaf, no
-            // thread would get down a tree any more.
+            // Write dirty leaves home first, even if a clean inner page could be evicted. The thread that evicts an
+            // inner page would need it again at once. If leaves and inner pages evicted each other, no thread would get
+            // down a tree any more.
             if self.make_ready(at_a_time, self.has_too_many_inner(), 1)? == 0
                 && self.make_ready(at_a_time, true, 1)? == 0
             {
@@ -47,17 +48,17 @@ impl Pool {
         }
     }
 
-    /// Whether inner pages leave too few frames to leaves, so that inner pages have to be evicted like leaves.
+    /// Whether inner pages leave too few frames for leaves. If so, inner pages are evicted like leaves.
     fn has_too_many_inner(&self) -> bool {
         self.tallies.inner.load(Ordering::Relaxed) > self.frames.len() / 4 * 3
     }
 
-    /// How many frames are to be ready.
+    /// How many frames the keeper keeps ready.
     fn wanted_ready(&self) -> usize {
         (self.frames.len() / READY_PART).clamp(FEWEST_READY, MOST_READY)
     }
 
-    /// Takes a frame that is free, or whose page can be evicted at once.
+    /// Takes a frame that is free, or whose page can be evicted at once. The frame has one pin.
     pub(super) fn victim(&self) -> Option<u32> {
         let mut queues = self.queues.lock();
         if let Some(at) = queues.free.pop() {
@@ -89,7 +90,7 @@ impl Pool {
         None
     }
 
-    /// Skips frames with dirty pages, and puts them into the queue for the keeper.
+    /// Takes the next frame whose page is clean. Moves frames with dirty pages into the queue for the keeper.
     fn next_victim(&self, queues: &mut Queues) -> Option<u32> {
         while queues.waiting.len() < queues.most_waiting() {
             let at = queues.next(&self.frames, self.has_too_many_inner())?;
@@ -104,7 +105,8 @@ impl Pool {
         None
     }
 
-    /// Takes a frame that is in no queue from its page, unless the page is pinned or dirty.
+    /// Evicts the page of a frame that is in no queue, unless the page is pinned or dirty. Returns whether the frame is
+    /// empty now.
     fn take(&self, queues: &mut Queues, at: u32) -> bool {
         let frame = self.frame(at);
         let id = frame.id.load(Ordering::SeqCst);
@@ -114,7 +116,7 @@ impl Pool {
         if !is_mapped || frame.pins.load(Ordering::Acquire) != 0 || is_kept {
             return false;
         }
-        // The number changes before the page can be in another frame and be changed there.
+        // Shared copies become outdated before the page can be in another frame, and be changed there.
         frame.has_changed();
         part.frames.remove(&id);
         frame.pins.store(1, Ordering::Release);
@@ -131,9 +133,9 @@ impl Pool {
         true
     }
 
-    /// Makes up to `count` of the next frames to evict ready, and writes their dirty pages home. Returns how many are
-    /// ready. Does nothing if other threads have made `enough` ready meanwhile. Skips latched pages, so the caller may
-    /// hold latches.
+    /// Makes up to `count` of the next frames to evict ready, and writes their dirty pages home. Returns how many
+    /// frames are ready. Does nothing if, while it waited for the mutex, other threads have made `enough` frames ready.
+    /// Skips latched pages, so the caller may hold latches.
     ///
     /// # Errors
     /// Errors of the log or the page file, which have poisoned the store.
@@ -175,8 +177,8 @@ impl Pool {
         done.map(|()| ready)
     }
 
-    /// The keeper's work: makes frames ready before threads need them, when hardly any are free. Returns whether more
-    /// frames are to be made ready.
+    /// The keeper's work: when few frames are free, makes some ready before threads need them. Returns whether still
+    /// more should be made ready.
     ///
     /// # Errors
     /// Errors of the log or the page file, which have poisoned the store.
@@ -194,12 +196,12 @@ impl Pool {
         Ok(made > 0 && made < missing)
     }
 
-    /// Waits for at most `limit`, or until frames are missing.
+    /// Sleeps until a thread finds too few frames ready, or for at most `limit`.
     pub(crate) fn wait_for_need(&self, limit: Duration) {
         self.keeper.sleep(limit);
     }
 
-    /// Wakes the keeper from that wait.
+    /// Wakes the keeper from [`wait_for_need`](Self::wait_for_need).
     pub(crate) fn wake_keeper(&self) {
         self.keeper.wake();
     }

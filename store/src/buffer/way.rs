@@ -1,4 +1,4 @@
-//! The path of a thread down a tree, by copies of the tree's inner pages.
+//! A thread's path down a tree, through shared copies of the tree's inner pages.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,11 +9,11 @@ use super::frame::{Frame, Latched};
 use super::snapshot::{Snapshot, kept};
 use crate::format::PageId;
 
-/// The inner pages on the path of one thread down a tree. The thread moves its kept copies here and back: counting
-/// references to them would change a shared word too.
+/// The inner pages on a thread's path down a tree. The thread moves the copies that it keeps into this path, and back
+/// afterwards. It does not clone them, because counting references would write to a word that all threads share.
 #[derive(Debug)]
 pub(crate) struct Way<'p> {
-    /// The number of the cache.
+    /// The number of the cache that the tree is in.
     pool: u64,
     frames: &'p [Frame],
     pages: SmallVec<[Arc<Snapshot>; 4]>,
@@ -28,14 +28,14 @@ impl<'p> Way<'p> {
         Self { pool, frames, pages: SmallVec::new(), is_pinning: false, pinned: SmallVec::new() }
     }
 
-    /// Makes the path pin its pages. Invariant 50: then only a change by another thread can make the descent fail,
-    /// however few frames there are.
+    /// Makes the path pin its pages. Invariant 50: once the pages are pinned, only a change by another thread can make
+    /// the descent fail, however few frames there are.
     pub(crate) fn pinning(mut self) -> Self {
         self.is_pinning = true;
         self
     }
 
-    /// Whether a page is still as it was copied. If so, the page counts as used.
+    /// Whether a page has not changed since it was copied. If so, counts a use of the page.
     fn is_as_copied(&self, copy: &Snapshot) -> bool {
         let Some(frame) = self.frames.get(copy.frame as usize) else { return false };
         let is_current = copy.pool == self.pool && frame.changes.load(Ordering::Acquire) == copy.changes;
@@ -45,7 +45,7 @@ impl<'p> Way<'p> {
         is_current
     }
 
-    /// Follows a page of which the thread keeps a current copy.
+    /// Follows an inner page by this thread's copy. Returns `None` if the thread has no current copy.
     pub(crate) fn by_copy(&mut self, id: PageId) -> Option<&Snapshot> {
         if self.is_pinning {
             return None;
@@ -55,14 +55,14 @@ impl<'p> Way<'p> {
         self.pages.last().map(|page| &**page)
     }
 
-    /// Follows an inner page that is latched.
+    /// Follows an inner page that the caller has latched.
     pub(crate) fn by(&mut self, page: &impl Latched) -> &Snapshot {
         let at = self.pages.len();
         let copy = page.snapshot(self.pool);
         if self.is_pinning
             && let Some(frame) = self.frames.get(copy.frame as usize)
         {
-            // The latch already holds a pin, so the count does not rise from 0.
+            // The caller's latch includes a pin, so the count does not rise from 0, and the map's lock is not needed.
             frame.pins.fetch_add(1, Ordering::Acquire);
             self.pinned.push(frame);
         }
@@ -70,7 +70,7 @@ impl<'p> Way<'p> {
         &self.pages[at]
     }
 
-    /// Whether all pages on the path are still as they were copied.
+    /// Whether no page on the path has changed since it was copied.
     pub(crate) fn is_current(&self) -> bool {
         self.pages.iter().all(|page| self.is_as_copied(page))
     }

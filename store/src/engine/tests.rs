@@ -1,4 +1,4 @@
-//! A transaction that ends in the middle of a checkpoint.
+//! A transaction that ends during a checkpoint.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use std::fmt;
@@ -15,7 +15,7 @@ use crate::transaction::Transaction;
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// A log that calls a closure at the given call of [`next`](Log::next).
+/// A log that calls a closure at one chosen call of [`next`](Log::next).
 struct Interrupted {
     log: Arc<dyn Log>,
     then: Mutex<Option<(u32, Work)>>,
@@ -89,7 +89,7 @@ fn open(scheme: Scheme) -> (Arc<Running>, Arc<Interrupted>) {
     (Running::alone(engine), log)
 }
 
-/// A transaction ends after the checkpoint has read the next number, and before the checkpoint looks for open
+/// A transaction ends after the checkpoint has read the log's next number, but before the checkpoint looks for open
 /// transactions.
 #[test]
 fn inv40_what_a_checkpoint_gives_up_of_the_log_had_durably_ended() {

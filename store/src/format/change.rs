@@ -1,4 +1,4 @@
-//! Changes of pages, as log objects hold them.
+//! Changes of pages, as they are stored in log objects.
 
 use duralite_format::FormatError;
 use duralite_format::bytes::{array, put};
@@ -18,10 +18,10 @@ const MAP_CLEAR: u8 = 6;
 const MAP_SET_RUN: u8 = 7;
 const MAP_CLEAR_RUN: u8 = 8;
 
-/// One change of one page. Its effect depends only on the page's content after the change before.
+/// A change of one page. Its result depends only on the content that the page had before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
-    /// Puts a cell into a page of a tree. It replaces the cell with the same key, if there is one.
+    /// Puts a cell into a tree's page, in place of the cell with the same key, if there is one.
     Put {
         /// The cell.
         cell: &'a [u8],
@@ -36,9 +36,10 @@ pub enum Change<'a> {
         /// The key.
         key: &'a [u8],
     },
-    /// Makes the page anew: its bytes from byte 24 on, then zeros, then the bytes up to its end.
+    /// Replaces the page's content: `front` goes to byte 24 and after, `tail` to the end of the page, and zeros between
+    /// them.
     Image {
-        /// The page's first bytes after its LSN and its number.
+        /// The bytes after the page's LSN and number.
         front: &'a [u8],
         /// The page's last bytes.
         tail: &'a [u8],
@@ -70,7 +71,7 @@ pub enum Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// The change that makes a page with the content of `page`.
+    /// The change that gives a page the content of `page`.
     #[must_use]
     pub fn image_of(page: &'a [u8]) -> Self {
         let (front, tail) = match kind(page) {
@@ -85,7 +86,7 @@ impl<'a> Change<'a> {
         Change::Image { front: &page[KIND_AT..front], tail: &page[tail..] }
     }
 
-    /// Appends the change of page `page` to the body of a log object.
+    /// Appends the change, as a change of page `page`, to the body of a log object.
     pub fn encode(&self, page: PageId, into: &mut Vec<u8>) {
         let (kind, first, second): (u8, &[u8], &[u8]) = match self {
             Self::Put { cell } => (PUT, cell, &[]),
@@ -107,10 +108,11 @@ impl<'a> Change<'a> {
         into.extend(second);
     }
 
-    /// Reads the change with which these bytes begin, and its page. `None` if there are no bytes left.
+    /// Decodes the change at the beginning of `bytes`, and its page, and moves `bytes` past it. Returns `None` if
+    /// `bytes` is empty.
     ///
     /// # Errors
-    /// [`FormatError`] if the bytes are no change.
+    /// [`FormatError`] if the bytes are not a valid change.
     pub fn decode(bytes: &mut &'a [u8]) -> Result<Option<(PageId, Self)>, FormatError> {
         let Some((kind, rest)) = bytes.split_first() else { return Ok(None) };
         let page = u64::from_le_bytes(array(rest, 0).ok_or(SHORT)?);
@@ -139,7 +141,7 @@ impl<'a> Change<'a> {
     /// Applies the change to a page. The caller sets the page's LSN.
     ///
     /// # Errors
-    /// [`FormatError::Damaged`] if this page cannot be changed so. Part of the change may then have been applied.
+    /// [`FormatError::Damaged`] if the change does not fit this page. Part of the change may then have been applied.
     pub fn apply(&self, page: &mut [u8]) -> Result<(), FormatError> {
         let is_tree = matches!(kind(page), PageKind::Inner | PageKind::Leaf);
         match self {

@@ -1,4 +1,4 @@
-//! The log on a block device: a head, two slots, and batches of objects in a circle.
+//! The log on a block device: a head, two slots, and a circular area with batches of objects.
 
 use xxhash_rust::xxh3::{Xxh3, xxh3_64, xxh3_64_with_seed};
 
@@ -10,28 +10,28 @@ const DISK_VERSION: u32 = 1;
 const DISK_CHECKED_BYTES: usize = 40;
 const BATCH_MAGIC: u32 = 0xD17A_B47C;
 const SLOT_CHECKED_BYTES: usize = 40;
-/// Bytes of the head, and of each slot.
+/// The size of the head, and of each slot, in bytes.
 pub const DISK_SLOT_BYTES: usize = 4096;
-/// Where the two slots are.
+/// The offsets of the two slots.
 pub const DISK_SLOT_OFFSETS: [u64; 2] = [4096, 8192];
-/// Where the circle of batches begins.
+/// The offset of the circular area with the batches.
 pub const DISK_DATA_OFFSET: u64 = 12288;
-/// Bytes of the header of a batch.
+/// The size of a batch's header in bytes.
 pub const BATCH_HEADER_BYTES: usize = 64;
 
-/// The head of the log. It does not change as long as the log exists.
+/// The head of the log. It never changes while the log exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskHead {
     /// The seed of the log's checksums.
     pub seed: u64,
-    /// Bytes of the circle.
+    /// The size of the circular area in bytes.
     pub circle_bytes: u64,
-    /// Bytes of a block. Batches begin at multiples of it.
+    /// The block size in bytes. Each batch begins at a multiple of it.
     pub block_bytes: u32,
 }
 
 impl DiskHead {
-    /// The head's bytes, 4096 of them.
+    /// Encodes the head, in 4096 bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; DISK_SLOT_BYTES];
@@ -45,10 +45,10 @@ impl DiskHead {
         out
     }
 
-    /// Reads a head.
+    /// Decodes a head.
     ///
     /// # Errors
-    /// [`FormatError`] if the bytes are no head, of another version, or damaged.
+    /// [`FormatError`] if the bytes are not a head, are of another version, or are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         if array::<8>(bytes, 0) != Some(DISK_MAGIC) {
             return Err(FormatError::Magic);
@@ -70,30 +70,32 @@ impl DiskHead {
         Ok(it)
     }
 
-    /// The offset in the file of a place in the log. Places only grow.
+    /// The offset in the file of a place in the log. Places grow without limit; the offset wraps around in the circular
+    /// area.
     #[must_use]
     pub fn offset(&self, place: u64) -> u64 {
         DISK_DATA_OFFSET + place % self.circle_bytes
     }
 }
 
-/// A slot says from where on the log is needed. Of the valid slots, the one with the larger number counts.
+/// A slot records from which object on the log is needed. Of the two slots, the valid one with the larger number
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskSlot {
-    /// Number of the slot. It grows with each slot that is written.
+    /// The slot's number. Each new slot gets a larger number.
     pub number: u64,
-    /// The oldest object that is needed.
+    /// The oldest object that is still needed.
     pub head: u64,
-    /// The place of the batch that contains this object, or where its batch will be.
+    /// The place of the batch that contains the object `head`, or where that batch will be written.
     pub place: u64,
-    /// How often the log was opened.
+    /// How often the log has been opened.
     pub epoch: u32,
-    /// The place where this epoch began. Batches at this place or after it count only if they are of this epoch.
+    /// The place where this epoch began. From this place on, only batches of this epoch count.
     pub began: u64,
 }
 
 impl DiskSlot {
-    /// The slot's bytes, 4096 of them.
+    /// Encodes the slot, in 4096 bytes.
     #[must_use]
     pub fn encode(&self, seed: u64) -> Vec<u8> {
         let mut out = vec![0; DISK_SLOT_BYTES];
@@ -107,7 +109,7 @@ impl DiskSlot {
         out
     }
 
-    /// Reads a slot. `None` if the slot was never written, or is torn.
+    /// Decodes a slot. Returns `None` if the slot was never written, or is torn.
     #[must_use]
     pub fn decode(bytes: &[u8], seed: u64) -> Option<Self> {
         let sum = xxh3_64_with_seed(bytes.get(..SLOT_CHECKED_BYTES)?, seed);
@@ -124,22 +126,22 @@ impl DiskSlot {
 /// The header of a batch of objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// The number of the batch's first object. The numbers of the others follow without a gap.
+    /// The number of the batch's first object. The other objects have the numbers that follow.
     pub first_lsn: u64,
-    /// The number of objects.
+    /// How many objects the batch has.
     pub objects: u32,
-    /// Bytes of all objects.
+    /// The length of all objects together, in bytes.
     pub bytes: u64,
     /// How often the log had been opened when the batch was written.
     pub epoch: u32,
-    /// The place of the batch in the log.
+    /// The place of the batch in the log, which decides its offset.
     pub place: u64,
-    /// Objects below this number were durable before the batch was sealed; 0 if the batch does not say.
+    /// All objects below this number were durable before the batch was sealed; 0 if the batch makes no such claim.
     pub durable: u64,
 }
 
 impl Batch {
-    /// Fills in the header at the beginning of `bytes`. The objects follow it there.
+    /// Writes the header to the beginning of `bytes`. The objects already follow there.
     pub fn seal(&self, bytes: &mut [u8], seed: u64) {
         put(bytes, 0, &BATCH_MAGIC.to_le_bytes());
         put(bytes, 4, &self.objects.to_le_bytes());
@@ -161,14 +163,14 @@ impl Batch {
         hash.digest()
     }
 
-    /// The batch according to the header at this place. Its checksum is not verified: the objects have not been read
-    /// yet. `None` if there is no header of this place.
+    /// Decodes the header of the batch at this place, without verifying the checksum, because the objects have not been
+    /// read yet. Returns `None` if there is no header of a batch at this place.
     #[must_use]
     pub fn claimed(header: &[u8], place: u64) -> Option<Self> {
         Self::claimed_anywhere(header).filter(|it| it.place == place)
     }
 
-    /// The batch according to a header, whatever place the header names.
+    /// Decodes a batch header like [`claimed`](Self::claimed), but accepts any place.
     #[must_use]
     pub fn claimed_anywhere(header: &[u8]) -> Option<Self> {
         let it = Self {
@@ -182,7 +184,7 @@ impl Batch {
         (header.len() >= BATCH_HEADER_BYTES && u32_le(header, 0) == BATCH_MAGIC).then_some(it)
     }
 
-    /// Whether these bytes, header and objects, are this batch.
+    /// Whether `bytes`, header and objects, are this batch, complete and undamaged.
     #[must_use]
     pub fn is_whole(&self, bytes: &[u8], seed: u64) -> bool {
         bytes.len() as u64 >= self.bytes.saturating_add(BATCH_HEADER_BYTES as u64)

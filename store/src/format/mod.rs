@@ -1,7 +1,7 @@
 //! Byte layouts of the transactional store: pages, log objects, and the heads of its files.
 //!
-//! `docs/store/format.md` is the specification. A log object changes a page by a [`Change`]. Pages change only by
-//! [`Change::apply`], both when a transaction runs and when recovery redoes the change.
+//! `docs/store/format.md` is the specification. Pages change only by [`Change::apply`], both when a transaction runs
+//! and when recovery redoes the log objects.
 
 mod change;
 mod disk_log;
@@ -39,12 +39,12 @@ pub use tree_page::{
     validate,
 };
 
-/// The number of a log object. The numbers are consecutive, and a later change of a page has a larger one. 0 means
-/// none.
+/// The number of a log object. The numbers are consecutive, and of two changes of a page the later one has the larger
+/// number. 0 stands for no object.
 pub type Lsn = u64;
-/// The number of a page: its offset in the page file divided by the size of a page.
+/// The number of a page: the page's offset in the page file, divided by the page size.
 pub type PageId = u64;
-/// The number of a transaction; 0 for changes that belong to none.
+/// The number of a transaction; 0 for changes that belong to no transaction.
 pub type TxId = u64;
 
 #[cfg(test)]

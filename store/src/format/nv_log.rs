@@ -1,4 +1,4 @@
-//! The log in persistent memory: a superblock, a circular index of entries, and objects.
+//! The log in persistent memory: a superblock, a circular index with an entry per object, and the objects.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -8,34 +8,35 @@ use duralite_format::bytes::{array, put, u32_le, u64_le};
 const NV_MAGIC: [u8; 8] = *b"DURALNVO";
 const NV_VERSION: u32 = 1;
 const NV_CHECKED_BYTES: usize = 56;
-/// Offset of the number of the oldest object that is needed. The word has a cache line of its own.
+/// The offset of a word with the number of the oldest object that is still needed. The word has a cache line of its
+/// own.
 pub const HEAD_OFFSET: u64 = 128;
-/// Offset of the number of times that the log was opened. The word has a cache line of its own.
+/// The offset of a word that counts how often the log was opened. The word has a cache line of its own.
 pub const EPOCH_OFFSET: u64 = 192;
-/// Where the index begins.
+/// The offset of the index.
 pub const INDEX_OFFSET: u64 = 4096;
-/// Objects begin at multiples of this: of a cache line.
+/// Objects begin at multiples of this many bytes, the size of a cache line.
 pub const OBJECT_ALIGNMENT: u64 = 64;
-/// The bit in an entry that says that the entry's object is durable.
+/// The bit in an index entry that is set once the entry's object is durable.
 pub const STATE_BIT: u64 = 1;
 
-/// The superblock of the log. It does not change as long as the log exists.
+/// The superblock of the log. It never changes while the log exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NvHead {
     /// The seed of the log's checksums.
     pub seed: u64,
-    /// Number of entries in the index.
+    /// How many entries the index has.
     pub entries: u64,
-    /// Bytes of an extent. Objects are allocated within extents.
+    /// The size of an extent in bytes. Objects are allocated within extents.
     pub extent_bytes: u64,
-    /// Number of extents.
+    /// How many extents there are.
     pub extents: u64,
-    /// The number of the first object for which the log was made.
+    /// The number that the log's first object got.
     pub first_lsn: u64,
 }
 
 impl NvHead {
-    /// The superblock's bytes.
+    /// Encodes the superblock.
     #[must_use]
     pub fn encode(&self) -> [u8; 64] {
         let mut out = [0; 64];
@@ -50,10 +51,10 @@ impl NvHead {
         out
     }
 
-    /// Reads a superblock.
+    /// Decodes a superblock.
     ///
     /// # Errors
-    /// [`FormatError`] if the bytes are no superblock, of another version, or damaged.
+    /// [`FormatError`] if the bytes are not a superblock, are of another version, or are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         if array::<8>(bytes, 0) != Some(NV_MAGIC) {
             return Err(FormatError::Magic);
@@ -80,32 +81,32 @@ impl NvHead {
         Ok(it)
     }
 
-    /// Offset of the entry of an object.
+    /// The offset of the index entry of the object `lsn`.
     #[must_use]
     pub fn entry_at(&self, lsn: u64) -> u64 {
         INDEX_OFFSET + lsn % self.entries * 8
     }
 
-    /// Offset of an extent.
+    /// The offset of an extent.
     #[must_use]
     pub fn extent_at(&self, extent: u64) -> u64 {
         (INDEX_OFFSET + self.entries * 8).next_multiple_of(4096) + extent * self.extent_bytes
     }
 
-    /// Bytes of the whole log.
+    /// The size of the whole log in bytes.
     #[must_use]
     pub fn log_bytes(&self) -> u64 {
         self.extent_at(self.extents)
     }
 }
 
-/// The entry that says that the object at this offset is durable.
+/// The index entry that marks the object at the offset `object` as durable.
 #[must_use]
 pub fn entry_of(object: u64) -> u64 {
     (object / OBJECT_ALIGNMENT * 2) | STATE_BIT
 }
 
-/// The offset of an entry's object. `None` if the entry does not say that the object is durable.
+/// The offset of the object of an index entry. Returns `None` if the entry does not mark the object as durable.
 #[must_use]
 pub fn object_of(entry: u64) -> Option<u64> {
     (entry & STATE_BIT != 0).then(|| (entry >> 1).saturating_mul(OBJECT_ALIGNMENT))

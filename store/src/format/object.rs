@@ -1,4 +1,4 @@
-//! Log objects: what one step of a transaction did, and how to undo it.
+//! Log objects: each records what one step of a transaction changed, and how to undo it.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -7,7 +7,7 @@ use duralite_format::bytes::{array, put, u32_le, u64_le};
 
 use super::{Change, Lsn, PageId, TxId};
 
-/// Bytes that an object begins with.
+/// The size of an object's header in bytes.
 pub const OBJECT_HEADER_BYTES: usize = 48;
 
 const LSN_AT: usize = 8;
@@ -18,15 +18,16 @@ const BYTES_AT: usize = 36;
 const KIND_AT: usize = 40;
 const DURABLE_AT: usize = 41;
 const UNDO_BYTES_AT: usize = 44;
-/// The largest claim that an object can store. A claim counts from the object's number back to what was durable.
+/// The largest claim that an object can store. A claim is a distance: from the object's number back to what was
+/// durable.
 const LARGEST_CLAIM: u64 = (1 << 24) - 1;
 
 const UNDO_ROW: u8 = 1;
 const UNDO_PAGE: u8 = 2;
 const UNDO_PAGES: u8 = 3;
 
-/// The byte after a commit's time. It says that the commit leads to pages that were written home, and that no object of
-/// the log has.
+/// The byte after a commit's time. If set, the commit makes pages reachable that were written home without being
+/// logged.
 pub const COMMIT_OF_PAGES_AT_HOME: u8 = 1;
 
 const DAMAGED: FormatError = FormatError::Damaged { what: "a log object" };
@@ -37,17 +38,18 @@ const SHORT: FormatError = FormatError::Short { what: "a log object" };
 pub enum ObjectKind {
     /// Changes that are undone if their transaction does not commit.
     Update,
-    /// Changes that undo an [`Update`](Self::Update): a compensation record. They are never undone themselves.
+    /// Changes that undo an [`Update`](Self::Update): a compensation record. They themselves are never undone.
     Compensation,
-    /// Changes that stay, whatever becomes of a transaction: a page is split or given back.
+    /// Changes that stay whether or not a transaction commits, such as a page split or the freeing of a page.
     System,
     /// The transaction has committed.
     Commit,
-    /// The transaction is complete: it was rolled back, or the pages that it gave back are free.
+    /// The transaction is complete: it was rolled back, or all pages that it gave up are free.
     End,
-    /// A step of a transaction that is still open, logged again without its changes. It says how to undo the step.
+    /// The undo of an earlier step of an open transaction, logged again without the step's changes.
     Moved,
-    /// All steps of a transaction have been logged again as [`Moved`](Self::Moved). These replace all earlier ones.
+    /// All steps of a transaction have been logged again as [`Moved`](Self::Moved). The moved steps replace all earlier
+    /// ones.
     MovedAll,
 }
 
@@ -78,24 +80,24 @@ impl ObjectKind {
     }
 }
 
-/// How to undo an update.
+/// How to undo an update object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undo<'a> {
-    /// The row gets its old cell again. If there was none, the row is removed.
+    /// Puts the row's old cell back. If there was none, removes the row.
     Row {
-        /// The root of the row's tree.
+        /// The root of the tree that the row is in.
         root: PageId,
         /// The row's key.
         key: &'a [u8],
-        /// The old cell.
+        /// The old cell; `None` if there was no row.
         old: Option<&'a [u8]>,
     },
-    /// The page is free again.
+    /// Frees a page.
     Page {
         /// The page's number.
         page: PageId,
     },
-    /// A run of pages in one space map is free again.
+    /// Frees a run of pages that one space map covers.
     Pages {
         /// The number of the first page.
         first: PageId,
@@ -130,10 +132,10 @@ impl<'a> Undo<'a> {
         }
     }
 
-    /// Reads an undo that consists of all of these bytes.
+    /// Decodes an undo from bytes that contain nothing else.
     ///
     /// # Errors
-    /// [`FormatError`] if the bytes are no undo.
+    /// [`FormatError`] if the bytes are not a valid undo.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
         match bytes.first() {
             Some(&UNDO_ROW) => {
@@ -157,25 +159,29 @@ impl<'a> Undo<'a> {
 pub struct ObjectHeader {
     /// The object's number.
     pub lsn: Lsn,
-    /// The object's transaction; 0 for none.
+    /// The transaction of the object; 0 if there is none.
     pub tx: TxId,
-    /// For an update: the previous object of its transaction. For a compensation: the next object to undo. For a moved
-    /// step: the step moved before it. 0 for none. For [`MovedAll`](ObjectKind::MovedAll): the number of moved steps.
-    /// For a page of an overflow chain that a committed transaction gives back: the chain's next page.
+    /// A number whose meaning depends on the kind of object:
+    ///
+    /// - an update: the previous object of its transaction, or 0;
+    /// - a compensation: the next object to undo, or 0;
+    /// - a moved step: the step that was moved before it, or 0;
+    /// - [`MovedAll`](ObjectKind::MovedAll): how many steps were moved;
+    /// - freeing a page of an overflow chain after a commit: the next page of the chain.
     pub previous: Lsn,
     /// How often the log had been opened when the object was written.
     pub epoch: u32,
-    /// Objects below this number were durable before this object was sealed; 0 if the object does not say.
+    /// All objects below this number were durable before this object was sealed; 0 if the object makes no such claim.
     pub durable: Lsn,
-    /// Length of the object in bytes, header included.
+    /// The length of the object in bytes, including the header.
     pub bytes: u32,
     /// The object's kind.
     pub kind: ObjectKind,
-    /// Bytes of the body that say how to undo the object. Of a commit, they hold its time.
+    /// How many bytes of the body say how to undo the object. In a commit, these bytes hold the time.
     pub undo_bytes: u32,
 }
 
-/// An object, split into its parts.
+/// A log object, decoded into its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object<'a> {
     /// The header.
@@ -185,7 +191,7 @@ pub struct Object<'a> {
 }
 
 impl<'a> Object<'a> {
-    /// Makes an object that is not sealed yet: a header, which [`seal_object`] completes, and the body.
+    /// Builds an object that is not sealed yet: the body, and a header that [`seal_object`] completes.
     #[must_use]
     pub fn build(
         kind: ObjectKind,
@@ -220,10 +226,10 @@ impl<'a> Object<'a> {
         put(bytes, UNDO_BYTES_AT, &(undo.len() as u32).to_le_bytes());
     }
 
-    /// Reads the object with which these bytes begin. Bytes after the object are ignored.
+    /// Decodes the object at the beginning of `bytes`. Ignores bytes after the object.
     ///
     /// # Errors
-    /// [`FormatError`] if the bytes do not begin with an object that was sealed with this seed.
+    /// [`FormatError`] if `bytes` does not begin with an object that was sealed with this seed.
     pub fn decode(bytes: &'a [u8], seed: u64) -> Result<Self, FormatError> {
         let len = u32::from_le_bytes(array(bytes, BYTES_AT).ok_or(SHORT)?) as usize;
         if len < OBJECT_HEADER_BYTES {
@@ -248,7 +254,7 @@ impl<'a> Object<'a> {
         Ok(Self { header, undo, changes })
     }
 
-    /// How to undo the object. `None` if the object is no update, or is not undone.
+    /// How to undo the object. Returns `None` if the object is not an update, or has no undo.
     ///
     /// # Errors
     /// [`FormatError`] if the undo is damaged.
@@ -259,19 +265,19 @@ impl<'a> Object<'a> {
         Undo::decode(self.undo).map(Some)
     }
 
-    /// The bytes of the undo.
+    /// The encoded undo.
     #[must_use]
     pub fn undo_bytes(&self) -> &'a [u8] {
         self.undo
     }
 
-    /// Time of a commit, in nanoseconds since 1970; 0 for other objects.
+    /// The time of a commit, in nanoseconds since 1970; 0 for other objects.
     #[must_use]
     pub fn time_ns(&self) -> u64 {
         if self.header.kind == ObjectKind::Commit { u64_le(self.undo, 0) } else { 0 }
     }
 
-    /// Whether this is a commit that leads to pages that were written home, and that no object of the log has.
+    /// Whether this is a commit that makes pages reachable that were written home without being logged.
     #[must_use]
     pub fn leads_to_pages_at_home(&self) -> bool {
         self.header.kind == ObjectKind::Commit && self.undo.get(8) == Some(&COMMIT_OF_PAGES_AT_HOME)
@@ -290,7 +296,7 @@ impl<'a> Object<'a> {
     }
 }
 
-/// Sets the number, the epoch and the checksum of an object. After that the object does not change any more.
+/// Sets the number, the epoch and the checksum of an object. After this the object must not change.
 pub fn seal_object(bytes: &mut [u8], lsn: Lsn, epoch: u32, seed: u64) {
     put(bytes, LSN_AT, &lsn.to_le_bytes());
     put(bytes, EPOCH_AT, &epoch.to_le_bytes());
@@ -298,9 +304,9 @@ pub fn seal_object(bytes: &mut [u8], lsn: Lsn, epoch: u32, seed: u64) {
     put(bytes, 0, &sum.to_le_bytes());
 }
 
-/// Stores in the object that will have the number `lsn` that all objects below `durable` are durable. The caller makes
-/// sure that this is so, and calls this before the object is sealed. If the distance is too large to store, the object
-/// makes no claim.
+/// Stores a claim in the object that will have the number `lsn`: all objects below `durable` are durable. The caller
+/// ensures that the claim is true, and calls this before it seals the object. If the distance from `lsn` to `durable`
+/// is too large to store, the object makes no claim.
 pub fn claim_durable(bytes: &mut [u8], lsn: Lsn, durable: Lsn) {
     let claim = lsn.checked_sub(durable).map(|behind| behind + 1).filter(|claim| *claim <= LARGEST_CLAIM);
     put(bytes, DURABLE_AT, &claim.unwrap_or(0).to_le_bytes()[..3]);

@@ -7,16 +7,16 @@ use duralite_format::bytes::{put, u16_le, u32_le, u64_le};
 
 use super::{Lsn, PageId};
 
-/// Bytes of the smallest page.
+/// The smallest page size in bytes.
 pub const SMALLEST_PAGE: usize = 4096;
-/// Bytes of the largest page.
+/// The largest page size in bytes.
 pub const LARGEST_PAGE: usize = 32768;
-/// Bytes of the header of a page.
+/// The size of a page's header in bytes.
 pub const PAGE_HEADER_BYTES: usize = 48;
 
 const LSN_AT: usize = 8;
 const ID_AT: usize = 16;
-/// A page's image in the log begins here. The image does not include the bytes before: checksum, LSN and number.
+/// Where a page's image in the log begins. The image leaves out the bytes before this: checksum, LSN and number.
 pub(super) const KIND_AT: usize = 24;
 const LEVEL_AT: usize = 25;
 const COUNT_AT: usize = 26;
@@ -28,7 +28,7 @@ const PAYLOAD_AT: usize = 40;
 /// What a page holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageKind {
-    /// Nothing yet: the page is all zeros, or has the rest of earlier content.
+    /// Nothing yet: the page is all zeros, or still has bytes from an earlier use.
     Blank,
     /// A space map: bits that say which pages are in use.
     SpaceMap,
@@ -62,7 +62,7 @@ impl PageKind {
     }
 }
 
-/// Empties a page, and sets its kind and its level in its tree. The page keeps its number and its LSN.
+/// Clears a page, and sets its kind and its level in the tree. The page keeps its number and its LSN.
 pub fn blank(page: &mut [u8], kind: PageKind, level: u8) {
     page[KIND_AT..].fill(0);
     page[KIND_AT] = kind.to_byte();
@@ -78,33 +78,33 @@ pub fn kind(page: &[u8]) -> PageKind {
     PageKind::from_byte(page.get(KIND_AT).copied().unwrap_or(0))
 }
 
-/// The number of levels below this page in its tree: 0 for a leaf.
+/// How many levels of the tree are below this page: 0 for a leaf.
 #[must_use]
 #[inline]
 pub fn level(page: &[u8]) -> u8 {
     page.get(LEVEL_AT).copied().unwrap_or(0)
 }
 
-/// The newest log object whose change is in the page.
+/// The number of the newest log object whose change is in the page.
 #[must_use]
 #[inline]
 pub fn lsn(page: &[u8]) -> Lsn {
     u64_le(page, LSN_AT)
 }
 
-/// Sets the newest log object whose change is in the page.
+/// Sets the number of the newest log object whose change is in the page.
 #[inline]
 pub fn set_lsn(page: &mut [u8], lsn: Lsn) {
     put(page, LSN_AT, &lsn.to_le_bytes());
 }
 
-/// The page's number, according to its header.
+/// The page number in the page's header.
 #[must_use]
 pub fn page_id(page: &[u8]) -> PageId {
     u64_le(page, ID_AT)
 }
 
-/// Of an inner page: the child left of all keys. Of an overflow page: the next page of the chain.
+/// For an inner page: the child left of all keys. For an overflow page: the next page of the chain.
 #[must_use]
 #[inline]
 pub fn extra(page: &[u8]) -> PageId {
@@ -116,14 +116,14 @@ pub fn set_extra(page: &mut [u8], value: PageId) {
     put(page, EXTRA_AT, &value.to_le_bytes());
 }
 
-/// The piece of a long value in an overflow page.
+/// The part of a long value that is in this overflow page.
 #[must_use]
 pub fn payload(page: &[u8]) -> &[u8] {
     let len = u32_le(page, PAYLOAD_AT) as usize;
     page.get(PAGE_HEADER_BYTES..PAGE_HEADER_BYTES.saturating_add(len)).unwrap_or_default()
 }
 
-/// Fills an overflow page. Bytes that do not fit are left out.
+/// Fills an overflow page with the first bytes of `bytes`, as many as fit.
 pub fn set_payload(page: &mut [u8], bytes: &[u8]) {
     let len = bytes.len().min(page.len() - PAGE_HEADER_BYTES);
     put(page, PAYLOAD_AT, &(len as u32).to_le_bytes());
@@ -139,7 +139,7 @@ pub(super) fn set_count(page: &mut [u8], count: usize) {
     put(page, COUNT_AT, &(count as u16).to_le_bytes());
 }
 
-/// Offset of the first cell.
+/// The offset of the cell that begins first.
 #[inline]
 pub(super) fn heap(page: &[u8]) -> usize {
     u16_le(page, HEAP_AT).into()
@@ -149,7 +149,7 @@ pub(super) fn set_heap(page: &mut [u8], at: u16) {
     put(page, HEAP_AT, &at.to_le_bytes());
 }
 
-/// Bytes between the cells that belong to no cell.
+/// How many bytes between the cells belong to no cell.
 #[inline]
 pub(super) fn dead(page: &[u8]) -> usize {
     u16_le(page, DEAD_AT).into()
@@ -159,7 +159,7 @@ pub(super) fn set_dead(page: &mut [u8], bytes: usize) {
     put(page, DEAD_AT, &(bytes as u16).to_le_bytes());
 }
 
-/// Sets the number and the checksum. After that the page can be written to the file.
+/// Sets the page's number and checksum, so that the page can be written to the file.
 pub fn seal(page: &mut [u8], id: PageId, seed: u64) {
     put(page, ID_AT, &id.to_le_bytes());
     let sum = checksum(page, id, seed);
@@ -170,10 +170,11 @@ fn checksum(page: &[u8], id: PageId, seed: u64) -> u64 {
     xxh3_64_with_seed(page.get(LSN_AT..).unwrap_or_default(), seed ^ id.rotate_left(32))
 }
 
-/// Checks that these bytes are the page with this number: either sealed as such, or never written.
+/// Checks that the bytes are those of page `id`: either sealed with this number, or all zeros because the page was
+/// never written.
 ///
 /// # Errors
-/// [`FormatError::Damaged`] if they are not.
+/// [`FormatError::Damaged`] if they are neither.
 pub fn check(page: &[u8], id: PageId, seed: u64) -> Result<(), FormatError> {
     let sealed = page_id(page) == id && u64_le(page, 0) == checksum(page, id, seed);
     if sealed || page.iter().all(|byte| *byte == 0) {

@@ -9,38 +9,39 @@ use super::page::{LARGEST_PAGE, SMALLEST_PAGE};
 use super::{PageId, TxId};
 
 const STORE_MAGIC: [u8; 8] = *b"DURALSTO";
-/// Version 1 had no objects that move steps forward; version 2 had no bulk loads.
+/// The version of the format. Version 1 could not move a transaction's steps forward in the log; version 2 had no bulk
+/// loads.
 const STORE_VERSION: u32 = 3;
 const STORE_CHECKED_BYTES: usize = 88;
 const LIST_MAGIC: [u8; 8] = *b"DURALDBW";
-/// Bytes of a superblock.
+/// The size of a superblock in bytes.
 pub const SUPERBLOCK_BYTES: usize = 4096;
-/// Where the two superblocks are.
+/// The offsets of the two superblocks.
 pub const SLOT_OFFSETS: [u64; 2] = [0, 4096];
-/// Bytes before the double-write area, for every page size.
+/// The bytes before the double-write area, for every page size.
 pub const SUPERBLOCK_AREA_BYTES: u64 = 32768;
-/// The largest number of pages in one double write.
+/// The most pages in one double write.
 pub const DOUBLE_WRITE_PAGES: usize = 64;
 const LIST_IDS_AT: usize = 32;
 
-/// The superblock of a page file. Of the valid ones, the one with the larger number counts.
+/// The superblock of a page file. Of the two superblocks, the valid one with the larger number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageFileHead {
-    /// Number of the superblock. It grows with each superblock that is written.
+    /// The superblock's number. Each new superblock gets a larger number.
     pub number: u64,
-    /// The identity of the store; random.
+    /// The identity of the store, chosen at random.
     pub store_id: [u8; 16],
-    /// Bytes of a page.
+    /// The page size in bytes.
     pub page_bytes: u32,
-    /// How the log is kept: 0 no log, 1 on blocks, 2 in memory, 3 in memory as a log per thread.
+    /// How the log is kept: 0 for no log, 1 on blocks, 2 in memory, 3 in memory with a log per thread.
     pub log_kind: u32,
-    /// The seed of the log's checksums. It tells whether a log belongs to this store.
+    /// The seed of the log's checksums. It shows whether a log belongs to this store.
     pub log_seed: u64,
-    /// The number of the first object for which the log was made.
+    /// The number that the log's first object got.
     pub log_first: u64,
-    /// Later transactions have larger numbers than this.
+    /// No later transaction gets this number or a smaller one.
     pub last_tx: TxId,
-    /// How often the store was opened.
+    /// How often the store has been opened.
     pub opened: u64,
 }
 
@@ -51,7 +52,7 @@ impl PageFileHead {
         u64_le(&self.store_id, 0)
     }
 
-    /// The superblock's bytes.
+    /// Encodes the superblock.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; SUPERBLOCK_BYTES];
@@ -70,10 +71,10 @@ impl PageFileHead {
         out
     }
 
-    /// Reads a superblock.
+    /// Decodes a superblock.
     ///
     /// # Errors
-    /// [`FormatError`] if the bytes are no superblock, of another version, or damaged.
+    /// [`FormatError`] if the bytes are not a superblock, are of another version, or are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         if array::<8>(bytes, 0) != Some(STORE_MAGIC) {
             return Err(FormatError::Magic);
@@ -104,15 +105,15 @@ impl PageFileHead {
     }
 }
 
-/// The list of the pages in a double write, in the order of their images.
+/// The list of the pages in a double write, in the order in which their images are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchList {
-    /// The pages; at most [`DOUBLE_WRITE_PAGES`].
+    /// The page numbers; at most [`DOUBLE_WRITE_PAGES`].
     pub pages: Vec<PageId>,
 }
 
 impl BatchList {
-    /// The list's bytes, as many as a page has.
+    /// Encodes the list, in as many bytes as a page has.
     #[must_use]
     pub fn encode(&self, page_bytes: usize, seed: u64) -> Vec<u8> {
         let mut out = vec![0; page_bytes];
@@ -126,7 +127,8 @@ impl BatchList {
         out
     }
 
-    /// Reads a list. `None` if there is none, or if it is torn: then none of its pages has been written home yet.
+    /// Decodes a list. Returns `None` if there is none, or if the list is torn. A torn list means that none of its
+    /// pages has been written home yet.
     #[must_use]
     pub fn decode(bytes: &[u8], seed: u64) -> Option<Self> {
         let count = u64_le(bytes, 16) as usize;

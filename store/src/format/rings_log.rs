@@ -1,4 +1,4 @@
-//! Logs of threads in persistent memory: a superblock, a word for each ring, and rings of objects.
+//! A log per thread in persistent memory: a superblock, a word for each ring, and the rings with the objects.
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -8,31 +8,31 @@ use duralite_format::bytes::{array, put, u32_le, u64_le};
 const RINGS_MAGIC: [u8; 8] = *b"DURALRGS";
 const RINGS_VERSION: u32 = 1;
 const RINGS_CHECKED_BYTES: usize = 48;
-/// Offset of the word of the first ring. The word is the place from which on the ring is needed. Each ring's word has a
+/// The offset of the first ring's word. A ring's word holds the place from which on the ring is needed. Each word has a
 /// cache line of its own.
 pub const RING_WORDS_OFFSET: u64 = 256;
-/// Offset of the number of the first object of an even epoch. The word after it is for odd epochs.
+/// The offset of a word with the number of the first object of an even epoch. The next word is for odd epochs.
 pub const RINGS_BEGAN_OFFSET: u64 = 200;
-/// The largest number of rings.
+/// The most rings that a log can have.
 pub const MOST_RINGS: u64 = 32;
-/// Where the first ring begins.
+/// The offset of the first ring.
 pub const RINGS_OFFSET: u64 = 4096;
 
-/// The superblock of the logs. It does not change as long as the logs exist.
+/// The superblock of the logs. It never changes while the logs exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingsHead {
     /// The seed of the logs' checksums.
     pub seed: u64,
-    /// Number of rings.
+    /// How many rings there are.
     pub rings: u64,
-    /// Bytes of each ring.
+    /// The size of each ring in bytes.
     pub ring_bytes: u64,
-    /// The number of the first object for which the logs were made.
+    /// The number that the logs' first object got.
     pub first_lsn: u64,
 }
 
 impl RingsHead {
-    /// The superblock's bytes.
+    /// Encodes the superblock.
     #[must_use]
     pub fn encode(&self) -> [u8; 64] {
         let mut out = [0; 64];
@@ -46,10 +46,10 @@ impl RingsHead {
         out
     }
 
-    /// Reads a superblock.
+    /// Decodes a superblock.
     ///
     /// # Errors
-    /// [`FormatError`] if the bytes are no superblock, of another version, or damaged.
+    /// [`FormatError`] if the bytes are not a superblock, are of another version, or are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         if array::<8>(bytes, 0) != Some(RINGS_MAGIC) {
             return Err(FormatError::Magic);
@@ -73,26 +73,26 @@ impl RingsHead {
         Ok(it)
     }
 
-    /// Offset of the number of an epoch's first object. The epoch before uses the other word, so both words are right
-    /// at every moment of the change from one epoch to the next.
+    /// The offset of the word with the number of an epoch's first object. Consecutive epochs use different words, so
+    /// writing the new epoch's word leaves the old one intact.
     #[must_use]
     pub fn began_at(&self, epoch: u32) -> u64 {
         RINGS_BEGAN_OFFSET + u64::from(epoch % 2) * 8
     }
 
-    /// Offset of a ring's word.
+    /// The offset of a ring's word.
     #[must_use]
     pub fn word_at(&self, ring: u64) -> u64 {
         RING_WORDS_OFFSET + ring * 64
     }
 
-    /// Offset of a place in a ring. Places only grow.
+    /// The offset of a place in a ring. Places grow without limit; the offset wraps around in the ring.
     #[must_use]
     pub fn offset(&self, ring: u64, place: u64) -> u64 {
         RINGS_OFFSET + ring * self.ring_bytes + place % self.ring_bytes
     }
 
-    /// Bytes of all logs together, with the superblock.
+    /// The size of all rings and the superblock together, in bytes.
     #[must_use]
     pub fn log_bytes(&self) -> u64 {
         RINGS_OFFSET + self.rings * self.ring_bytes

@@ -74,7 +74,7 @@ proptest! {
         }
         let cell = leaf_cell(&[key], Value::Inline(&[key; 9]));
         if page.len() > 24 {
-            // Makes the page one of a tree, of either kind, so that the changes are applied often enough.
+            // Makes the page an inner page or a leaf, so that many of the changes below apply to it.
             page[24] = 2 + key % 2;
         }
         for change in [Change::Put { cell: &cell }, Change::Remove { key: &[key] }, Change::Cut { key: &[key] }] {

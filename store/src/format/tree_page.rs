@@ -1,7 +1,8 @@
-//! Cells of a B-tree's pages. Slots follow the header in key order; cells are allocated from the page's end downwards.
+//! Cells of a tree's pages. The slots follow the header, in key order; cells are allocated from the page's end
+//! downwards.
 //!
-//! A page that passed its checksum is well formed, but the code here does not rely on that: it checks every offset in a
-//! slot before it uses it.
+//! A page that has passed its checksum is well formed. The code here does not rely on that: it checks each slot's
+//! offset before use.
 
 use duralite_format::FormatError;
 use duralite_format::bytes::{array, put, u16_le, u32_le, u64_le};
@@ -11,35 +12,36 @@ use super::page::{
     self, PAGE_HEADER_BYTES, PageKind, count, dead, extra, heap, kind, set_count, set_dead, set_heap,
 };
 
-/// Longest key in bytes.
+/// The longest key in bytes.
 pub const KEY_LIMIT: usize = 1024;
-/// Bytes of a leaf's cell before the key: length of the key, and length of the value with a flag.
+/// The bytes before the key in a leaf's cell: the key's length, and the value's length with a flag.
 pub const LEAF_CELL_HEAD: usize = 6;
-/// Bytes of an inner page's cell before the key: length of the key, and the child.
+/// The bytes before the key in an inner page's cell: the key's length, and the child.
 pub const INNER_CELL_HEAD: usize = 10;
-/// Flag in the length of a value: the value is in overflow pages.
+/// A flag in the value's length: the value is in overflow pages.
 const LONG_VALUE: u32 = 1 << 31;
-/// Bytes that stand for a value in overflow pages: its length, and the first page of its chain.
+/// The bytes that a cell has in place of a value in overflow pages: the value's length, and the first page of its
+/// chain.
 const LONG_VALUE_BYTES: usize = 16;
 const SLOT_BYTES: usize = 2;
 
 const DAMAGED: FormatError = FormatError::Damaged { what: "a page of a tree" };
 
-/// A row's value, as the row's leaf holds it.
+/// A row's value, as the cell in the leaf holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value<'a> {
     /// The value is in the leaf.
     Inline(&'a [u8]),
     /// The value is in a chain of overflow pages.
     Long {
-        /// Length of the value in bytes.
+        /// The length of the value in bytes.
         bytes: u64,
         /// The first page of the chain.
         first: PageId,
     },
 }
 
-/// Makes a leaf's cell.
+/// Makes a cell for a leaf.
 #[must_use]
 pub fn leaf_cell(key: &[u8], value: Value<'_>) -> Vec<u8> {
     let value_bytes = match value {
@@ -64,7 +66,7 @@ pub fn leaf_cell(key: &[u8], value: Value<'_>) -> Vec<u8> {
     cell
 }
 
-/// Makes an inner page's cell. `child` has the keys from `key` on, up to the next cell's key.
+/// Makes a cell for an inner page. The child `child` covers the keys from `key` up to the next cell's key.
 #[must_use]
 pub fn inner_cell(key: &[u8], child: PageId) -> Vec<u8> {
     let mut cell = Vec::with_capacity(INNER_CELL_HEAD + key.len());
@@ -74,10 +76,10 @@ pub fn inner_cell(key: &[u8], child: PageId) -> Vec<u8> {
     cell
 }
 
-/// The value in a leaf's cell.
+/// The value that a leaf's cell holds.
 ///
 /// # Errors
-/// [`FormatError::Damaged`] if the bytes are no cell.
+/// [`FormatError::Damaged`] if the bytes are not a valid cell.
 pub fn leaf_value(cell: &[u8]) -> Result<Value<'_>, FormatError> {
     let key = usize::from(u16_le(cell, 0));
     let word = u32_le(cell, 2);
@@ -95,7 +97,7 @@ fn head_bytes(kind: PageKind) -> usize {
     if kind == PageKind::Inner { INNER_CELL_HEAD } else { LEAF_CELL_HEAD }
 }
 
-/// The key in a cell of a page of this kind.
+/// The key in a cell of a page of the kind `kind`.
 ///
 /// # Errors
 /// [`FormatError::Damaged`] if the cell is shorter than its key.
@@ -115,10 +117,10 @@ fn slot_at(index: usize) -> usize {
     PAGE_HEADER_BYTES + index * SLOT_BYTES
 }
 
-/// The cell with this index in key order.
+/// The cell with this index, in key order.
 ///
 /// # Errors
-/// [`FormatError::Damaged`] if there is no such cell, or if it is not within the page.
+/// [`FormatError::Damaged`] if there is no such cell, or if the cell is not within the page.
 #[inline]
 pub fn cell(page: &[u8], index: usize) -> Result<&[u8], FormatError> {
     let at = usize::from(u16::from_le_bytes(array(page, slot_at(index)).ok_or(DAMAGED)?));
@@ -130,7 +132,7 @@ pub fn cell(page: &[u8], index: usize) -> Result<&[u8], FormatError> {
     rest.get(..len).ok_or(DAMAGED)
 }
 
-/// The length of the cell that these bytes begin with.
+/// The length of the cell at the beginning of `bytes`.
 #[inline]
 fn cell_bytes(kind: PageKind, bytes: &[u8]) -> Result<usize, FormatError> {
     let key = usize::from(u16::from_le_bytes(array(bytes, 0).ok_or(DAMAGED)?));
@@ -141,13 +143,14 @@ fn cell_bytes(kind: PageKind, bytes: &[u8]) -> Result<usize, FormatError> {
     Ok(LEAF_CELL_HEAD + key + (value & !LONG_VALUE) as usize)
 }
 
-/// The index of a key among the cells: `Ok` if a cell has the key, `Err` with the index where its cell would be
-/// inserted.
+/// Searches for a key among the cells. Returns `Ok` with the index of the cell that has the key, or `Err` with the
+/// index where such a cell would be inserted.
 ///
 /// # Errors
 /// [`FormatError::Damaged`] if a slot or a cell is not within the page.
 pub fn search(page: &[u8], key: &[u8]) -> Result<Result<usize, usize>, FormatError> {
-    // Most lookups spend their time here, so what is the same for all cells is computed once.
+    // Most lookups spend their time in this function, so whatever is the same for all cells is computed outside the
+    // loop.
     let head = head_bytes(kind(page));
     let slots = page.get(PAGE_HEADER_BYTES..slot_at(count(page))).ok_or(DAMAGED)?;
     let (slots, _) = slots.as_chunks::<SLOT_BYTES>();
@@ -163,7 +166,7 @@ pub fn search(page: &[u8], key: &[u8]) -> Result<Result<usize, usize>, FormatErr
     Ok(Err(low))
 }
 
-/// The key of the cell that a slot points at. `head` is the number of bytes before the key.
+/// The key of the cell to which a slot points. `head` is the number of bytes before the key.
 #[inline]
 fn key_at(page: &[u8], head: usize, slot: [u8; SLOT_BYTES]) -> Result<&[u8], FormatError> {
     let at = usize::from(u16::from_le_bytes(slot));
@@ -175,7 +178,7 @@ fn key_at(page: &[u8], head: usize, slot: [u8; SLOT_BYTES]) -> Result<&[u8], For
     cell.get(head..head + len).ok_or(DAMAGED)
 }
 
-/// A child of an inner page. The child 0 is left of all keys; the child `n` belongs to cell `n - 1`.
+/// The page number of a child of an inner page. Child 0 is left of all keys; child `n` belongs to cell `n - 1`.
 ///
 /// # Errors
 /// [`FormatError::Damaged`] if there is no such child.
@@ -187,7 +190,7 @@ pub fn child_at(page: &[u8], place: usize) -> Result<PageId, FormatError> {
     }
 }
 
-/// The place of the child that has this key, as [`child_at`] counts.
+/// Which child covers this key, as [`child_at`] counts children.
 ///
 /// # Errors
 /// [`FormatError::Damaged`] if a slot or a cell is not within the page.
@@ -199,31 +202,31 @@ pub fn child_for(page: &[u8], key: &[u8]) -> Result<usize, FormatError> {
     })
 }
 
-/// The largest number of bytes of a new cell and its slot that fit into the page, if need be after compaction.
+/// How many bytes a new cell and its slot may have together to fit into the page, if necessary after compaction.
 #[must_use]
 pub fn free_bytes(page: &[u8]) -> usize {
     (heap(page) + dead(page)).saturating_sub(slot_at(count(page)))
 }
 
-/// Bytes between cells that belong to no cell.
+/// How many bytes between the cells belong to no cell.
 #[must_use]
 pub fn dead_bytes(page: &[u8]) -> usize {
     dead(page)
 }
 
-/// Bytes of all cells and slots.
+/// The size of all cells and slots in bytes.
 #[must_use]
 pub fn used_bytes(page: &[u8]) -> usize {
     (page.len() - PAGE_HEADER_BYTES).saturating_sub(free_bytes(page))
 }
 
-/// Checks that slots and cells do not overlap and are within the page. Only such a page is changed.
+/// Checks that slots and cells do not overlap, and do not exceed the page. Every change of a page checks this first.
 fn check_shape(page: &[u8]) -> Result<(), FormatError> {
     let fits = slot_at(count(page)) <= heap(page) && heap(page) + dead(page) <= page.len();
     if fits { Ok(()) } else { Err(DAMAGED) }
 }
 
-/// Puts a cell into the page. It replaces the cell with the same key, if there is one.
+/// Puts a cell into the page, in place of the cell with the same key, if there is one.
 pub(super) fn put_cell(page: &mut [u8], new: &[u8]) -> Result<(), FormatError> {
     check_shape(page)?;
     let kind = kind(page);
@@ -267,7 +270,8 @@ fn insert_at(page: &mut [u8], index: usize, new: &[u8]) -> Result<(), FormatErro
     Ok(())
 }
 
-/// Appends a cell, given in pieces, after all others. The caller builds the page in key order; this is not checked.
+/// Appends a cell, given in pieces, after all others. The caller has to append cells in key order; this function does
+/// not check that.
 ///
 /// # Errors
 /// [`FormatError::Damaged`] if the cell does not fit. The page is then unchanged.
@@ -287,7 +291,7 @@ pub fn push_cell(page: &mut [u8], pieces: &[&[u8]]) -> Result<(), FormatError> {
     Ok(())
 }
 
-/// The bytes before the key in a leaf's cell, for a row whose value is in the leaf.
+/// The bytes before the key in a leaf's cell, if the value is in the leaf.
 #[must_use]
 pub fn leaf_cell_head(key: &[u8], value: &[u8]) -> [u8; LEAF_CELL_HEAD] {
     let mut head = [0; LEAF_CELL_HEAD];
@@ -296,7 +300,7 @@ pub fn leaf_cell_head(key: &[u8], value: &[u8]) -> [u8; LEAF_CELL_HEAD] {
     head
 }
 
-/// Packs the cells, so that no bytes are left between them.
+/// Moves the cells together, so that no unused bytes are left between them.
 fn compact(page: &mut [u8]) -> Result<(), FormatError> {
     check_shape(page)?;
     let mut ordered = page.to_vec();
@@ -355,7 +359,7 @@ pub(super) fn cut_from(page: &mut [u8], key: &[u8]) -> Result<(), FormatError> {
     compact(page)
 }
 
-/// Checks that a page of a tree is well formed: cells are within the page, no two cells share a place, keys ascend.
+/// Checks that a tree's page is well formed: all cells are within the page, none overlap, and keys ascend.
 ///
 /// # Errors
 /// [`FormatError::Damaged`] if the page is not well formed.

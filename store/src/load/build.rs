@@ -1,4 +1,4 @@
-//! Builds a tree from sorted rows, from the leaves up. Only the last page of each level is in memory.
+//! Builds a tree from sorted rows, from the leaves up. Only the last page of each level is kept in memory.
 
 use super::pages::Pages;
 use crate::error::Error;
@@ -8,21 +8,21 @@ use crate::format::{
 };
 use crate::tree::{inline_limit, shortest_between};
 
-/// Bytes of a slot.
+/// The size of a slot in bytes.
 const SLOT: usize = 2;
 
-/// The last page of a level.
+/// The last page of a level, which is still being filled.
 #[derive(Debug)]
 struct Level {
     page: Vec<u8>,
-    /// The page's keys are not below this key, and the keys left of the page are.
+    /// The lower bound of the page's keys; all keys left of the page are below it.
     low: Vec<u8>,
 }
 
 #[derive(Debug)]
 pub(super) struct Builder {
     page_bytes: usize,
-    /// The levels, the leaf first.
+    /// The levels, beginning with the leaves.
     levels: Vec<Level>,
     last: Vec<u8>,
     rows: u64,
@@ -37,12 +37,12 @@ impl Builder {
         self.rows
     }
 
-    /// Whether a key is above that of the last row.
+    /// Whether a key is above the key of the last row.
     pub(super) fn is_next(&self, key: &[u8]) -> bool {
         self.rows == 0 || key > self.last.as_slice()
     }
 
-    /// Adds a row. The caller has checked that its key is above the last one.
+    /// Adds a row. The caller has checked that the row's key is above the last one.
     pub(super) fn put(&mut self, key: &[u8], value: &[u8], pages: &mut Pages) -> Result<(), Error> {
         if LEAF_CELL_HEAD + key.len() + value.len() <= inline_limit(self.page_bytes) {
             self.add_row(key, &[&leaf_cell_head(key, value), key, value], pages)
@@ -53,7 +53,7 @@ impl Builder {
         }
     }
 
-    /// Adds the cell of a row, given in pieces.
+    /// Adds a row's cell, given in pieces, to the last leaf. Begins a new leaf if the cell does not fit.
     fn add_row(&mut self, key: &[u8], cell: &[&[u8]], pages: &mut Pages) -> Result<(), Error> {
         match self.levels.first() {
             None => self.add_level(),
@@ -70,7 +70,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Closes all pages but the root, and returns the root; `None` if there are no rows.
+    /// Writes the last page of every level except the root's, and returns the root. Returns `None` if there are no
+    /// rows.
     pub(super) fn finish(&mut self, pages: &mut Pages) -> Result<Option<Vec<u8>>, Error> {
         let mut level = 0;
         while level + 1 < self.levels.len() {
@@ -80,7 +81,7 @@ impl Builder {
         Ok(self.levels.pop().map(|root| root.page))
     }
 
-    /// Writes a long value. Returns the first page of its chain, 0 if the value is empty.
+    /// Writes a long value as a chain of pages. Returns the first page, or 0 if the value is empty.
     fn chain(&self, value: &[u8], pages: &mut Pages) -> Result<PageId, Error> {
         if value.is_empty() {
             return Ok(0);
@@ -112,8 +113,8 @@ impl Builder {
         push_cell(page, cell).map_err(|_| Error::corrupt("a page that is being built"))
     }
 
-    /// Writes the page of a level, adds it to the level above, and begins the next page, whose keys are not below
-    /// `low`.
+    /// Writes the last page of a level, adds it to the level above, and begins the level's next page. `low` is the
+    /// lower bound of the next page's keys.
     fn close(&mut self, level: usize, low: Vec<u8>, pages: &mut Pages) -> Result<(), Error> {
         let id = pages.next_id()?;
         let it = &mut self.levels[level];
@@ -135,7 +136,7 @@ impl Builder {
         }
         let page = &mut self.levels[level].page;
         if cell_count(page) == 0 && extra(page) == 0 {
-            // The first child of a page is left of all its keys, so it has no cell.
+            // A page's first child is left of all its keys, so this child has no cell.
             set_extra(page, child);
             return Ok(());
         }

@@ -1,7 +1,7 @@
-//! A load of sorted rows into an empty table, which writes each row once.
+//! A bulk load of sorted rows into an empty table. It writes each row only once.
 //!
-//! The load builds pages from the leaves up, outside of the cache. It writes them home in long writes, to free pages
-//! that it has taken. When the pages are durable, one log object adds them to the table (invariant 53).
+//! The load builds pages from the leaves up, outside of the cache. It allocates runs of free pages, and writes its
+//! pages home there, many at a time. When the pages are durable, one log object adds them to the table (invariant 53).
 
 mod build;
 mod pages;
@@ -18,8 +18,8 @@ use crate::table::Table;
 
 /// A load of rows, in ascending order of their keys, into a table without rows; see
 /// [`Store::bulk_load`](crate::Store::bulk_load). Until [`finish`](Self::finish) has returned, no transaction and no
-/// snapshot sees a row of the table. If the load is dropped before that, the table stays empty. Transactions that want
-/// to use the table wait until the load has ended. A load takes a few megabytes of memory besides the cache.
+/// snapshot sees a row of the table. If the load is dropped before that, the table stays empty. Transactions that use
+/// the table wait until the load has ended. A load takes a few megabytes of memory besides the cache.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -48,7 +48,7 @@ impl BulkLoad {
     /// Adds a row. Nothing is durable on return.
     ///
     /// # Errors
-    /// [`Error::OutOfOrder`] unless the key is above that of the row before, [`Error::KeyTooLong`],
+    /// [`Error::OutOfOrder`] unless the key is above the key of the previous row, [`Error::KeyTooLong`],
     /// [`Error::RowTooLong`]: the row is not added, and the load can continue. [`Error::Full`], [`Error::Io`],
     /// [`Error::Timeout`]: the load has failed, and can only be dropped; further calls return [`Error::Finished`].
     /// [`Error::Poisoned`].
@@ -67,13 +67,13 @@ impl BulkLoad {
         put.inspect_err(|_| self.pages.fail())
     }
 
-    /// Commits the load, and returns the number of rows. The rows appear all at once. They are durable on return, also with
-    /// [`Durability::Eventual`](crate::Durability::Eventual).
+    /// Commits the load, and returns the number of rows. The rows appear all at once. They are durable on return, even
+    /// with [`Durability::Eventual`](crate::Durability::Eventual).
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::Io`], [`Error::Timeout`], [`Error::Corrupt`]: the table has no rows, as before.
-    /// [`Error::Finished`] if the load has failed before. [`Error::Poisoned`]: the table may have the rows or not;
-    /// opening the store again settles that.
+    /// [`Error::Full`], [`Error::Io`], [`Error::Timeout`], [`Error::Corrupt`]: the table is still empty.
+    /// [`Error::Finished`] if the load has already failed. [`Error::Poisoned`]: the table may or may not have the rows;
+    /// opening the store again shows which.
     pub fn finish(self) -> Result<u64, Error> {
         let Self { mut builder, mut pages } = self;
         pages.check()?;

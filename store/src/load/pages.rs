@@ -1,4 +1,4 @@
-//! The pages of a load: where they are, and the transaction and the writer that handle them.
+//! The pages of a load: their numbers, the transaction that allocates them, and the writer that writes them.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use crate::space::Run;
 use crate::table::Table;
 use crate::transaction::{Backups, Loaded, Transaction};
 
-/// How many pages a load takes at first, and how many bytes it takes at a time at most.
+/// How many pages a load allocates at first, and the most bytes that it allocates at a time.
 const FIRST_RUN: u64 = 64;
 const LONGEST_RUN_BYTES: u64 = 64 << 20;
 
 #[derive(Debug)]
 pub(super) struct Pages {
-    // The order of the fields matters: the writer stops before the transaction is dropped and frees the pages.
+    // Fields are dropped in this order: the writer stops first, then dropping the transaction frees the pages.
     writer: Writer,
     tx: Transaction,
     table: Table,
     backups: Backups,
     runs: Vec<Run>,
-    /// Pages of the last run that are not used yet.
+    /// How many pages of the last run are not used yet.
     left: u64,
     page_bytes: u64,
 }
@@ -45,10 +45,11 @@ impl Pages {
         self.tx.fail();
     }
 
-    /// Takes the next page, which is adjacent to the one before if possible.
+    /// Takes the next page. It is adjacent to the previous one if possible.
     pub(super) fn next_id(&mut self) -> Result<PageId, Error> {
         if self.left == 0 {
-            // A run is as long as all runs before it together, so that there are few runs, and few pages are left over.
+            // Each run is as long as all runs before it together. So there are few runs, and not too many pages are
+            // left over.
             let has: u64 = self.runs.iter().map(|run| run.count).sum();
             let run = self.tx.take_run(has.clamp(FIRST_RUN, LONGEST_RUN_BYTES / self.page_bytes))?;
             self.left = run.count;
@@ -59,18 +60,19 @@ impl Pages {
         Ok(id)
     }
 
-    /// Writes a page. The write may happen later, but before [`commit`](Self::commit) has returned.
+    /// Writes a page now or later, but before [`commit`](Self::commit) returns.
     pub(super) fn write(&mut self, id: PageId, page: &[u8]) -> Result<(), Error> {
         let head = self.runs.last().map_or(0, |run| run.head);
         self.writer.write(id, head, page)
     }
 
-    /// Makes everything written durable, and then makes it the content of the table. Durable on return.
+    /// Makes all written pages durable, and then makes them the content of the table. The commit is durable on return.
     pub(super) fn commit(self, root: &[u8]) -> Result<(), Error> {
         let Self { writer, tx, table, backups, runs, left, .. } = self;
         let pool = writer.finish()?;
         for run in &runs {
-            // A thread that still followed an old reference to the page may have read it into the cache meanwhile.
+            // A thread that still followed an old reference to the page may have read the page into the cache before
+            // the load wrote it.
             (run.first..run.first + run.count).try_for_each(|id| pool.read_anew(id))?;
         }
         tx.commit_load(&Loaded { table: &table, root, runs: &runs, spare: left, backups })

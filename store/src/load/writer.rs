@@ -1,5 +1,5 @@
-//! Writes pages home in long writes. If there are many, a thread of its own writes them while the load builds the next
-//! ones.
+//! Writes adjacent pages home together. If a load has many pages, a separate thread writes them while the load builds
+//! the next ones.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -11,12 +11,12 @@ use crate::buffer::Pool;
 use crate::error::Error;
 use crate::format::{Lsn, PageId, set_lsn};
 
-/// The most bytes of a write.
+/// The most bytes in one write.
 const WRITE_BYTES: usize = 1 << 20;
-/// How many writes wait or are in progress while the load fills another one.
+/// How many writes may be waiting or in progress while the load fills the next buffer.
 const AT_WORK: usize = 2;
 
-/// Adjacent pages for one write.
+/// Adjacent pages that are written together.
 #[derive(Debug, Default)]
 struct Job {
     first: PageId,
@@ -88,8 +88,8 @@ impl Writer {
         Self { pool, filling: Job::default(), worker: None }
     }
 
-    /// Writes a page, perhaps later. The page gets the LSN `head`, the log's head when its run was taken, which is
-    /// durable.
+    /// Writes a page now or later. The page gets the LSN `head`: the log's head when the page's run was allocated,
+    /// which is a durable object.
     pub(super) fn write(&mut self, id: PageId, head: Lsn, page: &[u8]) -> Result<(), Error> {
         let most = WRITE_BYTES / page.len();
         if self.filling.count > 0 && id != self.filling.first + self.filling.count as u64 {
@@ -118,7 +118,7 @@ impl Writer {
         worker.give(job)
     }
 
-    /// Makes all pages durable.
+    /// Writes what is left, and makes all pages durable.
     pub(super) fn finish(mut self) -> Result<Arc<Pool>, Error> {
         if let Some(worker) = &mut self.worker {
             while worker.at_work > 0 {
@@ -134,11 +134,11 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Waits for the thread, so that nothing is written after this.
+    /// Waits for the writing thread to end, so that nothing is written after the drop.
     fn drop(&mut self) {
         if let Some(Worker { jobs, done, thread, .. }) = self.worker.take() {
             drop((jobs, done));
-            // A thread that has panicked writes no more.
+            // If the thread has panicked, it writes nothing more, so the panic can be ignored.
             let _ = thread.join();
         }
     }

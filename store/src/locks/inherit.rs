@@ -1,5 +1,5 @@
-//! Speculative lock inheritance: a transaction leaves its intention locks of tables to the next transaction on the same
-//! thread, which then has them without a request.
+//! Speculative lock inheritance: a transaction leaves its intention locks on tables to the next transaction on the same
+//! thread, which uses them without a request.
 //!
 //! The first transaction that requests a conflicting lock takes away inherited locks that are not in use.
 
@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 use super::mode::Mode;
 
-/// No transaction uses the lock.
+/// The state of an inherited lock that no transaction uses.
 const IDLE: u64 = 0;
-/// Another transaction has taken the lock away.
+/// The state of an inherited lock that another transaction has taken away.
 const GONE: u64 = u64::MAX;
 
-/// The transaction that uses an inherited lock.
+/// Which transaction uses an inherited lock.
 #[derive(Debug, Default)]
 pub(super) struct Use(AtomicU64);
 
 impl Use {
-    /// Marks the lock as used by an owner; `false` if the lock was taken away.
+    /// Marks the lock as used by `owner`. Returns `false` if another transaction has taken the lock away.
     pub(super) fn begin(&self, owner: u64) -> bool {
         self.0.compare_exchange(IDLE, owner, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
@@ -27,7 +27,7 @@ impl Use {
         self.0.store(IDLE, Ordering::SeqCst);
     }
 
-    /// Takes the lock away. If a transaction uses it, returns that transaction instead.
+    /// Takes the lock away, unless a transaction uses it. Returns that transaction as the error.
     pub(super) fn take_away(&self) -> Result<(), u64> {
         match self.0.compare_exchange(IDLE, GONE, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) | Err(GONE) => Ok(()),
@@ -40,10 +40,10 @@ impl Use {
     }
 }
 
-/// A lock that a transaction has left to the next one on its thread.
+/// A lock that a transaction has left to the next transaction on its thread.
 #[derive(Clone, Debug)]
 pub(super) struct Left {
-    /// The table's number.
+    /// The number of the table.
     pub(super) table: u64,
     pub(super) mode: Mode,
     pub(super) by: Arc<Use>,

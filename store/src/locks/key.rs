@@ -1,13 +1,13 @@
-//! Keys in the names of locks.
+//! Row keys, as part of the names of locks.
 
 use std::borrow::Borrow;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
-/// The most bytes of a short key.
+/// The longest key that is stored in place, in bytes.
 const SHORT: usize = 30;
 
-/// A key. A short key is stored in place, so that its lock needs no allocation.
+/// A row key. A short key is stored in place, so that locking the row needs no allocation.
 #[derive(Clone, Debug)]
 pub(crate) enum Key {
     Short { len: u8, bytes: [u8; SHORT] },

@@ -1,8 +1,10 @@
-//! Locks of rows, ranges of keys and tables. Locking is strict two-phase: a transaction holds its locks until it ends.
+//! Locks on rows, on ranges of keys, and on tables. Locking is strict two-phase: a transaction holds its locks until it
+//! ends.
 //!
-//! Invariant 36: a transaction that reads a range holds it against every change of a key in the range, whether there is
-//! a row or not. A transaction that changes a row holds the row's key. So no two transactions see parts of each other.
-//! Keys name the locks, so a deleted row stays locked. No thread waits for a lock while it holds a latch.
+//! Invariant 36: a transaction that reads a range locks it against every change of a key in the range, whether or not
+//! the key has a row. A transaction that changes a row locks the row's key. So no transaction sees only a part of
+//! another's changes. Locks are named by keys, so a deleted row stays locked. No thread waits for a lock while it holds
+//! a latch.
 
 mod inherit;
 mod key;
@@ -30,13 +32,14 @@ pub(crate) use self::ranges::{KeyRange, is_empty};
 use self::waits::Waits;
 use crate::sync::{Deadline, Mutex, MutexGuard, thread_number};
 
-/// How many threads have a place for inherited locks, by thread number.
+/// How many threads have a place for inherited locks. The thread number selects the place.
 const THREADS: usize = 64;
-/// The most locks that a thread's place keeps.
+/// The most locks that a thread's place keeps for the next transaction.
 const MOST_LEFT: usize = 32;
-/// The number of parts of the lock table, by hash. A range is locked in every part.
+/// The number of parts of the lock table. A row's hash selects the part; a range is locked in every part.
 pub(crate) const PARTS: usize = 16;
-/// How often a waiting transaction checks whom it waits for. The check finds cycles that arose after the wait began.
+/// How often a waiting transaction checks again for whom it waits. This finds cycles that arise after the wait has
+/// begun.
 const LOOK_AROUND: Duration = Duration::from_millis(5);
 
 /// Why a lock was refused.
@@ -51,43 +54,43 @@ pub(crate) enum Refused {
 pub(crate) struct Locks {
     sections: Box<[Section]>,
     waits: Waits,
-    /// One place per thread; none without inheritance.
+    /// A place for each thread; none if locks are not inherited.
     places: Box<[Place]>,
     pub(crate) waited: AtomicU64,
     pub(crate) deadlocks: AtomicU64,
     pub(crate) timeouts: AtomicU64,
 }
 
-/// A part on cache lines of its own, so that threads that use different parts do not contend for a line.
+/// A part of the lock table. It has cache lines of its own, so that threads that use different parts do not contend for
+/// a line.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Section {
     part: Mutex<Part>,
-    /// How many transactions wait in the part.
+    /// How many transactions wait for a lock in this part.
     waiting: AtomicUsize,
 }
 
-/// Where the transactions of one thread leave locks for the next one, on cache lines of its own.
+/// Where a thread's transactions leave locks for the next one. It has cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Place {
-    /// The locks that were left; `None` while a transaction has them.
+    /// What the last transaction left; `None` while a transaction is using it.
     left: Mutex<Option<Inherited>>,
-    /// How many inherited locks were used.
+    /// How often a transaction used an inherited lock of this place.
     used: AtomicU64,
 }
 
 /// What a transaction leaves to the next transaction on its thread.
 #[derive(Debug, Default)]
 struct Inherited {
-    /// Locks, and whether the current transaction uses each of them.
+    /// The inherited locks, each with whether the current transaction uses it.
     left: Vec<(Left, bool)>,
-    /// The emptied list of the transaction's own locks, to use its memory again.
+    /// The emptied list of the last transaction's own locks, kept to reuse its memory.
     list: Vec<(usize, Target)>,
 }
 
-/// The most entries that an inherited list keeps memory for, so that one large transaction does not cost memory for
-/// ever.
+/// A list keeps memory for at most this many entries, so that one large transaction does not hold memory forever.
 const MOST_LISTED: usize = 256;
 
 /// The locks of a transaction.
@@ -95,10 +98,11 @@ const MOST_LISTED: usize = 256;
 pub(crate) struct Held {
     owner: Arc<Owner>,
     locks: Vec<(usize, Target)>,
-    /// The locks that earlier transactions have left, whether this one uses them, and the place that they go back to.
+    /// Locks that earlier transactions have left, each with whether this transaction uses it. They go back to the place
+    /// of `thread` when the transaction ends.
     left: Vec<(Left, bool)>,
     thread: Option<usize>,
-    /// What the transaction has read is certain only once everything up to this object is durable.
+    /// What the transaction has read is certain only once this log object, and all before it, are durable.
     depends_on: u64,
 }
 
@@ -113,7 +117,7 @@ impl Held {
         }
     }
 
-    /// How many locks the transaction has of its own; a range counts once per part.
+    /// How many locks the transaction holds, without inherited ones. A range counts once per part.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.locks.len()
@@ -124,7 +128,7 @@ impl Held {
     }
 }
 
-/// The part that has the locks of a row.
+/// The index of the part that has the locks of a row.
 pub(crate) fn part_of(table: TableId, key: &[u8]) -> usize {
     let mut hasher = FxHasher::default();
     (table, key).hash(&mut hasher);
@@ -132,7 +136,8 @@ pub(crate) fn part_of(table: TableId, key: &[u8]) -> usize {
 }
 
 impl Locks {
-    /// An empty lock table. `inherit` says whether transactions leave locks to the next one on their thread.
+    /// Makes an empty lock table. `inherit` says whether transactions leave locks to the next transaction on their
+    /// thread.
     pub(crate) fn new(inherit: bool) -> Self {
         let threads = if inherit { THREADS } else { 0 };
         let section = || Section { part: Mutex::new(Part::default()), waiting: AtomicUsize::new(0) };
@@ -147,7 +152,8 @@ impl Locks {
         }
     }
 
-    /// Begins a transaction of this age. It holds nothing, or the locks that were left to it.
+    /// Begins a transaction of this age. At first it holds at most the locks that the previous transaction on its
+    /// thread has left.
     pub(crate) fn begin(&self, age: u64) -> Held {
         let mut held = Held::new(age);
         let Some(thread) = thread_number().checked_rem(self.places.len()) else { return held };
@@ -159,7 +165,7 @@ impl Locks {
         held
     }
 
-    /// How many inherited locks were used.
+    /// How often a transaction used an inherited lock.
     pub(crate) fn inherited(&self) -> u64 {
         self.places.iter().map(|place| place.used.load(Ordering::Relaxed)).sum()
     }
@@ -168,7 +174,7 @@ impl Locks {
         self.sections[at].part.lock()
     }
 
-    /// Whether the transaction has the lock of a table by inheritance, from now on.
+    /// Tries to use an inherited lock on a table. Returns whether the transaction now holds the lock.
     fn inherit(&self, held: &mut Held, table: TableId, mode: Mode) -> bool {
         let owner = held.owner.id;
         let strong =
@@ -183,7 +189,7 @@ impl Locks {
         *is_used
     }
 
-    /// Takes a lock, or makes a held lock stronger. A range is locked in one part after another.
+    /// Takes a lock, or strengthens a lock that the transaction holds. A range is locked in one part after another.
     ///
     /// # Errors
     /// [`Refused`]; the transaction keeps the locks that it held before.
@@ -219,7 +225,7 @@ impl Locks {
                 held.owner.begin();
                 part.wait(&held.owner, target, mode);
                 self.sections[at].waiting.store(part.waiting(), Ordering::SeqCst);
-                // An inherited lock that was in use a moment ago may be unused by now.
+                // An inherited lock that was in use when it was checked may be unused now.
                 part.let_through();
                 drop(part);
                 self.waited.fetch_add(1, Ordering::Relaxed);
@@ -241,7 +247,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Waits in the queue of a part. Returns whether the lock is new to the owner.
+    /// Waits in the queue of a part. Returns whether the granted lock is new to the owner, rather than a stronger one.
     fn wait(
         &self,
         at: usize,
@@ -257,7 +263,7 @@ impl Locks {
                 Wait::Waits if !deadline.is_over() => {}
                 state => {
                     let mut part = self.part(at);
-                    // Another thread may have granted the lock meanwhile.
+                    // Another thread may have granted the lock before this thread took the mutex.
                     if let Wait::Granted { is_new } = owner.state() {
                         return Ok(is_new);
                     }
@@ -274,8 +280,8 @@ impl Locks {
         }
     }
 
-    /// Releases all locks. `early` is the number of a commit that is not durable yet, or 0. A transaction that takes
-    /// one of the locks later depends on that commit.
+    /// Releases all locks. `early` is the number of a commit that is not durable yet, or 0. A transaction that later
+    /// takes one of these locks depends on that commit.
     pub(crate) fn release(&self, held: &mut Held, early: u64) {
         held.locks.sort_unstable_by_key(|(part, _)| *part);
         let inherited = held.left.len();
@@ -301,15 +307,16 @@ impl Locks {
         self.leave(held, inherited);
     }
 
-    /// Leaves to the next transaction on the thread the locks that were left to this one (the first `inherited`
-    /// entries), and those that this one adds.
+    /// Leaves locks to the next transaction on the thread: those that were left to this transaction (the first
+    /// `inherited` entries), and those that this transaction adds.
     fn leave(&self, held: &mut Held, inherited: usize) {
         let Some(thread) = held.thread.take() else { return };
         for (left, is_used) in held.left.iter_mut().take(inherited).filter(|(_, is_used)| *is_used) {
             *is_used = false;
             left.by.end();
             let at = part_of(left.table, &[]);
-            // This check sees a transaction that has begun to wait. One that begins later finds the lock unused.
+            // If a transaction has already begun to wait, its count shows here. If it begins later, it finds the lock
+            // unused.
             if self.sections[at].waiting.load(Ordering::SeqCst) > 0 {
                 self.part(at).let_through();
             }
@@ -322,7 +329,7 @@ impl Locks {
     }
 
     #[cfg(test)]
-    /// Whether no transaction holds or waits for a lock.
+    /// Whether no transaction holds a lock or waits for one.
     pub(crate) fn is_idle(&self) -> bool {
         self.sections.iter().all(|section| section.part.lock().is_idle())
     }

@@ -1,17 +1,17 @@
 //! Lock modes, and which of them are compatible.
 
-/// What a lock lets its holder do, and what it prevents others from doing.
+/// What a lock permits its holder to do, and what it prevents other transactions from doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// The holder reads some rows of the table.
     IntentionShared,
     /// The holder changes some rows of the table.
     IntentionExclusive,
-    /// The holder reads the target.
+    /// The holder reads the whole target.
     Shared,
     /// The holder reads the whole table, and changes some rows.
     SharedIntentionExclusive,
-    /// The holder changes the target.
+    /// The holder may change the whole target.
     Exclusive,
 }
 

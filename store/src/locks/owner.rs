@@ -1,4 +1,4 @@
-//! Transactions as owners of locks. An owner waits for at most one lock.
+//! Transactions as owners of locks. An owner waits for at most one lock at a time.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,13 +12,13 @@ const GIVES_WAY: u64 = 3;
 /// The owner of a transaction's locks.
 #[derive(Debug)]
 pub(crate) struct Owner {
-    /// The age of the owner: younger ones have larger numbers.
+    /// The age of the transaction; a younger one has a larger number.
     pub(crate) id: u64,
     state: AtomicU64,
     parker: Parker,
 }
 
-/// The state of a wait.
+/// The outcome of a wait for a lock, so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
     Waits,
@@ -41,7 +41,7 @@ impl Owner {
         self.parker.wake();
     }
 
-    /// Tells the owner to give way, unless it has been granted the lock.
+    /// Tells the owner to give up its wait, unless the lock has already been granted.
     pub(super) fn give_way(&self) {
         let _ = self.state.compare_exchange(WAITS, GIVES_WAY, Ordering::SeqCst, Ordering::SeqCst);
         self.parker.wake();

@@ -1,4 +1,4 @@
-//! One part of the lock table: locks of rows and tables by name, locks of ranges, and the queue of waiting owners.
+//! One part of the lock table: locks on rows and tables by name, locks on ranges, and the queue of waiting owners.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,7 +14,7 @@ use super::mode::Mode;
 use super::owner::Owner;
 use super::ranges::{KeyRange, Ranges, is_empty};
 
-/// A table's number.
+/// The number of a table.
 pub(crate) type TableId = u64;
 
 /// What is locked.
@@ -22,11 +22,11 @@ pub(crate) type TableId = u64;
 pub(crate) enum Target {
     Table(TableId),
     Row(TableId, Key),
-    /// Every key in the range, whether there is a row or not. A range can only be locked for reading.
+    /// Every key in the range, whether or not it has a row. A range can only be locked for reading.
     Range(TableId, KeyRange),
 }
 
-/// The holders of a row or a table; mostly there is one.
+/// The holders of a row's or a table's lock, of which there is mostly one.
 type Holders = SmallVec<[(u64, Mode); 1]>;
 
 #[derive(Debug, Default)]
@@ -34,14 +34,15 @@ pub(super) struct Part {
     tables: FxHashMap<TableId, Holders>,
     rows: FxHashMap<TableId, BTreeMap<Key, Holders>>,
     ranges: FxHashMap<TableId, Ranges>,
-    /// Locks of tables that transactions have left to the next ones on their threads.
+    /// Table locks that transactions have left to the next transactions on their threads.
     left: Vec<Left>,
     waiting: Vec<Waiting>,
-    /// What a transaction finds under the part's locks is certain once everything up to this object is durable.
+    /// What a transaction reads under this part's locks is certain only once this log object, and all before it, are
+    /// durable.
     early: u64,
 }
 
-/// An owner that waits, and the lock that it waits for.
+/// A waiting owner, and its request.
 #[derive(Debug)]
 struct Waiting {
     owner: Arc<Owner>,
@@ -49,17 +50,17 @@ struct Waiting {
     mode: Mode,
 }
 
-/// The answer to a request.
+/// The answer to a request for a lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The lock is granted; `is_new` says whether the owner had no lock of the target before.
+    /// The lock is granted. `is_new` says whether the owner held no lock on this target before.
     Granted { is_new: bool },
     /// The owner has to wait for these owners.
     Conflict(Vec<u64>),
 }
 
 impl Target {
-    /// Whether two requests in these modes conflict.
+    /// Whether two requests conflict: one for `self` in `mode`, one for `other` in `other_mode`.
     fn conflicts(&self, mode: Mode, other: &Self, other_mode: Mode) -> bool {
         match (self, other) {
             (Self::Table(a), Self::Table(b)) => a == b && !mode.goes_with(other_mode),
@@ -86,7 +87,7 @@ impl Part {
         }
     }
 
-    /// Whether the owner has the lock already, in this mode or a stronger one.
+    /// Whether the owner already holds the lock, in this mode or a stronger one.
     fn has(&self, owner: u64, target: &Target, mode: Mode) -> bool {
         if let Target::Range(table, range) = target {
             return self.ranges.get(table).is_some_and(|ranges| ranges.has(owner, range));
@@ -128,10 +129,10 @@ impl Part {
         against
     }
 
-    /// The owners that a request has to wait for: conflicting holders, and conflicting requests among the first `ahead`
-    /// waiting ones. A request of an owner that has the lock in a weaker mode, or has read a range with the row,
-    /// overtakes waiting requests. A request also overtakes each request that waits for a lock of its owner, because
-    /// waiting for that one would be a deadlock.
+    /// The owners for whom a request has to wait: those that hold conflicting locks, and those of conflicting requests
+    /// among the first `ahead` in the queue. Two kinds of request overtake the queue: one whose owner already has the
+    /// lock in a weaker mode, and one for a row in a range that its owner has read. A request also overtakes every
+    /// queued request that waits for its owner: if it waited in turn, there would be a deadlock.
     fn against(&self, owner: u64, target: &Target, mode: Mode, ahead: usize) -> Vec<u64> {
         let mut against = self.held_against(owner, target, mode);
         if ahead > 0 && !self.is_upgrade(owner, target) {
@@ -145,7 +146,7 @@ impl Part {
         against
     }
 
-    /// Whether the owner has a lock of the target already, for which other owners may wait.
+    /// Whether the owner already holds a lock that covers the target. Other owners may be waiting for that lock.
     fn is_upgrade(&self, owner: u64, target: &Target) -> bool {
         let holds = self.holders(target).is_some_and(|holders| holders.iter().any(|held| held.0 == owner));
         holds
@@ -162,8 +163,8 @@ impl Part {
         self.waiting.len()
     }
 
-    /// Leaves an owner's intention lock of a table to the next transaction on its thread, unless an owner waits in this
-    /// part.
+    /// Leaves an owner's intention lock on a table to the next transaction on its thread. Returns `None` if the lock is
+    /// of another kind, or if any owner waits in this part.
     pub(super) fn leave_to_next(&mut self, owner: u64, target: &Target) -> Option<Left> {
         let Target::Table(table) = *target else { return None };
         let holders = self.tables.get_mut(&table).filter(|_| self.waiting.is_empty())?;
@@ -177,7 +178,7 @@ impl Part {
         Some(left)
     }
 
-    /// Grants a request, or returns the owners that it has to wait for.
+    /// Grants a request, or returns the owners for whom it has to wait.
     pub(super) fn request(&mut self, owner: u64, target: &Target, mode: Mode) -> Answer {
         if self.has(owner, target, mode) {
             return Answer::Granted { is_new: false };
@@ -213,20 +214,20 @@ impl Part {
         self.waiting.push(Waiting { owner: Arc::clone(owner), target: target.clone(), mode });
     }
 
-    /// The owners that a waiting request has to wait for now; `None` once it is granted.
+    /// The owners for whom a queued request still has to wait; `None` once the request is granted.
     pub(super) fn waits_for(&self, owner: u64) -> Option<Vec<u64>> {
         let at = self.waiting.iter().position(|waiting| waiting.owner.id == owner)?;
         let waiting = &self.waiting[at];
         Some(self.against(owner, &waiting.target, waiting.mode, at))
     }
 
-    /// Removes an owner's request from the queue, and grants requests that waited for it.
+    /// Removes an owner's request from the queue, and grants requests that waited only because of it.
     pub(super) fn leave(&mut self, owner: u64) {
         self.waiting.retain(|waiting| waiting.owner.id != owner);
         self.let_through();
     }
 
-    /// Releases a lock. Waiting owners get it only by [`let_through`](Self::let_through).
+    /// Releases a lock. Does not wake waiting owners; the caller calls [`let_through`](Self::let_through) for that.
     pub(super) fn release(&mut self, owner: u64, target: Target, early: u64) {
         let without = |holders: &mut Holders| {
             let changed = holders.iter().any(|held| held.0 == owner && held.1.changes());
@@ -261,7 +262,7 @@ impl Part {
         }
     }
 
-    /// Grants the waiting requests that can be granted now, in order, and wakes their owners.
+    /// Grants the queued requests that can be granted now, in queue order, and wakes their owners.
     pub(super) fn let_through(&mut self) {
         let mut at = 0;
         while at < self.waiting.len() {
@@ -278,7 +279,7 @@ impl Part {
     }
 
     #[cfg(test)]
-    /// Whether no owner holds or waits for a lock.
+    /// Whether no owner holds a lock or waits for one.
     pub(super) fn is_idle(&self) -> bool {
         self.waiting.is_empty()
             && self.ranges.values().all(Ranges::is_idle)

@@ -1,5 +1,5 @@
-//! Ranges of keys of one table. The ranges of each owner are merged and sorted, so that a request costs time
-//! logarithmic in the number of the owner's ranges, and as much again for each other owner.
+//! Locked ranges of keys of one table. Each owner's ranges are merged and sorted. So looking at one owner takes time
+//! logarithmic in the number of that owner's ranges, and a request looks at each owner once.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use rustc_hash::FxHashMap;
 
 use super::key::Key;
 
-/// A range of keys.
+/// A range of row keys.
 pub(crate) type KeyRange = (Bound<Key>, Bound<Key>);
 
-/// Whether the range contains no key. `BTreeMap::range` panics on some of these ranges.
+/// Whether the range contains no key. For some of these ranges `BTreeMap::range` would panic.
 pub(crate) fn is_empty(range: &KeyRange) -> bool {
     match (&range.0, &range.1) {
         (Bound::Included(from), Bound::Included(to)) => from > to,
@@ -23,8 +23,8 @@ pub(crate) fn is_empty(range: &KeyRange) -> bool {
     }
 }
 
-/// A place between keys. The key `k` lies between `Before(k)` and `After(k)`. So each range extends from one place to
-/// another, and two ranges that touch become one.
+/// A place between keys. The key `k` lies between `Before(k)` and `After(k)`. Every range extends from one place to
+/// another, so two ranges that touch have a place in common, and can be merged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     First,
@@ -35,7 +35,7 @@ enum Place {
 
 #[cfg(test)]
 thread_local! {
-    /// How often places were compared on this thread.
+    /// How often this thread has compared places.
     static COMPARED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
@@ -75,7 +75,7 @@ fn places(range: &KeyRange) -> (Place, Place) {
     (from, to)
 }
 
-/// Ranges that do not touch, as a map from where a range begins to where it ends.
+/// Ranges that do not touch each other, as a map from the place where a range begins to the place where it ends.
 #[derive(Debug, Default)]
 struct Merged(BTreeMap<Place, Place>);
 
@@ -86,7 +86,7 @@ impl Merged {
     }
 
     fn add(&mut self, mut from: Place, mut to: Place) {
-        // A scan that moves on extends its last range, which touches no range before it.
+        // The common case: a scan extends its last range, which touches no range before it.
         if let Some((_, end)) =
             self.0.range_mut(..=&to).next_back().filter(|(begin, end)| **begin <= from && **end >= from)
         {
@@ -95,8 +95,8 @@ impl Merged {
             }
             return;
         }
-        // Each range that is removed here was added by an earlier call, so over all calls the loop runs at most once
-        // per call.
+        // Each range that is removed here was added by an earlier call. So on average this loop runs at most once per
+        // call.
         while let Some((begin, end)) = self.0.range(..=&to).next_back().filter(|(_, end)| **end >= from) {
             from = from.min(begin.clone());
             to = to.max(end.clone());
@@ -107,7 +107,7 @@ impl Merged {
     }
 }
 
-/// The ranges of a table that are locked, by owner.
+/// The locked ranges of a table, by owner.
 #[derive(Debug, Default)]
 pub(super) struct Ranges(FxHashMap<u64, Merged>);
 
@@ -118,20 +118,21 @@ impl Ranges {
         self.0.get(&owner).is_some_and(|merged| merged.has(&from, &to))
     }
 
-    /// Whether the owner holds a range with this key in it.
+    /// Whether one of the owner's ranges contains this key.
     pub(super) fn covers(&self, owner: u64, key: &Key) -> bool {
         let (from, to) = (Place::Before(key.clone()), Place::After(key.clone()));
         self.0.get(&owner).is_some_and(|merged| merged.has(&from, &to))
     }
 
-    /// The other owners that hold ranges with this key.
+    /// The other owners of which a range contains this key.
     pub(super) fn others(&self, owner: u64, key: &Key) -> impl Iterator<Item = u64> {
         let (from, to) = (Place::Before(key.clone()), Place::After(key.clone()));
         let others = self.0.iter().filter(move |(other, _)| **other != owner);
         others.filter(move |(_, merged)| merged.has(&from, &to)).map(|(other, _)| *other)
     }
 
-    /// Adds a range. Returns whether it is the owner's first: all ranges of an owner are released together.
+    /// Adds a range. Returns whether it is the owner's first one. The caller notes only the first, because all of an
+    /// owner's ranges are released together.
     pub(super) fn add(&mut self, owner: u64, range: &KeyRange) -> bool {
         let is_first = !self.0.contains_key(&owner);
         let merged = self.0.entry(owner).or_default();
@@ -157,7 +158,7 @@ impl Ranges {
 mod tests {
     use super::*;
 
-    /// The schedule explorer compiles this file too, and has no crate for random numbers.
+    /// A random number generator. The schedule explorer compiles this file too, and has no crate for random numbers.
     struct Random(u64);
 
     impl Random {
@@ -171,8 +172,8 @@ mod tests {
         Key::from(n.to_be_bytes().as_slice())
     }
 
-    /// Small scans of one transaction, in ascending, descending and random order: the last scans cost about as much as
-    /// the first.
+    /// One transaction makes small scans, in ascending, descending and random order. The last scans cost about as much
+    /// as the first.
     #[test]
     fn inv36_a_range_costs_the_logarithm_of_how_many_are_held() {
         const MANY: u32 = 16_384;
@@ -194,11 +195,11 @@ mod tests {
                 assert_eq!(ranges.others(2, &key(at)).collect::<Vec<_>>(), [1]);
                 most = most.max(COMPARED.get() - before);
             }
-            // About twenty searches in nodes of eleven keys. Without merging, each range cost more than 16,000
+            // A search visits about twenty nodes of eleven keys. Without merging, each range took more than 16,000
             // comparisons.
             assert!(most < 600, "{most} comparisons for one range");
         }
-        // The ranges of a scan that moves on merge into one, which costs nothing to search.
+        // Adjacent ranges of one scan merge into a single range, so searching them costs nearly nothing.
         let mut ranges = Ranges::default();
         for n in 0..MANY {
             ranges.add(1, &(Bound::Included(key(n)), Bound::Excluded(key(n + 1))));
@@ -206,8 +207,8 @@ mod tests {
         assert_eq!(ranges.0.get(&1).map(|merged| merged.0.len()), Some(1));
     }
 
-    /// Owners take and release ranges of all kinds. The result is compared with a list of the ranges that is searched
-    /// from end to end.
+    /// Owners take and release ranges of all kinds. The test compares the result with a plain list of the ranges, which
+    /// it searches from end to end.
     #[test]
     fn inv36_merged_ranges_hold_what_a_list_of_them_holds() {
         for seed in 0..200 {
@@ -248,7 +249,7 @@ mod tests {
                         );
                     }
                 }
-                // An owner that holds a whole range holds each of its keys.
+                // An owner that holds a whole range must hold each key in it.
                 let asked = (bound(&mut random), bound(&mut random));
                 if !is_empty(&asked) && ranges.has(owner, &asked) {
                     for n in 0..48 {

@@ -42,10 +42,10 @@ fn inv36_a_range_keeps_new_rows_out_and_rows_keep_ranges_out() {
         locks.take(&mut writer, &row(key), Mode::Shared, SHORT).unwrap();
     }
     assert_eq!(locks.take(&mut reader, &range("d", "e"), Mode::Shared, SHORT), Err(Refused::Timeout));
-    // A key without a row is locked too.
+    // The row "x" does not exist, but its key can be locked all the same.
     locks.take(&mut writer, &row("x"), Mode::Exclusive, SHORT).unwrap();
     assert_eq!(locks.take(&mut reader, &range("w", "z"), Mode::Shared, SHORT), Err(Refused::Timeout));
-    // A transaction that reads a range may change a row in it, if no other transaction reads the row.
+    // A transaction that reads a range may also change a row in it, if no other transaction reads the row.
     locks.take(&mut reader, &row("bb"), Mode::Exclusive, SHORT).unwrap();
     locks.release(&mut reader, 0);
     locks.release(&mut writer, 0);
@@ -66,7 +66,7 @@ fn tables_are_locked_by_intentions() {
     assert!(locks.is_idle());
 }
 
-/// Each of `count` owners locks one row, and then the row of the next owner. Returns which owners had to give way.
+/// Each of `count` owners locks a row, and then the row of the next owner. Returns which of the owners had to give way.
 fn circle(count: u64) -> Vec<bool> {
     let locks = Locks::new(false);
     let barrier = Barrier::new(count as usize);
@@ -127,7 +127,7 @@ fn whoever_takes_a_lock_that_was_released_early_depends_on_that_commit() {
     locks.take(&mut b, &row("k"), Mode::Shared, SHORT).unwrap();
     assert_eq!(b.depends_on(), 77);
     locks.release(&mut b, 99);
-    // The second transaction has changed nothing, so nobody depends on its commit.
+    // The second transaction changed nothing, so whoever takes the lock after it does not depend on its commit.
     let mut c = Held::new(3);
     locks.take(&mut c, &range("a", "z"), Mode::Shared, SHORT).unwrap();
     assert_eq!(c.depends_on(), 77);
@@ -149,7 +149,8 @@ fn those_who_wait_are_let_through_in_order() {
                 order.lock().unwrap().push(id);
                 locks.release(&mut held, 0);
             });
-            // The next owner requests the lock once this one waits: a reader does not overtake a writer.
+            // Starts the next owner only when this one waits. So the queue order is known, and the reader must not
+            // overtake the writer.
             while locks.waited.load(Ordering::Relaxed) <= nth as u64 {
                 thread::yield_now();
             }
@@ -160,8 +161,8 @@ fn those_who_wait_are_let_through_in_order() {
     assert!(locks.is_idle());
 }
 
-/// One owner has the locks `has`, others wait for the locks `other`, and then the first one takes `wants`. Nobody has
-/// to give way.
+/// One owner holds the locks `has`, and others wait for the locks `other`. The first owner then takes `wants`, and no
+/// owner has to give way.
 fn goes_first(has: &[Target], other: &[(Target, Mode)], wants: &Target) {
     let locks = Locks::new(false);
     let mut one = Held::new(1);
@@ -232,7 +233,7 @@ fn what_is_left_to_the_next_transaction_is_taken_away_by_others() {
     let mut second = locks.begin(2);
     locks.take(&mut second, &table, Mode::IntentionShared, SHORT).unwrap();
     assert_eq!(locks.inherited(), 1);
-    // The lock is in use, so other transactions wait.
+    // The inherited lock is in use, so the other transaction has to wait.
     let mut other = Held::new(3);
     assert_eq!(locks.take(&mut other, &table, Mode::Exclusive, SHORT), Err(Refused::Timeout));
     locks.release(&mut second, 0);

@@ -1,4 +1,4 @@
-//! Which owner waits for which, and which owner gives way in a cycle.
+//! The graph of waits between owners. In a cycle, the youngest owner has to give way.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use rustc_hash::FxHashMap;
 use super::owner::Owner;
 use crate::sync::Mutex;
 
-/// The waits of all owners. A transaction that gets its locks at once does not appear here.
+/// The waits of all owners. An owner whose request was granted at once does not appear here.
 #[derive(Debug, Default)]
 pub(super) struct Waits(Mutex<Edges>);
 
-/// For each waiting owner, the owner itself and the owners that it waits for.
+/// For each waiting owner, by number: the owner itself, and the owners for whom it waits.
 type Edges = FxHashMap<u64, (Arc<Owner>, Vec<u64>)>;
 
 impl Waits {
-    /// Records that an owner waits for others. If that closes a cycle, the youngest owner in the cycle is told to give
+    /// Records that an owner waits for others. If that closes a cycle, tells the youngest owner in the cycle to give
     /// way.
     pub(super) fn wait(&self, owner: &Arc<Owner>, for_these: Vec<u64>) {
         let mut waits = self.0.lock();
@@ -29,13 +29,13 @@ impl Waits {
         }
     }
 
-    /// Records that an owner has stopped waiting.
+    /// Records that an owner no longer waits.
     pub(super) fn over(&self, owner: u64) {
         self.0.lock().remove(&owner);
     }
 }
 
-/// Collects the owners on a path of waits from `at` back to `to`. Returns whether there is one.
+/// Searches for a path of waits from `at` back to `to`. Returns whether there is one, and leaves its owners in `way`.
 fn find_circle(waits: &Edges, at: u64, to: u64, way: &mut Vec<u64>, seen: &mut HashSet<u64>) -> bool {
     let Some((_, next)) = waits.get(&at) else { return false };
     way.push(at);

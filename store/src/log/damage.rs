@@ -1,47 +1,47 @@
-//! Objects beyond the end of a log, and whether they prove that the log had gone on.
+//! Objects beyond the end of a log, and whether they prove that the log went on.
 //!
-//! Invariant 48: an object or batch says up to which object everything was durable before it was written. A valid
-//! object or batch that says so of a missing object proves damage, whenever it was written: what was durable stays
-//! durable, and nothing has ever claimed that an object was durable which a recovery has cut off. Without such a proof
-//! the log ends as a crash may leave it.
+//! Invariant 48: each object or batch claims up to which object everything was durable before it was written. If such a
+//! claim covers an object that is missing, the log is damaged, whenever the claim was written. The reason is that a
+//! durable object stays durable, and that no claim ever covers an object that a recovery has cut off. Without such a
+//! proof, the log counts as ending where a crash may have cut it.
 
 use duralite_medium::Nvm;
 
 use crate::error::Error;
 use crate::format::{Lsn, OBJECT_ALIGNMENT, OBJECT_HEADER_BYTES, Object, ObjectHeader, ObjectKind};
 
-/// Bytes that are searched at a time.
+/// How many bytes are searched at a time.
 pub(crate) const PIECE: usize = 1 << 20;
-/// A number that is this much larger does not belong to an object of this log.
+/// A number that exceeds the expected one by this much cannot belong to an object of this log.
 const FARTHEST: u64 = 1 << 32;
 
-/// A log that is damaged before its end.
+/// Damage to a log before its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Damage {
     /// The first object that is missing.
     pub(crate) missing: Lsn,
-    /// Transactions that committed in the log before it.
+    /// How many transactions committed in the log before the missing object.
     pub(crate) before: u64,
-    /// What is valid beyond the damage.
+    /// The valid objects beyond the damage.
     pub(crate) beyond: Beyond,
-    /// Where the damage begins in the log's medium, in bytes.
+    /// The offset of the damage in the log's medium, in bytes.
     pub(crate) from: u64,
 }
 
-/// The valid objects beyond the end of a log.
+/// The valid objects beyond the end of a log, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Beyond {
     pub(crate) objects: u64,
     pub(crate) commits: u64,
-    /// The first of these objects, and the offset of the object or its batch, in bytes.
+    /// The number of the first of these objects, and the offset in bytes of this object or of its batch.
     pub(crate) first: Lsn,
     pub(crate) at: u64,
-    /// All objects below this one were durable when one of the valid objects was written.
+    /// All objects below this number were durable, by the claims of the valid objects.
     durable: Lsn,
 }
 
 impl Beyond {
-    /// Adds a valid object.
+    /// Counts a valid object, and its claim.
     pub(crate) fn add(&mut self, header: &ObjectHeader, at: u64) {
         self.objects += 1;
         self.commits += u64::from(header.kind == ObjectKind::Commit);
@@ -51,27 +51,27 @@ impl Beyond {
         self.claim(header.durable);
     }
 
-    /// Adds the claim of a valid object or batch.
+    /// Takes in what a valid object or batch claims about earlier objects.
     pub(crate) fn claim(&mut self, durable: Lsn) {
         self.durable = self.durable.max(durable);
     }
 
-    /// Whether the missing object is known to have been durable.
+    /// Whether a claim shows that the missing object was durable.
     pub(crate) fn proves(&self, missing: Lsn) -> bool {
         self.durable > missing
     }
 }
 
-/// How the caller reacts to damage: with an error, or by letting the log end there.
+/// How the caller reacts to damage: with an error, or by accepting that the log ends there.
 pub(crate) type OnDamage<'a> = dyn FnMut(Damage) -> Result<(), Error> + 'a;
 
-/// Treats damage as an error.
+/// Reacts to damage with an error.
 pub(crate) fn refuse(damage: Damage) -> Result<(), Error> {
     Err(damage.error())
 }
 
 impl Damage {
-    /// The damage as an error.
+    /// The error that reports this damage.
     pub(crate) fn error(&self) -> Error {
         let Self { missing, before, beyond, from } = self;
         let range = match beyond.at {
@@ -93,7 +93,8 @@ impl Damage {
     }
 }
 
-/// Searches memory for valid objects with numbers from `next` on. `seed_at` gives the seed of an object at an offset.
+/// Searches part of a memory for valid objects with numbers from `next` on, and adds them to `beyond`. `seed_at` gives
+/// the seed with which an object at an offset would be sealed.
 pub(crate) fn look_beyond(
     nvm: &dyn Nvm,
     (from, to): (u64, u64),
@@ -126,7 +127,7 @@ pub(crate) fn look_beyond(
     }
 }
 
-/// The number and the length of the object that a line may begin.
+/// The number and the length of the object whose header may begin with this line.
 fn claimed(line: &[u8]) -> (Lsn, u64) {
     let word = |at: usize| line.get(at..at + 8).and_then(|word| <[u8; 8]>::try_from(word).ok());
     let lsn = word(8).map_or(0, u64::from_le_bytes);

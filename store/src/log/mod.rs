@@ -1,8 +1,8 @@
-//! The log: objects with consecutive numbers, of which a prefix is durable.
+//! The log: a sequence of objects with consecutive numbers. A prefix of it is durable.
 //!
-//! Invariant 30: recovery finds the longest run of valid objects from the head on, without a gap and with epochs that
-//! never decrease. Everything acknowledged is in that run, because the store acknowledges a commit only when everything
-//! up to it is durable.
+//! Invariant 30: recovery finds the longest run of valid objects from the head on that has no gap and no decreasing
+//! epoch. Every acknowledged commit is in that run, because the store acknowledges a commit only when everything up to
+//! it is durable.
 
 mod damage;
 pub(crate) mod disk;
@@ -16,46 +16,46 @@ pub(crate) use self::damage::{Damage, OnDamage, refuse};
 use crate::error::Error;
 use crate::format::Lsn;
 
-/// No object number and no place in a log is ever this large. A larger value means damage, and the code computes
-/// nothing with it.
+/// No object number and no place in a log ever reaches this limit. A larger value means damage, so the code reports it
+/// and does not compute with it.
 pub(crate) const BEYOND: u64 = 1 << 62;
 
-/// The space in a log.
+/// How much space a log has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Space {
-    /// Bytes of objects that surely fit into the log.
+    /// How many bytes of objects are sure to fit into the log.
     pub(crate) free_bytes: u64,
-    /// Objects that still fit into the log.
+    /// How many more objects fit into the log.
     pub(crate) free_objects: u64,
-    /// `free_bytes` of the empty log.
+    /// `free_bytes` if the log were empty.
     pub(crate) all_bytes: u64,
-    /// `free_objects` of the empty log.
+    /// `free_objects` if the log were empty.
     pub(crate) all_objects: u64,
-    /// Bytes that a force may write in addition to the objects.
+    /// How many bytes a force may write besides the objects.
     pub(crate) force_bytes: u64,
 }
 
-/// Counts of the log's operations.
+/// What the log has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogCounters {
-    /// Bytes of objects appended.
+    /// The length of all appended objects, in bytes.
     pub(crate) bytes: u64,
-    /// Writes of groups of objects, or objects made persistent.
+    /// How many groups of objects were written, or how many objects were made persistent.
     pub(crate) writes: u64,
-    /// Flushes of a device, or fences.
+    /// How often a device was flushed, or how many fences there were.
     pub(crate) flushes: u64,
 }
 
-/// A log of objects. A thread that changes a page appends the object while it has the page latched, so that the changes
-/// of a page have ascending numbers.
+/// A log of objects. A thread that changes a page appends the object while it has the page latched. So later changes of
+/// a page have larger numbers.
 pub(crate) trait Log: Send + Sync + fmt::Debug {
-    /// Numbers and seals an object, and keeps a copy of it. Not durable on return.
+    /// Numbers and seals an object, and appends a copy of it. The object is not durable on return.
     ///
     /// # Errors
-    /// [`Error::Full`] if there is no room; then nothing has changed. [`Error::Poisoned`].
+    /// [`Error::Full`] if there is no room; the log is then unchanged. [`Error::Poisoned`].
     fn append(&self, object: &mut [u8]) -> Result<Lsn, Error>;
 
-    /// The number of the next object, or a smaller one if other threads append meanwhile.
+    /// The number of the next object. If other threads append during the call, a smaller number may be returned.
     fn next(&self) -> Lsn;
 
     /// All objects below this number are durable.
@@ -67,40 +67,40 @@ pub(crate) trait Log: Send + Sync + fmt::Debug {
     /// Makes everything up to the object `upto` durable.
     ///
     /// # Errors
-    /// [`Error::Poisoned`], or an error of the medium. After an error, objects that were not durable before may be
-    /// durable or not.
+    /// [`Error::Poisoned`], or an error of the medium. After an error, objects that were not durable before may or may
+    /// not be durable.
     fn force(&self, upto: Lsn) -> Result<(), Error>;
 
-    /// Passes the durable objects in `from..to` to `visit`, in order. Objects below the head are skipped.
+    /// Passes the durable objects in `from..to` to `visit`, in order. Skips objects below the head.
     ///
     /// # Errors
     /// [`Error::Corrupt`], an error of the medium, or an error of `visit`.
     fn scan(&self, from: Lsn, to: Lsn, visit: &mut Visit<'_>) -> Result<(), Error>;
 
-    /// Gives up all objects below `head`, which must be durable. Durable on return.
+    /// Gives up all objects below `head`, which must be durable. The new head is durable on return.
     ///
     /// # Errors
     /// Errors of the medium.
     fn truncate(&self, head: Lsn) -> Result<(), Error>;
 
-    /// The space that is free.
+    /// How much space is free, and how much there is.
     fn space(&self) -> Space;
 
-    /// Makes some waiting objects durable, if there are enough of them to be worth it.
+    /// Makes some waiting objects durable, if enough are waiting.
     fn persist_some(&self);
 
-    /// Counts of the log's operations.
+    /// What the log has done so far.
     fn counters(&self) -> LogCounters;
 
-    /// Bytes of ordinary memory that the log takes at most, roughly.
+    /// About how many bytes of ordinary memory the log takes at most.
     fn memory_bytes(&self) -> u64;
 
-    /// How the log makes commits durable, as text for people.
+    /// How the log makes commits durable, as text to be displayed.
     fn describe(&self) -> String;
 
     /// The seed of the objects' checksums.
     fn seed(&self) -> u64;
 }
 
-/// A function that is called with each object, which is whole and checked.
+/// A function that is called with each object. The object is complete, and its checksum was verified.
 pub(crate) type Visit<'a> = dyn FnMut(Lsn, &[u8]) -> Result<(), Error> + 'a;

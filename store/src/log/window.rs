@@ -1,4 +1,5 @@
-//! Which objects are persistent. Objects become persistent in any order; the log is durable up to the first gap.
+//! Tracks which objects are persistent. Objects become persistent in any order; the log is durable up to the first one
+//! that is not.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use crate::format::Lsn;
 use crate::sync::pause;
 
-/// The next number, and the number below which all objects are done.
+/// The next number, which objects are done, and the number below which all are.
 #[derive(Debug)]
 pub(super) struct Window {
     done: Box<[AtomicU64]>,
@@ -15,7 +16,8 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// A window for at most `objects` objects at a time (a power of two), which begins with the object `first`.
+    /// Makes a window that begins with the object `first`. At most `objects` objects, a power of two, may be in it at a
+    /// time.
     pub(super) fn new(objects: u64, first: Lsn) -> Self {
         Self {
             done: (0..objects).map(|_| AtomicU64::new(0)).collect(),
@@ -36,13 +38,13 @@ impl Window {
         self.durable.load(Ordering::SeqCst)
     }
 
-    /// Takes the next number of the one sequence, by one atomic operation.
+    /// Takes the next number of the sequence, by one atomic operation.
     pub(super) fn number(&self) -> Lsn {
         self.next.fetch_add(1, Ordering::SeqCst)
     }
 
     fn slot(&self, lsn: Lsn) -> &AtomicU64 {
-        // The length of `done` is a power of two.
+        // The length of `done` is a power of two, so the mask gives the remainder.
         &self.done[(lsn & (self.done.len() as u64 - 1)) as usize]
     }
 
@@ -51,7 +53,7 @@ impl Window {
         self.slot(lsn).store(lsn, Ordering::SeqCst);
     }
 
-    /// Moves `durable` over all objects that are done. Returns the number below which everything is durable.
+    /// Moves `durable` forward over all objects that are done. Returns the number below which all objects are durable.
     pub(super) fn advance(&self) -> Lsn {
         let mut at = self.durable();
         while at < self.next() && self.slot(at).load(Ordering::SeqCst) == at {
@@ -64,7 +66,7 @@ impl Window {
     }
 }
 
-/// A wait for something that other threads are about to do. It spins first, then yields, and then sleeps.
+/// Waits for something that another thread is about to do. Spins at first, then yields, and then sleeps.
 #[derive(Debug, Default)]
 pub(super) struct Patience(u32);
 

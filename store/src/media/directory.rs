@@ -1,4 +1,5 @@
-//! A store in a directory: `pages`, the log in `log` or `log.nvram`, and `lock`.
+//! A store in a directory. The pages are in the file `pages`, the log is in `log` or `log.nvram`, and `lock` keeps
+//! other processes out.
 
 use std::any::Any;
 use std::fs::{self, File, OpenOptions};
@@ -16,13 +17,13 @@ use crate::options::{LogMedium, Options};
 
 const PAGES: &str = "pages";
 const UNFINISHED: &str = "pages.new";
-/// The name of a file that every backup has.
+/// The name of a file that is in every backup, and in no store.
 pub(crate) const BACKUP: &str = "backup";
 
-/// The names that may be in a directory while a store is being made there.
+/// The names of the files that may be in a directory while a store is being made there.
 pub(crate) const NAMES: [&str; 4] = [UNFINISHED, "log", "log.nvram", DirectoryLock::NAME];
 
-/// The open directory of a store, with its lock.
+/// The directory of an open store, with its lock.
 #[derive(Debug)]
 pub(crate) struct Directory {
     dir: PathBuf,
@@ -31,7 +32,7 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory if there is none, and takes its lock.
+    /// Opens the directory, or makes it if it does not exist, and takes its lock.
     ///
     /// # Errors
     /// [`Error::Locked`], [`Error::NotAStore`], or an error of the system.
@@ -46,7 +47,7 @@ impl Directory {
         }
         check_content(dir)?;
         let lock = DirectoryLock::take(dir)?;
-        // An unfinished file of an earlier attempt is not a store.
+        // An earlier attempt to make a store may have left this file.
         let _ = fs::remove_file(dir.join(UNFINISHED));
         Ok(Self { dir: dir.to_owned(), log: options.log.clone(), lock: Some(lock) })
     }
@@ -58,14 +59,14 @@ impl Directory {
         Ok(file)
     }
 
-    /// Copies the pages of a backup, for a store that is being made.
+    /// Copies the pages of a backup into the directory, as part of making a store.
     pub(crate) fn put_pages(&self, pages: &Path) -> Result<(), Error> {
         let path = self.dir.join(UNFINISHED);
         fs::copy(pages, &path).map_err(|error| Error::io("copying", pages, error))?;
         Ok(())
     }
 
-    /// Copies the store's logs, wherever they are, into the directory of another store.
+    /// Copies the store's logs into the directory of another store.
     pub(crate) fn copy_logs(&self, to: &Path) -> Result<(), Error> {
         for kind in ["log", "log.nvram"] {
             let path = match &self.log {
@@ -97,7 +98,7 @@ pub(crate) fn nothing_there(dir: &Path) -> Error {
     Error::NotAStore { path: dir.to_owned(), why }
 }
 
-/// Checks that the directory has a store, or may become one: it must not contain other files.
+/// Checks that the directory has a store, or may become one because it contains no other files.
 fn check_content(dir: &Path) -> Result<(), Error> {
     let not = |why: &str| Error::NotAStore { path: dir.to_owned(), why: why.to_owned() };
     if dir.join(BACKUP).exists() {
@@ -156,14 +157,14 @@ impl Media for Directory {
     }
 }
 
-/// A longer file name would leave no room for the suffix.
+/// The longest file name. A longer one would leave no room for the suffix.
 const LONGEST_NAME: usize = 200;
 
-/// The log file of a store, in a directory that many stores may share.
+/// The path of a store's log file, in a directory that many stores may share.
 fn nvram_file(dir: &Path, store: &Path, kind: &str) -> Result<PathBuf, Error> {
     let store = fs::canonicalize(store).map_err(|error| Error::io("finding", store, error))?;
     let bytes = store.as_os_str().as_bytes();
-    // Each directory gets a name of its own. A slash becomes `_2f`.
+    // Derives a distinct name from each store's path; a slash becomes `_2f`, for example.
     let mut name = String::new();
     for byte in bytes.strip_prefix(b"/").unwrap_or(bytes) {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.') {

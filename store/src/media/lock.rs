@@ -1,4 +1,4 @@
-//! The lock of a store's directory: only one process at a time has the store open.
+//! The lock on a store's directory. It ensures that only one process at a time has the store open.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
@@ -8,7 +8,7 @@ use duralite_medium::process::ProcessId;
 
 use crate::error::Error;
 
-/// The lock, which the process that took it holds until it drops this.
+/// The lock, which is held until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
     file: File,
@@ -45,19 +45,19 @@ impl DirectoryLock {
         let holder = format!("process {} ({})", std::process::id(), program.to_string_lossy());
         let written =
             file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(holder.as_bytes()));
-        // The content is only a note for people: the lock holds without it.
+        // The content only tells people who holds the lock. The lock works without it, so an error does not matter.
         let _ = written;
         Ok(Self { file, process: ProcessId::current() })
     }
 }
 
 impl Drop for DirectoryLock {
-    /// Releases the lock explicitly. A child process that another thread is just starting has the file open as well
-    /// until it runs its program, so closing the file would not be enough. A child that was forked while the store was
-    /// open does not release the lock of its parent.
+    /// Releases the lock explicitly, because closing the file is not enough: a child process that another thread is
+    /// just starting has the file open too, until it executes its program. A child that was forked while the store was
+    /// open must not release its parent's lock.
     fn drop(&mut self) {
         if self.process == ProcessId::current() {
-            // If unlocking fails, closing the file releases the lock.
+            // If unlocking fails, closing the file still releases the lock.
             let _ = self.file.unlock();
         }
     }

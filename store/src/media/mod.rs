@@ -1,4 +1,4 @@
-//! The media of a store's pages and log.
+//! The media that hold a store's pages and its log.
 
 mod directory;
 #[cfg(test)]
@@ -18,8 +18,8 @@ pub(crate) use self::in_memory::InMemory;
 use self::lock::DirectoryLock;
 use crate::error::Error;
 
-/// The media of one store. [`Store::open`](crate::Store::open) uses files in a directory; a test provides media that it
-/// can crash.
+/// The media of one store. [`Store::open`](crate::Store::open) uses files in a directory; a test can provide media on
+/// which it simulates crashes.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -40,26 +40,26 @@ use crate::error::Error;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Media: fmt::Debug {
-    /// Opens the page file, which is empty for a new store. The store calls this once.
+    /// Opens the page file; for a new store, an empty one. The store calls this once.
     ///
     /// # Errors
     /// Errors of the system.
     fn pages(&self) -> Result<Arc<dyn Block>, Error>;
 
-    /// Opens the blocks for a log on a disk. The store calls this if it has such a log, or makes one.
+    /// Opens the block device for a log on a disk. The store calls this if it has such a log or makes one.
     ///
     /// # Errors
     /// Errors of the system.
     fn block_log(&self) -> Result<Arc<dyn Block>, Error>;
 
-    /// Opens the memory for a log in memory, which may take this many bytes. The store calls this if it has such a log,
+    /// Opens the memory for a log in memory, which may grow to `bytes` bytes. The store calls this if it has such a log
     /// or makes one.
     ///
     /// # Errors
     /// Errors of the system.
     fn memory_log(&self, bytes: u64) -> Result<Arc<dyn Nvm>, Error>;
 
-    /// Records that the store is complete. Until then its files do not count as a store. Durable on return.
+    /// Records that the store is complete. Before this call, the files do not count as a store. Durable on return.
     ///
     /// # Errors
     /// Errors of the system.
@@ -67,7 +67,7 @@ pub trait Media: fmt::Debug {
         Ok(())
     }
 
-    /// Hands over the lock that keeps other processes out. The store drops it last when it closes.
+    /// Hands over the lock that keeps other processes out. The store drops the lock last when it closes.
     fn take_lock(&mut self) -> Option<Box<dyn Any + Send + Sync>> {
         None
     }

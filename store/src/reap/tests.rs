@@ -1,4 +1,4 @@
-//! What wakes the reaper.
+//! Tests of what wakes the reaper.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::transaction::Transaction;
 
 const ROWS: u32 = 200;
 
-/// A store with two tables, without threads.
+/// A store with two tables, without background threads.
 fn opened() -> (Arc<Running>, Table) {
     let options = Options { page_bytes: Some(4096), snapshot_bytes: 100_000, ..Options::default() };
     let running = Running::alone(opening::in_memory(&options));
@@ -34,7 +34,7 @@ fn drop_table(running: &Arc<Running>) {
     tx.commit().unwrap();
 }
 
-/// Whether the reaper has work, and was woken for it. Otherwise it would sleep for ever.
+/// Whether the reaper has work. If it has, checks that it was also woken; otherwise it would sleep forever.
 fn is_woken(running: &Running) -> bool {
     let tables = &running.engine.tables;
     let is_due = tables.are_dropped.load(Ordering::SeqCst);
@@ -61,7 +61,7 @@ fn whoever_drops_a_table_wakes_the_reaper_and_so_does_the_last_snapshot_that_sho
     drop_table(&running);
     assert!(is_woken(&running));
     reap_all(&running);
-    // The reaper does not look again until one of the snapshots ends.
+    // The reaper must not be woken until the last of the snapshots ends.
     assert_eq!(dropped(&running.engine).unwrap().len(), 1);
     assert!(!is_woken(&running));
     drop(first);
@@ -76,7 +76,7 @@ fn whoever_drops_a_table_wakes_the_reaper_and_so_does_the_last_snapshot_that_sho
     reap_all(&running);
     assert!(dropped(&running.engine).unwrap().is_empty());
     assert!(!is_woken(&running));
-    // No snapshot keeps a dropped table any more, so other snapshots that end do not wake the reaper.
+    // No open snapshot shows a dropped table any more. So the end of any other snapshot must not wake the reaper.
     drop(Snapshot::open(&running));
     drop(Snapshot::open(&running));
     assert!(!is_woken(&running));

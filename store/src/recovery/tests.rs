@@ -1,4 +1,4 @@
-//! Counts of what recovery visits.
+//! Counts the steps that recovery visits.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use super::*;
@@ -7,11 +7,11 @@ use crate::options::Options;
 use crate::running::Running;
 use crate::transaction::Transaction;
 
-/// Steps of a transaction that is rolled back.
+/// How many steps the transaction has that is rolled back.
 const STEPS: u64 = 3000;
 
-/// Recovery visits each step once when the step is undone, and once when the step after it is undone. So it takes time
-/// linear in the log.
+/// Recovery visits each step at most twice: when it undoes that step, and when it undoes the step after it. So recovery
+/// takes time linear in the length of the log.
 #[test]
 fn recovery_looks_at_each_step_that_was_taken_back_but_twice() {
     let options = Options { page_bytes: Some(4096), ..Options::default() };

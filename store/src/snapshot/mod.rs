@@ -1,7 +1,7 @@
-//! Reading as of one moment, without locks.
+//! Reading rows as of one moment, without locks.
 //!
-//! A snapshot takes a row from its page, unless [`Versions`](crate::versions::Versions) have an older version for the
-//! snapshot. It reads the page first, and the versions after that (invariant 56).
+//! A snapshot takes a row from the row's page, unless [`Versions`](crate::versions::Versions) has an older version for
+//! the snapshot. It reads the page first, and looks for versions after that (invariant 56).
 
 mod scan;
 mod stream;
@@ -27,20 +27,20 @@ use crate::versions::{Image, Seen};
 
 /// All rows as they were at one moment: the changes of every transaction that had ended by then, and of no other.
 ///
-/// Reading takes no locks, waits for no transaction, and does not make any transaction wait. Snapshots and transactions
-/// that write are serializable together: a snapshot takes the place of a transaction that only reads, and reads
-/// everything at one moment. It shows each transaction whose commit had returned before the snapshot was opened.
+/// Reading takes no locks, waits for no transaction, and makes no transaction wait. Snapshots are serializable together
+/// with transactions: a snapshot behaves like a transaction that only reads, and reads everything at one moment. It
+/// shows each transaction whose commit had returned before the snapshot was opened.
 ///
-/// What a snapshot shows is certain: its first read waits until all of it is durable, which it nearly always is already
-/// (invariant 39). With [`Durability::Eventual`] it does not wait, and a crash may take the newest part of what it
-/// showed.
+/// A crash cannot take back what a snapshot has shown: the first read waits until all of it is durable, which is nearly
+/// always the case already (invariant 39). With [`Durability::Eventual`] the snapshot does not wait, and a crash may
+/// lose the newest part of what it showed.
 ///
-/// While snapshots are open, the store keeps old versions of changed rows in memory, for each row at most as many as
-/// there are snapshots, and at most [`Options::snapshot_bytes`](method@crate::Options::snapshot_bytes) in all. If that
-/// is not enough, the store ends the oldest snapshot, and every later read with it fails with
-/// [`Error::SnapshotTooOld`]. A snapshot also ends with the process. Older snapshots can still read a dropped table,
-/// whose pages stay until these snapshots are closed. An open snapshot keeps the store open. Cloning a snapshot is
-/// cheap, and all clones show the same moment; threads may share it.
+/// While snapshots are open, the store keeps old versions of changed rows in memory: for each row at most one per
+/// snapshot, and at most [`Options::snapshot_bytes`](method@crate::Options::snapshot_bytes) in all. If that memory is
+/// not enough, the store ends the oldest snapshot. Every later read through that snapshot fails with
+/// [`Error::SnapshotTooOld`]. A snapshot also ends with the process. A snapshot that is older than the drop of a table
+/// can still read the table, whose pages stay until all such snapshots are closed. An open snapshot keeps the store
+/// open. Cloning a snapshot is cheap, and all clones show the same moment. Threads may share a snapshot.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -51,7 +51,7 @@ use crate::versions::{Image, Seen};
 /// let mut tx = store.begin();
 /// tx.put(&table, b"a", b"2")?;
 /// tx.put(&table, b"b", b"2")?;
-/// // It does not wait for the transaction, nor see anything of it.
+/// // The snapshot neither waits for the transaction nor sees its changes.
 /// assert_eq!(snapshot.get(&table, b"a")?, Some(b"1".to_vec()));
 /// tx.commit()?;
 /// assert_eq!(snapshot.scan(&table, ..).count(), 1);
@@ -65,7 +65,7 @@ pub struct Snapshot(Arc<Inner>);
 struct Inner {
     running: Arc<Running>,
     seen: Arc<Seen>,
-    /// Everything that the snapshot shows is durable once this object is durable.
+    /// Once this log object is durable, everything that the snapshot shows is durable.
     upto: Lsn,
     is_certain: AtomicBool,
 }
@@ -86,8 +86,8 @@ impl Snapshot {
             engine.active.by_age().iter().for_each(|entry| note_all(versions, &entry.undoable));
         }
         let seen = versions.open();
-        // A transaction that the snapshot shows has logged its commit before `open` returned, so this number covers the
-        // commit.
+        // A transaction that the snapshot shows had logged its commit before `open` returned. So this number, which is
+        // read afterwards, is not below that commit's.
         let upto = engine.pager.log.next() - 1;
         let is_certain = AtomicBool::new(engine.tuning.durability == Durability::Eventual);
         Self(Arc::new(Inner { running: Arc::clone(running), seen, upto, is_certain }))
@@ -97,7 +97,7 @@ impl Snapshot {
         &self.0.running.engine
     }
 
-    /// A row's value.
+    /// Returns a row's value; `None` if there is no such row.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -118,8 +118,8 @@ impl Snapshot {
         self.value(table, key).map_err(|error| self.or_too_old(error))
     }
 
-    /// The rows of a range of keys, in key order or with `.rev()` backwards. Each row may be an error of
-    /// [`get`](Self::get); the scan ends then.
+    /// Returns the rows of a range of keys, in key order, or backwards with `.rev()`. An item may be an error, as of
+    /// [`get`](Self::get); the scan ends after it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -135,8 +135,9 @@ impl Snapshot {
         SnapshotScan::new(self.clone(), table, range)
     }
 
-    /// About how many rows a table has. The number is exact for a small table that has not changed since; otherwise it
-    /// is estimated from a few paths down the tree. Rows that have changed since are counted as they are now.
+    /// About how many rows a table has. The number is exact if the table is small and has not changed since the
+    /// snapshot was opened. Otherwise it is an estimate from a few paths down the tree, and counts the table's present
+    /// rows.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -153,12 +154,13 @@ impl Snapshot {
         self.check(table)?;
         let rows =
             self.engine().tree(table.root()).approximate_len().map_err(|error| self.or_too_old(error))?;
-        // If the snapshot has ended, the pages may have belonged to another table.
+        // If the snapshot has ended, the pages that were read may belong to another table by now.
         self.check_age()?;
         Ok(if self.is_before_load(table) { 0 } else { rows })
     }
 
-    /// Checks that the snapshot can read the table.
+    /// Checks that the snapshot can read the table. At the first call, waits until everything that the snapshot shows
+    /// is durable.
     fn check(&self, table: &Table) -> Result<(), Error> {
         self.engine().poison.check()?;
         if !self.engine().tables.has(table) {
@@ -171,51 +173,55 @@ impl Snapshot {
         self.check_there(table)
     }
 
-    /// Checks that the table exists in this snapshot. If so, its pages stay (invariant 51).
+    /// Checks that the table exists in this snapshot. If it does, its pages stay as long as the snapshot is open
+    /// (invariant 51).
     fn check_there(&self, table: &Table) -> Result<(), Error> {
         let is_there = match table.for_snapshots() {
             ForSnapshots::There => true,
             ForSnapshots::None => false,
             ForSnapshots::Dropped => {
                 let dropped = self.image(self.engine().catalog(), &dropped_key(table.root()))?;
-                // The reaper frees the pages before that row, so if the row is gone, so are the pages.
+                // The snapshot must not see the table as dropped. The row that names a dropped table may also be absent
+                // because the reaper has freed the pages and then removed the row; `for_snapshots` shows that.
                 dropped == Image::Absent && table.for_snapshots() != ForSnapshots::None
             }
         };
         if is_there { Ok(()) } else { Err(Error::NoTable { name: table.name().to_owned() }) }
     }
 
-    /// Whether the table was empty at this moment, and its rows were loaded since. Called after reading the table's
-    /// pages.
+    /// Whether the table was empty at the snapshot's moment, and its rows were bulk-loaded later. The caller has to
+    /// read the table's pages first.
     fn is_before_load(&self, table: &Table) -> bool {
         table.is_loaded_after(self.0.seen.moment())
     }
 
-    /// Called after reading pages and versions: fails if the snapshot has ended meanwhile.
+    /// Fails if the snapshot has ended. Called after reading pages and versions, because these are unreliable once the
+    /// snapshot has ended.
     fn check_age(&self) -> Result<(), Error> {
         if self.0.seen.has_ended() { Err(Error::SnapshotTooOld) } else { Ok(()) }
     }
 
-    /// The error to report: if the snapshot has ended, the pages of a dropped table may be gone, which explains any
-    /// other error.
+    /// The error to report. If the snapshot has ended, pages of a dropped table may have been freed, which may be the
+    /// cause of the error.
     fn or_too_old(&self, error: Error) -> Error {
         if self.0.seen.has_ended() { Error::SnapshotTooOld } else { error }
     }
 
-    /// The row's version for this snapshot, if it differs from the page.
+    /// The row's version for this snapshot; `None` if it is the version in the page.
     fn version(&self, root: PageId, key: &[u8]) -> Option<Image> {
         let versions = &self.engine().versions;
         let looks = self.engine().controls.keep(Rule::LookAtVersions);
         looks.then(|| versions.find(&self.0.seen, root, key)).flatten()
     }
 
-    /// The row for this snapshot, which does not see rows that a bulk load has added since (invariant 53).
+    /// The row as this snapshot shows it. If the table was bulk-loaded after the snapshot, there is no row (invariant
+    /// 53).
     fn image_in(&self, table: &Table, key: &[u8]) -> Result<Image, Error> {
         let image = self.image(table.root(), key)?;
         Ok(if self.is_before_load(table) { Image::Absent } else { image })
     }
 
-    /// The row for this snapshot, without regard to bulk loads.
+    /// The row as this snapshot shows it, apart from bulk loads.
     fn image(&self, root: PageId, key: &[u8]) -> Result<Image, Error> {
         let page = self.engine().tree(root).get(key)?;
         let image = match self.version(root, key) {
@@ -239,8 +245,8 @@ impl Snapshot {
                 Value::Inline(value) => return Ok(Some(value.to_vec())),
                 Value::Long { bytes, first } => (bytes, first),
             };
-            // The pages of the value may be freed meanwhile. Before that happens, the row or its noted version changes,
-            // so the second look finds a difference.
+            // The pages of the value may be freed during the read. Before that happens, the row or its noted version
+            // changes, so comparing them again shows it.
             let value = read_chain(&self.engine().pager, first, bytes);
             let now = self.image_in(table, key)?;
             if now == image {

@@ -1,4 +1,4 @@
-//! Scans of a snapshot: the rows of a range as they were, in order from either end.
+//! Scans of a snapshot: the rows of a range as of the snapshot's moment, in order from either end.
 
 use std::collections::VecDeque;
 use std::ops::{Bound, RangeBounds};
@@ -14,14 +14,14 @@ use crate::table::Table;
 use crate::tree::{Ahead, LeafCopy};
 use crate::versions::{Changed, End, Image};
 
-/// The most changed rows that one step of a scan considers.
+/// How many changed rows one step of a scan considers at most.
 const MOST: usize = 512;
 
-/// A row that the scan has found: its key, and its value, or `None` if the scan has to read the value by the key.
+/// A row that the scan has found: its key, and its value. If the value is `None`, the scan reads it later by the key.
 type Found = (Vec<u8>, Option<Vec<u8>>);
 
-/// The rows of a range in a [`Snapshot`], in key order or with `.rev()` backwards. No transaction waits for a scan,
-/// however long it takes: the scan copies a page as a whole, and holds nothing between two rows.
+/// The rows of a range in a [`Snapshot`], in key order, or backwards with `.rev()`. No transaction waits for a scan,
+/// however long the scan takes: it copies each page as a whole, and holds no lock or latch between two rows.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -36,11 +36,11 @@ type Found = (Vec<u8>, Option<Vec<u8>>);
 pub struct SnapshotScan {
     snapshot: Snapshot,
     table: Table,
-    /// The range that has not been read from either end; `None` when everything has been read.
+    /// The range that has not been read yet, from either end; `None` when everything has been read.
     rest: Option<KeyRange>,
     front: VecDeque<Found>,
     back: VecDeque<Found>,
-    /// The read-ahead of leaves, from either end.
+    /// The state of reading leaves ahead, from the front and from the back.
     ahead: (Ahead, Ahead),
 }
 
@@ -70,7 +70,7 @@ impl SnapshotScan {
         engine.versions.changed(&self.snapshot.0.seen, self.root(), range, end, MOST)
     }
 
-    /// Reads the next rows from the front: a leaf first, and then the noted versions of its range.
+    /// Reads the next rows from the front: first a leaf, and then the noted versions of rows in the leaf's range.
     fn fill_front(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let tree = self.snapshot.engine().tree(self.root());
         let leaf = tree.first_leaf((edge(&from), edge(&to)), &mut self.ahead.0)?;
@@ -90,7 +90,7 @@ impl SnapshotScan {
         self.front.extend(found);
         if end != to {
             let rest = (beside(end), to);
-            // Rows that are out of order would keep the scan at this place for ever.
+            // If rows are out of order, the scan has not moved forward, and would never end.
             if !is_later(edge(&from), edge(&rest.0)) {
                 return Err(self.table.out_of_order());
             }
@@ -99,7 +99,7 @@ impl SnapshotScan {
         Ok(())
     }
 
-    /// As `fill_front`, from the back.
+    /// Reads the next rows from the back, like `fill_front`.
     fn fill_back(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let tree = self.snapshot.engine().tree(self.root());
         let leaf = tree.last_leaf((edge(&from), edge(&to)), &mut self.ahead.1)?;
@@ -137,7 +137,7 @@ impl SnapshotScan {
             };
             let found = match (own, &self.rest) {
                 (Some(found), _) => Some(found),
-                // The remaining rows were read from the other end.
+                // The remaining rows were already read from the other end.
                 (None, None) if end == End::Front => other.pop_front(),
                 (None, None) => other.pop_back(),
                 (None, Some(_)) => None,
@@ -157,7 +157,7 @@ impl SnapshotScan {
         }
     }
 
-    /// Reads a row with a long value. A scan reads such a value only when the caller asks for the row.
+    /// Reads a row's long value, now that the caller asks for the row.
     fn long(&self, key: Vec<u8>) -> Result<Row, Error> {
         self.snapshot.check(&self.table)?;
         let value = self.snapshot.value(&self.table, &key)?;
@@ -189,7 +189,8 @@ impl DoubleEndedIterator for SnapshotScan {
     }
 }
 
-/// Merges the rows of a leaf with the rows of the range that have noted versions, which take precedence.
+/// Merges the rows of a leaf with the noted versions of rows in the range. If a row has a noted version, that version
+/// counts.
 fn merge(leaf: &LeafCopy, changed: Changed, range: Edges<'_>) -> Result<Vec<Found>, Error> {
     let mut changed = changed.rows.into_iter().peekable();
     let mut found = Vec::new();
@@ -213,7 +214,8 @@ fn row(key: &[u8], image: &Image) -> Result<Option<Found>, Error> {
     match image {
         Image::Absent => Ok(None),
         Image::Cell(cell) => row_of_cell(key, cell).map(Some),
-        // These are long values. The error of a damaged one is reported when the value is read.
+        // A copied value is long, so it is read later, by the key. So is a damaged one, and that read reports the
+        // error.
         Image::Copied(_) | Image::Damaged => Ok(Some((key.to_vec(), None))),
     }
 }

@@ -1,4 +1,4 @@
-//! Reading long values of a snapshot piece by piece.
+//! Reading long values through a snapshot piece by piece.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -12,7 +12,8 @@ use crate::value_reader::ValueReader;
 use crate::versions::Image;
 
 impl Snapshot {
-    /// A row's value, as a reader that reads it piece by piece. Later changes of the row do not affect it.
+    /// Returns a row's value as a reader, which reads the value piece by piece. Later changes of the row do not affect
+    /// it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -38,7 +39,7 @@ impl Snapshot {
     }
 }
 
-/// Opens the value of a row.
+/// Opens a reader for the value of a row.
 fn open<'s>(snapshot: &'s Snapshot, table: &Table, key: &[u8]) -> Result<Option<ValueReader<'s>>, Error> {
     let image = snapshot.image_in(table, key)?;
     let len = match &image {
@@ -59,13 +60,13 @@ fn open<'s>(snapshot: &'s Snapshot, table: &Table, key: &[u8]) -> Result<Option<
 
 /// Where the rest of a value is.
 enum Rest<'s> {
-    /// In pages, as long as the row is what it was when the pages were found.
+    /// In pages, as long as the row has not changed since the pages were found.
     Pages(Chain<'s>),
-    /// In memory, because the pages were freed.
+    /// In memory, because its pages were freed.
     Copied(Arc<Vec<u8>>),
 }
 
-/// The rest of a long value, from byte `at` on.
+/// Where the rest of a long value is, from byte `at` on.
 fn rest_of<'s>(snapshot: &'s Snapshot, image: &Image, len: u64, at: u64) -> Result<Rest<'s>, Error> {
     match image {
         Image::Copied(value) if value.len() as u64 == len => Ok(Rest::Copied(Arc::clone(value))),
@@ -84,24 +85,24 @@ struct Long<'s> {
     snapshot: &'s Snapshot,
     table: Table,
     key: Vec<u8>,
-    /// The row for this snapshot, when it was last checked.
+    /// The row as this snapshot shows it, when it was last checked.
     image: Image,
     len: u64,
-    /// How many bytes have been read.
+    /// How many bytes of the value have been read.
     at: u64,
     rest: Rest<'s>,
 }
 
 impl Long<'_> {
-    /// Reads the next piece, if the present one is used up.
+    /// Reads the next piece, if the current piece has been read completely.
     fn fill(&mut self) -> Result<(), Error> {
         while let Rest::Pages(chain) = &mut self.rest
             && chain.is_empty()
         {
             self.snapshot.check(&self.table)?;
             let filled = chain.fill();
-            // The pages may be freed meanwhile, as with a value that is read as a whole; before that the row's version
-            // changes.
+            // The pages may have been freed during the read. Before that happens, the row's version changes. So compare
+            // the version again, and if it has changed, continue with the new one.
             let now = self.snapshot.image_in(&self.table, &self.key)?;
             if now == self.image {
                 return filled;

@@ -1,4 +1,4 @@
-//! Cutting the end of the page file, where no page is in use.
+//! Cutting free pages off the end of the page file.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,27 +9,27 @@ use crate::error::Error;
 use crate::format::{Lsn, PageId, is_set, lsn, pages_in_use};
 use crate::pager::Pager;
 
-/// How many pages are checked at a time, with their maps latched.
+/// How many pages are checked at a time, while their space maps are latched.
 const PAGES_AT_A_TIME: u64 = 512;
 
 impl Space {
-    /// How many pages the file must have: those in use, and those that the undo of open transactions may need.
+    /// How many pages the file must keep: those in use, and those that undoing open transactions may need.
     pub(crate) fn pages_wanted(&self) -> PageId {
         let pages = self.used.load(Ordering::SeqCst) + self.kept.load(Ordering::SeqCst) + SPARE_PAGES;
         self.first_map + pages + pages.div_ceil(self.bits - 1)
     }
 
-    /// Whether no log object from `head` on refers to a free page.
+    /// Whether no log object from `head` on refers to the free page `page`.
     fn is_unspoken_of(&self, pager: &Pager, page: PageId, head: Lsn) -> Result<bool, Error> {
         match pager.pool.read(page) {
             Ok(page) => Ok(lsn(page.bytes()) < head),
-            // A load that did not finish has torn the page.
+            // A load that did not finish may have left the page torn.
             Err(Error::Corrupt { .. }) => Ok(self.is_forgotten(page, head)),
             Err(error) => Err(error),
         }
     }
 
-    /// Cuts off free pages at the end of the file that no log object from `head` on refers to.
+    /// Cuts free pages off the end of the file, as long as no log object from `head` on refers to them.
     ///
     /// # Errors
     /// Errors of the medium.
@@ -41,7 +41,7 @@ impl Space {
             if pages <= from {
                 return Ok(());
             }
-            // The latches keep other threads from allocating or freeing one of these pages meanwhile.
+            // While these maps are latched, no other thread allocates or frees one of the pages.
             let mut maps = BTreeMap::new();
             for id in from..pages {
                 let (map, _) = self.place_of(id);
@@ -67,9 +67,10 @@ impl Space {
                 return Ok(());
             }
             file.shrink_to(end)?;
-            // A thread that reserves pages either sees the file as it is now, or its reservation is seen here.
+            // Another thread may have reserved pages at the same time. Either it sees the shorter file, or its
+            // reservation is counted here.
             file.grow_to(self.pages_wanted())?;
-            // A medium that cannot shrink keeps its length.
+            // Stop if a page was in use, or if the medium could not shrink.
             if end > from || file.pages() > end {
                 return Ok(());
             }

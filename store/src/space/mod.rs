@@ -1,7 +1,9 @@
-//! Which pages are in use. A map page covers as many pages as it has bits; the map itself is the first of them.
+//! Which pages are in use. A map page has a bit for each page that it covers; the map itself is the first of these
+//! pages.
 //!
-//! Invariant 41: a transaction that removes a row or makes it shorter has reserved the pages that the undo may need,
-//! because other transactions may fill the room meanwhile. So a rollback never fails for lack of room in the page file.
+//! Invariant 41: before a transaction removes a row or makes it shorter, it reserves the pages that the undo may need.
+//! The reason is that other transactions may fill the freed space. So a rollback never fails for lack of room in the
+//! page file.
 
 mod cut;
 mod run;
@@ -18,9 +20,10 @@ use crate::error::Error;
 use crate::format::{Change, Lsn, PageId, bits_of, first_clear, is_set, pages_in_use};
 use crate::pager::{Author, Logged, Pager};
 
-/// Pages that changes leave free for undo and its reservations, so that rows can be removed when the disk is full.
+/// How many pages changes leave free for undo and its reservations. With them, rows can be removed even when the disk
+/// is full.
 const SPARE_PAGES: u64 = 32;
-/// How often to search again for pages that other transactions freed behind the search. As good as for ever.
+/// How often a search is repeated if other transactions free pages behind it. Practically without limit.
 const MOST_LOOKS: u32 = 1000;
 
 /// What pages are needed for.
@@ -32,30 +35,31 @@ pub(crate) enum Purpose {
     Undo,
 }
 
-/// Allocates and frees pages.
+/// Allocates and frees the pages of the page file.
 #[derive(Debug)]
 pub(crate) struct Space {
     first_map: PageId,
     bits: u64,
-    /// No page before this one is free.
+    /// A lower bound of the free pages, relative to the first map.
     hint: AtomicU64,
-    /// Pages in use other than maps, including those that are about to be in use.
+    /// How many pages other than maps are in use or have been found for use.
     used: AtomicU64,
-    /// Pages that the undo of open transactions may need.
+    /// How many pages are reserved for the undo of open transactions.
     kept: AtomicU64,
     runs: Mutex<Runs>,
 }
 
-/// A page that is about to be in use, and the change of its map.
+/// A page found for use, and the change of its map that marks the page as in use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GivenPage {
     pub(crate) id: PageId,
-    /// The index of its map in [`Given::maps`].
+    /// The index of the page's map in [`Given::maps`].
     pub(crate) map: usize,
     pub(crate) set: Change<'static>,
 }
 
-/// Pages that are about to be in use. They are in use once an object says so, together with their content.
+/// Pages found for use, with their maps latched. They count as in use once a log object has recorded that, together
+/// with their content.
 #[derive(Debug)]
 pub(crate) struct Given<'s> {
     space: &'s Space,
@@ -66,7 +70,7 @@ pub(crate) struct Given<'s> {
 }
 
 impl Given<'_> {
-    /// The object is in the log, so the pages are in use.
+    /// Marks the pages as in use. Called when that object is in the log.
     pub(crate) fn taken(&mut self) {
         self.is_taken = true;
     }
@@ -81,7 +85,7 @@ impl Drop for Given<'_> {
 }
 
 impl Space {
-    /// The counts are not known yet: see [`count`](Self::count).
+    /// Makes the allocator. Its counts are not known before [`count`](Self::count).
     pub(crate) fn new(first_map: PageId, page_bytes: usize) -> Self {
         Self {
             first_map,
@@ -93,7 +97,7 @@ impl Space {
         }
     }
 
-    /// Counts the pages in use, before any other thread allocates or frees pages.
+    /// Counts the pages in use. No other thread may allocate or free pages yet.
     ///
     /// # Errors
     /// An error of the medium.
@@ -105,8 +109,8 @@ impl Space {
             let most = self.bits.min(end - map) - 1;
             used += match pager.pool.read(map) {
                 Ok(map) => pages_in_use(map.bytes()).min(most),
-                // The map is damaged, so all of its pages count as in use, and none is allocated. A thread that needs
-                // the map gets the error.
+                // If a map is damaged, all of its pages count as in use, and none is allocated. A thread that needs the
+                // map itself gets the error.
                 Err(Error::Corrupt { .. }) => most,
                 Err(error) => return Err(error),
             };
@@ -122,18 +126,18 @@ impl Space {
         self.first_map + 1
     }
 
-    /// The map that covers a page, and the page's bit.
+    /// The map that covers a page, and the page's bit in that map.
     pub(crate) fn place_of(&self, page: PageId) -> (PageId, u32) {
         let at = page - self.first_map;
         (self.first_map + at / self.bits * self.bits, (at % self.bits) as u32)
     }
 
-    /// Makes the file large enough for this many pages besides maps.
+    /// Makes the file large enough for this many pages, not counting maps.
     fn make_room(&self, pager: &Pager, pages: u64) -> Result<(), Error> {
         pager.pool.file().grow_to(self.first_map + pages + pages.div_ceil(self.bits - 1))
     }
 
-    /// Reserves pages for the undo of a change, until [`give_up`](Self::give_up).
+    /// Reserves pages for the undo of a change. The caller gives them up with [`give_up`](Self::give_up).
     ///
     /// # Errors
     /// [`Error::Full`] if the file cannot grow.
@@ -142,12 +146,13 @@ impl Space {
         self.make_room(pager, self.used.load(Ordering::SeqCst) + kept).inspect_err(|_| self.give_up(pages))
     }
 
-    /// Gives up reserved pages, because the change cannot be undone any more.
+    /// Gives up reserved pages, because the change can no longer be undone.
     pub(crate) fn give_up(&self, pages: u64) {
         self.kept.fetch_sub(pages, Ordering::SeqCst);
     }
 
-    /// Finds free pages, and latches their maps. Afterwards the thread may latch only pages that were free.
+    /// Finds free pages, and latches their maps. While the caller holds these latches, it may latch only the pages that
+    /// were found.
     ///
     /// # Errors
     /// [`Error::Full`] if the file cannot grow.
@@ -165,8 +170,8 @@ impl Space {
         };
         self.make_room(pager, used + spare)?;
         for look in 1.. {
-            // The file has room, as was just made sure. But pages that were freed meanwhile may lie before the place
-            // where the search began.
+            // The file certainly has enough free pages. But pages that were freed during the search may lie before the
+            // place where it began, so search again.
             let found = self.look(pager, &mut given)?;
             if found.is_ok() || look == MOST_LOOKS {
                 return found.map(|()| given);
@@ -178,7 +183,7 @@ impl Space {
         Ok(given)
     }
 
-    /// Searches once for the first free pages. Returns an inner error if the file would have to grow and cannot.
+    /// Searches for the first free pages once. Returns the inner error if the file has to grow for that, but cannot.
     fn look<'s>(&self, pager: &'s Pager, given: &mut Given<'s>) -> Result<Result<(), Error>, Error> {
         let hint = self.hint.load(Ordering::SeqCst);
         let mut first_free = None;
@@ -205,16 +210,17 @@ impl Space {
             group += 1;
             from = 1;
         }
-        // Other threads may have freed pages since the hint was read. The hint only advances if it has not changed.
+        // Moves the hint forward, but only if it has not changed since it was read: other threads may have freed pages
+        // before it.
         let next = first_free.unwrap_or(hint);
         let _ = self.hint.compare_exchange(hint, next, Ordering::SeqCst, Ordering::SeqCst);
         Ok(pager.pool.file().grow_to(given.pages.last().map_or(0, |page| page.id + 1)))
     }
 
-    /// Frees a page. Another thread may allocate it at once.
+    /// Frees a page. From then on, other threads may allocate the page.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the page is free already; errors as of [`Pager::step`].
+    /// [`Error::Corrupt`] if the page is already free; errors as of [`Pager::step`].
     pub(crate) fn give_back(&self, pager: &Pager, author: Author, page: PageId) -> Result<Logged, Error> {
         let (map, bit) = self.place_of(page);
         let mut map = pager.pool.write(map)?;
@@ -226,7 +232,8 @@ impl Space {
         Ok(logged)
     }
 
-    /// Records that another object has freed a page. The caller still has the map latched.
+    /// Notes that the object `lsn`, which another part of the store logged, has freed a page. The caller still has the
+    /// page's map latched.
     pub(crate) fn freed(&self, page: PageId, lsn: Lsn) {
         self.freed_run(page, 1, lsn);
     }

@@ -1,8 +1,8 @@
 //! Runs of adjacent pages, for a bulk load that writes them home without the cache.
 //!
-//! Recovery redoes the changes that the log has of a page, whatever the page has become since. It cannot redo them if
-//! such a write has torn the page. So a run has only pages that no object of the log refers to: none of them was freed
-//! since the log's head.
+//! Recovery redoes all changes of a page that are in the log, even if the page has since been freed and used again. It
+//! could not redo them if a load's write had torn the page. So a run contains only pages to which no object in the log
+//! refers: none of them was freed after the log's head.
 
 use std::sync::atomic::Ordering;
 
@@ -12,12 +12,12 @@ use crate::error::Error;
 use crate::format::{Change, Lsn, PageId, Undo, first_clear, is_set};
 use crate::pager::{Author, Logged, Pager};
 
-/// A shorter run is left to other uses, if more pages are wanted.
+/// If more pages than this are wanted, a shorter run is left to other uses.
 const SHORTEST: u64 = 64;
 
 impl Space {
-    /// Takes at most `want` adjacent pages, for a caller that writes them home itself. Returns the run, the object, and
-    /// its undo.
+    /// Takes up to `want` adjacent pages, for a caller that writes them home itself. Returns the run, the log object
+    /// that took it, and the undo of that object.
     ///
     /// # Errors
     /// [`Error::Full`] if the file cannot grow; errors as of [`Pager::step`].
@@ -40,7 +40,7 @@ impl Space {
             self.used.fetch_add(u64::from(count), Ordering::SeqCst);
             let mut undo = Vec::new();
             Undo::Pages { first, count }.encode(&mut undo);
-            // The file must have room for the run in addition to the reserved pages.
+            // The file must have room for the run and for the reserved pages.
             let pages = self.pages_wanted().max(first + u64::from(count));
             let set = [(0, Change::MapSetRun { bit, count })];
             let taken = pager
@@ -57,7 +57,8 @@ impl Space {
         }
     }
 
-    /// The first adjacent free pages of a map that no log object from `head` on refers to.
+    /// The first run of adjacent free pages in a map to which no log object from `head` on refers: its bit and its
+    /// length.
     fn find_run(&self, map: &[u8], first_of_map: PageId, want: u64, head: Lsn) -> Option<(u32, u32)> {
         let runs = self.runs.lock();
         let mut from = 1;
@@ -101,7 +102,8 @@ impl Space {
         Ok(logged)
     }
 
-    /// A run belongs to a table from now on, except for the last `spare` pages, which the same object has freed.
+    /// Notes that a load has committed. The run now belongs to the table, without the last `spare` pages, which the
+    /// object `lsn` has freed.
     pub(crate) fn run_is_written(&self, run: Run, spare: u64, lsn: Lsn) {
         self.runs.lock().being_written.retain(|(first, _)| *first != run.first);
         if spare > 0 {
@@ -109,7 +111,8 @@ impl Space {
         }
     }
 
-    /// Records that another object has freed pages. The caller still has their map latched.
+    /// Notes that the object `lsn`, which another part of the store logged, has freed adjacent pages. The caller still
+    /// has their map latched.
     pub(crate) fn freed_run(&self, first: PageId, count: u64, lsn: Lsn) {
         {
             let mut runs = self.runs.lock();
@@ -118,25 +121,25 @@ impl Space {
                 *newest = lsn.max(*newest);
             }
         }
-        // In a damaged store more pages may be freed than were in use.
+        // In a damaged store, more pages may be freed than were counted as in use.
         let less = |used: u64| Some(used.saturating_sub(count));
         let _ = self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
         self.hint.fetch_min(first - self.first_map, Ordering::SeqCst);
     }
 
-    /// Whether no log object from `head` on refers to a free page.
+    /// Whether no log object from `head` on refers to the free page `page`.
     pub(super) fn is_forgotten(&self, page: PageId, head: Lsn) -> bool {
         self.runs.lock().is_forgotten(page, head)
     }
 
-    /// Whether a page at home has to be valid, unless the cache has a newer one. It does not if it is free, or if a
-    /// load is writing it.
+    /// Whether the page at home has to be valid, unless a newer version is in the cache. It need not be valid if it is
+    /// free, or if a load is writing it.
     ///
     /// # Errors
-    /// Errors of the map.
+    /// Errors of reading the map.
     pub(crate) fn is_whole(&self, pager: &Pager, page: PageId) -> Result<bool, Error> {
         let (map, bit) = self.place_of(page);
-        // A map has no bit for itself.
+        // A map is always in use, and has no bit for itself.
         if bit != 0 && !is_set(pager.pool.read(map)?.bytes(), bit) {
             return Ok(false);
         }

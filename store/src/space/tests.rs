@@ -25,7 +25,7 @@ fn a_page_that_is_free_alone_is_used() {
     let alone = 777;
     take(&engine, (2..space.bits as u32).filter(|bit| *bit != alone));
     let page = space.first_map + u64::from(alone);
-    // The search finds them whether or not they are used in the end.
+    // The search finds the free pages, though the result is dropped here without using them.
     let two: Vec<_> = space.find(pager, 2, Purpose::Do).unwrap().pages.iter().map(|page| page.id).collect();
     assert_eq!(two, [page, space.first_map + space.bits + 1]);
     let one = space.find(pager, 1, Purpose::Do).unwrap();

@@ -1,4 +1,4 @@
-//! Finding, making, renaming and dropping tables, all by changes of rows in the table of tables.
+//! Finding, making, renaming and dropping tables. Each of these changes rows in the table of tables.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::reap::{dropped_key, is_hidden};
 use crate::space::{GivenPage, Purpose};
 use crate::table::Table;
 
-/// Checks that a program may use a name.
+/// Checks that a name is allowed for a program's table.
 fn check_name(name: &str) -> Result<(), Error> {
     if name.is_empty() || name.len() > KEY_LIMIT || is_hidden(name.as_bytes()) {
         let what = format!("a table's name has from 1 to {KEY_LIMIT} bytes, the first of which is not 0");
@@ -22,8 +22,8 @@ fn check_name(name: &str) -> Result<(), Error> {
 }
 
 impl Transaction {
-    /// Returns the table of this name, and makes it if there is none. If the transaction does not commit, a new table
-    /// disappears again. [`Store::table`](crate::Store::table) makes one that stays.
+    /// Returns the table of this name, or makes it if there is none. If the transaction does not commit, a table that
+    /// it made disappears again. A table that [`Store::table`](crate::Store::table) makes stays.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -56,10 +56,10 @@ impl Transaction {
         Ok(table)
     }
 
-    /// Drops a table with all its rows, and returns whether there was one. If the transaction commits, the store
-    /// refuses handles of the table from then on, and frees its pages in the background, even after a crash. If the
-    /// transaction does not commit, nothing has happened. The transaction waits for others that use the table, and they
-    /// wait for it.
+    /// Drops a table with all its rows. Returns whether the table existed. Once the transaction has committed, the
+    /// store refuses handles of the table, and frees the table's pages in the background, even after a crash. If the
+    /// transaction does not commit, the table stays. The transaction waits for other transactions that use the table,
+    /// and after that others wait for it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -93,12 +93,12 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Renames a table. Its rows and handles stay as they are.
+    /// Renames a table. The table's rows do not change, and its handles stay valid.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
     /// # let store = duralite_store::Store::open(dir.path().join("store"), duralite_store::Options::default())?;
-    /// // A table that was filled takes the place of another one, at once.
+    /// // A new table replaces an old one in a single step.
     /// store.table("names")?;
     /// store.table("names.new")?;
     /// let mut tx = store.begin();
@@ -135,14 +135,15 @@ impl Transaction {
         Ok(root.map(|root| self.engine().tables.handle(name, root)))
     }
 
-    /// Keeps all other transactions from dropping a table; they may do everything else.
+    /// Prevents other transactions from dropping a table until this one ends. They may still read and change its rows.
     pub(crate) fn keep_table(&self, table: &Table) -> Result<(), Error> {
         self.check()?;
         self.take(&Target::Table(table.root()), Mode::IntentionShared)?;
         table.check_there()
     }
 
-    /// The root of the table of this name. No other transaction changes that until this one is over.
+    /// The root of the table of this name. Until this transaction ends, no other transaction can give the name to
+    /// another table.
     fn root_of(&mut self, name: &str) -> Result<Option<PageId>, Error> {
         check_name(name)?;
         self.check()?;
@@ -162,7 +163,8 @@ impl Transaction {
         self.change_row(intent, |tree, may| tree.remove(intent.author, key, may)).map(|_| ())
     }
 
-    /// Called when everything after the first `steps` steps has been undone: reverts what they did to tables.
+    /// Called when all steps after the first `steps` ones have been undone. Reverts what those steps changed in the
+    /// handles of tables.
     pub(super) fn tables_back(&mut self, steps: usize) {
         if self.renamed.is_empty() {
             return;
@@ -178,7 +180,7 @@ impl Transaction {
         self.engine().tables.changed();
     }
 
-    /// Called when the transaction has committed, and has ended for snapshots.
+    /// Updates the handles of tables. Called when the transaction has committed, and has ended for snapshots.
     pub(super) fn tables_committed(&mut self) {
         if let Some(table) = self.loaded.take() {
             self.engine().tables.loaded(&table, &self.engine().versions);
@@ -197,7 +199,7 @@ impl Transaction {
         self.engine().tables.wake_reaper();
     }
 
-    /// Makes an empty tree, which is freed if the transaction is rolled back.
+    /// Makes the root page of an empty tree. A rollback frees the page.
     fn make_root(&mut self) -> Result<PageId, Error> {
         let kept = self.admit(0)?;
         let undoable = Arc::clone(self.undoable.get_or_insert_default());

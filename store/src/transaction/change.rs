@@ -1,4 +1,4 @@
-//! Changing a row, once there is room for the change and for its undo.
+//! Changing a row, after reserving room for the change and for its undo.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::noting;
 use crate::pager::{Author, Logged};
 use crate::tree::{Before, Found, MayChange, Outcome, Tree, chain_pages};
 
-/// Bytes of a log object in addition to its content.
+/// How many bytes a log object has in addition to its content, at most.
 pub(super) const OBJECT_OVERHEAD: u64 = 128;
 
 /// A change that a transaction is about to make.
@@ -20,18 +20,18 @@ pub(super) const OBJECT_OVERHEAD: u64 = 128;
 pub(super) struct Intent<'k> {
     pub(super) author: Author,
     pub(super) key: &'k [u8],
-    /// Bytes of the change's object, without splits.
+    /// The size of the change's log object in bytes, without splits.
     pub(super) bytes: u64,
-    /// The root of the tree.
+    /// The root of the row's tree.
     pub(super) root: PageId,
-    /// Bytes of the new cell.
+    /// The size of the new cell in bytes.
     pub(super) new: u64,
-    /// Where the row was found.
+    /// The leaf in which the row was last found.
     pub(super) found: Option<Found>,
 }
 
 impl Transaction {
-    /// Reserves room in the log until the end of the transaction. If there is none, waits for a checkpoint to free
+    /// Reserves room in the log until the end of the transaction. If there is none, waits until a checkpoint frees
     /// some.
     ///
     /// # Errors
@@ -44,8 +44,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Changes a row, once there is room for the change, for its undo, and for freeing the chain of a long value after
-    /// the commit. Returns whether there was a row to change.
+    /// Changes a row. First reserves room for the change, for its undo, and for freeing the old long value's chain
+    /// after the commit. Returns whether there was a row to change.
     pub(super) fn change_row(
         &mut self,
         intent: Intent<'_>,
@@ -54,7 +54,7 @@ impl Transaction {
         let admitted = self.admit(intent.bytes)?;
         let mut chain = 0;
         let undoable = Arc::clone(self.undoable.get_or_insert_default());
-        // The mutex is held until the step is on the list, but not while the thread waits for room.
+        // Holds the mutex until the step is on the list, but not while it waits for room.
         let mut busy = undoable.busy.lock();
         let mut noting = None;
         let outcome = loop {
@@ -64,7 +64,8 @@ impl Transaction {
             let mut may = |before: &Before<'_>| {
                 wanted = chain_of(engine, before);
                 if wanted > chain {
-                    // The thread may have to wait for room, which it must not do with a latch.
+                    // More room is needed, for which the thread may have to wait. It must not wait while it holds a
+                    // latch, so it reserves the room outside and tries again.
                     return Ok(false);
                 }
                 let old = before.old.map_or(0, <[u8]>::len) as u64;
@@ -105,12 +106,12 @@ impl Transaction {
     }
 }
 
-/// The room that is reserved for the undo of a step.
+/// The room to reserve for the undo of a step.
 pub(super) fn undo_room(logged: Logged) -> Room {
     Room { bytes: logged.bytes + OBJECT_OVERHEAD, objects: 1 }
 }
 
-/// How many pages the long value of a cell has.
+/// How many pages a cell's long value has; 0 if the value is not long.
 fn chain_of(engine: &Engine, before: &Before<'_>) -> u64 {
     match before.old.map(leaf_value) {
         Some(Ok(Value::Long { bytes, .. })) => chain_pages(engine.pager.pool.page_bytes(), bytes),

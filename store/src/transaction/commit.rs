@@ -14,8 +14,8 @@ use crate::options::Durability;
 use crate::pager::Author;
 use crate::running::Running;
 
-/// A handle to wait until a transaction is durable that was committed without waiting. A ticket keeps the store open,
-/// even if the [`Store`](crate::Store) has been dropped.
+/// A handle of a transaction that was committed without waiting. With it, the program can wait until the transaction is
+/// durable. A ticket keeps the store open, even if the [`Store`](crate::Store) has been dropped.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -24,7 +24,7 @@ use crate::running::Running;
 /// let mut tx = store.begin();
 /// tx.put(&table, b"key", b"value")?;
 /// let ticket = tx.commit_async()?;
-/// // Others see the row already.
+/// // Other transactions already see the row.
 /// ticket.wait()?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -38,7 +38,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Waits until the transaction is durable, and with it all transactions that committed before.
+    /// Waits until the transaction is durable, together with all transactions that committed before it.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -49,12 +49,12 @@ impl Ticket {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Poisoned`]: the transaction may be durable or not; opening the store again settles that.
+    /// [`Error::Poisoned`]: the transaction may or may not be durable; opening the store again shows which.
     pub fn wait(&self) -> Result<(), Error> {
         if self.upto == 0 { Ok(()) } else { self.running.engine.force(self.upto) }
     }
 
-    /// Whether the transaction is durable already.
+    /// Whether the transaction is already durable.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -76,7 +76,7 @@ impl Ticket {
 impl Future for Ticket {
     type Output = Result<(), Error>;
 
-    /// As [`wait`](Ticket::wait), without blocking the thread.
+    /// Like [`wait`](Ticket::wait), but does not block the thread.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if self.upto == 0 || self.is_durable() {
             return Poll::Ready(Ok(()));
@@ -91,8 +91,8 @@ impl Future for Ticket {
 }
 
 impl Transaction {
-    /// Commits, and ends the transaction. On return the transaction is durable, and so is everything that it has read,
-    /// unless the store was opened with [`Durability::Eventual`].
+    /// Commits and ends the transaction. On return, the transaction and everything that it has read are durable, unless
+    /// the store was opened with [`Durability::Eventual`].
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -104,7 +104,7 @@ impl Transaction {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The compiler makes sure that a transaction is not used after its end:
+    /// The compiler ensures that a transaction is not used after its end:
     ///
     /// ```compile_fail,E0382
     /// # let dir = tempfile::tempdir()?;
@@ -118,8 +118,8 @@ impl Transaction {
     ///
     /// # Errors
     /// [`Error::Finished`] if the transaction has failed and can only be rolled back, [`Error::Full`] if there is no
-    /// room for the commit record: in both cases it has been rolled back. [`Error::Poisoned`]: the transaction may be
-    /// durable or not; opening the store again settles that.
+    /// room for the commit record; in both cases the transaction has been rolled back. [`Error::Poisoned`]: the
+    /// transaction may or may not be durable; opening the store again shows which.
     pub fn commit(mut self) -> Result<(), Error> {
         let tuning = self.engine().tuning;
         let waits = tuning.durability == Durability::Immediate;
@@ -157,7 +157,7 @@ impl Transaction {
         Ok(Ticket { running: Arc::clone(&self.running), upto })
     }
 
-    /// Logs the commit. Returns the object that has to be durable before the commit is acknowledged; 0 if there is
+    /// Logs the commit. Returns the log object that has to be durable before the commit is acknowledged; 0 if there is
     /// none.
     fn say_commit(&mut self) -> Result<Lsn, Error> {
         self.check()?;
@@ -167,7 +167,7 @@ impl Transaction {
         let engine = &self.running.engine;
         if !engine.controls.keep(Rule::LockUntilLogged) {
             engine.locks.release(self.held.get_mut(), 0);
-            // Gives other transactions time to see uncommitted changes.
+            // Gives other transactions time to see uncommitted changes, so that a test notices.
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         self.close_steps();
@@ -176,14 +176,14 @@ impl Transaction {
         Ok(logged.lsn.max(self.held.get_mut().depends_on()))
     }
 
-    /// Ends the transaction after its commit. A transaction that takes one of its locks later depends on the object
-    /// `upto`, unless that is 0.
+    /// Ends the transaction after its commit. A transaction that later takes one of the released locks depends on the
+    /// object `upto`, unless `upto` is 0.
     pub(super) fn finish(&mut self, upto: Lsn) {
         self.state.set(State::Over);
         let chains = self.chains_given_up();
         if !self.engine().controls.keep(Rule::EndBeforeRelease) {
             self.running.engine.locks.release(self.held.get_mut(), upto);
-            // Gives other transactions time to end before this one.
+            // Gives other transactions time to end before this one, so that a test notices.
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         let noted = self.end_for_snapshots();
@@ -194,7 +194,7 @@ impl Transaction {
         if !chains.is_empty() {
             self.copy_long_values();
         }
-        // If that fails the store is poisoned, and recovery frees the chains.
+        // If this fails, the store is poisoned, and recovery frees the chains.
         let _ = free_chains(engine, self.id, &chains);
         engine.counts.commits.add(1);
         self.end(upto);

@@ -1,4 +1,4 @@
-//! What a transaction has reserved: room for its undo, for its commit, and for what follows the commit.
+//! What a transaction has reserved: room for its undo, for its commit, and for freeing chains after the commit.
 
 use std::sync::Arc;
 
@@ -11,43 +11,45 @@ use crate::format::PageId;
 use crate::table::TreeOfTable;
 use crate::tree::Before;
 
-/// Pages that the undo may need above the leaves.
+/// How many pages above the leaves the undo may need.
 const INNER_PAGES: u64 = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// Room in the log.
+    /// Reserved room in the log.
     pub(super) room: Room,
-    /// Pages in the page file, for putting back rows that are longer than the present ones.
+    /// Reserved pages in the page file. Undo may need them to put back rows that are longer than the present ones.
     pages: u64,
-    /// The leaves of such rows.
+    /// The leaves that had such rows.
     leaves: FxHashMap<PageId, Leaf>,
 }
 
-/// A leaf in which other transactions may fill the room that this one has freed.
+/// What this transaction has freed in a leaf, and the pages reserved for that. Other transactions may use the freed
+/// space.
 #[derive(Clone, Copy, Debug, Default)]
 struct Leaf {
     freed: u64,
     pages: u64,
 }
 
-/// How many times a leaf has to be split at most so that `freed` bytes can come back. After a split each half has a
+/// How many times a leaf has to be split, at most, until `freed` bytes fit in again. After a split, each half has a
 /// quarter of a page free.
 fn splits(page_bytes: u64, freed: u64) -> u64 {
     if freed == 0 { 0 } else { 1 + freed / (page_bytes / 4) }
 }
 
-/// A change of the table of tables that handles have to be told of.
+/// A change of the table of tables that affects handles, if it commits or is rolled back.
 #[derive(Debug)]
 pub(super) struct Renamed {
-    /// How many steps the transaction had taken before it.
+    /// How many steps the transaction had made before this change.
     pub(super) steps: usize,
-    /// The table that was made or dropped, and whether it was dropped.
+    /// The table, if it was made or dropped, and whether it was dropped.
     pub(super) tree: Option<(Arc<TreeOfTable>, bool)>,
 }
 
 impl Kept {
-    /// Reserves the pages that the undo of a changed cell may need. The caller has the leaf latched.
+    /// Reserves the pages that undoing a change of a cell may need. `shorter` is how many bytes the cell loses. The
+    /// caller has the leaf latched.
     pub(super) fn keep_pages(
         &mut self,
         engine: &Engine,
@@ -67,8 +69,8 @@ impl Kept {
         Ok(())
     }
 
-    /// Gives back the room in the log of all steps after the first `steps`, which have been undone. Gives back pages
-    /// only if no step is left.
+    /// Called when all steps after the first `steps` ones have been undone. Gives back the room in the log for these
+    /// steps. Gives back reserved pages only if no step is left.
     pub(super) fn back_to(&mut self, engine: &Engine, steps: usize, room: Room) {
         engine.admission.give_back(Room {
             bytes: self.room.bytes - room.bytes,
@@ -87,9 +89,9 @@ impl Kept {
         self.leaves.clear();
     }
 
-    /// Gives back everything: nothing has to be undone any more.
+    /// Gives back everything, because the transaction can no longer be undone.
     pub(super) fn give_up(&mut self, engine: &Engine) {
-        // A transaction that has changed nothing does not write the shared counters.
+        // A transaction that has changed nothing skips this, because all threads write to the shared counters.
         if self.room != Room::default() {
             engine.admission.give_back(std::mem::take(&mut self.room));
         }

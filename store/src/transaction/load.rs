@@ -1,9 +1,9 @@
-//! A bulk load as a transaction. It takes pages, its caller writes them home, and one object commits the load and adds
-//! the pages to the table.
+//! A bulk load as a transaction. The transaction allocates pages, and its caller writes them home. One log object
+//! commits the load and adds the pages to the table.
 //!
-//! Invariant 53: the commit is logged once the pages are durable at home, and it has the first reference to them. Until
-//! then undo frees the pages, as with any other step. If a backup may lack the pages, or there is an archive, the log
-//! has images of the pages before the commit.
+//! Invariant 53: the commit is logged only when the pages are durable at home, and no earlier object refers to them.
+//! Before the commit, undo frees the pages like those of any other step. If there is an archive, or if a backup may
+//! lack the pages, images of the pages are logged before the commit.
 
 use std::sync::Arc;
 
@@ -19,25 +19,25 @@ use crate::space::Run;
 use crate::table::Table;
 use crate::tree::Reaped;
 
-/// How many images the load reserves room in the log for at a time.
+/// For how many page images at a time the load reserves room in the log.
 const IMAGES_AT_ONCE: usize = 16;
 
-/// The state of backups when the load began.
+/// How many backups had begun when the load began, and whether one was running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Backups {
     begun: u64,
     is_one_open: bool,
 }
 
-/// What a load commits.
+/// What a load adds to the table when it commits.
 #[derive(Debug)]
 pub(crate) struct Loaded<'l> {
     pub(crate) table: &'l Table,
-    /// The root's image.
+    /// The image of the root page.
     pub(crate) root: &'l [u8],
-    /// The pages. All of them are durable at home, except for the spare ones.
+    /// The pages below the root. All of them are durable at home, apart from the spare ones.
     pub(crate) runs: &'l [Run],
-    /// Pages at the end of the last run that were not written.
+    /// How many pages at the end of the last run were not written.
     pub(crate) spare: u64,
     pub(crate) backups: Backups,
 }
@@ -52,7 +52,7 @@ impl Loaded<'_> {
 }
 
 impl Transaction {
-    /// Locks a table for a load. The table must not have rows, nor may open snapshots show any.
+    /// Locks a table for a load. The table must not have rows, not even in an open snapshot.
     ///
     /// # Errors
     /// [`Error::NotEmpty`]; errors as of [`Transaction::put`].
@@ -65,7 +65,7 @@ impl Transaction {
         let not_empty = || Error::NotEmpty { name: table.name().to_owned() };
         let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         engine.tree(table.root()).each_cell(everything, |_, _| Err(not_empty()))?;
-        // An older snapshot would show the rows of the load in place of its own.
+        // An older snapshot that shows rows of this table would show the loaded rows instead of them.
         if engine.versions.open_snapshots() > 0 && engine.versions.has_rows_of(table.root()) {
             return Err(not_empty());
         }
@@ -74,7 +74,7 @@ impl Transaction {
         Ok(Backups { begun: *backups, is_one_open })
     }
 
-    /// Takes at most `want` adjacent pages.
+    /// Allocates up to `want` adjacent pages.
     pub(crate) fn take_run(&mut self, want: u64) -> Result<Run, Error> {
         self.changing(|tx| {
             let room = tx.admit(0)?;
@@ -90,10 +90,10 @@ impl Transaction {
         })
     }
 
-    /// Commits. Durable on return.
+    /// Commits the load. It is durable on return.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit). After any error but [`Error::Poisoned`] nothing has changed.
+    /// As [`commit`](Self::commit). After any error other than [`Error::Poisoned`] the table is unchanged.
     pub(crate) fn commit_load(mut self, loaded: &Loaded<'_>) -> Result<(), Error> {
         self.check()?;
         self.make_leaf_of_root(loaded.table)?;
@@ -108,7 +108,7 @@ impl Transaction {
             let backups = engine.backups.lock();
             let has_to_be = engine.archive.is_some() || loaded.backups.is_one_open || *backups != begun;
             if is_in_log || !has_to_be {
-                // A backup that begins after this point copies the pages from the file.
+                // Commits while the mutex is held. A backup that begins later copies these pages from the file.
                 break self.say_load(engine, loaded, is_in_log)?;
             }
             drop(backups);
@@ -120,7 +120,7 @@ impl Transaction {
         forced
     }
 
-    /// A table that has lost all rows may still have pages.
+    /// Frees pages below the root, which a table may still have after losing all of its rows.
     fn make_leaf_of_root(&self, table: &Table) -> Result<(), Error> {
         let engine = self.engine();
         let room = Room { bytes: 4 * self.page_bytes() as u64, objects: 4 };
@@ -156,7 +156,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Logs the commit, together with the new root and the release of the spare pages.
+    /// Logs the commit, together with the new root page and the freeing of the spare pages.
     fn say_load(&mut self, engine: &Engine, loaded: &Loaded<'_>, is_in_log: bool) -> Result<Logged, Error> {
         let mut body = now_ns().to_le_bytes().to_vec();
         if !is_in_log {
@@ -172,7 +172,7 @@ impl Transaction {
             map = Some(engine.pager.pool.write(id)?);
             changes.push((1, Change::MapClearRun { bit, count: loaded.spare as u32 }));
         }
-        // The table hides the new rows from snapshots before any of them can see the rows.
+        // Hides the new rows from snapshots before the new root shows them.
         engine.tables.begin_load(loaded.table);
         let mut pages = vec![&mut root];
         pages.extend(&mut map);
@@ -186,12 +186,12 @@ impl Transaction {
         Ok(logged)
     }
 
-    /// Checks that the transaction can continue; if not, it can only be rolled back.
+    /// Checks that the transaction can continue. If it cannot, it can only be rolled back.
     pub(crate) fn check_open(&self) -> Result<(), Error> {
         self.check()
     }
 
-    /// Makes the transaction fail: from now on it can only be rolled back.
+    /// Makes the transaction fail, so that from now on it can only be rolled back.
     pub(crate) fn fail(&self) {
         self.state.set(State::Failed);
     }

@@ -14,11 +14,11 @@ use crate::table::Table;
 use crate::tree::{Chain, ChainPage, add_to_chain, chain_pages, chain_piece, end_chain, inline_limit};
 use crate::value_reader::ValueReader;
 
-/// How many pages room in the log is reserved for at a time. Meanwhile earlier pages may be written home, and their log
-/// be given up.
+/// For how many pages at a time room in the log is reserved. Between reservations, earlier pages may be written home,
+/// and their log given up.
 const PAGES_AHEAD: u64 = 16;
 
-/// A reader of a value that works as long as the transaction does.
+/// A reader of a value, which fails once its transaction has ended or failed.
 struct InTransaction<'t, R> {
     tx: &'t Transaction,
     value: R,
@@ -40,8 +40,8 @@ fn read_full(from: &mut dyn Read, buffer: &mut Vec<u8>, most: usize) -> Result<(
 }
 
 impl Transaction {
-    /// A row's value, under a shared lock, as a reader that reads it piece by piece. At most one page of the value is
-    /// in memory.
+    /// Takes a shared lock on a row, and returns the row's value as a reader, which reads the value piece by piece. At
+    /// most one page of the value is in memory.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -72,22 +72,22 @@ impl Transaction {
         }))
     }
 
-    /// Sets a row to everything that `value` yields, and returns how many bytes that was. At most two pages of the
-    /// value are in memory. Otherwise as [`put`](Self::put). A value of any size up to [`VALUE_LIMIT`] takes about
-    /// 1,200 bytes of [`log_bytes`](method@crate::Options::log_bytes) for each page: 12 MiB for 64 MiB, in pages of 8
-    /// KiB.
+    /// Sets a row's value to everything that `value` yields, like [`put`](Self::put). Returns the value's length in
+    /// bytes. At most two pages of the value are in memory. A value of any size up to [`VALUE_LIMIT`] takes about 1,200
+    /// bytes of [`log_bytes`](method@crate::Options::log_bytes) for each page: 12 MiB for 64 MiB, in pages of 8 KiB.
     ///
     /// See [`get_stream`](Self::get_stream) for an example.
     ///
     /// # Errors
-    /// As [`put`](Self::put), and [`Error::Io`] if `value` fails: then the transaction can only be rolled back,
-    /// completely or to a savepoint. [`Error::Full`] names the `log_bytes` that the value has needed so far.
+    /// As [`put`](Self::put), and [`Error::Io`] if `value` fails: the transaction can then only be rolled back,
+    /// completely or to a savepoint. [`Error::Full`] names the `log_bytes` that the part of the value read so far would
+    /// need.
     pub fn put_stream(&mut self, table: &Table, key: &[u8], value: &mut impl Read) -> Result<u64, Error> {
         self.check_key(table, key)?;
         self.lock_row(table, key, Mode::Exclusive)?;
         let most = inline_limit(self.page_bytes()).saturating_sub(LEAF_CELL_HEAD + key.len());
         self.changing(|tx| {
-            // Reading one byte more than fits shows whether the value is a long one.
+            // Reads one byte more than fits into a cell, which shows whether the value is a long one.
             let mut begin = Vec::new();
             read_full(value, &mut begin, most + 1)?;
             let (cell, bytes) = if begin.len() <= most {
@@ -101,7 +101,7 @@ impl Transaction {
         })
     }
 
-    /// Writes a long value again if it has pages that are not before `limit`.
+    /// Writes a long value again, if any of its pages is not before `limit`.
     pub(crate) fn rewrite_long(&mut self, table: &Table, key: &[u8], limit: PageId) -> Result<(), Error> {
         let Some(cell) = self.cell(table, key, Mode::Exclusive)? else { return Ok(()) };
         let Value::Long { first, bytes } = leaf_value(&cell).map_err(|_| Error::corrupt("a row"))? else {
@@ -124,7 +124,7 @@ impl Transaction {
         })
     }
 
-    /// Checks that the log has room for a value of this many bytes, before any of it is written.
+    /// Checks that the log is large enough for a value of this many bytes, before any of it is written.
     pub(super) fn check_long(&self, bytes: u64) -> Result<(), Error> {
         let log = &self.engine().pager.log;
         let pages = chain_pages(self.page_bytes(), bytes);
@@ -134,7 +134,7 @@ impl Transaction {
         self.engine().admission.check(room, self.kept.room)
     }
 
-    /// Writes a long value page by page. Returns its length and its first page.
+    /// Writes a long value page by page. Returns the value's length and its first page.
     pub(super) fn write_long(&mut self, value: &mut dyn Read) -> Result<(u64, PageId), Error> {
         self.enter()?;
         let mut ahead = Ahead::default();
@@ -168,24 +168,24 @@ impl Transaction {
         }
     }
 
-    /// Takes one more page for a value, and writes the page before it.
+    /// Allocates the next page of a value, and writes the page before it.
     fn chain_step(&mut self, ahead: &mut Ahead, before: Option<ChainPage<'_>>) -> Result<PageId, Error> {
         ahead.next(self)?;
-        // The mutex is not held while the thread waits for room: meanwhile the keeper may have to move the undo
-        // forward.
+        // Locks this mutex only after waiting for room: to free room, the keeper may have to move this transaction's
+        // undo forward, for which it needs the mutex.
         let undoable = Arc::clone(self.undoable.get_or_insert_default());
         let busy = undoable.busy.lock();
         let engine = self.engine();
         let added = add_to_chain(&engine.pager, &engine.space, self.author(), before);
         let (id, logged, undo) = added?;
-        // The undo frees the page and does not log its image again, so it needs less room than the step.
+        // Undoing this step only frees the page, without logging an image. So reserves less room than the step took.
         self.add_step(Logged { bytes: OBJECT_OVERHEAD, ..logged }, undo);
         drop(busy);
         Ok(id)
     }
 }
 
-/// Room in the log that is reserved for the next pages.
+/// Room in the log that is reserved for the next pages of a value.
 #[derive(Debug, Default)]
 struct Ahead {
     room: Room,
@@ -193,13 +193,13 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// The room for [`PAGES_AHEAD`] pages, and for one more, which ends the chain.
+    /// The room for [`PAGES_AHEAD`] pages and one more, which ends the chain.
     fn room(page_bytes: usize) -> Room {
         let pages = PAGES_AHEAD + 1;
         Room { bytes: pages * (page_bytes as u64 + 2 * OBJECT_OVERHEAD), objects: pages * 2 }
     }
 
-    /// Makes sure that there is room for one more page.
+    /// Ensures that there is room for one more page.
     fn next(&mut self, tx: &Transaction) -> Result<(), Error> {
         if let Some(left) = self.pages.checked_sub(1) {
             self.pages = left;

@@ -1,7 +1,8 @@
-//! Transactions: they read and change rows under locks that they hold until they end.
+//! Transactions, which read and change rows under locks that they hold until they end.
 //!
-//! Invariant 39: a commit is acknowledged when everything up to it is durable, and so is everything that a reader has
-//! seen. A transaction that does not commit is undone step by step, by objects that are never undone themselves.
+//! Invariant 39: a commit is acknowledged only when everything up to it is durable. So everything that a committed
+//! reader has seen is durable too. A transaction that does not commit is undone step by step, by log objects that are
+//! never undone themselves.
 
 mod catalog;
 mod change;
@@ -45,7 +46,7 @@ enum State {
 /// A serializable transaction. It is rolled back if it is dropped before [`commit`](Self::commit). A transaction keeps
 /// the store open, even if the [`Store`](crate::Store) has been dropped.
 ///
-/// What a transaction has read is certain once it has committed, even if it has changed nothing.
+/// Once a transaction has committed, no crash can take back what it has read, even if it changed nothing.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -63,31 +64,32 @@ pub struct Transaction {
     running: Arc<Running>,
     id: TxId,
     state: Cell<State>,
-    /// The steps of the transaction; made with its first change.
+    /// The steps of the transaction; `None` before its first change.
     undoable: Option<Arc<Undoable>>,
-    /// The locks, which reads take too. Borrowed only while a lock is taken, and never across a call of other code.
+    /// The transaction's locks. Reads take locks too. The cell is borrowed only while a lock is taken, and never during
+    /// a call of other code.
     held: RefCell<Held>,
-    /// The lock that the transaction was refused, and that made it fail.
+    /// Why a lock was refused, if that made the transaction fail.
     refused: Cell<Option<Refused>>,
     tables: RefCell<Vec<(TableId, Mode)>>,
     /// Whether the transaction has objects in the log.
     is_active: bool,
-    /// What the transaction has reserved for its undo.
+    /// What the transaction has reserved for its undo and its commit.
     kept: Kept,
     last: Lsn,
-    /// The row that was last read for a change, and where it was found.
+    /// The row that was last read in order to change it, and the place where it was found.
     found: RefCell<Option<(TableId, Key, Found)>>,
-    /// The savepoints by number, each with the number of steps before it, and the room in the log that was reserved
-    /// then.
+    /// The savepoints by number. Each has the number of steps before it, and the room in the log that was reserved at
+    /// that point.
     savepoints: Vec<(u64, usize, Room)>,
     next_savepoint: u64,
-    /// Changes of tables that handles have to be told of.
+    /// Changes of the table of tables that affect handles, if the transaction commits or is rolled back.
     renamed: Vec<Renamed>,
-    /// The table whose rows the commit adds.
+    /// The table to which the commit adds bulk-loaded rows.
     loaded: Option<Table>,
 }
 
-/// A point in a transaction that it can be rolled back to.
+/// A point to which a transaction can be rolled back.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -112,7 +114,8 @@ impl Transaction {
         Self::with_age(running, id, id)
     }
 
-    /// Begins a transaction as old as an earlier one that is over, so that it does not give way in deadlocks for ever.
+    /// Begins a transaction that counts as old as an earlier one, which has ended. In deadlocks the youngest gives way,
+    /// so this one will not have to give way again and again.
     pub(crate) fn with_age(running: &Arc<Running>, id: TxId, age: TxId) -> Self {
         Self {
             running: Arc::clone(running),
@@ -137,7 +140,7 @@ impl Transaction {
         &self.running.engine
     }
 
-    /// The number of the transaction in the log.
+    /// The number that identifies the transaction in the log.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -166,8 +169,8 @@ impl Transaction {
         Savepoint { tx: self.id, number: self.next_savepoint }
     }
 
-    /// Undoes all changes since a savepoint. The savepoint remains valid, and the locks stay. A transaction that could
-    /// only be rolled back continues.
+    /// Undoes all changes since a savepoint. The savepoint remains valid, and the transaction keeps its locks. A
+    /// transaction that had failed can continue after this.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -198,12 +201,12 @@ impl Transaction {
         Ok(())
     }
 
-    /// How many steps a rollback would undo.
+    /// How many steps a complete rollback would undo.
     fn step_count(&self) -> usize {
         self.undoable.as_ref().map_or(0, |undoable| undoable.list.lock().steps.len())
     }
 
-    /// Checks that the transaction can continue.
+    /// Checks that the transaction can make another step.
     fn check(&self) -> Result<(), Error> {
         match self.state.get() {
             State::Open => self.engine().poison.check(),
@@ -221,7 +224,7 @@ impl Transaction {
         if self.engine().tables.has(table) { Ok(()) } else { Err(Error::Foreign { what: "the table" }) }
     }
 
-    /// Takes a lock, and before it the table's intention lock.
+    /// Takes a lock. Before that, takes the intention lock on the table.
     fn lock(&self, table: TableId, target: &Target, mode: Mode) -> Result<(), Error> {
         let announced = if mode.changes() { Mode::IntentionExclusive } else { Mode::IntentionShared };
         let (held, mode_held) = {
@@ -241,13 +244,13 @@ impl Transaction {
         self.take(target, mode)
     }
 
-    /// Takes the lock of a row. While the transaction has it, the table cannot be dropped.
+    /// Takes the lock of a row. While the transaction holds this lock, no other transaction can drop the table.
     fn lock_row(&self, table: &Table, key: &[u8], mode: Mode) -> Result<(), Error> {
         self.lock(table.root(), &Target::Row(table.root(), Key::from(key)), mode)?;
         table.check_there()
     }
 
-    /// Keeps all other transactions from changing a table.
+    /// Prevents other transactions from changing a table until this one ends.
     pub(crate) fn lock_table(&self, table: TableId) -> Result<(), Error> {
         self.check()?;
         self.take(&Target::Table(table), Mode::Shared)
@@ -261,11 +264,11 @@ impl Transaction {
             self.refused.set(Some(refused));
             return Err(refused.into());
         }
-        // A transaction whose undo has failed releases its locks all the same, but poisons the store before that.
+        // If the undo failed, the locks were released all the same, but the store was poisoned before that. Report it.
         self.engine().poison.check()
     }
 
-    /// The error of the refused lock, if the transaction can only be rolled back because of it.
+    /// The error of the refused lock, if the transaction failed because of it.
     pub(crate) fn refused(&self) -> Option<Error> {
         self.refused.get().filter(|_| self.state.get() == State::Failed).map(Error::from)
     }
@@ -282,7 +285,7 @@ impl From<Refused> for Error {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        // A failed undo poisons the store, and the next user gets that error.
+        // If the undo fails, it poisons the store, and the next call of any transaction gets the error.
         let _ = self.give_up();
     }
 }

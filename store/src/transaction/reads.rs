@@ -1,4 +1,4 @@
-//! Reads that are composed of other reads.
+//! Reads that consist of other reads.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -11,7 +11,7 @@ use crate::table::Table;
 use crate::value_reader::ValueReader;
 
 impl Transaction {
-    /// Whether there is a row, under a shared lock. The row's value is not read.
+    /// Whether there is a row with this key. Takes a shared lock on the key, and does not read the value.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -28,7 +28,7 @@ impl Transaction {
         self.cell(table, key, Mode::Shared).map(|cell| cell.is_some())
     }
 
-    /// The row with the smallest key. No other transaction adds a row before it until this transaction is over.
+    /// Returns the row with the smallest key. Until this transaction ends, no other one can add a row before that row.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -47,7 +47,7 @@ impl Transaction {
         self.scan(table, ..).next().transpose()
     }
 
-    /// The row with the largest key. No other transaction adds a row after it until this transaction is over.
+    /// Returns the row with the largest key. Until this transaction ends, no other one can add a row after that row.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -63,7 +63,7 @@ impl Transaction {
         self.scan(table, ..).next_back().transpose()
     }
 
-    /// The rows whose keys begin with these bytes, locked as by [`scan`](Self::scan).
+    /// Returns the rows whose keys begin with these bytes, and locks them like [`scan`](Self::scan).
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -82,8 +82,8 @@ impl Transaction {
         self.scan(table, (Bound::Included(prefix), end))
     }
 
-    /// About how many rows a table has: exact for a table of a few pages, otherwise estimated from a few paths down the
-    /// tree. Rows are neither read nor locked, so uncommitted changes of other transactions may count.
+    /// About how many rows a table has. The number is exact for a table of a few pages, and otherwise an estimate from
+    /// a few paths down the tree. No rows are locked, so uncommitted changes of other transactions may count.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

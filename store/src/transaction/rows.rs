@@ -17,7 +17,7 @@ use crate::table::Table;
 use crate::tree::{Found, inline_limit, read_chain};
 
 impl Transaction {
-    /// A row's value, under a shared lock.
+    /// Takes a shared lock on a row, and returns its value; `None` if there is no such row.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -35,8 +35,9 @@ impl Transaction {
         self.read(table, key, Mode::Shared)
     }
 
-    /// A row's value, under an exclusive lock. Use it for a row that will be changed: two transactions that read the
-    /// row under shared locks and then change it would deadlock.
+    /// Takes an exclusive lock on a row, and returns its value; `None` if there is no such row. Use this for a row that
+    /// the transaction will change: two transactions that read the row under shared locks and then change it would
+    /// deadlock.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -59,7 +60,7 @@ impl Transaction {
         self.cell(table, key, mode)?.map(|cell| self.value(&cell)).transpose()
     }
 
-    /// A row's cell, under a lock.
+    /// Locks a row, and returns its cell.
     pub(super) fn cell(&self, table: &Table, key: &[u8], mode: Mode) -> Result<Option<Vec<u8>>, Error> {
         self.check_key(table, key)?;
         if mode.changes() || self.engine().controls.keep(Rule::NoDirtyReads) {
@@ -72,7 +73,7 @@ impl Transaction {
         Ok(Some(cell))
     }
 
-    /// The value of a cell.
+    /// Returns the value of a cell, and reads a long value from its pages.
     pub(super) fn value(&self, cell: &[u8]) -> Result<Vec<u8>, Error> {
         match leaf_value(cell).map_err(|_| Error::corrupt("a row"))? {
             Value::Inline(value) => Ok(value.to_vec()),
@@ -80,7 +81,7 @@ impl Transaction {
         }
     }
 
-    /// Key and value of a cell.
+    /// The key and the value of a cell.
     pub(super) fn row(&self, cell: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Error> {
         Ok((self.row_key(cell)?, self.value(cell)?))
     }
@@ -90,7 +91,7 @@ impl Transaction {
         Ok(key.to_vec())
     }
 
-    /// Sets a row, whether it exists or not, under an exclusive lock.
+    /// Takes an exclusive lock on a row, and sets its value. Adds the row if it does not exist.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -124,12 +125,12 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// As [`put`](Self::put), and [`Error::Exists`]: then nothing has changed, and the transaction continues.
+    /// As [`put`](Self::put), and [`Error::Exists`], after which nothing has changed and the transaction can continue.
     pub fn insert(&mut self, table: &Table, key: &[u8], value: &[u8]) -> Result<(), Error> {
         self.write(table, key, value, true)
     }
 
-    /// Sets rows, each as by [`put`](Self::put). Ascending order of keys is fastest.
+    /// Sets rows, each like [`put`](Self::put). This is fastest if the keys ascend.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -141,7 +142,8 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// As [`put`](Self::put). The rows before the error have been set, and are rolled back with the transaction.
+    /// As [`put`](Self::put). After an error, the rows before the failed one have been set; rolling the transaction
+    /// back undoes them.
     pub fn put_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &mut self,
         table: &Table,
@@ -176,7 +178,7 @@ impl Transaction {
         self.engine().pager.pool.page_bytes()
     }
 
-    /// Stores a row's cell.
+    /// Stores a row's cell, in place of the row's old one if there is one.
     pub(crate) fn put_cell(&mut self, root: PageId, key: &[u8], cell: &[u8]) -> Result<(), Error> {
         let intent = Intent {
             author: self.author(),
@@ -189,13 +191,13 @@ impl Transaction {
         self.change_row(intent, |tree, may| tree.put(intent.author, key, cell, may)).map(|_| ())
     }
 
-    /// Where the row was found, if it is the row that was last read for a change.
+    /// Where this row was found, if it is the row that the transaction last read in order to change it.
     fn found_row(&self, root: PageId, key: &[u8]) -> Option<Found> {
         let is_it = |row: &&(PageId, Key, Found)| row.0 == root && *row.1 == *key;
         self.found.borrow().as_ref().filter(is_it).map(|(.., found)| *found)
     }
 
-    /// Removes a row, and returns whether it existed.
+    /// Removes a row. Returns whether it existed.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -241,18 +243,20 @@ impl Transaction {
         Ok(room)
     }
 
-    /// Gives back the room of a step that is over. [`add_step`](Self::add_step) reserves room for its undo.
+    /// Gives back the room of a step that was made or failed. The room for undoing it is reserved by
+    /// [`add_step`](Self::add_step).
     pub(crate) fn admitted(&self, room: Room) {
         self.engine().admission.give_back(room);
     }
 
-    /// Reserves room for the commit or the end, which the log may have to write as a batch of its own.
+    /// When the transaction makes its first change, reserves room for its commit or its end, which may need a batch of
+    /// its own.
     pub(super) fn enter(&mut self) -> Result<(), Error> {
         if !self.is_active {
             let force_bytes = self.engine().pager.log.space().force_bytes;
             let room = Room { bytes: OBJECT_OVERHEAD * 2 + force_bytes, objects: 2 };
             self.keep(room)?;
-            // The reservation also outlives a rollback to a savepoint.
+            // The reservation remains after a rollback to a savepoint, so add it to each savepoint.
             for (.., kept) in &mut self.savepoints {
                 kept.bytes += room.bytes;
                 kept.objects += room.objects;
@@ -275,7 +279,7 @@ impl Transaction {
         self.remember(logged, undo);
     }
 
-    /// Remembers a step for whose undo room is reserved already.
+    /// Remembers a step. The room for its undo is already reserved.
     pub(super) fn remember(&mut self, logged: Logged, undo: Vec<u8>) {
         let room = undo_room(logged);
         self.kept.room.bytes += room.bytes;
@@ -285,18 +289,18 @@ impl Transaction {
         undoable.list.lock().steps.push(Step { lsn: logged.lsn, undo });
     }
 
-    /// The chains of long values that the remaining steps have replaced or removed.
+    /// The chains of long values that the steps on the list have replaced or removed.
     pub(super) fn chains_given_up(&self) -> Vec<PageId> {
         let Some(undoable) = &self.undoable else { return Vec::new() };
         undoable.list.lock().steps.iter().filter_map(|step| chain_given_up(&step.undo)).collect()
     }
 }
 
-/// The chain of the long value that a step has replaced or removed.
+/// The first page of the chain of the long value that a step has replaced or removed.
 pub(crate) fn chain_given_up(undo: &[u8]) -> Option<PageId> {
     match Undo::decode(undo) {
         Ok(Undo::Row { old: Some(old), .. }) => match leaf_value(old) {
-            // A long key with an empty value has no chain.
+            // If the key is long and the value empty, there is no chain.
             Ok(Value::Long { first, .. }) => Some(first).filter(|first| *first != 0),
             _ => None,
         },

@@ -11,12 +11,12 @@ use crate::reader::Row;
 use crate::table::Table;
 use crate::tree::{Ahead, Rows};
 
-/// The most rows that a scan locks at a time.
+/// How many rows a scan locks at a time, at most.
 const MOST_AHEAD: usize = 512;
 
-/// The rows of a range, in key order or with `.rev()` backwards. Until the transaction is over, no other transaction
-/// can change what the scan has read, or insert rows there. The scan locks at most 512 rows ahead of what the program
-/// has read.
+/// The rows of a range, in key order, or backwards with `.rev()`. Until the transaction ends, no other transaction can
+/// change the rows that the scan has read, or insert rows between them. The scan locks at most 512 rows ahead of what
+/// the program has read.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -33,20 +33,20 @@ const MOST_AHEAD: usize = 512;
 pub struct Scan<'t> {
     tx: &'t Transaction,
     table: Table,
-    /// The range that has not been read from either end; `None` when everything has been read.
+    /// The range that has not been read yet, from either end; `None` when everything has been read.
     rest: Option<KeyRange>,
     front: Rows,
     back: Rows,
-    /// How many rows the scan locks next.
+    /// How many rows the scan locks next time.
     most: usize,
-    /// The read-ahead of leaves, from either end.
+    /// The state of reading leaves ahead, from the front and from the back.
     ahead: (Ahead, Ahead),
     error: Option<Error>,
 }
 
 impl Transaction {
-    /// The rows of a range of keys. Until this transaction is over, no other transaction can change or remove a row
-    /// that the scan has read, or add one between them.
+    /// Returns the rows of a range of keys. Until this transaction ends, no other transaction can change or remove a
+    /// row that the scan has read, or add a row between them.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -65,7 +65,7 @@ impl Transaction {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Each row may be an error of [`get`](Self::get); the scan ends then.
+    /// An item may be an error, as of [`get`](Self::get); the scan ends after it.
     pub fn scan<'k>(&self, table: &Table, range: impl RangeBounds<&'k [u8]>) -> Scan<'_> {
         let owned = |bound: Bound<&&[u8]>| bound.map(|key| Key::from(*key));
         let range = (owned(range.start_bound()), owned(range.end_bound()));
@@ -84,8 +84,8 @@ impl Transaction {
 }
 
 impl Scan<'_> {
-    /// Moves the scan forward to the first row whose key is not below `key`; it never moves back. The skipped rows are
-    /// neither read nor locked, unless the scan has read them ahead already.
+    /// Moves the scan forward to the first row whose key is not below `key`. Never moves it back. The scan neither
+    /// reads nor locks the skipped rows, except those that it has already read ahead.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -137,8 +137,8 @@ impl Scan<'_> {
         most
     }
 
-    /// Reads the next rows from the front. The scan copies the leaf, locks a range, and uses the copy if the leaf has
-    /// not changed by then; otherwise it copies the leaf again.
+    /// Reads the next rows from the front. Copies the leaf, and locks a range in it. If the leaf has changed before the
+    /// lock was granted, copies it again.
     fn fill_front(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let most = self.most();
         let tree = self.tx.engine().tree(self.table.root());
@@ -153,7 +153,8 @@ impl Scan<'_> {
         let range = (edge(&from), edge(&end));
         let mut leaf = if tree.is_current(&seen) { seen } else { tree.first_leaf(range, &mut self.ahead.0)? };
         let places = leaf.places(range)?;
-        // If the leaf was split meanwhile, the rest of the range is in the next leaf, which the scan reads next.
+        // If the leaf was split before it was copied again, the rest of the range is in the next leaf, which the scan
+        // reads next.
         let rest = match leaf.fence.take() {
             Some(fence) if is_below(&fence, edge(&end)) => {
                 Some((Bound::Included(fence.as_slice().into()), to))
@@ -169,7 +170,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// As `fill_front`, from the back.
+    /// Reads the next rows from the back, like `fill_front`.
     fn fill_back(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let most = self.most();
         let tree = self.tx.engine().tree(self.table.root());
@@ -212,7 +213,7 @@ impl Scan<'_> {
             match self.rest.take() {
                 Some(rest) if is_front => self.fill_front(rest)?,
                 Some(rest) => self.fill_back(rest)?,
-                // The remaining rows were read from the other end.
+                // The remaining rows were already read from the other end.
                 None => {
                     let other = if is_front { self.back.pop_front() } else { self.front.pop_back() };
                     return other.map(|cell| self.tx.row(cell?)).transpose();

@@ -8,7 +8,7 @@ use crate::pager::Author;
 use crate::undo::undo_step;
 
 impl Transaction {
-    /// Undoes everything, and ends the transaction. The locks are released on return.
+    /// Undoes all changes, and ends the transaction. All locks are released on return.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -22,12 +22,12 @@ impl Transaction {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if something cannot be undone; recovery will undo it.
+    /// [`Error::Poisoned`] if a change cannot be undone; recovery will undo it.
     pub fn rollback(mut self) -> Result<(), Error> {
         self.give_up()
     }
 
-    /// Undoes everything, unless the transaction is over already.
+    /// Undoes all changes and ends the transaction, unless it has already ended.
     pub(super) fn give_up(&mut self) -> Result<(), Error> {
         if matches!(self.state.get(), State::Over) {
             return Ok(());
@@ -42,7 +42,7 @@ impl Transaction {
             }
             Ok(())
         });
-        // Otherwise the store is poisoned, and snapshots cannot be read any more.
+        // If the undo failed, the store is poisoned, and no snapshot can be read any more.
         if undone.is_ok() {
             let noted = self.end_for_snapshots();
             self.look_at(&noted);
@@ -53,26 +53,28 @@ impl Transaction {
         undone
     }
 
-    /// Undoes all steps but the first `until`.
+    /// Undoes all steps after the first `until` ones, the newest first.
     pub(super) fn undo_to(&mut self, until: usize) -> Result<(), Error> {
         let Some(undoable) = self.undoable.clone() else { return Ok(()) };
         loop {
             let _busy = undoable.busy.lock();
             let _noting = undoable.noting.lock();
-            // The step leaves the list before it is undone. Other threads read the list only with `busy` or `noting`.
+            // Takes the step off the list before undoing it. That is safe, because other threads read the list only
+            // while they hold `busy` or `noting`.
             let engine = self.engine();
             let Some((step, next)) = noting::take_last(&engine.versions, &undoable, until) else {
                 return Ok(());
             };
             engine.poison.check()?;
             let author = Author { kind: ObjectKind::Compensation, tx: self.id, previous: next };
-            // The undo has to succeed, because it restores what was there before.
+            // Undo restores an earlier state, for which room is reserved, so it should never fail. If it does, poison
+            // the store.
             let logged = undo_step(engine, author, &step.undo).map_err(|error| engine.poison.set(&error))?;
             self.last = logged.lsn;
         }
     }
 
-    /// Ensures that the keeper does not move the transaction's steps any more.
+    /// Stops the keeper from moving the transaction's steps.
     pub(super) fn close_steps(&self) {
         if let Some(undoable) = &self.undoable {
             let _busy = undoable.busy.lock();
@@ -80,12 +82,13 @@ impl Transaction {
         }
     }
 
-    /// Releases locks and room. `early` is as in [`crate::locks::Locks::release`].
+    /// Releases the locks and the reserved room. For `early`, see [`crate::locks::Locks::release`].
     pub(super) fn end(&mut self, early: u64) {
         let engine = &self.running.engine;
         engine.locks.release(self.held.get_mut(), early);
         self.kept.give_up(engine);
-        // If the store is poisoned, recovery needs the log of what could not be undone.
+        // If the store is poisoned, the transaction stays active, so that the log that recovery needs to undo it is
+        // kept.
         if std::mem::take(&mut self.is_active) && !engine.poison.is_set() {
             engine.active.leave(self.id);
         }

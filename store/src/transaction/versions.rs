@@ -1,4 +1,4 @@
-//! The end of a transaction for snapshots.
+//! Ending a transaction as far as snapshots are concerned.
 
 use std::sync::Arc;
 
@@ -9,23 +9,23 @@ use crate::steps::Undoable;
 use crate::tree::read_chain;
 use crate::versions::{Image, Place};
 
-/// A row whose long value is about to be freed: the table, the key, and the cell.
+/// A row of which a noted version has a long value whose pages will be freed: table, key, and cell.
 type Gone = (PageId, Vec<u8>, Vec<u8>);
 
 impl Transaction {
-    /// Ends the transaction for snapshots, before its first lock is released. Returns the rows that have to be
-    /// [checked](Self::look_at) then.
+    /// Ends the transaction for snapshots, before its first lock is released. Returns the rows that the caller has to
+    /// [check](Self::look_at) after that.
     pub(super) fn end_for_snapshots(&self) -> Vec<Arc<Place>> {
         let end = |undoable: &Arc<Undoable>| noting::end(&self.engine().versions, undoable);
         self.undoable.as_ref().map(end).unwrap_or_default()
     }
 
-    /// Drops the old versions of these rows that no snapshot needs.
+    /// Drops those old versions of these rows that no snapshot needs.
     pub(super) fn look_at(&self, rows: &[Arc<Place>]) {
         rows.iter().for_each(|row| self.engine().versions.look_at(row));
     }
 
-    /// Copies the long values that snapshots need, because their pages are freed next.
+    /// Copies the long values that snapshots still need, because their pages are about to be freed.
     pub(super) fn copy_long_values(&self) {
         let Some(undoable) = &self.undoable else { return };
         let mut gone: Vec<Gone> = Vec::new();
@@ -46,7 +46,7 @@ impl Transaction {
         if engine.versions.make_room(bytes) {
             engine.tables.snapshot_has_ended();
         }
-        // The snapshots that need the value may have been ended meanwhile.
+        // The snapshots that needed the value may have been ended since the first check.
         if engine.versions.has(*root, key, cell) {
             let value = read_chain(&engine.pager, first, bytes);
             let image = value.map_or(Image::Damaged, |value| Image::Copied(value.into()));

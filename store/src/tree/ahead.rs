@@ -1,42 +1,41 @@
-//! Which leaves a scan reaches next, and when to read them ahead.
+//! Decides when a scan reads leaves ahead, and which ones.
 
 use smallvec::SmallVec;
 
 use crate::buffer::{MOST_AHEAD, Pool};
 use crate::format::PageId;
 
-/// Leaves are read ahead from this leaf in a row on, not counting the first one: a program that reads a few rows may
-/// reach two leaves.
+/// A scan reads ahead once it has reached this many leaves in order after its first one. A program that reads only a
+/// few rows may reach two leaves.
 const FROM_LEAF: u32 = 2;
-/// How many leaves are read ahead at first; the number doubles each time.
+/// How many leaves are read ahead the first time. The number then doubles each time.
 const FIRST: usize = 2;
 
-/// The next leaves, as far as the page above names them.
+/// The leaves that come next, as many as the page above names.
 pub(super) type Coming = SmallVec<[PageId; 2 * MOST_AHEAD]>;
 
-/// How far a scan in one direction has read ahead.
+/// The state of reading ahead, for a scan in one direction.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
-    /// The leaf that the scan has reached, 0 before the first one, and the leaf after it, if the page above has one
-    /// more.
+    /// The leaf that the scan has reached (0 before the first one), and the leaf after it, if the page above names one.
     leaf: PageId,
     next: Option<PageId>,
     in_order: u32,
-    /// How many leaves were read ahead last, and how many of these the scan has not reached.
+    /// How many leaves were read ahead the last time, and how many of them the scan has not reached yet.
     window: usize,
     left: usize,
-    /// How many leaves after these the system was told to fetch.
+    /// How many leaves after those the system was told to fetch.
     fetched: usize,
 }
 
 impl Ahead {
-    /// How many of the next leaves the caller has to pass to `come_to`.
+    /// How many of the next leaves the caller has to pass to [`come_to`](Self::come_to).
     pub(crate) fn most(&self) -> usize {
         let window = larger(self.window);
         if self.in_order + 1 >= FROM_LEAF && self.left <= 1 { window + larger(window) } else { 1 }
     }
 
-    /// The scan has reached a leaf, and holds no latch.
+    /// Notes that the scan has reached a leaf, and reads leaves ahead if it is time to. The caller holds no latch.
     pub(crate) fn come_to(&mut self, pool: &Pool, leaf: PageId, coming: &[PageId]) {
         if leaf == self.leaf {
             return;
@@ -57,14 +56,14 @@ impl Ahead {
         let (first, then) = coming.split_at(window.min(coming.len()));
         let is_fetched = self.fetched >= first.len();
         self.left = pool.read_ahead(first, then, is_fetched);
-        // If there is no room the window starts small again. If the page above has no more leaves, the window stays for
-        // the next page.
+        // If there was no room for all of them, the window starts small again. If the page above names no more leaves,
+        // the window keeps its size for the leaves below the next page.
         self.window = if self.left < first.len() { self.left } else { window };
         self.fetched = then.len();
     }
 }
 
-/// The window after a window of this size.
+/// The size of the window that follows one of this size.
 fn larger(window: usize) -> usize {
     (window * 2).clamp(FIRST, MOST_AHEAD)
 }

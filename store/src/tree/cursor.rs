@@ -1,4 +1,5 @@
-//! Rows in order, one leaf at a time. The scan holds nothing between leaves, and finds each leaf from the root.
+//! Reading rows in order, one leaf at a time. Between leaves, a scan holds no latch, and it finds each leaf from the
+//! root again.
 
 use std::ops::{Bound, Range};
 
@@ -8,21 +9,21 @@ use crate::error::Error;
 use crate::format::{PageId, PageKind, cell, cell_count, cell_key, level, lsn, search};
 use crate::range::{Edges, edge, is_above, is_below, is_later};
 
-/// A copy of a leaf at one moment. The latch is held only while the page is copied.
+/// A copy of a leaf. The leaf is latched only while it is copied.
 #[derive(Debug)]
 pub(crate) struct LeafCopy {
     id: PageId,
     bytes: Box<[u8]>,
-    /// The key at which the next leaf begins (for a forward scan) or at which this leaf begins (backward); `None` at
-    /// the table's end.
+    /// For a forward scan, the key at which the next leaf begins; for a backward scan, the key at which this leaf
+    /// begins. `None` at the table's end.
     pub(crate) fence: Option<Vec<u8>>,
 }
 
-/// Rows of one leaf, readable from either end.
+/// Some rows of one leaf. They can be taken from either end.
 #[derive(Debug, Default)]
 pub(crate) struct Rows(Option<LeafCopy>, Range<usize>);
 
-/// What the page above says about a leaf.
+/// What the page above a leaf shows about that leaf: its fence, and the leaves that come next.
 #[derive(Debug, Default)]
 struct Beside {
     fence: Option<Vec<u8>>,
@@ -30,7 +31,7 @@ struct Beside {
 }
 
 impl Beside {
-    /// Finds the child that has the beginning of a range, and returns its index.
+    /// Finds the child that covers the beginning of a range, and returns the child's index.
     fn first(&mut self, page: &[u8], id: PageId, (from, to): Edges<'_>, most: usize) -> Result<usize, Error> {
         let place = match from {
             Bound::Included(key) | Bound::Excluded(key) => place_for(page, id, key)?,
@@ -51,11 +52,11 @@ impl Beside {
         Ok(place)
     }
 
-    /// Finds the child that has the end of a range, and returns its index.
+    /// Finds the child that covers the end of a range, and returns the child's index.
     fn last(&mut self, page: &[u8], id: PageId, (from, to): Edges<'_>, most: usize) -> Result<usize, Error> {
         let place = match to {
             Bound::Included(key) => place_for(page, id, key)?,
-            // The child with the keys below `key`.
+            // The end is excluded, so this is the child with the keys below `key`.
             Bound::Excluded(key) => position(page, id, key)?.0,
             Bound::Unbounded => cell_count(page),
         };
@@ -75,13 +76,13 @@ impl Beside {
 }
 
 impl Tree<'_> {
-    /// Copies the leaf that has the beginning of a range.
+    /// Copies the leaf that covers the beginning of a range.
     pub(crate) fn first_leaf(&self, range: Edges<'_>, ahead: &mut Ahead) -> Result<LeafCopy, Error> {
         let most = ahead.most();
         self.copied(ahead, |page, id, beside: &mut Beside| beside.first(page, id, range, most))
     }
 
-    /// Copies the leaf that has the end of a range.
+    /// Copies the leaf that covers the end of a range.
     pub(crate) fn last_leaf(&self, range: Edges<'_>, ahead: &mut Ahead) -> Result<LeafCopy, Error> {
         let most = ahead.most();
         self.copied(ahead, |page, id, beside: &mut Beside| beside.last(page, id, range, most))
@@ -99,18 +100,18 @@ impl Tree<'_> {
         Ok(leaf)
     }
 
-    /// Whether a leaf surely is still as it was copied, and still has all rows up to the end of its range. That is so
-    /// if it had rows and has no newer change ([`Found`](super::Found)). The range may have grown by that of a
-    /// neighbour that was freed.
+    /// Whether it is certain that a leaf has not changed since it was copied, and still has all rows up to the end of
+    /// its range. That is certain if the copy has rows, and the leaf has no newer change ([`Found`](super::Found)). The
+    /// leaf's range may have grown: when a neighbour is freed, the leaf takes over the neighbour's range.
     pub(crate) fn is_current(&self, leaf: &LeafCopy) -> bool {
-        // If the page cannot be read, the descent from the root reports the error.
+        // If the page cannot be read, this returns false, and the scan's next descent from the root reports the error.
         let now = self.pager.pool.read(leaf.id).ok();
         cell_count(&leaf.bytes) > 0 && now.is_some_and(|now| lsn(now.bytes()) == lsn(&leaf.bytes))
     }
 }
 
 impl LeafCopy {
-    /// The indexes of the rows in a range.
+    /// The indexes of the rows that are in a range.
     pub(crate) fn places(&self, (from, to): Edges<'_>) -> Result<Range<usize>, Error> {
         let first = match from {
             Bound::Included(key) => position(&self.bytes, self.id, key)?.0,
@@ -125,17 +126,17 @@ impl LeafCopy {
         Ok(first..end.max(first))
     }
 
-    /// The cell at an index.
+    /// The cell at this index.
     pub(crate) fn cell(&self, place: usize) -> Result<&[u8], Error> {
         cell(&self.bytes, place).map_err(damaged(self.id))
     }
 
-    /// The key at an index.
+    /// The key at this index.
     pub(crate) fn key(&self, place: usize) -> Result<&[u8], Error> {
         cell_key(PageKind::Leaf, self.cell(place)?).map_err(damaged(self.id))
     }
 
-    /// The rows at some indexes.
+    /// The rows at these indexes.
     pub(crate) fn rows(self, places: Range<usize>) -> Rows {
         Rows(Some(self), places)
     }
@@ -168,18 +169,18 @@ impl Rows {
     }
 }
 
-/// How many paths down a tree the estimate of its rows uses.
+/// How many paths down a tree are used to estimate how many rows it has.
 const WAYS: usize = 16;
 
 impl Tree<'_> {
-    /// About how many rows there are. Each of a few paths down the tree yields the number of rows that the tree would
-    /// have if all of it looked like that path; the result is their mean. It is exact if there are no more leaves than
-    /// paths.
+    /// About how many rows there are. For each of a few paths down the tree, computes how many rows the tree would have
+    /// if all of it looked like that path. Returns the mean. If there are no more leaves than paths, counts the rows
+    /// exactly.
     pub(crate) fn approximate_len(&self) -> Result<u64, Error> {
         let mut rows = 0.0;
         let mut leaves = 0.0_f64;
         for nth in 0..WAYS {
-            // The relative position in what is below a page, from 0 to 1.
+            // The position of the path within the part of the tree below the current page, from 0 to 1.
             let part = std::cell::Cell::new((nth as f64 + 0.5) / WAYS as f64);
             let choose = |page: &[u8], _, children: &mut Vec<usize>| {
                 let count = cell_count(page) + 1;
@@ -206,8 +207,8 @@ impl Tree<'_> {
         Ok(rows)
     }
 
-    /// Passes the key and the cell of each row in a range to `give`, leaf by leaf. Concurrent changes may be included
-    /// or not. Ends early if leaves are out of order.
+    /// Passes the key and the cell of each row in a range to `give`, leaf by leaf. Changes that other threads make
+    /// during this may or may not be included. Ends early if leaves are out of order.
     pub(crate) fn each_cell(
         &self,
         (from, to): Edges<'_>,
@@ -230,12 +231,12 @@ impl Tree<'_> {
     }
 }
 
-/// A key of an inner page.
+/// The key at this index of an inner page.
 fn key_of(page: &[u8], id: PageId, index: usize) -> Result<&[u8], Error> {
     cell_key(PageKind::Inner, cell(page, index).map_err(damaged(id))?).map_err(damaged(id))
 }
 
-/// The indexes of the first cell that is not below a key, and of the first one above it.
+/// The index of the first cell whose key is not below `key`, and of the first one whose key is above it.
 fn position(page: &[u8], id: PageId, key: &[u8]) -> Result<(usize, usize), Error> {
     Ok(match search(page, key).map_err(damaged(id))? {
         Ok(index) => (index, index + 1),

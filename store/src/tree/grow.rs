@@ -1,4 +1,4 @@
-//! Splitting pages, from the root down, so that a leaf has room.
+//! Splitting pages, from the root downwards, until a leaf has room.
 
 use super::{SLOT, Tree, child, damaged, find, has_room, is_leaf};
 use crate::buffer::Writing;
@@ -10,19 +10,20 @@ use crate::format::{
 use crate::pager::Author;
 use crate::space::{GivenPage, Purpose};
 
-/// Free bytes that an inner page must have, so that any key from a split below fits.
+/// How many bytes an inner page must have free, so that it can take any key from a split of a child.
 const ROOM_FOR_A_CHILD: usize = INNER_CELL_HEAD + KEY_LIMIT + SLOT;
 
-/// The result of a split: the right page, and the key from which on keys belong to it.
+/// The result of a split: the right page, and the smallest key that belongs to it.
 struct Halves {
     right: Vec<u8>,
     separator: Vec<u8>,
-    /// The left page keeps the cells before this key.
+    /// The left page keeps the cells with keys below this one.
     cut: Vec<u8>,
 }
 
 impl<'a> Tree<'a> {
-    /// Splits one page on the path to the leaf of a key, if necessary. The caller repeats this until the leaf has room.
+    /// Splits one page on the path to the leaf of a key, if any is full. The caller repeats this until the leaf has
+    /// room.
     pub(super) fn make_room(&self, key: &[u8], bytes: usize, purpose: Purpose) -> Result<(), Error> {
         let mut page = self.pager.pool.write(self.root)?;
         if is_full(&page, key, bytes)? {
@@ -66,7 +67,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Splits the root. The root stays in its page, so both halves go to new pages.
+    /// Splits the root. The root keeps its page number, so both halves go to new pages.
     fn split_root(&self, root: &mut Writing<'a>, key: &[u8], purpose: Purpose) -> Result<(), Error> {
         let halves = halves(root, key)?;
         let mut left = root.bytes().to_vec();
@@ -81,7 +82,7 @@ impl<'a> Tree<'a> {
         set_extra(&mut new_root, first.id);
         let pointer = inner_cell(&halves.separator, second.id);
         Change::Put { cell: &pointer }.apply(&mut new_root).map_err(damaged(root.id()))?;
-        // There may be one or two maps, so they come after the pages.
+        // The new pages may have one map or two, so the maps come after the three pages.
         let changes = [
             (first.map + 3, first.set),
             (second.map + 3, second.set),
@@ -97,7 +98,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// A latched page is in use, whatever a damaged map says.
+/// Checks that no page that was found as free is one that this thread has latched. Such a page is in use, so the map
+/// must be damaged.
 fn not_in_use(given: &[GivenPage], latched: &[PageId]) -> Result<(), Error> {
     match given.iter().find(|page| latched.contains(&page.id)) {
         Some(page) => Err(Error::Corrupt { what: "the space map".to_owned(), page: Some(page.id) }),
@@ -105,7 +107,7 @@ fn not_in_use(given: &[GivenPage], latched: &[PageId]) -> Result<(), Error> {
     }
 }
 
-/// Whether a page has to be split before a cell can be added.
+/// Whether a page has to be split before a cell can be added below or in it.
 fn is_full(page: &Writing<'_>, key: &[u8], bytes: usize) -> Result<bool, Error> {
     if kind(page.bytes()) == PageKind::Inner {
         return Ok(free_bytes(page.bytes()) < ROOM_FOR_A_CHILD);
@@ -120,7 +122,7 @@ fn halves(page: &Writing<'_>, key: &[u8]) -> Result<Halves, Error> {
     if cells < 2 {
         return Err(Error::Corrupt { what: "a full page with one cell".to_owned(), page: Some(page.id()) });
     }
-    // If rows are added in ascending order, a split leaves the left page full.
+    // If rows are added in ascending order, a split leaves the left page full, and moves only the last cell.
     let is_append = search(bytes, key).map_err(&damaged)? == Err(cells) && kind == PageKind::Leaf;
     let middle = if is_append { cells - 1 } else { middle(page)? };
     let at = |index| cell(bytes, index).map_err(&damaged);
@@ -143,8 +145,8 @@ fn halves(page: &Writing<'_>, key: &[u8]) -> Result<Halves, Error> {
     Ok(Halves { right, separator, cut })
 }
 
-/// The first cell of the right page, so that each page gets about half of the bytes. It is never the first cell, and in
-/// an inner page never the last.
+/// The index of the cell with which the right page begins, so that each page gets about half of the bytes. It is never
+/// the first cell. In an inner page, it is never the last one either.
 fn middle(page: &Writing<'_>) -> Result<usize, Error> {
     let bytes = page.bytes();
     let cells = cell_count(bytes);

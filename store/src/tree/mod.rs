@@ -1,7 +1,9 @@
-//! B-trees. The root of a tree always stays in the same page. Readers, and writers whose leaf has room, go down by
-//! copies of the inner pages and latch only the leaf, so they write no word that all threads share. A thread that
-//! splits a page, or frees an empty one, holds a page's latch until it has the child's latch. It logs the split or the
-//! removal as an object of its own, which is never undone.
+//! B-trees. The root of a tree keeps its page number.
+//!
+//! Readers go down by copies of the inner pages, and latch only the leaf. So do writers whose leaf has room. Therefore
+//! none of these threads writes to a word that all threads share. A thread that splits a page or frees an empty one
+//! holds the latch of each page until it has the child's latch. It logs the split or the freeing as a separate object,
+//! which is never undone.
 
 mod ahead;
 mod cursor;
@@ -31,28 +33,28 @@ pub(crate) use self::overflow::{
 pub(crate) use self::reap::Reaped;
 pub(crate) use self::relocate::MOST_MOVES;
 
-/// More splits than one row can ever need, even if other transactions take the new room.
+/// A limit on repeated splits. One row never needs this many, even if other transactions keep taking the new room.
 const MOST_SPLITS: u32 = 1000;
-/// Bytes of a slot.
+/// The size of a slot in bytes.
 const SLOT: usize = 2;
 
-/// Bytes of the longest cell that is stored in its leaf.
+/// The longest cell that holds its value in the leaf, in bytes. A longer value goes to a chain of pages.
 pub(crate) fn inline_limit(page_bytes: usize) -> usize {
     (page_bytes - PAGE_HEADER_BYTES) / 4
 }
 
-/// A tree, named by its root.
+/// A tree, which is identified by its root page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tree<'a> {
     pub(crate) pager: &'a Pager,
     pub(crate) space: &'a Space,
     pub(crate) root: PageId,
-    /// Where the row that is about to be changed was found a moment ago.
+    /// Where the caller has just found the row that it will change.
     pub(crate) found: Option<Found>,
 }
 
-/// A leaf that had a row, and the leaf's newest change then. As long as the leaf has no newer change it still has the
-/// row: a leaf with rows is not freed, and a step that moves rows changes the leaf.
+/// A leaf in which a row was found, and the leaf's LSN at that moment. As long as the LSN is the same, the row is still
+/// in this leaf: a leaf with rows is not freed, and a step that moves rows changes the LSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     leaf: PageId,
@@ -66,25 +68,25 @@ pub(crate) struct Before<'a> {
     pub(crate) old: Option<&'a [u8]>,
 }
 
-/// Tells whether the resources for undoing a change are reserved. Called with the leaf latched, right before the
-/// change.
+/// A check that is called before a change, with the leaf latched. It returns whether everything is reserved that
+/// undoing the change would need.
 pub(crate) type MayChange<'f> = dyn FnMut(&Before<'_>) -> Result<bool, Error> + 'f;
 
 /// The outcome of a requested change.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Changed(Changed),
-    /// There is no row to remove.
+    /// There was no row to remove.
     NoRow,
-    /// The change was refused, and nothing has changed.
+    /// [`MayChange`] has refused the change, and nothing has changed.
     Refused,
 }
 
-/// A change that was made.
+/// A change that was made and logged.
 #[derive(Debug)]
 pub(crate) struct Changed {
     pub(crate) logged: Logged,
-    /// The undo in the log's format.
+    /// The undo of the change, in the log's format.
     pub(crate) undo: Vec<u8>,
 }
 
@@ -92,7 +94,7 @@ fn damaged(page: PageId) -> impl Fn(FormatError) -> Error {
     move |error| Error::page(page, error)
 }
 
-/// The cell with this key.
+/// The cell with this key, if there is one.
 fn find<'a>(page: &'a [u8], id: PageId, key: &[u8]) -> Result<Option<&'a [u8]>, Error> {
     match search(page, key).map_err(damaged(id))? {
         Ok(index) => cell(page, index).map(Some).map_err(damaged(id)),
@@ -100,8 +102,8 @@ fn find<'a>(page: &'a [u8], id: PageId, key: &[u8]) -> Result<Option<&'a [u8]>, 
     }
 }
 
-/// Whether a page of a tree is a leaf. The page has to be one level below `above`, the level of the page that led to
-/// it. So a descent ends, whatever the pages contain.
+/// Whether a page of a tree is a leaf. Fails unless the page is one level below `above`, the level of the page that led
+/// to it. So every descent ends, whatever damaged pages contain.
 fn is_leaf(page: &[u8], id: PageId, above: Option<u8>) -> Result<bool, Error> {
     let is_below = above.is_none_or(|above| u16::from(level(page)) + 1 == u16::from(above));
     match (kind(page), level(page)) {
@@ -114,7 +116,7 @@ fn is_leaf(page: &[u8], id: PageId, above: Option<u8>) -> Result<bool, Error> {
     }
 }
 
-/// The child at an index. Fails if that is the page itself, whose latch the caller holds.
+/// The child at this index. Fails if it is the page itself, because latching that page again would block forever.
 fn child_of(page: &[u8], id: PageId, place: usize) -> Result<PageId, Error> {
     let child = child_at(page, place).map_err(damaged(id))?;
     if child == id {
@@ -124,19 +126,20 @@ fn child_of(page: &[u8], id: PageId, place: usize) -> Result<PageId, Error> {
     }
 }
 
-/// The index of the child that has a key.
+/// The index of the child that covers a key.
 fn place_for(page: &[u8], id: PageId, key: &[u8]) -> Result<usize, Error> {
     child_for(page, key).map_err(damaged(id))
 }
 
-/// The child that has a key.
+/// The child that covers a key.
 fn child(page: &[u8], id: PageId, key: &[u8]) -> Result<PageId, Error> {
     child_of(page, id, place_for(page, id, key)?)
 }
 
 impl<'a> Tree<'a> {
-    /// Goes down to a leaf, which `latch` latches. Returns the leaf, and what `choose` has collected on the path.
-    /// `choose` selects a child of each inner page. If a page on the path has changed meanwhile, goes down again.
+    /// Goes down to a leaf, and latches it with `latch`. On each inner page, `choose` selects a child. Returns the
+    /// leaf, and what `choose` has collected on the path. If a page on the path changes before the leaf is latched,
+    /// goes down again.
     fn down<L: Latched, F: Default>(
         &self,
         latch: impl Fn(PageId) -> Result<L, Error>,
@@ -145,8 +148,8 @@ impl<'a> Tree<'a> {
         let mut way = self.pager.pool.way();
         loop {
             let gone = self.go_down(&mut way, &latch, &choose);
-            // This check needs the leaf latched. If it fails, pages that do not fit together may be of different
-            // moments.
+            // Checks the path while the leaf is latched. If it is outdated, the result does not count, not even an
+            // error: the pages may have been read at different moments, and may not fit together.
             if way.is_current() {
                 return gone;
             }
@@ -166,7 +169,7 @@ impl<'a> Tree<'a> {
             let at_hand = if above == Some(1) { None } else { way.by_copy(id) };
             let page = match at_hand {
                 Some(page) => {
-                    // A copied page is never a leaf, but it may be on another level than expected.
+                    // There are copies only of inner pages, but damaged pages may lead to one on the wrong level.
                     is_leaf(page.bytes(), id, above)?;
                     page
                 }
@@ -183,21 +186,21 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The cell of a row, and where it was found.
+    /// Returns the cell of a row, and where the row was found.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<(Vec<u8>, Found)>, Error> {
         let (page, ()) = self.down(|id| self.pager.pool.read(id), |page, id, ()| place_for(page, id, key))?;
         let found = Found { leaf: page.id(), lsn: lsn(page.bytes()) };
         Ok(find(page.bytes(), page.id(), key)?.map(|cell| (cell.to_vec(), found)))
     }
 
-    /// The leaf in which the row was found, if the leaf has not changed since.
+    /// The leaf in which the row was found, latched for writing, if the leaf has not changed since.
     fn found_leaf(&self) -> Option<Writing<'a>> {
         let Found { leaf, lsn } = self.found?;
-        // If the page cannot be read, the descent from the root reports the error.
+        // If the page cannot be read, this returns `None`, and the descent from the root reports the error.
         self.pager.pool.write(leaf).ok().filter(|page| page.lsn() == lsn)
     }
 
-    /// The leaf for a key, latched for writing.
+    /// The leaf that covers a key, latched for writing.
     fn leaf(&self, key: &[u8]) -> Result<Writing<'a>, Error> {
         if let Some(leaf) = self.found_leaf() {
             return Ok(leaf);
@@ -206,7 +209,7 @@ impl<'a> Tree<'a> {
         self.down(latch, |page, id, ()| place_for(page, id, key)).map(|(leaf, ())| leaf)
     }
 
-    /// Stores a row's cell, and replaces the one with its key if there is one.
+    /// Stores a row's cell, in place of the cell with the same key if there is one.
     pub(crate) fn put(
         &self,
         author: Author,
@@ -236,7 +239,7 @@ impl<'a> Tree<'a> {
         })
     }
 
-    /// Removes a row.
+    /// Removes a row, and frees its leaf if that becomes empty.
     pub(crate) fn remove(
         &self,
         author: Author,
@@ -255,8 +258,8 @@ impl<'a> Tree<'a> {
         let is_empty = cell_count(leaf.bytes()) == 0 && leaf.id() != self.root;
         drop(leaf);
         if is_empty {
-            // The row is removed, and has to be undone with the transaction whatever becomes of the leaf. If the leaf
-            // cannot be freed, it stays empty until a row is inserted there.
+            // The row is removed, and its undo is needed whether or not the leaf can be freed. If it cannot, it stays
+            // empty until a row is inserted there.
             let _ = self.give_empty_back(key);
         }
         Ok(Outcome::Changed(Changed { logged, undo }))
@@ -271,7 +274,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Whether a cell of this size fits into the page in place of the one with its key.
+/// Whether a cell of this size fits into the page after the old cell with the same key, if there is one, is removed.
 fn has_room(page: &[u8], old: Option<&[u8]>, bytes: usize) -> bool {
     free_bytes(page) + old.map_or(0, |old| old.len() + SLOT) >= bytes + SLOT
 }

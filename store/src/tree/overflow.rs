@@ -1,4 +1,4 @@
-//! Long values in chains of pages.
+//! Long values, which are stored in chains of pages.
 
 use std::io::{self, Read};
 
@@ -15,16 +15,16 @@ pub(crate) fn chain_pages(page_bytes: usize, bytes: u64) -> u64 {
     bytes.div_ceil((page_bytes - PAGE_HEADER_BYTES) as u64).max(1)
 }
 
-/// A page of a value that is being written, before the page after it is known.
+/// A page of a value that is being written. The page that will follow it is not known yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChainPage<'a> {
     pub(crate) id: PageId,
     pub(crate) piece: &'a [u8],
 }
 
-/// Takes a page for the next piece of a value, and writes the page before it, which now leads to the new one. The undo
-/// frees the new page. Until the new page is written it is an empty page of a chain, so that its old content is not
-/// mistaken for the root of a table. Returns the new page, the object, and the undo.
+/// Allocates a page for the next piece of a value. Then writes the page before it, which now refers to the new page.
+/// The undo frees the new page. The new page is made an empty page of a chain at once, so that its old content is not
+/// mistaken for the root of a table. Returns the new page, the log object, and the undo.
 pub(crate) fn add_to_chain(
     pager: &Pager,
     space: &Space,
@@ -54,7 +54,7 @@ pub(crate) fn add_to_chain(
     Ok((id, logged, undo))
 }
 
-/// Writes the last page of a value. The object needs no undo, because the undo of the earlier steps frees the page.
+/// Writes the last page of a value. This step needs no undo, because undoing the earlier steps frees the page.
 pub(crate) fn end_chain(pager: &Pager, last: ChainPage<'_>) -> Result<Logged, Error> {
     let image = chain_image(pager, last.piece, 0);
     let mut page = pager.pool.make(last.id)?;
@@ -69,7 +69,7 @@ fn chain_image(pager: &Pager, piece: &[u8], next: PageId) -> Vec<u8> {
     image
 }
 
-/// Reads one page of a chain. Returns its piece, and the page after it.
+/// Reads one page of a chain. Returns the piece of the value in it, and the next page.
 pub(crate) fn chain_piece(pager: &Pager, page: PageId) -> Result<(Vec<u8>, PageId), Error> {
     let page = pager.pool.read(page)?;
     let piece = payload(page.bytes());
@@ -83,22 +83,22 @@ pub(crate) fn chain_piece(pager: &Pager, page: PageId) -> Result<(Vec<u8>, PageI
 #[derive(Debug)]
 pub(crate) struct Chain<'p> {
     pager: &'p Pager,
-    /// Bytes after the present piece.
+    /// How many bytes follow the current piece.
     left: u64,
     next: PageId,
-    /// Bytes to skip before the first piece.
+    /// How many bytes to skip before the first one that is returned.
     over: u64,
     piece: Vec<u8>,
     at: usize,
 }
 
 impl<'p> Chain<'p> {
-    /// Reads a value from byte `over` on.
+    /// A reader of a value of `bytes` bytes, from byte `over` on.
     pub(crate) fn new(pager: &'p Pager, first: PageId, bytes: u64, over: u64) -> Self {
         Self { pager, left: bytes, next: first, over, piece: Vec::new(), at: 0 }
     }
 
-    /// Whether [`fill`](Self::fill) has to read a piece before there is something to read.
+    /// Whether the current piece is used up, so that [`fill`](Self::fill) has to read the next one.
     pub(crate) fn is_empty(&self) -> bool {
         self.at == self.piece.len() && self.left > 0
     }
@@ -119,7 +119,7 @@ impl<'p> Chain<'p> {
         }
     }
 
-    /// Copies as much of the present piece as fits into the buffer.
+    /// Copies as much of the current piece as fits into the buffer. Returns how many bytes that is.
     pub(crate) fn read_piece(&mut self, buffer: &mut [u8]) -> usize {
         let left = &self.piece[self.at..];
         let some = left.len().min(buffer.len());
@@ -153,8 +153,8 @@ pub(crate) fn read_chain(pager: &Pager, first: PageId, bytes: u64) -> Result<Vec
     if value.len() as u64 == bytes { Ok(value) } else { Err(Error::corrupt("a long row")) }
 }
 
-/// Frees the first page of a chain, for a transaction that has committed. Returns the next page, 0 at the end of the
-/// chain. The object names the next page too, in its field `previous`.
+/// Frees the first page of a chain, for a transaction that has committed. Returns the next page, or 0 at the end of the
+/// chain. The log object names the next page too, in its field `previous`.
 pub(crate) fn free_chain_step(pager: &Pager, space: &Space, tx: u64, page: PageId) -> Result<PageId, Error> {
     let next: Lsn = {
         let page = pager.pool.read(page)?;

@@ -1,5 +1,5 @@
-//! Freeing a tree that is not used any more, leaves first. Each object frees as many leaves as have maps close
-//! together.
+//! Freeing a tree that is no longer used, beginning with the leaves. Each log object frees several leaves, as long as
+//! few space maps cover them.
 
 use std::collections::BTreeSet;
 
@@ -12,27 +12,27 @@ use crate::format::{
 };
 use crate::pager::Author;
 
-/// How many maps are latched for the leaves of one object.
+/// How many maps are latched for one log object, at most.
 const MOST_MAPS: usize = 4;
-/// How many leaves one object frees at most; the object has to have room for the changes of their maps.
+/// How many leaves one log object frees, at most. The object must have room for the changes of their maps.
 const MOST_PAGES: usize = 128;
 
 /// The result of freeing part of a tree.
 #[derive(Debug)]
 pub(crate) enum Reaped {
-    /// Pages were freed, and there are more.
+    /// Some pages were freed, and more are left.
     Pages,
-    /// A row has a value with a chain of pages, which has to be freed first.
+    /// This row has a long value, whose chain the caller has to free first.
     LongRow { key: Vec<u8>, first: PageId, bytes: u64 },
     /// Only the root is left, and no row in it has a chain.
     Root,
 }
 
 impl<'a> Tree<'a> {
-    /// Frees some leaves, from the left. The caller has the tree for itself, and has reserved room for an object of the
-    /// largest size. Nothing is undone later, because the transaction that dropped the tree has committed.
+    /// Frees some leaves, from the left. No other thread uses the tree, and the caller has reserved room for the
+    /// largest log object. Nothing here is undone, because the transaction that dropped the tree has committed.
     pub(crate) fn reap(&self) -> Result<Reaped, Error> {
-        // The path begins at the last page that has another child, or at the root.
+        // The path down to the lowest inner page. It begins at the last page that keeps another child, or at the root.
         let mut path = vec![self.pager.pool.write(self.root)?];
         let mut above = None;
         while let Some(page) = path.last() {
@@ -69,7 +69,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Finds the first leaves of a page that can be freed at once. If the first leaf has a row with a chain, returns
+    /// Finds the first leaves of a page that one log object can free. If the first leaf has a row with a chain, returns
     /// that row instead.
     fn leaves_of(
         &self,
@@ -96,7 +96,7 @@ impl<'a> Tree<'a> {
         Ok(Ok(leaves))
     }
 
-    /// Frees leaves below the last page of a path, and the pages of the path that have no other child.
+    /// Frees leaves below the last page of a path, and with them those pages of the path that have no other child.
     fn take_away(&self, mut path: Vec<Writing<'a>>, mut gone: Vec<PageId>) -> Result<(), Error> {
         let Some(lowest) = path.last() else { return Ok(()) };
         let all_of_it = gone.len() == cell_count(lowest.bytes()) + 1;
@@ -122,7 +122,7 @@ impl<'a> Tree<'a> {
         self.replace(&mut path[at], &image, &gone)
     }
 
-    /// Removes a row and frees a page, by one object that is never undone.
+    /// Removes a row and frees a page, by one log object that is never undone.
     pub(crate) fn remove_with_page(&self, key: &[u8], page: PageId) -> Result<(), Error> {
         let mut leaf = self.leaf(key)?;
         if find(leaf.bytes(), leaf.id(), key)?.is_none() {
@@ -136,14 +136,15 @@ impl<'a> Tree<'a> {
         let is_empty = cell_count(leaf.bytes()) == 0 && leaf.id() != self.root;
         drop((leaf, map));
         if is_empty {
-            // If the leaf cannot be freed, it stays empty until a row is inserted there.
+            // If the leaf cannot be freed, it stays empty until a row is inserted there. So an error does not matter.
             let _ = self.give_empty_back(key);
         }
         Ok(())
     }
 }
 
-/// A row of a leaf whose value has a chain.
+/// Finds a row in a leaf whose long value has a chain of pages, which has to be freed before the leaf. Returns `None`
+/// if there is none.
 fn long_row(leaf: &[u8], id: PageId) -> Result<Option<Reaped>, Error> {
     for index in 0..cell_count(leaf) {
         let cell = cell(leaf, index).map_err(damaged(id))?;

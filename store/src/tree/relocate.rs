@@ -1,4 +1,4 @@
-//! Moving pages of a tree towards the beginning of the file, so that the file's end becomes free.
+//! Moving the pages of a tree towards the beginning of the file, so that the end of the file becomes free.
 
 use super::{Tree, child_of, damaged, is_leaf, place_for};
 use crate::buffer::Writing;
@@ -9,20 +9,20 @@ use crate::format::{
 use crate::pager::Author;
 use crate::space::{GivenPage, Purpose};
 
-/// How many pages one call moves at most. The caller has reserved room in the log for them.
+/// How many pages one call moves, at most. The caller has reserved room in the log for them.
 pub(crate) const MOST_MOVES: u64 = 4;
 
-/// The progress of moving.
+/// What one call has moved, and where to continue.
 #[derive(Debug)]
 pub(crate) struct Moved {
     pub(crate) pages: u64,
-    /// The key to continue from; `None` at the end of the tree.
+    /// The key from which the next call continues; `None` at the end of the tree.
     pub(crate) next: Option<Vec<u8>>,
 }
 
 impl<'a> Tree<'a> {
-    /// Moves some pages on the path to a key, and beside it, that are not before `limit`, to free pages. The root stays
-    /// where it is.
+    /// Moves some pages to free ones before `limit`: pages on the path to a key, and their neighbours, that are not
+    /// before `limit` themselves. The root stays where it is.
     pub(crate) fn relocate(&self, key: &[u8], limit: PageId) -> Result<Moved, Error> {
         let mut moved = Moved { pages: 0, next: None };
         let mut page = self.pager.pool.write(self.root)?;
@@ -42,7 +42,7 @@ impl<'a> Tree<'a> {
             let (first, lowest) = (*places.start(), above == Some(1));
             for place in places {
                 if moved.pages == MOST_MOVES {
-                    // The next call finds the pages that are left.
+                    // The limit is reached. The next call continues with the remaining pages.
                     moved.next = Some(key.to_vec());
                     return Ok(moved);
                 }
@@ -57,7 +57,8 @@ impl<'a> Tree<'a> {
         Ok(moved)
     }
 
-    /// Moves a child of a latched page, if there is a free page before `limit`, by one object that is never undone.
+    /// Moves a child of a latched page, if there is a free page before `limit`. Returns whether it did. The log object
+    /// is never undone.
     fn move_child(&self, parent: &mut Writing<'a>, place: usize, limit: PageId) -> Result<bool, Error> {
         let id = child_of(parent.bytes(), parent.id(), place)?;
         if id < limit {
@@ -80,7 +81,7 @@ impl<'a> Tree<'a> {
                 Change::Put { cell: &pointer }.apply(&mut above).map_err(damaged(parent.id()))?;
             }
         }
-        // The old page changes too, so that a thread that has just found a row in it searches again.
+        // Also changes the old page's LSN, so that a thread that has just found a row there searches again.
         let mut nothing = image.clone();
         blank(&mut nothing, PageKind::Leaf, 0);
         let (map, bit) = self.space.place_of(id);

@@ -1,4 +1,4 @@
-//! Freeing an empty leaf, with the inner pages that have no other child.
+//! Freeing an empty leaf, together with those inner pages above it that have no other child.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use crate::format::{
 use crate::pager::Author;
 
 impl<'a> Tree<'a> {
-    /// Frees the leaf of a key, if it is empty and not the root.
+    /// Frees the leaf that covers a key, if the leaf is empty and is not the root.
     pub(super) fn give_empty_back(&self, key: &[u8]) -> Result<(), Error> {
-        // The path begins at the last page that has another child, or at the root.
+        // The path down to the leaf. It begins at the last page that keeps another child, or at the root.
         let mut path = vec![(self.pager.pool.write(self.root)?, 0)];
         let mut above = None;
         while let Some((page, place)) = path.last_mut() {
@@ -48,9 +48,9 @@ impl<'a> Tree<'a> {
         self.replace(&mut top, &image, &gone)
     }
 
-    /// Replaces the content of a page and frees other pages, in one step.
+    /// Replaces the content of a page and frees other pages, by one log object.
     pub(super) fn replace(&self, page: &mut Writing<'a>, image: &[u8], gone: &[PageId]) -> Result<(), Error> {
-        // The maps are latched in ascending order.
+        // Maps are always latched in ascending order, so that threads cannot deadlock.
         let mut maps = BTreeMap::new();
         for id in gone {
             let (map, bit) = self.space.place_of(*id);
@@ -70,7 +70,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Removes a child from an inner page that has another one.
+/// Removes a child from an inner page, which must have another one.
 pub(super) fn without_child(page: &mut [u8], place: usize) -> Result<(), duralite_format::FormatError> {
     let index = place.saturating_sub(1);
     let key = cell_key(PageKind::Inner, cell(page, index)?)?.to_vec();

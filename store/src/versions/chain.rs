@@ -1,4 +1,5 @@
-//! The version chain of one row: what the row was before each transaction that changed it.
+//! The version chain of a row. For each transaction that changed the row, it has the row's content before that
+//! transaction.
 
 use std::sync::Arc;
 
@@ -7,19 +8,19 @@ use smallvec::SmallVec;
 use super::fate::Fate;
 use super::moments::Moments;
 
-/// Bytes that a version takes in addition to its row, roughly.
+/// About how many bytes a version takes in addition to its row.
 const VERSION_BYTES: u64 = 256;
 
-/// What a row was.
+/// The content of a row at some moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Image {
     /// There was no row.
     Absent,
-    /// The row's cell. The pages that it leads to are not freed while the version is this cell.
+    /// The row's cell. If it refers to pages, they are not freed before this version is replaced.
     Cell(Arc<[u8]>),
-    /// The value, whose pages were freed.
+    /// The row's long value, copied because its pages were freed.
     Copied(Arc<Vec<u8>>),
-    /// The value cannot be read any more.
+    /// The row's long value can no longer be read.
     Damaged,
 }
 
@@ -37,14 +38,14 @@ impl Image {
     }
 }
 
-/// What a row was before a transaction first changed it.
+/// The content of a row before a transaction's first change of it.
 #[derive(Debug)]
 struct Version {
     fate: Arc<Fate>,
-    /// How many steps the transaction had taken before that change.
+    /// How many steps the transaction had made before that change.
     step: usize,
     image: Image,
-    /// The moment of the oldest snapshot that needs the version, once the transaction has ended; 0 before.
+    /// The moment of the oldest snapshot that needs this version; 0 until the transaction has ended.
     kept_for: u64,
 }
 
@@ -54,8 +55,8 @@ impl Version {
     }
 }
 
-/// The versions of a row, oldest first. A transaction that changes a row locks it until it ends. So the transactions
-/// ended in this order, and only the last one may not have ended.
+/// The versions of a row, the oldest first. A transaction that changes a row keeps it locked until it ends. So these
+/// transactions ended in this order, and only the last one may still be open.
 #[derive(Debug, Default)]
 pub(super) struct Chain(SmallVec<[Version; 1]>);
 
@@ -64,13 +65,13 @@ impl Chain {
         self.0.is_empty()
     }
 
-    /// What the row was for a snapshot, if that differs from what it is now.
+    /// The content of the row at a moment, if a later change is noted.
     pub(super) fn at(&self, moment: u64) -> Option<&Image> {
         self.0.iter().find(|version| version.fate.moment() > moment).map(|version| &version.image)
     }
 
-    /// Notes what the row was before a step. Only a transaction's first change of the row counts, in whatever order
-    /// they are noted. Returns by how many bytes the chain has grown and shrunk.
+    /// Notes the content of the row before a step. Of a transaction's changes of the row, only the first counts, in
+    /// whatever order they are noted. Returns by how many bytes the chain has grown, and by how many it has shrunk.
     pub(super) fn note(
         &mut self,
         fate: &Arc<Fate>,
@@ -95,12 +96,13 @@ impl Chain {
         }
     }
 
-    /// Whether some version is this cell.
+    /// Whether any version is this cell.
     pub(super) fn has(&self, cell: &[u8]) -> bool {
         self.0.iter().any(|version| version.image.is_cell(cell))
     }
 
-    /// Replaces a cell in every version. Returns by how many bytes the chain has grown and shrunk.
+    /// Replaces a cell by another image in every version. Returns by how many bytes the chain has grown, and by how
+    /// many it has shrunk.
     pub(super) fn replace(&mut self, cell: &[u8], by: &Image) -> (u64, u64) {
         let (mut grown, mut shrunk) = (0, 0);
         for version in self.0.iter_mut().filter(|version| version.image.is_cell(cell)) {
@@ -111,9 +113,9 @@ impl Chain {
         (grown, shrunk)
     }
 
-    /// Drops versions of ended transactions that no snapshot needs. Returns how many bytes that freed. For each version
-    /// that stays, calls `keep` with the moment of the oldest snapshot that needs it, if that is not the moment it was
-    /// last called with.
+    /// Drops the versions that no snapshot needs, of transactions that have ended. Returns how many bytes that freed.
+    /// Calls `keep` for each remaining version with the moment of the oldest snapshot that needs it, if that moment has
+    /// changed since the last call.
     pub(super) fn prune<R>(&mut self, moments: &mut Moments<R>, keep: impl Fn(&mut Moments<R>, u64)) -> u64 {
         let (mut from, mut freed) = (0, 0);
         self.0.retain(|version| {

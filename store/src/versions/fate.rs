@@ -1,22 +1,23 @@
-//! Whether and when a transaction has ended, as snapshots see it.
+//! Whether and when a transaction ended, from the point of view of snapshots.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// The transaction has not ended, and nothing that it has changed is noted.
+/// The transaction is open, and none of its changes is noted.
 const OPEN: u64 = 0;
-/// The transaction has ended, and nothing was noted, because no snapshot was open.
+/// The transaction has ended without noting anything, because no snapshot was open.
 const UNNOTED: u64 = 1;
-/// The transaction has not ended, and its changes are noted. This is later than every moment.
+/// The transaction is open, and its changes are noted. As a moment, this is later than all others.
 const PENDING: u64 = u64::MAX;
-/// The first moment; smaller numbers have another meaning.
+/// The first moment. Smaller numbers stand for the states above.
 pub(super) const FIRST_MOMENT: u64 = 2;
 
-/// Whether a transaction has ended, and at which moment. It does not matter whether it committed or was rolled back.
+/// Whether a transaction has ended, and at which moment. For snapshots it makes no difference whether it committed or
+/// was rolled back.
 #[derive(Debug, Default)]
 pub(crate) struct Fate(AtomicU64);
 
 impl Fate {
-    /// Marks the transaction's changes as noted. Returns whether that was in time, before the transaction ended.
+    /// Marks the transaction as one whose changes are noted. Returns false if it had already ended.
     pub(crate) fn is_noted(&self) -> bool {
         match self.0.compare_exchange(OPEN, PENDING, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => true,
@@ -24,7 +25,7 @@ impl Fate {
         }
     }
 
-    /// Ends the transaction if nothing was noted. Returns whether that was so.
+    /// Ends the transaction, if none of its changes was noted. Returns whether that is the case.
     pub(super) fn end_unnoted(&self) -> bool {
         self.0.compare_exchange(OPEN, UNNOTED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
@@ -35,12 +36,12 @@ impl Fate {
         self.0.store(moment, Ordering::SeqCst);
     }
 
-    /// Whether the transaction is noted and has not ended.
+    /// Whether the transaction is open, and its changes are noted.
     pub(super) fn is_pending(&self) -> bool {
         self.moment() == PENDING
     }
 
-    /// The moment at which the transaction ended; later than every moment if it has not ended.
+    /// The moment at which the transaction ended; if it is still open and noted, later than all moments.
     pub(super) fn moment(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }

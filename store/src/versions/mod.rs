@@ -1,19 +1,20 @@
-//! Old row versions for snapshots, in memory, and only while snapshots are open.
+//! Old row versions for snapshots. They are kept in memory, and only while snapshots are open.
 //!
 //! Pages are changed in place, before the commit. So while a snapshot is open, a transaction that is about to change a
-//! row first notes here what the row was. The first snapshot, when it is opened, notes the same for the changes of
-//! transactions in progress.
+//! row first notes the row's content here. When the first snapshot is opened, it notes the old content of all rows that
+//! open transactions have already changed.
 //!
-//! Invariant 55: for snapshots a transaction ends at one moment, after its last change of a page, and before it
-//! releases its first lock. A snapshot shows the transactions that had ended when it was opened. They are a prefix of
-//! an order that explains what all transactions have seen, and include each one that was acknowledged before.
+//! Invariant 55: for snapshots, a transaction ends at a single moment. That moment is after its last change of a page,
+//! and before it releases its first lock. A snapshot shows exactly the transactions that had ended when it was opened.
+//! They are a prefix of a serial order that explains what all transactions have read, and they include every
+//! transaction that was acknowledged before.
 //!
-//! Invariant 56: what a row was for an open snapshot is noted before the row's page is changed, and stays until the
-//! snapshot is closed, or has been told that it has ended. So a reader that reads the page first, and the versions
-//! after that, finds what the row was, whatever happens in between, and holds no latch for that.
+//! Invariant 56: the content of a row for an open snapshot is noted before the row's page changes. The note stays until
+//! the snapshot is closed, or is marked as ended. So a reader that reads first the page and then the versions finds the
+//! right content, whatever changes in between. It need not hold a latch for that.
 //!
-//! Invariant 57: old versions take no more memory than their limit, and in addition what is noted by the changes that
-//! cause the oldest snapshots to be ended.
+//! Invariant 57: old versions take no more memory than their limit. Only while the oldest snapshots are being ended may
+//! changes that note versions exceed it.
 
 mod chain;
 mod fate;
@@ -33,31 +34,31 @@ use crate::range::Edges;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How many rows a change checks whose versions were kept for snapshots that have been ended.
+/// Each change checks up to this many rows with versions that were kept for snapshots that have since been ended.
 const AT_ONCE: usize = 64;
 
 /// The old versions of rows, of all tables.
 ///
-/// Lock order: the mutex of `moments` may be taken while the mutex of a row or of `due` is held. No mutex is taken
-/// while `moments` is held.
+/// Lock order: a thread may lock `moments` while it holds the mutex of a row or of `due`. While it holds `moments`, it
+/// locks no other mutex.
 #[derive(Debug)]
 pub(crate) struct Versions {
-    /// Whether changes have to be noted. Changed under the lock of `moments`.
+    /// Whether transactions have to note their changes. Written only while `moments` is locked.
     is_on: AtomicBool,
-    /// Whether `due` has rows.
+    /// Whether `due` contains rows.
     is_due: AtomicBool,
-    /// The limit in bytes.
+    /// The most memory that versions may take, in bytes.
     limit: u64,
     moments: Mutex<Moments<Arc<Place>>>,
-    /// Rows with versions that were kept for snapshots which have been ended. Threads that change rows check some of
-    /// them.
+    /// Rows with versions that were kept for snapshots that have since been ended. Threads that change rows check some
+    /// of these rows each time.
     due: Mutex<Vec<Arc<Place>>>,
     noted: Noted,
     ended: AtomicU64,
 }
 
 impl Versions {
-    /// No versions yet, and at most `limit` bytes of them.
+    /// Makes an empty set of versions, with a limit of `limit` bytes.
     pub(crate) fn new(limit: u64) -> Self {
         Self {
             is_on: AtomicBool::new(false),
@@ -70,13 +71,13 @@ impl Versions {
         }
     }
 
-    /// Whether changes have to be noted. A transaction asks before each change, with the leaf latched, while it holds
-    /// `noting`, for which the first snapshot waits.
+    /// Whether transactions have to note their changes. A transaction asks before each change, while it holds the
+    /// leaf's latch and `noting`. The first snapshot waits for `noting`, so it does not miss the change.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::SeqCst)
     }
 
-    /// Does some work with the moments, and then updates the flag for writers.
+    /// Works on the moments, and then updates the flag `is_on`.
     fn with_moments<T>(&self, work: impl FnOnce(&mut Moments<Arc<Place>>) -> T) -> T {
         let mut moments = self.moments.lock();
         let done = work(&mut moments);
@@ -84,8 +85,8 @@ impl Versions {
         done
     }
 
-    /// Begins to open a snapshot. From now on each transaction that changes a row notes it. Returns whether everything
-    /// that transactions in progress have changed is noted already.
+    /// Begins to open a snapshot. From now on, every transaction notes the rows that it changes. Returns whether
+    /// everything that open transactions changed earlier is already noted.
     pub(crate) fn begin_to_open(&self) -> bool {
         self.with_moments(|moments| {
             moments.begin_to_open();
@@ -93,20 +94,21 @@ impl Versions {
         })
     }
 
-    /// Opens a snapshot at this moment. The caller has noted what transactions in progress have changed.
+    /// Opens a snapshot as of this moment. The caller has noted what open transactions had changed.
     pub(crate) fn open(&self) -> Arc<Seen> {
         self.with_moments(Moments::open)
     }
 
-    /// Closes a snapshot, and drops the versions that only this one has needed.
+    /// Closes a snapshot, and drops the versions that no other snapshot needs.
     pub(crate) fn close(&self, seen: &Arc<Seen>) {
         let rows = self.with_moments(|moments| moments.close(seen));
         rows.iter().for_each(|row| self.look_at(row));
     }
 
-    /// Notes what a row was before a step of a transaction, which has the row locked. `step` is the step's number in
-    /// the transaction, of whose changes of the row only the first counts. Returns the row if the transaction notes it
-    /// for the first time; the row has to be [checked](Self::look_at) when the transaction has ended.
+    /// Notes the content of a row before a step. The step's transaction holds the row's lock; `step` is the step's
+    /// index in the transaction. Of a transaction's changes of the row, only the first counts. If the transaction notes
+    /// this row for the first time, returns the row, which has to be [checked](Self::look_at) when the transaction has
+    /// ended.
     pub(crate) fn note(
         &self,
         fate: &Arc<Fate>,
@@ -117,8 +119,8 @@ impl Versions {
         self.noted.note(fate, row, step, old)
     }
 
-    /// Ends a transaction, before it releases a lock. Returns whether the rows that it has noted have to be
-    /// [checked](Self::look_at) then.
+    /// Ends a transaction, before it releases any lock. Returns whether the rows that it has noted have to be
+    /// [checked](Self::look_at) after that.
     pub(crate) fn end(&self, fate: &Fate) -> bool {
         if fate.end_unnoted() {
             return false;
@@ -127,33 +129,33 @@ impl Versions {
         true
     }
 
-    /// Drops the versions of a row that no snapshot needs.
+    /// Checks a row: drops those of its versions that no snapshot needs.
     pub(crate) fn look_at(&self, row: &Arc<Place>) {
         self.noted.look_at(row, &self.moments);
     }
 
-    /// Whether some version of a row is this cell.
+    /// Whether any version of a row is this cell.
     pub(crate) fn has(&self, table: TableId, key: &[u8], cell: &[u8]) -> bool {
         self.noted.has(table, key, cell)
     }
 
-    /// Whether there is an old version of some row of a table.
+    /// Whether there is an old version of any row of a table.
     pub(crate) fn has_rows_of(&self, table: TableId) -> bool {
         self.noted.has_rows_of(table)
     }
 
-    /// Replaces a cell in all versions of a row.
+    /// Replaces a cell by another image in all versions of a row.
     pub(crate) fn replace(&self, table: TableId, key: &[u8], cell: &[u8], by: &Image) {
         self.noted.replace(table, key, cell, by);
     }
 
-    /// What a row was for a snapshot, if that differs from the page. The caller has read the page before.
+    /// The content of a row for a snapshot, if it differs from the page. The caller has to read the page first.
     pub(crate) fn find(&self, seen: &Seen, table: TableId, key: &[u8]) -> Option<Image> {
         self.noted.find(seen.moment(), table, key)
     }
 
-    /// The rows of a range that differ from their pages, among the first `most` noted rows. The caller has read the
-    /// pages before.
+    /// The rows of a range that, for this snapshot, differ from their pages. Considers only the first `most` rows that
+    /// have versions. The caller has to read the pages first.
     pub(crate) fn changed(
         &self,
         seen: &Seen,
@@ -165,19 +167,20 @@ impl Versions {
         self.noted.changed(seen.moment(), table, range, (end, most))
     }
 
-    /// Lets a moment pass, and returns the one before: each snapshot that is opened from now on is of a later moment.
+    /// Ends the current moment, and returns it. Every snapshot that is opened from now on has a later moment.
     pub(crate) fn pass(&self) -> u64 {
         self.moments.lock().pass()
     }
 
-    /// As [`pass`](Self::pass), but calls `work` before a snapshot of a later moment can be opened.
+    /// Ends the current moment like [`pass`](Self::pass), and calls `work` with it before any snapshot with a later
+    /// moment can be opened.
     pub(crate) fn pass_and(&self, work: impl FnOnce(u64)) {
         let mut moments = self.moments.lock();
         let moment = moments.pass();
         work(moment);
     }
 
-    /// Whether a snapshot of this moment or an earlier one is open, and has not been ended.
+    /// Whether any snapshot of this moment, or of an earlier one, is open and was not ended.
     pub(crate) fn has_snapshots_until(&self, moment: u64) -> bool {
         self.moments.lock().has_until(moment)
     }
@@ -187,7 +190,7 @@ impl Versions {
         self.noted.bytes()
     }
 
-    /// How many snapshots are open, and have not been ended.
+    /// How many snapshots are open and were not ended.
     pub(crate) fn open_snapshots(&self) -> usize {
         self.moments.lock().count()
     }
@@ -197,10 +200,11 @@ impl Versions {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Called after a change of a row, without a latch. Ends the oldest snapshots if the versions take too much memory,
-    /// and drops some versions that were kept for ended snapshots. Returns whether it has ended any.
+    /// Keeps the versions within their limit. Called after a change of a row, without a latch. If the versions take too
+    /// much memory, ends the oldest snapshots. Also drops some versions that were kept for ended snapshots. Returns
+    /// whether it has ended any snapshot.
     pub(crate) fn keep_to_limit(&self) -> bool {
-        // No further snapshots are ended while versions of ended ones remain to be dropped.
+        // While versions of ended snapshots remain to be dropped, no more snapshots are ended.
         let is_too_much = self.is_on() && !self.is_due.load(Ordering::SeqCst) && self.bytes() > self.limit;
         let has_ended = is_too_much && self.end_oldest();
         if self.is_due.load(Ordering::SeqCst) {
@@ -209,7 +213,8 @@ impl Versions {
         has_ended
     }
 
-    /// Checks up to `most` rows with versions that were kept for ended snapshots. Returns whether there were any.
+    /// Checks up to `most` rows with versions that were kept for ended snapshots. Returns whether there were any such
+    /// rows.
     fn give_up(&self, most: usize) -> bool {
         let rows = {
             let mut due = self.due.lock();
@@ -232,8 +237,8 @@ impl Versions {
         ended > 0
     }
 
-    /// Makes room for this many bytes at once: drops versions of ended snapshots, and ends the oldest snapshots, until
-    /// there is room. Returns whether it has ended any.
+    /// Makes room for this many more bytes. Drops versions of ended snapshots and ends the oldest snapshots until there
+    /// is room. Returns whether it has ended any snapshot.
     pub(crate) fn make_room(&self, bytes: u64) -> bool {
         let mut has_ended = false;
         while self.bytes().saturating_add(bytes) > self.limit {

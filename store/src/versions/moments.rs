@@ -1,4 +1,4 @@
-//! Moments, and the snapshots that are open at some of them.
+//! Moments, and which snapshots are open at each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::fate::{FIRST_MOMENT, Fate};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// The moment that a snapshot shows: every transaction that had ended by then, and no other.
+/// The moment that a snapshot shows, with every transaction that had ended by that moment, and no other.
 #[derive(Debug)]
 pub(crate) struct Seen {
     moment: u64,
-    /// Whether the snapshot was ended, so that versions that it needs may be gone.
+    /// Whether the store has ended the snapshot, so that versions which it needs may have been dropped.
     has_ended: AtomicBool,
 }
 
@@ -19,29 +19,31 @@ impl Seen {
         self.moment
     }
 
-    /// Whether the snapshot was ended because old versions took too much memory. Called after reading the versions.
+    /// Whether the store has ended the snapshot because old versions took too much memory. The caller has to read the
+    /// versions first.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
     }
 }
 
-/// The snapshots of one moment.
+/// The open snapshots of one moment.
 #[derive(Debug)]
 struct Open<R> {
     seen: Vec<Arc<Seen>>,
-    /// Rows with a version that is kept for these snapshots, because they are the oldest ones that need it.
+    /// Rows with a version for which these are the oldest snapshots that need it. When they are closed, these rows are
+    /// checked.
     rows: Vec<R>,
 }
 
-/// The moments: one passes for each noted transaction that ends, under the same lock under which snapshots are opened.
-/// `R` is a row.
+/// The moments. Whenever a transaction that was noted ends, the moment advances, under the same lock under which
+/// snapshots are opened. `R` stands for a row.
 #[derive(Debug)]
 pub(super) struct Moments<R> {
     now: u64,
     open: BTreeMap<u64, Open<R>>,
-    /// How many snapshots are being opened.
+    /// How many snapshots are currently being opened.
     opening: usize,
-    /// Whether everything is noted that transactions in progress have changed.
+    /// Whether all changes of open transactions are noted, including those from before the first snapshot.
     pub(super) is_complete: bool,
 }
 
@@ -52,24 +54,24 @@ impl<R> Default for Moments<R> {
 }
 
 impl<R> Moments<R> {
-    /// Ends a transaction that was noted.
+    /// Ends a transaction whose changes were noted.
     pub(super) fn end(&mut self, fate: &Fate) {
         self.now += 1;
         fate.end(self.now);
     }
 
-    /// Lets a moment pass, and returns the one before.
+    /// Ends the current moment, and returns it.
     pub(super) fn pass(&mut self) -> u64 {
         self.now += 1;
         self.now - 1
     }
 
-    /// Whether a snapshot of this moment or an earlier one is open.
+    /// Whether any snapshot of this moment, or of an earlier one, is open.
     pub(super) fn has_until(&self, moment: u64) -> bool {
         self.open.range(..=moment).next().is_some()
     }
 
-    /// Whether changes have to be noted.
+    /// Whether transactions have to note their changes.
     pub(super) fn is_on(&self) -> bool {
         self.opening > 0 || !self.open.is_empty()
     }
@@ -78,7 +80,7 @@ impl<R> Moments<R> {
         self.opening += 1;
     }
 
-    /// Opens a snapshot. Everything that transactions in progress have changed is noted.
+    /// Opens a snapshot. By now, all changes of open transactions are noted.
     pub(super) fn open(&mut self) -> Arc<Seen> {
         self.opening -= 1;
         self.is_complete = true;
@@ -88,8 +90,8 @@ impl<R> Moments<R> {
         seen
     }
 
-    /// Closes a snapshot. Returns the rows with versions that were kept for its moment, if it was the last of that
-    /// moment.
+    /// Closes a snapshot. If no other one of the same moment is open, returns the rows with versions that were kept for
+    /// that moment.
     pub(super) fn close(&mut self, seen: &Arc<Seen>) -> Vec<R> {
         let Some(open) = self.open.get_mut(&seen.moment) else { return Vec::new() };
         open.seen.retain(|other| !Arc::ptr_eq(other, seen));
@@ -101,7 +103,7 @@ impl<R> Moments<R> {
         gone.map(|open| open.rows).unwrap_or_default()
     }
 
-    /// Ends the snapshots of the oldest moment. Returns how many they were, and the rows with versions that were kept
+    /// Ends the snapshots of the oldest moment. Returns how many there were, and the rows with versions that were kept
     /// for them.
     pub(super) fn end_oldest(&mut self) -> (usize, Vec<R>) {
         let Some((_, open)) = self.open.pop_first() else { return (0, Vec::new()) };
@@ -110,14 +112,14 @@ impl<R> Moments<R> {
         (open.seen.len(), open.rows)
     }
 
-    /// The oldest snapshot that needs a version: one of a moment from `from` on and before `until`, at which the
-    /// version's transaction ended.
+    /// The moment of the oldest snapshot that needs a version. It is not before `from`, and is before `until`, the
+    /// moment at which the version's transaction ended.
     pub(super) fn oldest(&self, from: u64, until: u64) -> Option<u64> {
-        // A test may let versions end in another order; then there is none.
+        // A test that breaks a rule may let transactions end out of order, so that `until` is below `from`.
         self.open.range(from..until.max(from)).next().map(|(moment, _)| *moment)
     }
 
-    /// Keeps a version of a row for the snapshots of a moment.
+    /// Remembers that a version of a row is kept for the snapshots of this moment.
     pub(super) fn keep(&mut self, moment: u64, row: R) {
         if let Some(open) = self.open.get_mut(&moment) {
             open.rows.push(row);

@@ -1,7 +1,8 @@
-//! Noted rows, by table and key. A reader of one row and a writer of another contend only while a row is looked up. A
-//! thread that the system stops while it reads a row delays nobody who uses another row.
+//! Rows with noted versions, by table and key. A reader of one row and a writer of another one contend only while they
+//! look up their rows. If the system stops a thread while that thread reads a row, only threads that use the same row
+//! are delayed.
 //!
-//! Writers find rows by hash. They leave it to scans to put new rows in order, because that takes much longer.
+//! Writers find rows by hash. Putting new rows in order takes much longer, so writers leave that to scans.
 
 use std::hash::{Hash, Hasher};
 use std::ops::Bound;
@@ -28,36 +29,36 @@ pub(crate) struct Place {
     kept: Mutex<Kept>,
 }
 
-/// The versions of a row.
+/// The versions of a row, under the row's mutex.
 #[derive(Debug, Default)]
 struct Kept {
     chain: Chain,
-    /// The row has no versions any more and is being removed; a new place replaces this one.
+    /// Whether the row has no versions left, so that this place is being removed. A new place then replaces this one.
     is_gone: bool,
 }
 
-/// The end of a range at which a scan reads.
+/// The end from which a scan reads a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Front,
     Back,
 }
 
-/// The rows of a range whose old versions a snapshot needs.
+/// Those rows of a range for which a snapshot needs old versions.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
     /// The rows in ascending order.
     pub(crate) rows: Vec<(Key, Image)>,
-    /// The last key, in reading order, up to which `rows` is complete; `None` if it is complete for the whole range.
+    /// The last key, in reading order, up to which `rows` is complete; `None` if `rows` covers the whole range.
     pub(crate) cut: Option<Key>,
 }
 
-/// With fewer unordered places than this, the part does not search for removed ones.
+/// Writers search the list of unordered places for removed ones only when it is at least this long.
 const AT_LEAST: usize = 64;
-/// The number of parts, by hash.
+/// The number of parts. A row's hash selects the part.
 const PARTS: usize = 64;
 
-/// The rows of one part, on cache lines of its own, so that threads that change different rows do not contend for a
+/// The rows of one part. It has cache lines of its own, so that threads that change different rows do not contend for a
 /// line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -66,19 +67,19 @@ struct Part(Mutex<Places>);
 #[derive(Debug, Default)]
 struct Places {
     rows: FxHashMap<Row, Arc<Place>>,
-    /// Places that are not in order yet.
+    /// Places that no scan has put in order yet.
     fresh: Vec<Arc<Place>>,
 }
 
-/// All noted rows.
+/// All rows with noted versions.
 pub(super) struct Noted {
     parts: Box<[Part]>,
-    /// The places that were put in order.
+    /// The places that scans have put in order.
     rows: SkipMap<Row, Arc<Place>>,
-    /// Held by the thread that puts rows in order, so that no other scan misses rows that this thread has taken and not
-    /// yet inserted.
+    /// Held by the scan that puts rows in order. Without it, another scan could miss rows that this one has taken out
+    /// of `fresh` but not inserted yet.
     ordering: Mutex<()>,
-    /// The bytes that the versions take. The counter is never too low.
+    /// How many bytes the versions take. This may be too high for a moment, but never too low.
     bytes: AtomicU64,
 }
 
@@ -117,13 +118,13 @@ impl Noted {
             let place = self.place(&row);
             let mut kept = place.kept.lock();
             if kept.is_gone {
-                // A new place can only be made once the old one is removed, so this thread helps to remove it.
+                // A new place can be made only after the old one is removed. So this thread helps to remove it.
                 drop(kept);
                 self.take_away(&place);
                 continue;
             }
             let (grown, shrunk) = kept.chain.note(fate, step, || Image::of(old));
-            // The counter grows first, because a reader that finds 0 does not look for versions.
+            // Raises the counter before it lowers it: if a reader finds 0, it does not look for versions at all.
             self.bytes.fetch_add(grown, Ordering::SeqCst);
             self.bytes.fetch_sub(shrunk, Ordering::SeqCst);
             drop(kept);
@@ -131,8 +132,8 @@ impl Noted {
         }
     }
 
-    /// Drops the versions of a row that no snapshot needs. The moments are examined with the row locked: a snapshot
-    /// that is opened later does not need versions of transactions that had ended before.
+    /// Drops those versions of a row that no snapshot needs. Looks at the moments while the row is locked. A snapshot
+    /// that is opened after that needs no versions of transactions that had already ended.
     pub(super) fn look_at(&self, place: &Arc<Place>, moments: &Mutex<Moments<Arc<Place>>>) {
         let mut kept = place.kept.lock();
         let freed = kept.chain.prune(&mut moments.lock(), |moments, oldest| {
@@ -156,7 +157,7 @@ impl Noted {
         self.part(row).rows.get(row).cloned()
     }
 
-    /// The place of a row, which is made if there is none.
+    /// The place of a row. Makes one if there is none.
     fn place(&self, row: &Row) -> Arc<Place> {
         let mut part = self.part(row);
         if let Some(place) = part.rows.get(row) {
@@ -164,7 +165,7 @@ impl Noted {
         }
         let place = Arc::new(Place { row: row.clone(), kept: Mutex::default() });
         part.rows.insert(row.clone(), Arc::clone(&place));
-        // Without scans the list would otherwise keep removed places for ever.
+        // If there are no scans, nothing else removes dead places from this list.
         if part.fresh.len() > 2 * part.rows.len() + AT_LEAST {
             let Places { rows, fresh } = &mut *part;
             fresh.retain(|place| rows.get(&place.row).is_some_and(|other| Arc::ptr_eq(other, place)));
@@ -173,7 +174,7 @@ impl Noted {
         place
     }
 
-    /// Removes a place that is gone, unless another one has replaced it already.
+    /// Removes a place that is gone, unless a new one has already replaced it.
     fn take_away(&self, place: &Arc<Place>) {
         let mut part = self.part(&place.row);
         if part.rows.get(&place.row).is_some_and(|other| Arc::ptr_eq(other, place)) {
@@ -187,14 +188,14 @@ impl Noted {
         }
     }
 
-    /// Puts everything in order that was noted before this call.
+    /// Puts every row in order that was noted before this call.
     fn put_in_order(&self) {
         let _ordering = self.ordering.lock();
         for part in &self.parts {
             let fresh = std::mem::take(&mut part.0.lock().fresh);
             for place in fresh {
-                // The lock is held during the insertion, so that a thread that marks the place as gone afterwards also
-                // removes it from here.
+                // Holds the row's lock during the insertion. So a thread that later marks the place as gone finds it
+                // here, and removes it.
                 let kept = place.kept.lock();
                 if !kept.is_gone {
                     self.rows.insert(place.row.clone(), Arc::clone(&place));
@@ -203,17 +204,17 @@ impl Noted {
         }
     }
 
-    /// Whether some version of a row is this cell.
+    /// Whether any version of a row is this cell.
     pub(super) fn has(&self, table: TableId, key: &[u8], cell: &[u8]) -> bool {
         self.find_place(&row(table, key)).is_some_and(|place| place.kept.lock().chain.has(cell))
     }
 
-    /// Whether there is a version of some row of a table.
+    /// Whether there is a version of any row of a table.
     pub(super) fn has_rows_of(&self, table: TableId) -> bool {
         self.parts.iter().any(|part| part.0.lock().rows.keys().any(|row| row.0 == table))
     }
 
-    /// Replaces a cell in all versions of a row.
+    /// Replaces a cell by another image in all versions of a row.
     pub(super) fn replace(&self, table: TableId, key: &[u8], cell: &[u8], by: &Image) {
         if let Some(place) = self.find_place(&row(table, key)) {
             let (grown, shrunk) = place.kept.lock().chain.replace(cell, by);
@@ -222,7 +223,7 @@ impl Noted {
         }
     }
 
-    /// What a row was for a snapshot, if that differs from the page. The caller has read the page before.
+    /// The content of a row for a snapshot, if it differs from the page. The caller has to read the page first.
     pub(super) fn find(&self, moment: u64, table: TableId, key: &[u8]) -> Option<Image> {
         if self.bytes() == 0 {
             return None;
@@ -232,8 +233,8 @@ impl Noted {
         kept.chain.at(moment).cloned()
     }
 
-    /// The rows of a range that differ from their pages, among the first `most` noted rows. The caller has read the
-    /// pages before.
+    /// The rows of a range that, for this snapshot, differ from their pages. Considers only the first `most` rows that
+    /// have versions. The caller has to read the pages first.
     pub(super) fn changed(
         &self,
         moment: u64,

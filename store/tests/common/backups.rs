@@ -1,4 +1,4 @@
-//! Backups, an archive that is pruned, and stores restored from both. A model tells what they have to contain.
+//! Backups, a pruned archive, and stores that are restored from both. A model says what the stores have to contain.
 
 use std::path::{Path, PathBuf};
 
@@ -6,14 +6,14 @@ use duralite_store::{Error, Keep, Options, RestoreTo, Store};
 
 use super::model::{Content, Walker, content};
 
-/// A backup, the last log object in it, and the content of the store at that object.
+/// A backup, the last log object in it, and the content that the store had at that object.
 struct Backup {
     path: PathBuf,
     last: u64,
     content: Content,
 }
 
-/// The number of newest moments that are remembered.
+/// How many of the newest moments are remembered.
 const MOMENTS: usize = 30;
 
 /// The backups and the archive of one store.
@@ -21,13 +21,13 @@ pub struct Backups {
     dir: PathBuf,
     options: Options,
     backups: Vec<Backup>,
-    /// Log objects, each with the content of the store at that object.
+    /// The remembered moments: log objects, each with the content that the store had at that object.
     moments: Vec<(u64, Content)>,
     made: u32,
 }
 
 impl Backups {
-    /// Uses an existing directory. Restored stores have these options.
+    /// Keeps everything in `dir`, which must exist. Restored stores are opened with these options.
     pub fn new(dir: &Path, options: Options) -> Self {
         Self { dir: dir.to_owned(), options, backups: vec![], moments: vec![], made: 0 }
     }
@@ -36,7 +36,7 @@ impl Backups {
         dir.join("archive")
     }
 
-    /// Remembers the present moment, and sometimes takes a backup, restores one, or prunes the archive.
+    /// Remembers the current moment. Sometimes also takes a backup, restores one, or prunes the archive.
     pub fn step(&mut self, walker: &mut Walker<'_>) -> Result<(), Error> {
         self.moments.push((walker.store.metrics().log_objects, walker.now.clone()));
         if self.moments.len() > MOMENTS {
@@ -58,14 +58,14 @@ impl Backups {
         Ok(())
     }
 
-    /// Restores a backup to a moment, and checks its content.
+    /// Restores a backup to a moment, and checks the content of the restored store.
     pub fn restore(&mut self, walker: &mut Walker<'_>) -> Result<(), Error> {
         if self.backups.is_empty() {
             self.backup(walker)?;
         }
         let backup = &self.backups[walker.random.usize(0..self.backups.len())];
         let archive = Self::archive(&self.dir);
-        // After this the archive has everything up to now.
+        // After this checkpoint, the archive has all of the log so far.
         walker.store.checkpoint()?;
         let later: Vec<_> = self.moments.iter().filter(|(lsn, _)| *lsn >= backup.last).collect();
         let (archive, to, expected) = match walker.random.u8(0..3) {
@@ -90,8 +90,8 @@ impl Backups {
         Ok(())
     }
 
-    /// Prunes the archive. A backup from which the archive cannot lead on any more has to be refused, and is then
-    /// forgotten.
+    /// Prunes the archive. If the archive no longer continues a backup, restoring that backup has to fail, and the test
+    /// forgets it.
     fn prune(&mut self, walker: &mut Walker<'_>) -> Result<(), Error> {
         if self.backups.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A store on media that crash together, while the store uses them.
+//! A store on simulated media, which crash together while the store uses them.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub struct Images {
     pub memory: Vec<u8>,
 }
 
-/// The media that a crash left, and the number of transactions that had been acknowledged by then.
+/// What a crash left on the media, and how many transactions had been acknowledged before it.
 #[derive(Clone, Debug)]
 pub struct Crash {
     pub images: Images,
@@ -25,15 +25,15 @@ pub struct Crash {
     pub step: u64,
 }
 
-/// The media of one store. They crash before the steps that are due.
+/// The media of one store. At each step, before the step takes effect, a crash may be due.
 #[derive(Debug)]
 pub struct Rig {
     pub pages: RecordingBlock,
     pub blocks: RecordingBlock,
     pub memory: RecordingNvm,
-    /// The test that runs transactions counts them here.
+    /// How many transactions were acknowledged. The test counts them here.
     pub acknowledged: AtomicU64,
-    /// The number of page reads that are left. After that reads fail, so that an endless loop of reads ends.
+    /// How many page reads may still succeed. Later reads fail, so that an endless loop of reads ends.
     pub page_reads_left: AtomicU64,
     steps: Mutex<Steps>,
 }
@@ -61,7 +61,7 @@ impl Rig {
         })
     }
 
-    /// Crashes before `crashes` of the next `among` steps. The seed chooses the steps.
+    /// Makes `crashes` crashes due, each before one of the next `among` steps. The seed chooses the steps.
     pub fn crash(&self, crashes: usize, among: u64, seed: u64) {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut steps = self.steps.lock().unwrap();
@@ -69,7 +69,7 @@ impl Rig {
         *steps = Steps { due, seed, ..Steps::default() };
     }
 
-    /// Adds a crash before one of the next `within` steps.
+    /// Makes another crash due, before one of the next `within` steps.
     pub fn crash_soon(&self, within: u64, random: &mut fastrand::Rng) {
         let mut steps = self.steps.lock().unwrap();
         let at = steps.done + random.u64(0..within);
@@ -85,14 +85,15 @@ impl Rig {
         self.steps.lock().unwrap().done
     }
 
-    /// Takes a step. If a crash is due, it comes before the step.
+    /// Makes a step. If a crash is due, it happens before the step.
     fn step<T>(&self, work: impl FnOnce() -> T) -> T {
         let mut steps = self.steps.lock().unwrap();
         let done = steps.done;
         steps.done += 1;
         if steps.due.remove(&done) {
             let seed = steps.seed.wrapping_mul(31).wrapping_add(done);
-            // The number of acknowledged transactions is read first, because it may grow while the images are taken.
+            // Reads this number before taking the images. It may grow in the meantime, and must not count more than the
+            // images have.
             let acknowledged = self.acknowledged.load(Ordering::SeqCst);
             let images = Images {
                 pages: self.pages.crash_at_random(seed),
@@ -104,12 +105,12 @@ impl Rig {
         work()
     }
 
-    /// A step that does nothing, for a crash that is due now.
+    /// Makes a step that does nothing, so that a crash that is due happens now.
     pub fn idle_step(&self) {
         self.step(|| ());
     }
 
-    /// What the death of the process leaves: everything that was written.
+    /// What the media contain after the death of the process: everything that was written.
     pub fn death(&self) -> Images {
         Images {
             pages: self.pages.to_bytes(),
@@ -142,8 +143,8 @@ impl OverBlock for Stepped {
 
     fn write_durably(&self, at: u64, blocks: &[u8], durability: Durability) -> Result<(), MediumError> {
         self.rig.step(|| self.block().write(at, blocks))?;
-        // A write that is durable by itself makes no other write durable. No test relies on that, so a flush stands for
-        // it.
+        // A durable write need not make other writes durable. No test here depends on that difference, so it is
+        // simulated by a flush.
         match durability {
             Durability::Normal => Ok(()),
             Durability::Full | Durability::Fua => self.rig.step(|| self.block().flush()),
@@ -151,8 +152,8 @@ impl OverBlock for Stepped {
     }
 }
 
-/// Makes a flush a step too, because [`OverBlock`] does not intercept it, and counts reads of pages. The flag says
-/// whether the blocks are those of the log.
+/// Makes each flush a step too, which [`OverBlock`] does not, and lets only `page_reads_left` page reads succeed. The
+/// flag says that the blocks are the log's, whose reads do not count.
 #[derive(Debug)]
 struct Flushed(Through<Stepped>, Arc<Rig>, bool);
 
@@ -269,7 +270,7 @@ impl Nvm for SteppedMemory {
     }
 }
 
-/// The media of a store, which are those of the rig.
+/// The media of a store, all of them on one rig.
 #[derive(Debug)]
 pub struct OnRig(pub Arc<Rig>);
 

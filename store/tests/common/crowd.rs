@@ -1,5 +1,5 @@
-//! Threads that change lists, registers and long rows, and read them in snapshots, and a check of what a crash may
-//! leave of that.
+//! Threads that change lists, registers and long rows, and read them in snapshots. The history shows what a crash may
+//! leave, and is checked against what it did leave.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,11 +11,11 @@ use super::data::{self, BULK, Data};
 use super::lists::{self, Watcher, key, now};
 use duralite_histories::{Fate, Last, Tx, check};
 
-/// A history in which acknowledged transactions are numbered in the order of their acknowledgement.
+/// A history. Acknowledged transactions are numbered in the order of their acknowledgements.
 #[derive(Default)]
 pub struct Ran {
     pub history: Vec<Tx>,
-    /// For each transaction its number, if it was acknowledged.
+    /// For each transaction, its number if it was acknowledged.
     acknowledged: Vec<Option<u64>>,
 }
 
@@ -26,7 +26,7 @@ impl Ran {
         self.acknowledged.push(number);
     }
 
-    /// The history as it was known at a crash: a transaction that was acknowledged later has an unknown outcome.
+    /// The history as known at a crash. If a transaction was acknowledged after the crash, its outcome is unknown.
     pub fn known(&self, acknowledged: u64) -> Vec<Tx> {
         let mut history = self.history.clone();
         for (tx, number) in history.iter_mut().zip(&self.acknowledged) {
@@ -38,9 +38,9 @@ impl Ran {
     }
 }
 
-/// Runs transactions that change lists, some of them long and some rolled back, on one or more threads. `acknowledge`
-/// is called for each commit, one at a time, and numbers it. If there is a table with other rows, each transaction
-/// changes some of them too.
+/// Runs transactions on one or more threads. They change lists; some of them are long, and some are rolled back. Calls
+/// `acknowledge` for each commit, one at a time, to get the commit's number. If there is a table with other rows, each
+/// transaction changes some of those too.
 pub fn run(
     store: &Store,
     bulk: Option<&Table>,
@@ -78,7 +78,7 @@ pub fn run(
                     };
                     let span = Some((begin, now(clock)));
                     all.lock().unwrap().add(Tx { ops, fate, span }, acknowledge);
-                    // What a snapshot saw counts as acknowledged too.
+                    // What a snapshot has seen must survive too, so it counts as acknowledged.
                     if let Some(seen) = watcher.look(store, table, clock, &mut random) {
                         all.lock().unwrap().add(seen, acknowledge);
                     }
@@ -92,7 +92,7 @@ pub fn run(
     all.into_inner().unwrap()
 }
 
-/// Writes or deletes a row in overflow pages. The table has no other rows.
+/// Writes or deletes a row whose value is in overflow pages. The table has only such rows.
 fn long_row(tx: &mut Transaction, store: &Store, random: &mut fastrand::Rng) -> Result<(), Error> {
     let long = store.table("long")?;
     match random.u8(0..4) {
@@ -105,7 +105,7 @@ fn long_row(tx: &mut Transaction, store: &Store, random: &mut fastrand::Rng) -> 
     }
 }
 
-/// Reads all lists and registers, and checks all other rows and every page.
+/// Reads all lists and registers. Also checks all other rows, and every page.
 pub fn content(store: &Store) -> Last {
     let table = store.table("lists").unwrap();
     let long = store.table("long").unwrap();
@@ -126,20 +126,20 @@ pub fn content(store: &Store) -> Last {
     all
 }
 
-/// The parameters of a run with crashes.
+/// The parameters of a run during which crashes happen.
 #[derive(Clone, Debug)]
 pub struct Course {
     pub data: Data,
     pub options: Options,
     pub seed: u64,
     pub threads: u64,
-    /// The number of transactions of each thread.
+    /// How many transactions each thread runs.
     pub count: u64,
     pub crashes: usize,
 }
 
 impl Course {
-    /// Runs transactions on a rig that crashes meanwhile.
+    /// Runs transactions on a rig with crashes.
     pub fn run(&self, rig: &Arc<Rig>, store: &Store) -> Ran {
         store.table("lists").unwrap();
         store.table("long").unwrap();
@@ -153,14 +153,14 @@ impl Course {
         Store::open_on(OnRig(Arc::clone(rig)), self.options.clone())
     }
 
-    /// Checks each crash of a run, and crashes of the recoveries from them. Returns the number of states that were
-    /// checked.
+    /// Checks what each crash of a run left. Also crashes during the recoveries from these crashes. Returns how many
+    /// states were checked.
     pub fn explore(&self) -> u64 {
         let rig = self.data.rig(self.options.scheme);
         let store = self.open(&rig).unwrap();
         let ran = self.run(&rig, &store);
         drop(store);
-        // There may be few steps, if the commits of many threads were made durable in a few groups.
+        // There may be only a few steps, if group commit made many transactions durable together.
         assert!(rig.steps() > 0);
         let mut states = 0;
         for crash in rig.crashes() {
@@ -171,7 +171,7 @@ impl Course {
             drop(store);
             check(&history, &found).unwrap_or_else(|why| panic!("{what}: {why}"));
             states += 1;
-            // The recovery crashed too. A second recovery has to find the same content.
+            // The recovery itself was interrupted by a crash. A second recovery has to find the same content.
             for second in again {
                 let store = self.open(&Rig::new(Some(second))).unwrap();
                 assert_eq!(content(&store), found, "{what}, crashed again");
@@ -181,7 +181,7 @@ impl Course {
         states
     }
 
-    /// Recovers a store, with crashes during the recovery.
+    /// Recovers a store, with crashes during the recovery. Returns what they left, and the store.
     fn recover(&self, images: Images) -> Result<(Vec<Images>, Store), Error> {
         let rig = Rig::new(Some(images));
         rig.crash(3, 150, self.seed);

@@ -1,4 +1,4 @@
-//! Rows that are in a store besides the rows that a test uses: none, or ten times as many as fit in the smallest cache.
+//! Additional rows, besides those that a test itself uses: none, or ten times as many as fit into the smallest cache.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,8 @@ use duralite_store::{Error, Options, Scheme, Store, Table, Transaction};
 use super::crash::{Images, OnRig, Rig};
 use super::{options, value};
 
-/// How much other data is in the store. With ten times the cache, pages are evicted and written home all the time.
+/// How much other data is in the store. With ten times as much as the cache holds, pages are evicted and written home
+/// all the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
     InCache,
@@ -17,18 +18,18 @@ pub enum Data {
 
 /// The name of the table with the other data.
 pub const BULK: &str = "bulk";
-/// These rows need ten times as many pages as the smallest cache has frames.
+/// How many rows need ten times as many pages as the smallest cache has frames.
 pub const ROWS: u32 = 5200;
 pub const ROW_BYTES: usize = 500;
 const PAGES: u64 = 640;
 
-/// Options of a store with the smallest cache that the store accepts.
+/// Options of a store with the smallest possible cache.
 pub fn smallest(scheme: Scheme) -> Options {
     let cache_bytes = Options::smallest_cache_bytes(4096);
     options(scheme).log_bytes(4 << 20).cache_bytes(cache_bytes).page_bytes(4096)
 }
 
-/// The media of a closed store with the other data. The store is built once for each scheme.
+/// The media of a closed store that has the other data. Built once for each scheme.
 fn base(scheme: Scheme) -> Images {
     static MADE: Mutex<BTreeMap<&str, Images>> = Mutex::new(BTreeMap::new());
     let mut made = MADE.lock().unwrap();
@@ -50,7 +51,7 @@ fn base(scheme: Scheme) -> Images {
 impl Data {
     pub const ALL: [Self; 2] = [Self::InCache, Self::TenTimes];
 
-    /// The media of a store that has only this data.
+    /// The media of a store that has only the other data.
     pub fn rig(self, scheme: Scheme) -> Arc<Rig> {
         Rig::new(match self {
             Self::InCache => None,
@@ -58,21 +59,21 @@ impl Data {
         })
     }
 
-    /// The table with the other data, if there is one.
+    /// The table with the other data; `None` if there is no other data.
     pub fn bulk(self, store: &Store) -> Option<Table> {
         (self == Self::TenTimes).then(|| store.table(BULK).unwrap())
     }
 }
 
-/// Some rows of the first half, and a number for them. The rows are in order, so that transactions hardly ever
-/// deadlock.
+/// Some random rows of the first half, and a random number to write into them. The rows are sorted, so that
+/// transactions hardly ever deadlock.
 pub fn choose(rows: u32, random: &mut fastrand::Rng) -> (Vec<u32>, u32) {
     let mut chosen: Vec<u32> = (0..rows).map(|_| random.u32(0..ROWS / 2)).collect();
     chosen.sort_unstable();
     (chosen, random.u32(..))
 }
 
-/// Writes one number into some rows and into their counterparts in the second half.
+/// Writes one number into some rows, and into the corresponding rows of the second half.
 pub fn change(
     tx: &mut Transaction,
     bulk: &Table,
@@ -88,7 +89,7 @@ pub fn change(
     Ok(())
 }
 
-/// Checks that every row equals its counterpart. Returns what is wrong.
+/// Checks that every row equals its counterpart in the other half. Returns an error that says what is wrong.
 pub fn check(store: &Store, bulk: &Table) -> Result<(), String> {
     let tx = store.begin();
     let rows: Vec<_> = tx.scan(bulk, ..).collect::<Result<_, _>>().map_err(|error| error.to_string())?;

@@ -1,4 +1,5 @@
-//! Walks through the whole interface of a store while its media crash, and checks what each crash leaves.
+//! A random walk through the whole interface of a store, while its media crash. Each crash is checked for what it
+//! leaves.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -10,25 +11,25 @@ use super::crash::{Crash, Images, OnRig, Rig};
 use super::data::Data;
 use super::model::{Content, Walker, Witness, content};
 
-/// Commits that may be in the store although they were not acknowledged: those that nobody has waited for, and one in
-/// progress.
+/// How many commits the store may have beyond the acknowledged ones: commits for which nobody has waited yet, and one
+/// in progress.
 const UNKNOWN: usize = 4;
-/// The number of page reads within which every recovery here has to end.
+/// A recovery that needs more page reads than this is taken to be endless.
 const READS: u64 = 1 << 20;
 
 /// The parameters of one walk.
 #[derive(Clone, Debug)]
 pub struct Course {
     pub data: Data,
-    /// Options of the store in the walk and in recoveries. With an archive if the walk uses one.
+    /// The options of the store, in the walk and in recoveries. They name an archive if the walk uses one.
     pub options: Options,
     pub seed: u64,
     pub steps: u64,
-    /// One of this many steps crashes, on average.
+    /// On average, one call in this many has a crash.
     pub crash_every: u8,
 }
 
-/// The states of the store in a walk, one for each commit.
+/// The states through which the store passes in a walk, one for each commit.
 struct States<'r> {
     rig: &'r Rig,
     all: Mutex<Vec<Content>>,
@@ -46,7 +47,7 @@ impl Witness for States<'_> {
     }
 }
 
-/// About the number of media steps in one call. A crash comes before one of them.
+/// About how many media steps one call takes. A crash happens before one of them.
 fn steps_of(scheme: Scheme) -> u64 {
     match scheme {
         Scheme::FlushOnInsert | Scheme::FlushOnCommit => 900,
@@ -55,8 +56,8 @@ fn steps_of(scheme: Scheme) -> u64 {
     }
 }
 
-/// Writes the media of a crash to the directory in `STORE_KEEP`, if it is set. A failure may depend on timing, so the
-/// seed alone may not repeat it.
+/// Writes the media after a crash to the directory that `STORE_KEEP` names, if it is set. A failure may depend on
+/// timing, so the seed alone may not reproduce it.
 fn keep(images: &Images) {
     let Some(dir) = std::env::var_os("STORE_KEEP") else { return };
     let dir = std::path::Path::new(&dir);
@@ -66,7 +67,8 @@ fn keep(images: &Images) {
 }
 
 impl Course {
-    /// Runs the walk, and checks each crash. Returns how many crashes were checked, or what is wrong with one.
+    /// Does the walk, and checks each crash. Returns how many crashes were checked, or an error that says what is
+    /// wrong.
     pub fn explore(&self) -> Result<u64, String> {
         let rig = self.data.rig(self.options.scheme);
         let states = States { rig: &rig, all: Mutex::default() };
@@ -113,7 +115,8 @@ impl Course {
         Ok(())
     }
 
-    /// Recovers from a crash, and crashes during the recovery and after it.
+    /// Recovers from a crash, and checks the content. Also crashes during the recovery and after it. Returns how many
+    /// states were checked.
     fn judge(&self, crash: Crash, states: &[Content]) -> Result<u64, String> {
         let known = crash.acknowledged as usize;
         let (again, found) = self
@@ -136,7 +139,7 @@ impl Course {
         Ok(looked)
     }
 
-    /// Recovers a store. Returns its content, and the media that crashes during the recovery have left.
+    /// Recovers a store. Returns the media that crashes during the recovery left, and the store's content.
     fn recover(&self, images: Images, crashed: Option<u64>) -> Result<(Vec<Images>, Content), String> {
         let told = |error: Error| error.to_string();
         let rig = Rig::new(Some(images));
@@ -144,13 +147,13 @@ impl Course {
             rig.crash(2, 20 + steps_of(self.options.scheme), seed);
         }
         rig.page_reads_left.store(READS, Ordering::SeqCst);
-        // The archive did not crash with the store, so it would be ahead of the store.
+        // Opens the store without its archive. The archive did not crash, so it would be ahead of the store.
         let store = Store::open_on(OnRig(Arc::clone(&rig)), self.without_archive()).map_err(told)?;
         let again = rig.crashes().into_iter().map(|crash| crash.images).collect();
         store.verify().map_err(told)?;
         let found = content(&store).map_err(told)?;
         if crashed.is_some() {
-            // The store is used after its recovery.
+            // Checks that the recovered store can still be used.
             struct Nobody;
             impl Witness for Nobody {
                 fn commits(&self, _: u64, _: &Content) {}

@@ -1,5 +1,5 @@
-//! Threads that append to lists, write registers, and read both in transactions and snapshots. The result is their
-//! history.
+//! Threads that append to lists, write registers, and read both in transactions and snapshots. The result is a history
+//! of what they did and saw.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,9 +8,9 @@ use duralite_store::{Error, Snapshot, Store, Table, Transaction};
 
 use duralite_histories::{Element, Fate, Last, List, Op, Tx};
 
-/// Number of lists. There are as many registers, with the same numbers.
+/// How many lists there are. There are as many registers, with the same numbers.
 pub const LISTS: u64 = 12;
-/// The keys of registers follow the keys of lists.
+/// Added to the number of a register to get its key. So the registers' keys come after the lists' keys.
 const REGISTERS: u64 = 1 << 32;
 
 pub fn key(list: List) -> [u8; 8] {
@@ -25,7 +25,7 @@ pub fn decode(bytes: &[u8]) -> Vec<Element> {
     bytes.chunks_exact(8).map(|one| u64::from_le_bytes(one.try_into().unwrap())).collect()
 }
 
-/// Reads all lists and registers as they are now.
+/// Reads the current content of all lists and registers.
 pub fn read_all(store: &Store, table: &Table) -> Last {
     let mut last = Last::default();
     let tx = store.begin();
@@ -42,7 +42,7 @@ pub fn read_all(store: &Store, table: &Table) -> Last {
     last
 }
 
-/// One read of a transaction or a snapshot.
+/// Makes one random read through a transaction or a snapshot.
 fn read(
     get: impl FnOnce(&[u8]) -> Result<Option<Vec<u8>>, Error>,
     scan: impl FnOnce(&[u8], &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Error>,
@@ -61,7 +61,7 @@ fn read(
     })
 }
 
-/// Runs a few operations in a transaction. `ops` gets what the transaction did, up to its error if there is one.
+/// Makes a few operations in a transaction. Adds to `ops` what the transaction did, up to the error if it fails.
 pub fn transaction(
     tx: &mut Transaction,
     table: &Table,
@@ -76,12 +76,12 @@ pub fn transaction(
                 let mut elements = tx.get_for_update(table, &key(list))?.map_or(Vec::new(), |v| decode(&v));
                 let element = next.fetch_add(1, Ordering::SeqCst);
                 elements.push(element);
-                // The operation is recorded first, because it may take effect even if the call fails.
+                // Records the operation before making it, because it may take effect even if the call fails.
                 ops.push(Op::Append(list, element));
                 tx.put(table, &key(list), &encode(&elements))?;
             }
             4..=5 => {
-                // Sometimes the transaction writes a register without reading it first.
+                // Sometimes the transaction writes the register without reading it first.
                 if random.u8(0..4) > 0 {
                     let value = tx.get_for_update(table, &key(REGISTERS + list))?;
                     ops.push(Op::Look(list, value.map(|value| decode(&value)[0])));
@@ -101,7 +101,7 @@ pub fn transaction(
     Ok(())
 }
 
-/// Runs a few reads of a snapshot.
+/// Makes a few reads through a snapshot.
 pub fn look(
     snapshot: &Snapshot,
     table: &Table,
@@ -125,7 +125,7 @@ pub fn look(
     Ok(())
 }
 
-/// Runs threads until each has made `transactions` transactions, or until `stop` is set. Returns their history.
+/// Runs threads until each has run `transactions` transactions, or until `stop` is set. Returns their history.
 pub fn run(
     store: &Store,
     table: &Table,
@@ -139,7 +139,7 @@ pub fn run(
     worker.crowd(seed, threads, transactions, stop)
 }
 
-/// Like `run`, with a second table that is much larger than the cache.
+/// Like `run`, but each transaction also changes rows of a second table, which is much larger than the cache.
 pub fn run_beside(
     store: &Store,
     table: &Table,
@@ -168,7 +168,7 @@ struct Worker<'a> {
     store: &'a Store,
     table: &'a Table,
     next: &'a AtomicU64,
-    /// Numbers the moments at which transactions begin and end.
+    /// Numbers the moments at which transactions and snapshots begin and end.
     clock: &'a AtomicU64,
     beside: Option<(&'a Table, u64)>,
 }
@@ -221,7 +221,7 @@ impl Worker<'_> {
 
     fn something_beside(&self, tx: &mut Transaction, random: &mut fastrand::Rng) -> Result<(), Error> {
         let Some((others, rows)) = self.beside else { return Ok(()) };
-        // The keys are in order, so that transactions do not deadlock.
+        // The keys are sorted, so that transactions do not deadlock.
         let mut keys = [random.u64(0..rows), random.u64(0..rows), random.u64(0..rows)];
         keys.sort_unstable();
         keys.iter().try_for_each(|n| tx.put(others, &n.to_be_bytes(), &vec![*n as u8; OTHER_BYTES]))?;
@@ -233,20 +233,20 @@ impl Worker<'_> {
     }
 }
 
-/// Returns the next moment.
+/// Advances the clock, and returns the moment.
 pub fn now(clock: &AtomicU64) -> u64 {
     clock.fetch_add(1, Ordering::SeqCst)
 }
 
-/// Opens a snapshot now and then, and reads from it over several transactions of its thread.
+/// Opens a snapshot from time to time, and reads from it during several transactions of the same thread.
 #[derive(Default)]
 pub struct Watcher {
     open: Option<(Snapshot, Tx)>,
 }
 
 impl Watcher {
-    /// Opens a snapshot if there is none, reads from it, and sometimes closes it. Returns what the snapshot saw if it
-    /// was closed.
+    /// Opens a snapshot if none is open, reads from it, and sometimes closes it. If it was closed, returns what was
+    /// read from it.
     pub fn look(
         &mut self,
         store: &Store,
@@ -260,7 +260,7 @@ impl Watcher {
         let (snapshot, seen) = self.open.get_or_insert_with(|| {
             let begin = now(clock);
             let snapshot = store.snapshot();
-            // The snapshot shows the state at a moment before this one.
+            // The moment that the snapshot shows lies within this span.
             let span = Some((begin, now(clock)));
             (snapshot, Tx { ops: Vec::new(), fate: Fate::Committed, span })
         });
@@ -271,7 +271,7 @@ impl Watcher {
         if random.u8(0..3) == 0 { self.close() } else { None }
     }
 
-    /// Closes the snapshot. Returns what it saw.
+    /// Closes the snapshot. Returns what was read from it.
     pub fn close(&mut self) -> Option<Tx> {
         self.open.take().map(|(_, seen)| seen)
     }

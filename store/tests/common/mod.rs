@@ -1,4 +1,4 @@
-//! Code that several tests share.
+//! Code shared by several tests.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::sync::Arc;
@@ -11,19 +11,19 @@ pub fn schemes() -> [Scheme; 6] {
     Scheme::ALL
 }
 
-/// Options of a small store whose log is on a medium that suits the scheme.
+/// Options of a small store, whose log is on a medium that suits the scheme.
 pub fn options(scheme: Scheme) -> Options {
     let in_memory = matches!(scheme, Scheme::FlushOnInsert | Scheme::FlushOnCommit | Scheme::Distributed);
     let log = if in_memory { LogMedium::Emulated } else { LogMedium::Disk };
     Options::default().log(log).scheme(scheme).log_bytes(8 << 20).cache_bytes(8 << 20)
 }
 
-/// A value whose bytes repeat the number `n`, so that a test recognises the row.
+/// A value that repeats the bytes of `n`, so that a test can tell which row it belongs to.
 pub fn value(n: u32, len: usize) -> Vec<u8> {
     n.to_le_bytes().into_iter().cycle().take(len).collect()
 }
 
-/// Sets the flag when it is dropped, also when a test panics, so that the test's other threads end.
+/// Sets the flag when it is dropped. So the other threads of a test end even if the test panics.
 #[derive(Debug, Default)]
 pub struct SetAtEnd(pub Arc<AtomicBool>);
 

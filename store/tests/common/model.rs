@@ -1,7 +1,8 @@
-//! A store beside a model of it. The walker makes random calls of the whole interface, and the model says what each
-//! call has to return.
+//! Compares a store with a model of it. The walker makes random calls of the whole interface, and the model says what
+//! each call has to return.
 //!
-//! The calls are drawn from a seed and from the model, never from what the store returns. So a seed repeats a run.
+//! The calls depend only on a seed and on the model, never on what the store returns. So the same seed repeats the same
+//! run.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::Read;
@@ -16,7 +17,7 @@ use super::data::{BULK, ROW_BYTES, ROWS};
 use super::value;
 
 pub type Rows = BTreeMap<Vec<u8>, Arc<Vec<u8>>>;
-/// Tables by name. A clone is cheap.
+/// The rows of each table, by table name. Cloning this is cheap.
 pub type Content = BTreeMap<String, Arc<Rows>>;
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -35,15 +36,15 @@ pub fn content(store: &Store) -> Result<Content, Error> {
     Ok(content)
 }
 
-/// A witness is told of each commit. Each commit makes a state with a number.
+/// A witness of commits. Each commit makes a new state of the store, and gives it a number.
 pub trait Witness {
-    /// A transaction is about to commit.
+    /// Called when a transaction is about to commit and make this state.
     fn commits(&self, number: u64, state: &Content);
-    /// The transaction with this number is durable, and so are all earlier ones.
+    /// Called when the transaction with this number, and all earlier ones, are durable.
     fn acknowledged(&self, number: u64);
 }
 
-/// A key of one of the tables in [`NAMES`].
+/// A random key of one of the tables in [`NAMES`].
 fn some_key(random: &mut fastrand::Rng) -> Vec<u8> {
     let n = random.u32(0..160);
     match n % 10 {
@@ -78,7 +79,7 @@ fn row(expected: (&Vec<u8>, &Arc<Vec<u8>>)) -> Row {
     (expected.0.clone(), expected.1.to_vec())
 }
 
-/// Reads rows from both ends, and skips some, until there are no more rows or a random number has been read.
+/// Reads rows from both ends, and skips some. Stops when there are no more rows, or after a random number of them.
 fn walk<I: DoubleEndedIterator<Item = Result<Row, Error>>>(
     mut found: I,
     mut expected: VecDeque<(&Vec<u8>, &Arc<Vec<u8>>)>,
@@ -136,7 +137,7 @@ fn edges((from, to): &Edges) -> (Bound<&[u8]>, Bound<&[u8]>) {
     (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice))
 }
 
-/// Reads by a transaction or a snapshot, in one of the ways that both offer.
+/// Reads through a transaction or a snapshot, in a random one of the ways that both offer.
 fn read<R: Reader>(
     handle: &R,
     (name, table, rows): (&str, &Table, &Rows),
@@ -162,7 +163,7 @@ fn read<R: Reader>(
     Ok(())
 }
 
-/// A transaction, and the content of the store as the transaction has to see it.
+/// A transaction, and the content of the store that this transaction has to see.
 struct Own<'r> {
     store: &'r Store,
     tx: Transaction,
@@ -185,7 +186,7 @@ impl Own<'_> {
         Ok(())
     }
 
-    /// One of the tables. It exists from now on.
+    /// Chooses one of the tables at random, and makes it if there is none.
     fn table(&mut self) -> Result<(&'static str, Table), Error> {
         let is_bulk = self.content.contains_key(BULK) && self.random.u8(0..3) == 0;
         let name = if is_bulk { BULK } else { NAMES[self.random.usize(0..3)] };
@@ -229,7 +230,7 @@ impl Own<'_> {
                 }
             },
             3 => {
-                // The value is read from a source that gives it in pieces.
+                // The source yields the value in two pieces.
                 let (begin, end) = value.split_at(value.len() / 3);
                 assert_eq!(self.tx.put_stream(&table, &key, &mut begin.chain(end))?, value.len() as u64);
             }
@@ -267,7 +268,7 @@ impl Own<'_> {
                 assert_eq!(found.as_ref(), own);
             }
             2 => {
-                // For few rows the number is exact.
+                // If there are few rows, the number is exact.
                 let len = self.tx.approximate_len(&table)?;
                 assert!(!rows.is_empty() || len == 0, "{len} rows of none");
             }
@@ -331,7 +332,7 @@ impl Own<'_> {
     }
 }
 
-/// Applies a renaming with this result to the model.
+/// Checks the result of a renaming against the model, and applies the renaming to the model.
 fn renamed(done: Result<(), Error>, content: &mut Content, from: &str, to: &str) -> Result<(), Error> {
     match done {
         Err(Error::NoTable { .. }) => assert!(!content.contains_key(from)),
@@ -351,12 +352,12 @@ struct Seen {
     tables: Vec<(String, Table, Arc<Rows>)>,
 }
 
-/// Makes calls of a store, one after the other.
+/// Makes random calls of a store, one after another.
 pub struct Walker<'s> {
     pub store: &'s Store,
     pub random: fastrand::Rng,
     witness: &'s dyn Witness,
-    /// The committed content.
+    /// The committed content, by the model.
     pub now: Content,
     number: u64,
     seen: Vec<Seen>,
@@ -364,13 +365,13 @@ pub struct Walker<'s> {
 }
 
 impl<'s> Walker<'s> {
-    /// Begins with a store that has this content.
+    /// Makes a walker for a store that has the content `now`.
     pub fn new(store: &'s Store, seed: u64, now: Content, witness: &'s dyn Witness) -> Self {
         let random = fastrand::Rng::with_seed(seed);
         Self { store, random, witness, now, number: 0, seen: vec![], tickets: vec![] }
     }
 
-    /// Makes one call.
+    /// Makes one random call.
     pub fn step(&mut self) -> Result<(), Error> {
         match self.random.u8(0..24) {
             0 => self.store.checkpoint(),
@@ -436,7 +437,7 @@ impl<'s> Walker<'s> {
         self.now = content;
     }
 
-    /// Runs a call that makes this the store's content, durably.
+    /// Runs a call that commits durably, after which the store has this content.
     fn committing<T>(
         &mut self,
         content: Content,
@@ -444,12 +445,12 @@ impl<'s> Walker<'s> {
     ) -> Result<T, Error> {
         self.commits(content);
         let done = commit(self.store)?;
-        // All earlier commits are durable then, too.
+        // A durable commit makes all earlier ones durable too.
         self.wait()?;
         Ok(done)
     }
 
-    /// Calls of the store that are transactions of their own.
+    /// Makes calls of the store that commit transactions of their own.
     fn tables(&mut self) -> Result<(), Error> {
         let [name, to] = [0; 2].map(|_| NAMES[self.random.usize(0..4)]);
         let mut content = self.now.clone();
@@ -503,7 +504,7 @@ impl<'s> Walker<'s> {
         Ok(())
     }
 
-    /// Reads from a snapshot. It has to show what was in the store when it was opened.
+    /// Reads from a snapshot, which has to show the content that the store had when the snapshot was opened.
     fn look(&mut self) -> Result<(), Error> {
         if self.seen.is_empty() {
             return self.open_snapshot();
@@ -514,7 +515,7 @@ impl<'s> Walker<'s> {
                 break;
             }
             let (name, table, rows) = &tables[self.random.usize(0..tables.len())];
-            // A key of another table is not in this one.
+            // The key may be one of another table, which this table must not have.
             read(snapshot, (name, table, rows), &mut self.random)?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Where the time goes: figures 7 and 15, from samples of `perf`.
+//! Where the time goes: figures 7 and 15 of the paper, from samples of `perf`.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use super::schemes::Dirs;
 use crate::nv::Setup;
 use crate::workload::{Workload, run};
 
-/// The part that a function belongs to, by a piece of its name. The first match counts.
+/// Which part of the store a function belongs to, by a part of its name. The first match counts.
 const PARTS: [(&str, usize); 15] = [
     ("duralite_store::log", LOG),
     ("as duralite_store::log::Log", LOG),
@@ -37,7 +37,7 @@ const ROWS: usize = 2;
 const WAITS: usize = 3;
 const REST: usize = 4;
 
-/// The share of each part in percent, from the output of `perf report`.
+/// The share of each part of the store in percent, from the output of `perf report`.
 fn shares(report: &str) -> [f64; 5] {
     let mut shares = [0.0; 5];
     for line in report.lines().filter(|line| !line.starts_with('#')) {
@@ -49,7 +49,7 @@ fn shares(report: &str) -> [f64; 5] {
     shares
 }
 
-/// Samples this process for this many seconds.
+/// Samples this process with `perf` for this many seconds.
 fn sample(data: &Path, seconds: u64) -> Result<std::process::Child> {
     let mut perf = Command::new("perf");
     perf.args(["record", "-q", "-F", "499", "-o"]).arg(data).arg("-p").arg(std::process::id().to_string());
@@ -77,7 +77,7 @@ fn profile(plan: &Plan, dirs: &Dirs, workload: &dyn Workload, scheme: Scheme) ->
     Ok(shares(&String::from_utf8_lossy(&report.stdout)))
 }
 
-/// Figures 7 and 15: the time by part of the store.
+/// Figures 7 and 15 of the paper: how much time each part of the store takes.
 pub(crate) fn figure15(plan: &Plan) -> Result<Table> {
     let columns = [
         "workload",
@@ -92,7 +92,7 @@ pub(crate) fn figure15(plan: &Plan) -> Result<Table> {
     let title = "NV-Logging figures 7 and 15: where the time goes";
     let mut table = Table::new("store_figure15", title, &columns);
     table.note = format!(
-        "Samples of `perf` with {} threads, by function. Log: its code, its medium, checksums. What waits for the log, for locks and for pages is in the same functions of the system and is not told apart; rest is memory being allocated and copied, and the workload. The paper: TPC-C, log operations and contention for the log.",
+        "Samples of `perf` with {} threads, by function. \"Log\" is the log's code, its medium, and checksums. Waits for the log, for locks and for pages are in the same functions of the system, and cannot be distinguished. \"Rest\" is allocating and copying memory, and the workload itself. The paper's column is for TPC-C: log operations, and contention for the log.",
         plan.threads
     );
     let dirs = Dirs::new(plan)?;

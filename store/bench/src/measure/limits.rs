@@ -1,4 +1,4 @@
-//! Measures what was promised in numbers: insertion into the log, one thread, a hot row, recovery, memory.
+//! Measures what was promised in numbers: putting objects into the log, one thread, a hot row, recovery, and memory.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::row::{key, row};
 use crate::tpcb::TpcB;
 use crate::workload::{Thread, Workload};
 
-/// Changes one row in each transaction: either one row shared by all threads, or one of each thread.
+/// Changes one row in each transaction. Either all threads share that row, or each has its own.
 struct OneRow {
     is_shared: bool,
 }
@@ -56,7 +56,7 @@ impl Workload for OneRow {
     }
 }
 
-/// Sixteen threads on one row.
+/// All threads change the same row.
 pub(crate) fn hot_row(plan: &Plan) -> Result<Table> {
     let title = format!("Store: {} threads on one row, log on disk", plan.threads);
     let columns = ["what", "transactions/s", "without waiting / it", "wanted"];
@@ -87,7 +87,7 @@ pub(crate) fn hot_row(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// Durable overwrites of a preallocated file: the rate that the disk allows.
+/// How many durable overwrites of a preallocated file the disk can make per second.
 fn raw(dir: &Path, plan: &Plan) -> Result<f64> {
     let path = dir.join("raw");
     let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path)?;
@@ -102,7 +102,7 @@ fn raw(dir: &Path, plan: &Plan) -> Result<f64> {
     Ok(count as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// One thread, compared with the disk itself.
+/// One thread, compared with the disk's own rate.
 pub(crate) fn one_thread(plan: &Plan) -> Result<Table> {
     let title = "Store: one thread, every commit durable on this disk";
     let columns = ["what", "per second", "of raw", "wanted"];
@@ -133,14 +133,14 @@ pub(crate) fn one_thread(plan: &Plan) -> Result<Table> {
         table.row([name.to_owned(), number(rate), times(rate, raw), wanted.to_owned()]);
     }
     table.note = format!(
-        "Medians of {} rounds of {} s, in turns. The raw loop overwrites blocks of 4096 bytes of a preallocated file, each made durable.",
+        "Medians of {} rounds of {} s, in turns. The raw loop overwrites blocks of 4096 bytes in a preallocated file, and makes each one durable.",
         plan.rounds,
         plan.time.as_secs_f64()
     );
     Ok(table)
 }
 
-/// Median times of a read for update and of a put of the same row, in nanoseconds.
+/// The median times of a read for update, and of a put of the same row, in nanoseconds.
 fn insertion(db: &NvDb, threads: u64, plan: &Plan) -> Result<(f64, f64)> {
     let table = db.store.table("rows")?;
     let (store, table) = (&db.store, &table);
@@ -176,7 +176,7 @@ fn insertion(db: &NvDb, threads: u64, plan: &Plan) -> Result<(f64, f64)> {
     Ok((median(&all[0]), median(&all[1])))
 }
 
-/// Figure 11: the time to put an object into the log.
+/// Figure 11 of the paper: how long it takes to put an object into the log.
 pub(crate) fn figure11(plan: &Plan) -> Result<Table> {
     let title = "NV-Logging figure 11: insertion into the log, microseconds";
     let mut columns = vec!["threads"];
@@ -188,7 +188,7 @@ pub(crate) fn figure11(plan: &Plan) -> Result<Table> {
     for scheme in SCHEMES {
         let setup = Setup::fresh(dirs.pages.path(), dirs.logs.path(), scheme.as_str(), scheme)?;
         let db = setup.open(&["rows"])?;
-        // Each thread's row is in a page of its own, so that the threads share only the log.
+        // Each thread's row is in a page of its own, so the threads share only the log.
         for thread in 1..=32_u32 {
             let rows = |tx: &mut duralite_store::Transaction| {
                 (0..100)
@@ -207,15 +207,15 @@ pub(crate) fn figure11(plan: &Plan) -> Result<Table> {
         cells.extend(["1, flat".to_owned(), "up to 74.3, up to 2.5".to_owned()]);
         table.row(cells);
     }
-    table.note = "What a put of 100 bytes takes more than a read for update of the same row in the same transaction, each the median of all: the object built and put into the log, and the page changed. With more threads than cores the median leaves out those that lost the processor.".to_owned();
+    table.note = "How much longer a put of 100 bytes takes than a read for update of the same row in the same transaction, as the difference of the medians. The put builds the object, puts it into the log, and changes the page. With more threads than cores, the median leaves out operations whose thread lost the processor.".to_owned();
     Ok(table)
 }
 
-/// The environment variable with a child process's task. It does not begin with `DURALITE`, because such variables are
-/// settings.
+/// The environment variable that holds a child process's task. Its name does not begin with `DURALITE`, because such
+/// variables are settings.
 pub(crate) const CHILD: &str = "STOREBENCH_CHILD";
 
-/// What a child process does.
+/// What a child process has to do.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Task {
     /// See [`fill`].
@@ -224,7 +224,7 @@ pub(crate) enum Task {
     Memory { dir: PathBuf, cache_mib: u64 },
 }
 
-/// The child's main function: does its task, reports, and waits to be killed.
+/// The main function of a child process: does the task, reports the result, and waits to be killed.
 pub(crate) fn child(task: &Task) -> Result<()> {
     let said = match task {
         Task::Fill { dir, mib } => serde_json::to_string(&fill(dir, *mib)?)?,
@@ -237,7 +237,7 @@ pub(crate) fn child(task: &Task) -> Result<()> {
     }
 }
 
-/// Runs a task in a process of its own. Returns what it reports.
+/// Runs a task in a child process. Returns what the process reports.
 fn run_child<T: DeserializeOwned>(task: &Task) -> Result<T> {
     let mut command = Command::new(std::env::current_exe()?);
     let mut child = command.env(CHILD, serde_json::to_string(task)?).stdout(Stdio::piped()).spawn()?;
@@ -254,12 +254,12 @@ fn run_child<T: DeserializeOwned>(task: &Task) -> Result<T> {
 
 const FILLED: TpcB = TpcB { branches: 100, accounts_of_a_branch: 1000 };
 
-/// Options under which no checkpoint comes before the log has this size.
+/// Options with which the store makes no checkpoint before its log has this size.
 fn filled(mib: u64) -> Options {
     Options::default().log_bytes((mib * 5 / 2).max(64) << 20)
 }
 
-/// Writes this many MiB of log after a checkpoint. Returns the bytes.
+/// Writes this many MiB of log after a checkpoint. Returns the exact number of bytes.
 fn fill(dir: &Path, mib: u64) -> Result<u64> {
     let options = filled(mib).durability(Durability::Eventual);
     let db = NvDb::new(Store::open(dir, options)?, FILLED.schema())?;
@@ -271,12 +271,12 @@ fn fill(dir: &Path, mib: u64) -> Result<u64> {
     }
     std::thread::sleep(std::time::Duration::from_millis(100));
     let bytes = db.store.metrics().log_bytes - begin;
-    // Leave the store as it is, without closing it.
+    // Ends without closing the store, as a kill would, so that the log is not emptied.
     std::mem::forget(db);
     Ok(bytes)
 }
 
-/// How long recovery takes.
+/// How long recovery takes, by the size of the log.
 pub(crate) fn recovery(plan: &Plan) -> Result<Table> {
     let columns = ["MiB of log", "objects repeated", "seconds", "MiB/s", "wanted"];
     let mut table =
@@ -299,11 +299,11 @@ pub(crate) fn recovery(plan: &Plan) -> Result<Table> {
             if mib == 1024 { "<= 5 s" } else { "" }.to_owned(),
         ]);
     }
-    table.note = "TPC-B without waiting for durability, log on this disk, killed; then the store is opened: analysis, redo, undo, and a checkpoint. The files are in the system's memory, since only the process died. The sums of TPC-B were right after each.".to_owned();
+    table.note = "TPC-B runs without waiting for durability, with its log on this disk, until its process is killed. Then opening the store is measured: analysis, redo, undo, and a checkpoint. The files are in the system's cache, because only the process died. After each recovery the sums of TPC-B were right.".to_owned();
     Ok(table)
 }
 
-/// Memory of this process in bytes, from a field of `/proc/self/status`: now, or the maximum.
+/// The memory of this process in bytes, as a field of `/proc/self/status` gives it: now, or at most so far.
 pub(crate) fn resident(field: &str) -> Result<f64> {
     let text = std::fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find(|line| line.starts_with(field)).context("no such field")?;
@@ -311,8 +311,8 @@ pub(crate) fn resident(field: &str) -> Result<f64> {
     Ok(kib.parse::<f64>()? * 1024.0)
 }
 
-/// Fills a database of ten times the cache's size, and then changes random rows. Returns the bytes of memory that this
-/// took, and of the pages.
+/// Fills a database to ten times the size of the cache, and then changes random rows. Returns how many bytes of memory
+/// that took, and how many bytes the pages have.
 fn memory_of(dir: &Path, cache_mib: u64) -> Result<(f64, u64)> {
     let before = resident("VmRSS")?;
     let options = Options::default().cache_bytes(cache_mib << 20).log_bytes(64 << 20);
@@ -334,7 +334,7 @@ fn memory_of(dir: &Path, cache_mib: u64) -> Result<(f64, u64)> {
     Ok((resident("VmHWM")? - before, pages))
 }
 
-/// How much memory a store takes whose database is ten times as large as its cache.
+/// How much memory a store takes if its database is ten times as large as its cache.
 pub(crate) fn memory(plan: &Plan) -> Result<Table> {
     let columns = ["cache MiB", "database MiB", "resident MiB at most", "of the cache", "wanted"];
     let mut table =
@@ -353,6 +353,6 @@ pub(crate) fn memory(plan: &Plan) -> Result<Table> {
             "<= 1.2x".to_owned(),
         ]);
     }
-    table.note = "Rows of 1000 bytes are put in transactions of a thousand and then changed at random, log on disk; what the process has more than before it opened the store.".to_owned();
+    table.note = "Rows of 1000 bytes are put in transactions of a thousand rows, and then changed at random. The log is on the disk. Resident memory is how much more the process has than before it opened the store.".to_owned();
     Ok(table)
 }

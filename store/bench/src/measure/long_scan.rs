@@ -1,5 +1,5 @@
-//! What a long snapshot scan costs the writers meanwhile, compared with the same scan of a store in which no
-//! thread writes. Both scans take processor time, but only the first one makes the store keep old versions.
+//! What a long snapshot scan costs the threads that write at the same time. For comparison, the same scan reads a store
+//! in which no thread writes. Both scans take processor time, but only the first one makes the store keep old versions.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,19 +14,20 @@ use rustix::time::{ClockId, clock_gettime};
 use super::plan::{Plan, times};
 use super::schemes::Dirs;
 
-/// The shortest turn. The scan must read all rows in this time.
+/// The shortest time for a turn. The scan must be able to read all rows in it.
 const SHORTEST: Duration = Duration::from_secs(2);
-/// The longest turn without a scan. The other turns are compared with each other, and not with this one.
+/// The longest time for a turn without a scan. Only the turns with a scan are compared with each other, so this one may
+/// be shorter.
 const LONGEST_WITHOUT: Duration = Duration::from_secs(60);
 const ROW_BYTES: usize = 100;
-/// The initial value of each row.
+/// The balance with which each row begins.
 const BALANCE: u64 = 1000;
 
 /// What is scanned while threads write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scanned {
     Nothing,
-    /// A store of the same size in which no thread writes.
+    /// Another store of the same size, in which no thread writes.
     Idle,
     /// The store in which the threads write.
     Same,
@@ -38,17 +39,16 @@ const ARMS: [(&str, Scanned); 3] = [
     ("a scan of the same store", Scanned::Same),
 ];
 
-/// The result of one turn.
+/// The result of measuring one arm once.
 #[derive(Default)]
 struct Turn {
     commits_per_second: f64,
-    /// Processor time of a transaction, in microseconds. It does not depend on how busy the machine is
-    /// otherwise.
+    /// The processor time of a transaction, in microseconds. It does not depend on what else the machine does.
     cpu_us: f64,
-    /// The 99th percentile of a transaction, in milliseconds.
+    /// The 99th percentile of the time of a transaction, in milliseconds.
     slow_ms: f64,
     rows_per_second: f64,
-    /// The most bytes that old versions took.
+    /// The most memory that old versions took, in bytes.
     version_bytes: u64,
 }
 
@@ -80,7 +80,7 @@ fn load(dir: &Path, name: &str, count: u64) -> Result<Loaded> {
     Ok(Loaded { store, rows, count })
 }
 
-/// Moves an amount from one row to another.
+/// Moves an amount from one random row to another.
 fn transfer(loaded: &Loaded, random: &mut fastrand::Rng) -> Result<(), Error> {
     let (a, b) = (random.u64(0..loaded.count), random.u64(0..loaded.count));
     if a == b {
@@ -98,8 +98,8 @@ fn transfer(loaded: &Loaded, random: &mut fastrand::Rng) -> Result<(), Error> {
     })
 }
 
-/// Threads write until `is_over` is set. Returns the times of the transactions in microseconds, and the
-/// processor time of all threads in nanoseconds.
+/// Lets threads write until `is_over` is set. Returns how long each transaction took in microseconds, and the processor
+/// time of all threads in nanoseconds.
 fn write(loaded: &Loaded, threads: u64, is_over: &AtomicBool) -> Result<(Vec<u32>, u64)> {
     let (mut all, cpu_ns) = (Vec::new(), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -126,8 +126,8 @@ fn write(loaded: &Loaded, threads: u64, is_over: &AtomicBool) -> Result<(Vec<u32
     })
 }
 
-/// Reads all rows of one snapshot, again and again until the time is over. Returns how many rows were read,
-/// and the bytes that old versions took then. Every pass must find each row, and the same sum.
+/// Reads all rows of one snapshot, again and again, until `time` is over. Returns how many rows were read, and how many
+/// bytes old versions took at the end. Each pass has to find every row, and the same sum.
 fn scan(loaded: &Loaded, time: Duration) -> Result<(u64, u64)> {
     let (begun, snapshot, mut count) = (Instant::now(), loaded.store.snapshot(), 0);
     loop {
@@ -174,8 +174,8 @@ fn turn(busy: &Loaded, idle: &Loaded, scanned: Scanned, threads: u64, time: Dura
     })
 }
 
-/// Writers beside a snapshot scan that takes a whole turn: ten minutes with `--milliseconds 600000 --rounds
-/// 1`.
+/// Measures writers beside a snapshot scan that takes a whole turn, which is ten minutes with `--milliseconds 600000
+/// --rounds 1`.
 pub(crate) fn long_scan(plan: &Plan) -> Result<Table> {
     let title = format!("Store: {} threads that write beside a long scan, log on disk", plan.threads);
     let columns = [
@@ -196,7 +196,7 @@ pub(crate) fn long_scan(plan: &Plan) -> Result<Table> {
     let mut turns: [Vec<Turn>; ARMS.len()] = Default::default();
     for round in 0..plan.rounds {
         for nth in 0..ARMS.len() {
-            // The order alternates, so that no arm always follows the same other arm.
+            // Every other round takes the arms in reverse order, so that no arm always follows the same one.
             let at = if round % 2 == 0 { nth } else { ARMS.len() - 1 - nth };
             turns[at].push(turn(&busy, &idle, ARMS[at].1, plan.threads, time)?);
         }
@@ -220,10 +220,10 @@ pub(crate) fn long_scan(plan: &Plan) -> Result<Table> {
         ]);
     }
     table.note = format!(
-        "Transfers between two of {count} rows of {ROW_BYTES} bytes, each durable; medians of {} rounds of {} s, without a scan {} s at most, in turns. A scan is one \
-         snapshot, read from beginning to end as often as it fits; the sum of all rows was the same each time. The idle store \
-         has the same rows, in the same process. Wanted beside the same store: 0.90x or more, and 1.10x \
-         or less of the processor time, which other programs on the machine disturb less.",
+        "Each transaction transfers an amount between two of {count} rows of {ROW_BYTES} bytes, and is durable. Medians of {} rounds of {} s, or of at most {} s without a scan, in turns. \
+         A scan reads one snapshot from beginning to end, as often as the time allows. The sum of all rows was the same each time. The idle \
+         store has the same rows, in the same process. The goals beside a scan of the same store are 0.90x or more of the transactions, and 1.10x \
+         or less of the processor time. Other programs on the machine disturb processor times less.",
         plan.rounds,
         time.as_secs_f64(),
         LONGEST_WITHOUT.as_secs()

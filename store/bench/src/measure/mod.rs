@@ -1,4 +1,4 @@
-//! The measurements. Each makes a table.
+//! The measurements. Each makes one or more tables.
 
 pub(crate) mod breakdown;
 pub(crate) mod cores;

@@ -1,4 +1,4 @@
-//! Compares the store with what users may choose instead.
+//! Compares the store with other stores that a user might choose.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use crate::workload::Workload;
 
 const STORE: &str = "Duralite's store";
 
-/// TPC-B, each commit durable on this disk.
+/// TPC-B, with every commit durable on this disk.
 pub(crate) fn on_disk(plan: &Plan) -> Result<Table> {
     let table = Table::new(
         "store_peers_disk",
@@ -48,7 +48,7 @@ fn fill(mut table: Table, plan: &Plan, pages: &Path, logs: &Path, scheme: Scheme
             missing.push(title(name));
             continue;
         }
-        // A peer that keeps its log beside its data has both in memory.
+        // A peer that keeps its log beside its data has both of them in memory.
         let splits = matches!(name, "waldio" | "rocksdb");
         let data = if is_memory && !splits { log_dir.path() } else { dir.path() };
         let opened: Result<Box<dyn Db>> =
@@ -83,19 +83,19 @@ fn fill(mut table: Table, plan: &Plan, pages: &Path, logs: &Path, scheme: Scheme
 fn note(plan: &Plan, is_memory: bool, missing: &[&str]) -> String {
     let workload = plan.tpcb();
     let mut note = format!(
-        "{} branches, {} accounts, rows of the specification's size; all had 64 MiB of cache and ran in turns, {} rounds of {} s; medians. ",
+        "{} branches, {} accounts, rows of the specified sizes. All stores had 64 MiB of cache, and ran in turns: {} rounds of {} s; medians. ",
         workload.branches,
         workload.branches * workload.accounts_of_a_branch,
         plan.rounds,
         plan.time.as_secs_f64()
     );
     note.push_str(if is_memory {
-        "The store's pages, RocksDB's tables and the database on `waldio` are on disk and their logs in memory; who has no directory of its own for its log has its data in memory too, which is more than the store gets. "
+        "The store's pages, RocksDB's tables and the database on `waldio` are on the disk, and their logs are in memory. A peer that cannot keep its log in another directory has its data in memory too, which favours it. "
     } else {
         "SQLite with `synchronous=FULL`, redb with `Durability::Immediate`, fjall with `PersistMode::SyncData`, RocksDB with synced writes. "
     });
     note.push_str(
-        "The sums of branches, tellers, accounts and history were the same for each after its rounds.",
+        "In each store the sums of branches, tellers, accounts and history agreed after its rounds.",
     );
     if !missing.is_empty() {
         note.push_str(&format!(" Not built into this run: {}.", missing.join(", ")));

@@ -1,4 +1,4 @@
-//! The parameters of the measurements, and stores that run in turns.
+//! The parameters of the measurements, and running several stores in turns.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,15 +19,15 @@ use crate::workload::{Run, Workload, run};
 pub(crate) struct Plan {
     /// A directory on the disk that is measured.
     pub(crate) disk: PathBuf,
-    /// A directory in memory, where logs stand for NVRAM.
+    /// A directory in memory. Logs in it stand for logs in NVRAM.
     pub(crate) memory: PathBuf,
     pub(crate) rounds: usize,
     pub(crate) time: Duration,
-    /// The number of threads in tables that measure one number only.
+    /// The number of threads in tables that do not vary it.
     pub(crate) threads: u64,
-    /// Whether all rows of the tables are measured, on databases of full size.
+    /// Whether to measure all rows of the tables, with databases of full size.
     pub(crate) is_full: bool,
-    /// The parameters of the measurement with more data than cache.
+    /// The parameters of the measurements with more data than cache.
     pub(crate) sizes: Sizes,
 }
 
@@ -36,7 +36,7 @@ impl Plan {
         TpcB { branches: if self.is_full { 1000 } else { 100 }, accounts_of_a_branch: 1000 }
     }
 
-    /// The setup with a cache and a log that suit the sizes of the databases.
+    /// A setup like this one, with a cache and a log that suit the size of the databases.
     pub(crate) fn sized(&self, mut setup: Setup) -> Setup {
         setup.options.cache_bytes = if self.is_full { 256 << 20 } else { 64 << 20 };
         setup.options.log_bytes = 128 << 20;
@@ -56,13 +56,13 @@ impl Plan {
     }
 }
 
-/// A loaded store with a name.
+/// A store that takes part in a comparison, loaded with data, and its name in the table.
 pub(crate) struct Contender {
     pub(crate) name: String,
     pub(crate) db: Box<dyn Db>,
 }
 
-/// The result of a contender: the median of its rounds.
+/// What a contender achieved: the median of its rounds, and their range.
 #[derive(Clone, Debug)]
 pub(crate) struct Scored {
     pub(crate) name: String,
@@ -72,8 +72,8 @@ pub(crate) struct Scored {
     pub(crate) runs: Vec<Run>,
 }
 
-/// Runs all contenders in turns, so that a slow moment of the machine affects all of them. Checks the rows
-/// after each run.
+/// Runs the contenders in turns, so that a slow moment of the machine affects all of them. Checks the rows after each
+/// run.
 pub(crate) fn in_turns(
     contenders: &[Contender],
     workload: &dyn Workload,
@@ -103,7 +103,7 @@ pub(crate) fn in_turns(
     Ok(scored)
 }
 
-/// `one` as a multiple of `other`.
+/// How many times as much `one` is as `other`, as text.
 pub(crate) fn times(one: f64, other: f64) -> String {
     if other > 0.0 { format!("{:.2}x", one / other) } else { "-".to_owned() }
 }

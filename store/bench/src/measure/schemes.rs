@@ -1,4 +1,4 @@
-//! Compares the paper's schemes: figures 12 to 14.
+//! Compares the paper's schemes, as in figures 12 to 14.
 
 use anyhow::Result;
 use duralite_bench::report::{Table, number};
@@ -8,7 +8,7 @@ use super::plan::{Contender, Plan, Scored, in_turns, times};
 use crate::nv::Setup;
 use crate::workload::Workload;
 
-/// The schemes of table 3.
+/// The schemes of the paper's table 3.
 pub(crate) const SCHEMES: [Scheme; 5] = [
     Scheme::NvDisk,
     Scheme::NvDiskDecentralized,
@@ -16,10 +16,11 @@ pub(crate) const SCHEMES: [Scheme; 5] = [
     Scheme::FlushOnCommit,
     Scheme::Distributed,
 ];
-/// What a line of memory costs, in nanoseconds (the paper's section 4.1). Each step of slowdown adds this.
+/// What a cache line of memory costs, in nanoseconds (section 4.1 of the paper). Each step of slowdown adds this once
+/// more.
 const LINE_NS: u32 = 60;
 
-/// Makes a store for each scheme, loads it and closes it.
+/// For each scheme, makes a store, loads it, and closes it.
 fn prepare(plan: &Plan, workload: &dyn Workload, dirs: &Dirs) -> Result<Vec<Setup>> {
     let make = |scheme: Scheme| {
         let setup = Setup::fresh(dirs.pages.path(), dirs.logs.path(), scheme.as_str(), scheme)?;
@@ -30,7 +31,7 @@ fn prepare(plan: &Plan, workload: &dyn Workload, dirs: &Dirs) -> Result<Vec<Setu
     SCHEMES.into_iter().map(make).collect()
 }
 
-/// The directories of a measurement, deleted with it.
+/// The directories of a measurement. They are deleted when this is dropped.
 pub(crate) struct Dirs {
     pub(crate) pages: tempfile::TempDir,
     pub(crate) logs: tempfile::TempDir,
@@ -42,12 +43,12 @@ impl Dirs {
     }
 }
 
-/// One line of the figure.
+/// One row of a figure's table.
 struct Line {
-    /// What is added for each line, in nanoseconds.
+    /// The delay that is added for each cache line, in nanoseconds.
     line_ns: u32,
     threads: u64,
-    /// Whether early lock release and lock inheritance are on: the paper's OL.
+    /// Whether early lock release and lock inheritance are on, which the paper calls OL.
     is_optimized: bool,
 }
 
@@ -64,7 +65,7 @@ fn measure(plan: &Plan, workload: &dyn Workload, setups: &[Setup], line: &Line) 
     in_turns(&contenders, workload, line.threads, plan)
 }
 
-/// The lines of figures 12 and 13. The short form has the most important ones.
+/// The rows of figures 12 and 13. Without `--full`, only the most important ones.
 fn slowdowns(plan: &Plan) -> Vec<Line> {
     let slowdowns: &[u32] = if plan.is_full { &[1, 2, 4, 8] } else { &[1, 8] };
     let threads: &[u64] = if plan.is_full { &[1, 4, 16, 32] } else { &[plan.threads] };
@@ -81,22 +82,22 @@ fn slowdowns(plan: &Plan) -> Vec<Line> {
     lines
 }
 
-/// The lines of figure 14: memory that takes up to 500 ns.
+/// The rows of figure 14: memory that is up to 500 ns slower.
 fn latencies(plan: &Plan) -> Vec<Line> {
     let latencies: &[u32] = if plan.is_full { &[0, 100, 300, 500] } else { &[500] };
     latencies.iter().map(|&line_ns| Line { line_ns, threads: plan.threads, is_optimized: true }).collect()
 }
 
-/// A figure to draw.
+/// A figure of the paper that is measured again.
 struct Figure {
     name: &'static str,
     title: &'static str,
-    /// The paper's factors over `nv-disk` and over `distributed`.
+    /// By which factors the paper's scheme is faster than `nv-disk` and than `distributed`.
     paper: [&'static str; 2],
     lines: fn(&Plan) -> Vec<Line>,
 }
 
-/// Draws one workload under every scheme.
+/// Measures one workload under every scheme, and makes the figure's table.
 fn draw(plan: &Plan, workload: &dyn Workload, figure: &Figure) -> Result<Table> {
     let mut columns = vec!["added per line", "threads", "locks"];
     columns.extend(SCHEMES.map(Scheme::as_str));
@@ -123,7 +124,7 @@ fn draw(plan: &Plan, workload: &dyn Workload, figure: &Figure) -> Result<Table> 
         table.row(cells);
     }
     table.note = format!(
-        "Transactions per second, medians of {} rounds of {} s, all schemes in turns. Pages are on disk; the logs of `nv-disk` and `nv-disk-decentralized` are files in memory, those of the others are memory, as in the paper. What is added is added for each line of 64 bytes that is written back, or written into such a file; the paper's slowdowns of 1 to 8 are 0 to {} ns over {LINE_NS} ns. OL: early lock release and lock inheritance. The ratios are those of `flush-on-commit`. The paper had 16 hardware threads; few cores show contention and no scaling.",
+        "Transactions per second, medians of {} rounds of {} s, all schemes in turns. Pages are on disk; the logs of `nv-disk` and `nv-disk-decentralized` are files in memory, and the logs of the other schemes are in memory itself, as in the paper. The added delay applies to each line of 64 bytes that is written back, or that is written to such a file. The paper's slowdowns of 1 to 8 correspond to 0 to {} ns in addition to {LINE_NS} ns. OL means early lock release and lock inheritance. The ratios are those of `flush-on-commit`. The paper had 16 hardware threads; with few cores one sees contention, but no scaling.",
         plan.rounds,
         plan.time.as_secs_f64(),
         LINE_NS * 7

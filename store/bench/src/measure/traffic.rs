@@ -1,4 +1,5 @@
-//! Placement of the files, bytes written, and the cost of a write: figures 6, 8, 9 and 16.
+//! On which medium the files are, how many bytes are written, and what a write costs: figures 6, 8, 9 and 16 of the
+//! paper.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
@@ -17,10 +18,10 @@ use crate::tatp::Tatp;
 use crate::tpcb::TpcB;
 use crate::workload::{Workload, run};
 
-/// What the paper adds to each call of a file system in memory, in nanoseconds.
+/// The delay that the paper adds to each call of a file system in memory, in nanoseconds.
 const CALL_NS: u32 = 5000;
 
-/// Whether the log is in memory, and whether the pages are.
+/// Whether the log is in memory, and whether the pages are, for each placement.
 const PLACES: [(&str, bool, bool); 4] = [
     ("all on disk", false, false),
     ("pages in memory, log on disk", false, true),
@@ -39,7 +40,7 @@ fn place(plan: &Plan, dirs: &Dirs, at: usize) -> Result<Setup> {
     Ok(setup)
 }
 
-/// Figure 6: the effect of which files are in memory.
+/// Figure 6 of the paper: how much it matters which files are in memory.
 pub(crate) fn figure6(plan: &Plan) -> Result<Table> {
     let mut columns = vec!["threads"];
     columns.extend(PLACES.map(|(title, ..)| title));
@@ -63,7 +64,7 @@ pub(crate) fn figure6(plan: &Plan) -> Result<Table> {
         table.row(cells);
     }
     table.note = format!(
-        "Transactions per second with `nv-disk`, medians of {} rounds of {} s. What is in memory is in a file there, and each call that writes it takes {} us longer, as in the paper.",
+        "Transactions per second with `nv-disk`, medians of {} rounds of {} s. Whatever is in memory is in a file there, and each call that writes to the file takes {} us longer, as in the paper.",
         plan.rounds,
         plan.time.as_secs_f64(),
         CALL_NS / 1000
@@ -71,7 +72,7 @@ pub(crate) fn figure6(plan: &Plan) -> Result<Table> {
     Ok(table)
 }
 
-/// The sizes of the data, the cache and the log.
+/// How large the data, the cache and the log are.
 struct Proportions {
     title: &'static str,
     cache_bytes: u64,
@@ -80,7 +81,7 @@ struct Proportions {
     tatp: Tatp,
 }
 
-/// The paper's sizes (11 and 15 GB of data, 6 GB of cache, 3 GB of log) are divided by this.
+/// By which factor the paper's sizes are reduced: 11 and 15 GB of data, 6 GB of cache, 3 GB of log.
 const PAPER_PART: u64 = 128;
 
 fn proportions(plan: &Plan) -> [Proportions; 2] {
@@ -97,14 +98,14 @@ fn proportions(plan: &Plan) -> [Proportions; 2] {
             title: "the paper's, a 128th",
             cache_bytes: of_paper(6),
             log_bytes: of_paper(3),
-            // An account has 104 bytes. A subscriber has about 700 bytes with all its other rows.
+            // An account takes 104 bytes. A subscriber takes about 700 bytes, including the rows of the other tables.
             tpcb: TpcB { branches: (of_paper(11) / 104_000) as u32, accounts_of_a_branch: 1000 },
             tatp: Tatp { subscribers: (of_paper(15) / 700) as u32 },
         },
     ]
 }
 
-/// Figure 8: bytes written to the log and to the pages.
+/// Figure 8 of the paper: how many bytes are written to the log and to the pages.
 pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
     let columns = ["workload", "sizes", "of the log", "log MB", "pages MB", "log / pages", "paper"];
     let mut table = Table::new("store_figure8", "NV-Logging figure 8: bytes to log and pages", &columns);
@@ -118,7 +119,7 @@ pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
             setup.options.log_bytes = sizes.log_bytes;
             let db = setup.open(workload.schema())?;
             workload.load(&db)?;
-            // The paper's benchmark begins with an empty cache.
+            // Opens the store again, because the paper's benchmark begins with an empty cache.
             drop(db);
             let db = setup.open(workload.schema())?;
             let begin = db.store.metrics();
@@ -146,16 +147,16 @@ pub(crate) fn figure8(plan: &Plan) -> Result<Table> {
         }
     }
     table.note = format!(
-        "`nv-disk`, {} threads, of a store that was loaded, closed and opened again, so with an empty cache, until so much log was written. Pages are written when they leave the cache, and when half of the log has been consumed, each counted once, though it is written into the double-write area too. What is different from the paper: it has 3 GB for its log and counts the pages that its cache of 6 GB evicts in 20 to 100 seconds; it does not say whether that cache was warm, and here it is taken to be empty at first. Frames are free for the first of them, and nothing is evicted until they are used up; nothing goes home for the log's sake until that is full. Those are the first rows here. In the long run each change of a row, in data of twice the cache, dirties a page of 8 KiB that nobody else changes before it leaves, and what a transaction logs is a tenth of that: pages outweigh the log, and must in any store with pages in place. The log is counted without what fills its last blocks up.",
+        "`nv-disk`, {} threads, in a store that was loaded, closed and opened again, so that its cache was empty. Each row ends when the given amount of log has been written. Pages are written when they are evicted from the cache, and when half of the log has been consumed. Each write of a page counts once, although the page is written to the double-write area too. The paper measures differently: it has 3 GB of log, and counts the pages that its cache of 6 GB evicts in 20 to 100 seconds. It does not say whether that cache was warm; here the cache is empty at first. As long as frames are free, nothing is evicted, and no page is written home to free log until the log is half full. The first rows show that phase. In the long run, with twice as much data as cache, each change of a row dirties a page of 8 KiB, which no other transaction changes before it is evicted. What a transaction logs is a tenth of that. So the pages outweigh the log, as they must in any store that updates pages in place. Padding at the end of blocks does not count as log.",
         plan.threads
     );
     Ok(table)
 }
 
-/// The longest time that filling the log may take.
+/// How long filling the log may take, at most.
 const LONGEST_TRAFFIC: Duration = Duration::from_secs(40);
 
-/// The median time of a call in nanoseconds, over this many calls.
+/// The median time of this many calls, in nanoseconds.
 fn each(count: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
@@ -166,7 +167,7 @@ fn each(count: usize, mut call: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(median(&times))
 }
 
-/// Figure 9: the file interface and the memory interface.
+/// Figure 9 of the paper: the file interface compared with the memory interface.
 pub(crate) fn figure9(plan: &Plan) -> Result<Table> {
     let columns = [
         "bytes",
@@ -216,11 +217,11 @@ pub(crate) fn figure9(plan: &Plan) -> Result<Table> {
             paper.to_owned(),
         ]);
     }
-    table.note = "Medians; reading the clock, about 25 ns, is in each. A file is written and synced. The paper also has synchronous mappings, which nothing here uses.".to_owned();
+    table.note = "Medians. Each includes reading the clock, about 25 ns. A write to a file includes a sync. The paper also has synchronous mappings, which nothing here uses.".to_owned();
     Ok(table)
 }
 
-/// Prices of a GB in dollars.
+/// The price of a GB on each medium, in dollars.
 struct Prices {
     title: &'static str,
     memory: f64,
@@ -228,13 +229,13 @@ struct Prices {
     disk: f64,
 }
 
-/// The paper's prices (section 6.6), and rounded prices of 2026, after memory has become expensive.
+/// The prices in the paper (section 6.6), and rounded prices of 2026, when memory had become expensive.
 const PRICES: [Prices; 2] = [
     Prices { title: "paper", memory: 5.5, flash: 0.7, disk: 0.05 },
     Prices { title: "2026", memory: 10.0, flash: 0.15, disk: 0.02 },
 ];
 
-/// Figure 16: the cost of a transaction per second.
+/// Figure 16 of the paper: what a transaction per second costs.
 pub(crate) fn figure16(plan: &Plan) -> Result<Table> {
     let ratios = [1.0, 4.0, 16.0, 24.0, 64.0, 256.0];
     let mut columns = vec!["prices".to_owned(), "what".to_owned(), "transactions/s".to_owned()];
@@ -261,7 +262,7 @@ pub(crate) fn figure16(plan: &Plan) -> Result<Table> {
         contenders.push(Contender { name: title.to_owned(), db: Box::new(db) });
     }
     let scored = in_turns(&contenders, &workload, plan.threads, plan)?;
-    // The paper's sizes: 9 GB of data, 6 GB of cache, and 3 GB of log files or 80 MB of log in memory.
+    // The sizes in the paper: 9 GB of data, 6 GB of cache, and either 3 GB of log files or 80 MB of log in memory.
     let cost = |prices: &Prices, at: usize, ratio: f64| {
         let nvram = prices.disk * ratio;
         6.0 * prices.memory
@@ -288,7 +289,7 @@ pub(crate) fn figure16(plan: &Plan) -> Result<Table> {
         .map(|one| format!("{}: {}, {} and {}", one.title, one.memory, one.flash, one.disk))
         .collect();
     table.note = format!(
-        "Dollars per GB of memory, flash and disk, {}; for sizes of the paper; the rates are this run's, with {} MB of data. The paper: 2.61x - 6.72x of all in NVRAM, and 1.21x of distributed.",
+        "Dollars per GB of memory, flash and disk, {}; for the sizes in the paper. The rates are from this run, with {} MB of data. In the paper, the scheme achieves 2.61x - 6.72x of all in NVRAM, and 1.21x of distributed.",
         stated.join("; "),
         number(data / 1e6)
     );

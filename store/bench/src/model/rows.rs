@@ -1,26 +1,24 @@
-//! Row locks, shared or exclusive. Threads wait for them in a queue, and hold them until their transaction is
-//! committed.
+//! Row locks, shared or exclusive. Threads queue for them, and hold them until their transaction has committed.
 
 use std::collections::VecDeque;
 
 use super::stations::Time;
 
-/// Parts of the lock table. A thread that takes a lock in a part depends on the commits that released locks
-/// of this part before they were durable.
+/// The number of parts of the lock table. A thread that takes a lock of a part depends on every commit that released a
+/// lock of this part before it was durable.
 const PARTS: usize = 16;
 
 /// The answer to a lock request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// The thread has the lock. It may have seen changes of commits up to this number that are not durable
-    /// yet.
+    /// The thread has the lock. It may have seen changes of commits up to this number, which are not durable yet.
     Granted(u64),
     Waits,
-    /// The request would close a deadlock, so the thread must give way.
+    /// If the thread waited, there would be a deadlock. So it must give way.
     Circle,
 }
 
-/// What a thread holds, what it waits for, and since when.
+/// Which locks a thread holds, for which one it waits, and since when.
 #[derive(Debug, Default)]
 struct Owner {
     has: Vec<usize>,
@@ -35,13 +33,13 @@ struct Row {
     waiting: VecDeque<(usize, bool)>,
 }
 
-/// All rows.
+/// The locks of all rows.
 #[derive(Debug)]
 pub(super) struct Rows {
     rows: Vec<Row>,
     owners: Vec<Owner>,
     early: [u64; PARTS],
-    /// How often threads waited for a row, and how long all of them together.
+    /// How often a thread waited for a row, and how long all threads waited together.
     pub(super) waits: u64,
     pub(super) waited: Time,
 }
@@ -57,7 +55,7 @@ impl Rows {
         }
     }
 
-    /// Requests the lock of a row. Also returns the thread to wake, if there is one.
+    /// Requests the lock of a row for a thread. Also returns a thread to wake, if there is one.
     pub(super) fn ask(
         &mut self,
         thread: usize,
@@ -94,12 +92,12 @@ impl Rows {
             }
             owner.has.push(row);
         }
-        // Readers share the row, so the next one in the queue is woken too.
+        // Readers share the row, so the next reader in the queue is woken too.
         let next = it.waiting.front().filter(|(_, changes)| !changes && it.writer.is_none());
         (Asked::Granted(self.early[row % PARTS]), next.map(|(next, _)| *next))
     }
 
-    /// Whether the thread waits, through others, for itself.
+    /// Whether the thread waits for itself through other threads.
     fn is_circle(&self, thread: usize) -> bool {
         let mut seen = vec![false; self.owners.len()];
         let mut look = vec![thread];
@@ -119,8 +117,8 @@ impl Rows {
         false
     }
 
-    /// Releases all locks of a thread, and its request. Returns the threads to wake. `early` is the number of
-    /// its commit.
+    /// Releases all locks of a thread, and withdraws its request. `early` is the number of the thread's commit. Returns
+    /// the threads to wake.
     pub(super) fn release(&mut self, thread: usize, early: u64) -> Vec<usize> {
         let owner = &mut self.owners[thread];
         let has = std::mem::take(&mut owner.has);
@@ -149,7 +147,7 @@ mod tests {
         assert_eq!(rows.ask(0, 0, false, 0), (Asked::Granted(0), None));
         assert_eq!(rows.ask(1, 0, false, 0), (Asked::Granted(0), None));
         assert_eq!(rows.ask(2, 0, true, 0).0, Asked::Waits);
-        // A later reader waits too, although it could share the lock with the holders.
+        // A later reader has to queue too, although it could share the lock with its present holders.
         assert_eq!(rows.ask(3, 0, false, 0).0, Asked::Waits);
         assert_eq!(rows.release(0, 5), [2]);
         assert_eq!(rows.ask(2, 0, true, 1).0, Asked::Waits);

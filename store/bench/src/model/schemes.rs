@@ -1,9 +1,8 @@
-//! A workload's transactions as the stations see them, and the logs of the schemes.
+//! The transactions of a workload in terms of stations, and the logs of the schemes.
 //!
-//! Each simulated thread runs recorded transactions one after the other, with their rows and the time that
-//! each operation took. Row locks are held until the commit has its number. The page of a changed row is
-//! latched while the object is put into the log. At its commit a thread waits for whatever its scheme waits
-//! for.
+//! Each simulated thread runs recorded transactions one after another. A recorded transaction has rows, and the time
+//! that each operation took. Row locks are held until the commit has its number. The page of a changed row is latched
+//! while the object is put into the log. At its commit, a thread waits for what its scheme demands.
 
 use std::collections::VecDeque;
 
@@ -12,13 +11,13 @@ use duralite_store::Scheme;
 use super::rows::{Asked, Rows};
 use super::stations::{Act, Answer, Machine, Program, Time, World, ns, simulate};
 
-/// An operation: an optional lock, work, and an optional change of a page.
+/// An operation: it may lock a row, works, and may change a page.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Op {
-    /// The row, if several threads use it, and whether the operation changes it.
+    /// The row, if more than one thread uses it, and whether the operation changes the row.
     pub(crate) row: Option<(usize, bool)>,
     pub(crate) work: Time,
-    /// The page that is changed, and how long it is latched.
+    /// The page that the operation changes, and how long it is latched.
     pub(crate) change: Option<(usize, Time)>,
 }
 
@@ -26,33 +25,33 @@ pub(crate) struct Op {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Script {
     pub(crate) ops: Vec<Op>,
-    /// The time to build the commit's object and to release the locks.
+    /// How long it takes to build the commit's object and to release the locks.
     pub(crate) end: Time,
 }
 
-/// The costs of a scheme's log, all measured.
+/// What a scheme's log costs. All of this is measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogCosts {
-    /// How long the central buffer's mutex is held for an object.
+    /// How long an object occupies the mutex of the central buffer.
     pub(crate) central: Time,
-    /// Fetching the cache line of the next object number from another core.
+    /// How long it takes to fetch the cache line of the next object number from another core.
     pub(crate) number: Time,
-    /// Making objects durable: the cost of a call, and of each object.
+    /// Making objects durable: what a call costs, and what each object adds.
     pub(crate) force: Time,
     pub(crate) force_object: Time,
-    /// Checking an object that another thread has made durable, or is about to.
+    /// Checking an object that another thread has made durable or is making durable.
     pub(crate) look: Time,
-    /// Writing a file: the cost of a call and of each byte, and what is added for each byte of whole blocks
-    /// and for each call.
+    /// Writing a file: what a call costs, and what each byte adds. Then the added delays: per byte of whole blocks, and
+    /// per call.
     pub(crate) write: Time,
     pub(crate) write_byte: f64,
     pub(crate) added_byte: f64,
     pub(crate) added_call: Time,
     pub(crate) block_bytes: f64,
     pub(crate) header_bytes: f64,
-    /// Bytes of an object.
+    /// The size of an object in bytes.
     pub(crate) object_bytes: f64,
-    /// Processor time of background threads, for each transaction.
+    /// The processor time of background threads per transaction.
     pub(crate) background: Time,
 }
 
@@ -60,8 +59,8 @@ pub(crate) struct LogCosts {
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) scheme: Scheme,
-    /// The recorded transactions of each thread. If the model has more threads, they use the lists again from
-    /// the first.
+    /// The recorded transactions of each thread. If there are more simulated threads than lists, the further threads
+    /// use the lists again, beginning with the first.
     pub(crate) scripts: Vec<Vec<Script>>,
     pub(crate) rows: usize,
     pub(crate) pages: usize,
@@ -72,15 +71,15 @@ pub(crate) struct Model {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) per_second: f64,
-    /// Processor time of a transaction including the background, in nanoseconds.
+    /// The processor time of a transaction, including background work, in nanoseconds.
     pub(crate) cpu_ns: f64,
-    /// Transactions made durable by one write of the log.
+    /// How many transactions one write of the log makes durable.
     pub(crate) group: f64,
-    /// Waits for row locks, per transaction.
+    /// How often a transaction waits for a row lock.
     pub(crate) lock_waits: f64,
-    /// How busy each station was, from 0 to 1, the busiest first.
+    /// How busy each station was, from 0 to 1, beginning with the busiest.
     pub(crate) busy: Vec<(&'static str, f64)>,
-    /// Cores that were busy cleaning pages.
+    /// How many cores were busy cleaning pages.
     pub(crate) cleaning: f64,
 }
 
@@ -89,26 +88,25 @@ pub(crate) fn is_file(scheme: Scheme) -> bool {
     matches!(scheme, Scheme::NvDisk | Scheme::NvDiskDecentralized)
 }
 
-/// The indexes of the mutexes. Those of the pages follow.
+/// The indexes of the mutexes. The mutexes of the pages follow.
 const CENTRAL: usize = 0;
 const FILE: usize = 1;
 const FIRST_PAGE: usize = 2;
 /// The indexes of the cache lines.
 const NUMBER_LINE: usize = 0;
 const LINES: usize = 1;
-/// The number of logs of `distributed`.
+/// How many logs `distributed` has.
 const RINGS: usize = 16;
-/// The objects that a thread takes at a time to make them durable, while other threads take the next ones.
+/// How many objects a thread takes at a time to make them durable. Other threads can take the next ones.
 const CHUNK: usize = 8;
-/// The log's daemon and the page cleaners: how often they run, in nanoseconds, and how many cleaners there
-/// are.
+/// How often the log's daemon and the page cleaners run, in nanoseconds, and how many cleaners there are.
 const DAEMON_EVERY: f64 = 500e3;
 const CLEAN_EVERY: f64 = 5e6;
 const CLEANERS: usize = 4;
-/// How long a thread waits after it gave way in a deadlock, in nanoseconds.
+/// How long a thread waits after giving way in a deadlock, in nanoseconds.
 const GIVE_WAY: f64 = 20e3;
 
-/// The questions to the program.
+/// What a thread can ask the program with [`Act::Ask`].
 const NUMBER: u32 = 0;
 const DONE: u32 = 1;
 const RELEASE: u32 = 2;
@@ -117,14 +115,14 @@ const WRITTEN: u32 = 4;
 const COMMITTED: u32 = 5;
 const DAEMON: u32 = 6;
 const CLEAN: u32 = 7;
-/// A lock request: `LOCK` plus twice the row's number, plus one if the row is changed.
+/// Asks for a row lock: `LOCK`, plus twice the number of the row, plus one if the thread changes the row.
 const LOCK: u32 = 16;
 
 /// A simulated thread.
 #[derive(Debug, Default)]
 struct Thread {
-    /// Objects that this thread is making durable. With flush-on-insert, the numbered objects that are not
-    /// durable yet.
+    /// The objects that this thread is making durable. With flush-on-insert: the objects that have a number, but are
+    /// not durable yet.
     doing: Vec<u64>,
     last: u64,
     depends_on: u64,
@@ -137,11 +135,11 @@ struct Log {
     next: u64,
     durable: u64,
     stands: VecDeque<Stands>,
-    /// Objects below this number are written or being written.
+    /// All objects below this number are written, or are being written.
     written: u64,
     is_writing: bool,
     waiting: Vec<usize>,
-    /// Threads to wake, each by the one before it.
+    /// Threads to wake. Each one wakes the next.
     chain: VecDeque<usize>,
     writes: u64,
     writing_since: Time,
@@ -170,10 +168,10 @@ struct Store<'a> {
     cleaning: Time,
 }
 
-/// The first transactions are not counted: one of this many of those that are.
+/// The first transactions warm the model up, and are not counted. They are one part in this many of the counted ones.
 const WARM: u64 = 10;
 
-/// Lets this many threads commit this many transactions.
+/// Simulates this many threads until they have committed this many transactions.
 pub(crate) fn run(model: &Model, machine: Machine, threads: usize, commits: u64) -> Outcome {
     let mut world = World::new(machine, threads, 1 + CLEANERS, FIRST_PAGE + model.pages, LINES);
     let mut store = Store {
@@ -222,7 +220,7 @@ impl Store<'_> {
         is_file(self.model.scheme)
     }
 
-    /// Puts an object into the log. Returns the rest of `time` after the time that this takes.
+    /// Makes a thread put an object into the log. Returns what is left of `time` after that.
     fn append(&self, thread: usize, world: &mut World, time: Time) -> Time {
         let costs = &self.model.costs;
         if self.model.scheme == Scheme::NvDisk {
@@ -240,7 +238,7 @@ impl Store<'_> {
     fn transaction(&mut self, thread: usize, world: &mut World) {
         let model = self.model;
         let recorded = model.scripts.len();
-        // Even few threads run all recorded transactions: each runs its share of the lists.
+        // If there are few threads, each runs its share of the lists. So all recorded transactions are run in any case.
         let turn = self.rng.usize(0..(recorded / self.workers).max(1));
         let scripts = &model.scripts[(thread + turn * self.workers) % recorded];
         let drawn = self.rng.usize(0..scripts.len());
@@ -286,7 +284,7 @@ impl Store<'_> {
         }
     }
 
-    /// Marks the thread's objects as durable.
+    /// Marks the objects that the thread was making durable as durable.
     fn done(&mut self, thread: usize, world: &mut World) {
         for lsn in std::mem::take(&mut self.threads[thread].doing) {
             let at = (lsn - self.log.durable) as usize;
@@ -319,7 +317,7 @@ impl Store<'_> {
             }
             Asked::Waits => Answer::Sleep,
             Asked::Circle => {
-                // The thread rolls back, and begins another transaction after a while.
+                // Rolls the transaction back. The thread begins another one after a while.
                 self.release(thread, 0, world);
                 self.threads[thread].depends_on = 0;
                 world.forget(thread);
@@ -359,7 +357,7 @@ impl Store<'_> {
         Answer::Spin
     }
 
-    /// Writes a group as its leader, or waits for the current leader.
+    /// Leads a group and writes it, or waits for the current leader.
     fn write(&mut self, thread: usize, upto: u64, world: &mut World) -> Answer {
         let is_apart = self.model.scheme == Scheme::NvDiskDecentralized;
         if self.log.written > upto || (self.log.is_writing && !is_apart) {
@@ -398,8 +396,7 @@ impl Store<'_> {
         }
     }
 
-    /// Makes objects durable that no other thread is working on. If there are none, waits for the threads
-    /// that are.
+    /// Makes objects durable that no other thread is making durable. If there are none, waits for those threads.
     fn persist(&mut self, thread: usize, upto: u64, world: &mut World) -> Answer {
         let upto = upto.min(self.log.next - 1);
         let looked = (upto + 1).saturating_sub(self.log.durable) as usize;
@@ -437,7 +434,7 @@ impl Store<'_> {
         Answer::Go
     }
 
-    /// Makes all objects durable that no thread is working on.
+    /// Makes all objects durable that no thread is making durable.
     fn daemon(&mut self, thread: usize, world: &mut World) -> Answer {
         if self.log.durable == self.log.next {
             return Answer::Go;
@@ -495,7 +492,7 @@ impl Program for Store<'_> {
             COMMITTED => self.committed(thread, world),
             DAEMON => return self.daemon(thread, world),
             CLEAN => {
-                // Each cleaner does its share of the work that has arisen since it last ran.
+                // Each cleaner does its share of the work that has accumulated since it last ran.
                 let since = self.commits - std::mem::replace(&mut self.threads[thread].last, self.commits);
                 let work = self.model.costs.background * since / CLEANERS as u64;
                 self.cleaning += work;

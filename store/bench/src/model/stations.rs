@@ -1,15 +1,14 @@
-//! Cores, mutexes and cache lines for which threads queue, in simulated time.
+//! Cores, mutexes and cache lines, for which threads queue in simulated time.
 //!
-//! - The cores are one station with that many servers. Ready threads wait in one queue. A thread runs until
-//!   it blocks, or until its time slice is over and another thread is ready. A slice may end at any point: a
-//!   thread that holds a mutex then keeps it, and threads that want the mutex wait until the holder gets a
-//!   core again.
-//! - A free mutex goes to the next thread that tries to take it, as with `parking_lot`. A thread that finds
-//!   the mutex taken spins if no other thread is ready, and otherwise yields its core. If that does not help,
-//!   it sleeps until it is woken.
-//! - A cache line that other cores have changed must be fetched. It goes to one core after the other, and
-//!   each core waits for it.
-//! - A sleep uses no core.
+//! - The cores are a single station with as many servers. Ready threads wait in one queue. A thread runs until it
+//!   blocks, or until its time slice has ended and another thread is ready. The slice may end at any point. If the
+//!   thread holds a mutex then, it keeps the mutex, and threads that want it wait until the holder gets a core again.
+//! - A free mutex goes to the next thread that tries to take it, as with `parking_lot`. A thread that finds the mutex
+//!   taken spins if no other thread is ready, and otherwise yields its core. If that does not help, it sleeps until it
+//!   is woken.
+//! - A cache line that another core has changed must be fetched. It goes to one core after another, and each core waits
+//!   for it.
+//! - A sleeping thread uses no core.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -17,7 +16,7 @@ use std::collections::{BinaryHeap, VecDeque};
 /// Simulated time, in picoseconds.
 pub(crate) type Time = u64;
 
-/// Nanoseconds as a time.
+/// Converts nanoseconds to simulated time.
 pub(crate) fn ns(ns: f64) -> Time {
     (ns.max(0.0) * 1000.0) as Time
 }
@@ -33,11 +32,11 @@ pub(crate) enum Act {
     Take(usize),
     /// Releases a mutex.
     Give(usize),
-    /// Uses a cache line that all cores change; fetching it from another core takes this time.
+    /// Uses a cache line that all cores change. Fetching the line from another core takes this time.
     Line(usize, Time),
-    /// Asks the [`Program`].
+    /// Asks the [`Program`] whether the thread may continue.
     Ask(u32),
-    /// The rest of work whose time slice was over.
+    /// The remaining part of work that the end of a time slice has interrupted.
     Rest(Time),
 }
 
@@ -45,37 +44,35 @@ pub(crate) enum Act {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Go,
-    /// Not yet. The question is asked again when another thread has woken this one.
+    /// The thread has to wait. It sleeps until another thread wakes it, and then asks again.
     Sleep,
-    /// Not yet. The question is asked again when another thread has woken this one. Until then this thread
-    /// spins, and keeps its core if no other thread is ready.
+    /// The thread has to wait. It spins until another thread wakes it, and then asks again. It keeps its core unless
+    /// another thread is ready.
     Spin,
 }
 
-/// The behaviour of the threads.
+/// What the threads do.
 pub(crate) trait Program {
-    /// Called when a thread has nothing more to do. Adds what it does next; adds nothing if the thread is
-    /// finished.
+    /// Called when a thread has nothing left to do. Adds what it does next, or nothing if the thread has ended.
     fn next(&mut self, thread: usize, world: &mut World);
-    /// Whether the thread may go on. May also add acts that the thread does first.
+    /// Answers whether the thread may continue. May also add acts for it to do first.
     fn ask(&mut self, thread: usize, what: u32, world: &mut World) -> Answer;
 }
 
-/// A machine.
+/// The machine that is simulated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Machine {
     pub(crate) cores: usize,
-    /// How long a thread runs while other threads are ready.
+    /// How long a thread may run while other threads are ready.
     pub(crate) slice: Time,
-    /// The cost of waking a thread: one half for the waking thread, one half for the woken one.
+    /// What waking a thread costs. The waking thread pays one half, and the woken thread the other.
     pub(crate) switch: Time,
-    /// How long an idle core takes until it runs a woken thread.
+    /// How long it takes until an idle core runs a woken thread.
     pub(crate) idle_wake: Time,
-    /// How long a thread spins for a mutex.
+    /// How long a thread spins for a mutex before it sleeps.
     pub(crate) spin: Time,
-    /// How many times as long work takes while other cores work too, and by how much of its time it is
-    /// stretched by cache lines that cores share. Both are measured on two cores, where a core has the line
-    /// itself half of the time.
+    /// By which factor work takes longer while other cores work too, and which share of its time shared cache lines
+    /// add. Both are measured on two cores, where a core itself has the line half of the time.
     pub(crate) beside: f64,
     pub(crate) sharing: f64,
 }
@@ -84,7 +81,7 @@ pub(crate) struct Machine {
 enum State {
     Ready,
     Running,
-    /// On a core, spinning for this mutex, or for the program.
+    /// On a core, spinning for this mutex; `None` if it spins for the program.
     Spinning(Option<usize>),
     Parked,
 }
@@ -93,12 +90,12 @@ enum State {
 struct Thread {
     acts: VecDeque<Act>,
     state: State,
-    /// Changes with the thread's state. Events with an older stamp are void.
+    /// A number that changes with the thread's state. An event with an older number no longer counts.
     stamp: u64,
     slice_left: Time,
-    /// How often the thread has yielded its core for the mutex that it wants.
+    /// How often the thread has yielded its core while it wanted the same mutex.
     yields: u32,
-    /// When it began to spin.
+    /// When the thread began to spin.
     since: Time,
     is_background: bool,
 }
@@ -117,10 +114,10 @@ struct Line {
     busy: Time,
 }
 
-/// How often a thread yields its core before it sleeps, as the mutex of `parking_lot` does.
+/// How often a thread yields its core for a mutex before it sleeps, as with `parking_lot`.
 const YIELDS: u32 = 7;
 
-/// The whole simulation except for the program's state.
+/// The state of the simulation, without that of the program.
 #[derive(Debug)]
 pub(crate) struct World {
     machine: Machine,
@@ -129,7 +126,7 @@ pub(crate) struct World {
     order: u64,
     threads: Vec<Thread>,
     ready: VecDeque<usize>,
-    /// Threads that have just got a core, or may go on with it.
+    /// Threads that have just got a core, or may continue on theirs.
     running: VecDeque<usize>,
     spinning: VecDeque<usize>,
     idle: usize,
@@ -140,7 +137,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// A simulation whose threads are all ready. Threads from `background` on have priority over others.
+    /// Begins a simulation in which all threads are ready. The last `background` threads have priority over the others.
     pub(crate) fn new(
         machine: Machine,
         threads: usize,
@@ -178,43 +175,43 @@ impl World {
         self.now
     }
 
-    /// Ends the simulation after this act.
+    /// Ends the simulation after the current act.
     pub(crate) fn stop(&mut self) {
         self.is_over = true;
     }
 
-    /// Processor time used so far, including spinning.
+    /// The processor time that all threads have used so far, including spinning.
     pub(crate) fn core_time(&self) -> Time {
         self.core_time
     }
 
-    /// How long the mutex has been held.
+    /// How long the mutex has been held so far.
     pub(crate) fn mutex_busy(&self, mutex: usize) -> Time {
         self.mutexes[mutex].busy
     }
 
-    /// How long the line has been in transfer.
+    /// How long the line has been in transfer so far.
     pub(crate) fn line_busy(&self, line: usize) -> Time {
         self.lines[line].busy
     }
 
-    /// Adds an act after those that the thread already has.
+    /// Adds an act after those that the thread still has to do.
     pub(crate) fn then(&mut self, thread: usize, act: Act) {
         self.threads[thread].acts.push_back(act);
     }
 
-    /// Puts acts before those that the thread already has.
+    /// Adds acts before those that the thread still has to do.
     pub(crate) fn first(&mut self, thread: usize, acts: &[Act]) {
         acts.iter().rev().for_each(|act| self.threads[thread].acts.push_front(*act));
     }
 
-    /// Drops the acts that the thread has.
+    /// Removes all acts that the thread still has to do.
     pub(crate) fn forget(&mut self, thread: usize) {
         self.threads[thread].acts.clear();
     }
 
-    /// Wakes a thread that sleeps or spins for the program. If it sleeps, `by` is the thread that pays for
-    /// the wake-up.
+    /// Wakes a thread that sleeps, or that spins for the program. If the thread sleeps, `by` is the thread that pays
+    /// for waking it.
     pub(crate) fn wake(&mut self, thread: usize, by: Option<usize>) {
         match self.threads[thread].state {
             State::Spinning(None) => self.go_on(thread),
@@ -265,7 +262,7 @@ impl World {
         } else {
             self.ready.push_back(thread);
         }
-        // A spinning thread notices at once that another thread wants its core.
+        // If a thread is spinning, it notices at once that another thread needs a core, and yields its own.
         if self.idle == 0
             && let Some(spinner) = self.spinning.front().copied()
         {
@@ -285,7 +282,7 @@ impl World {
         }
     }
 
-    /// The number of cores that do something useful.
+    /// How many cores are neither idle nor spinning.
     fn busy(&self) -> usize {
         self.machine.cores - self.idle - self.spinning.len()
     }
@@ -299,13 +296,13 @@ impl World {
         }
     }
 
-    /// Lets ready threads run first.
+    /// Lets a thread yield its core, so that ready threads run first.
     fn yield_core(&mut self, thread: usize) {
         self.threads[thread].acts.push_front(Act::Work(self.machine.switch / 2));
         self.leave_core(thread, State::Ready);
     }
 
-    /// The probability that another busy core has a shared line.
+    /// The probability that a shared cache line is at another busy core.
     fn elsewhere(&self) -> f64 {
         let busy = self.busy().max(1) as f64;
         (busy - 1.0) / busy
@@ -318,7 +315,7 @@ impl World {
         self.run_for(thread, (time as f64 * stretch) as Time);
     }
 
-    /// Runs the thread on its core for this time, or until its slice is over.
+    /// Runs the thread on its core for this time, or until its time slice ends.
     fn run_for(&mut self, thread: usize, time: Time) {
         let slice = self.threads[thread].slice_left;
         let step = time.min(slice);
@@ -340,7 +337,7 @@ impl World {
         self.run_for(thread, end - self.now);
     }
 
-    /// Takes the mutex. Returns whether it was free.
+    /// Tries to take the mutex. Returns whether it was free.
     fn take(&mut self, thread: usize, mutex: usize) -> bool {
         let it = &mut self.mutexes[mutex];
         if !it.is_taken {
@@ -391,7 +388,7 @@ impl World {
         }
     }
 
-    /// Handles an event of this thread: a sleep, a spin or a piece of work has ended.
+    /// Handles an event of a thread: the end of a sleep, of a spin, or of a piece of work.
     fn happen(&mut self, thread: usize) {
         match self.threads[thread].state {
             State::Parked => self.make_ready(thread),
@@ -413,7 +410,7 @@ impl World {
     }
 }
 
-/// Runs until the program stops the simulation, or nothing more can happen.
+/// Runs the simulation until the program stops it, or until nothing more can happen.
 pub(crate) fn simulate(world: &mut World, program: &mut dyn Program) {
     loop {
         world.dispatch();
@@ -432,7 +429,7 @@ pub(crate) fn simulate(world: &mut World, program: &mut dyn Program) {
     }
 }
 
-/// Runs the acts of a thread that has a core, until one takes time or the thread has to wait.
+/// Runs the acts of a thread that has a core, until an act takes time or makes the thread wait.
 fn proceed(world: &mut World, program: &mut dyn Program, thread: usize) {
     loop {
         if world.threads[thread].acts.is_empty() {

@@ -1,17 +1,17 @@
-//! Compares the stations with known closed forms, and the schemes with bounds that they must keep.
+//! Compares the stations with known closed formulas, and the schemes with bounds that they must keep.
 
 use duralite_store::Scheme;
 
 use super::schemes::{LogCosts, Model, Op, Outcome, Script, run};
 use super::stations::{Act, Answer, Machine, Program, Time, World, ns, simulate};
 
-/// Cores without any cost of switching or sharing.
+/// Cores on which neither switching nor sharing costs anything.
 fn plain(cores: usize) -> Machine {
     Machine { cores, slice: ns(1e6), switch: 0, idle_wake: 0, spin: 0, beside: 1.0, sharing: 0.0 }
 }
 
-/// Each thread alternates between a time away and a time with a mutex or on a core. Both times are
-/// exponentially distributed.
+/// Each thread alternates between a time away, and a time with a mutex or on a core. Both times are exponentially
+/// distributed.
 struct Cycle {
     away: f64,
     there: f64,
@@ -30,7 +30,7 @@ impl Cycle {
         ns(-mean * (1.0 - self.rng.f64()).ln())
     }
 
-    /// Rounds in a millisecond.
+    /// Simulates the cycle. Returns how many rounds all threads make per millisecond.
     fn rate(mut self, cores: usize, threads: usize) -> f64 {
         let mut world = World::new(plain(cores), threads, 0, 1, 1);
         simulate(&mut world, &mut self);
@@ -64,8 +64,8 @@ impl Program for Cycle {
     }
 }
 
-/// Rounds in a millisecond of threads that are away for an exponential time and then need one of these
-/// servers: the machine repairman model (M/M/c//N).
+/// How many rounds threads make per millisecond if each is away for an exponentially distributed time, and then needs
+/// one of these servers. This is the machine repairman model (M/M/c//N).
 fn repairman(away: f64, there: f64, servers: usize, threads: usize) -> f64 {
     let mut shares = vec![1.0];
     for n in 1..=threads {
@@ -106,7 +106,7 @@ fn a_mutex_is_the_machine_repairmans_with_one_server() {
     }
 }
 
-/// Works, and then works with a mutex; both times are constant.
+/// Each thread works, and then works with a mutex. Both times are constant.
 struct Bounded {
     work: Time,
     held: Time,
@@ -145,7 +145,7 @@ fn asymptotic_bounds_are_kept_and_reached() {
             let by_cores = cores.min(threads) as f64 / (work + held) * 1e6;
             let bound = by_cores.min(1e6 / held);
             assert!(rate <= bound * 1.001, "{rate} is more than {bound}");
-            // With one thread or one core the bound must nearly be reached.
+            // With one thread or one core, the rate must come close to the bound.
             if threads == 1 || cores == 1 {
                 close(rate, bound, 0.02);
             }
@@ -156,11 +156,11 @@ fn asymptotic_bounds_are_kept_and_reached() {
 
 #[test]
 fn whoever_loses_its_core_keeps_the_mutex() {
-    // One core, and a slice that ends while the mutex is held. The other threads wait until the holder gets
+    // There is one core, and each time slice ends while the mutex is held. The other threads wait until the holder gets
     // the core again, but the core is never idle.
     let machine = Machine { slice: ns(700.0), ..plain(1) };
     close(bounded(machine, 4, 100.0, 1000.0, 0.0), 1e6 / 1100.0, 0.01);
-    // Switches take a part of the time if they cost something.
+    // If switching between threads costs something, the rate must be lower.
     let machine = Machine { switch: ns(500.0), ..machine };
     assert!(bounded(machine, 4, 100.0, 1000.0, 0.0) < 1e6 / 1100.0);
 }
@@ -169,7 +169,7 @@ fn whoever_loses_its_core_keeps_the_mutex() {
 fn a_line_is_fetched_by_one_core_after_the_other() {
     let alone = bounded(plain(1), 4, 1000.0, 0.0, 100.0);
     close(alone, 1000.0, 0.01);
-    // Each of two cores finds the line at the other core every second time.
+    // With two cores, a line is at the other core every second time on average.
     close(bounded(plain(2), 2, 1000.0, 0.0, 100.0), 2.0e6 / 1050.0, 0.02);
     let many = bounded(plain(64), 64, 1000.0, 0.0, 100.0);
     close(many, 1e6 / (100.0 * 63.0 / 64.0), 0.02);
@@ -182,8 +182,8 @@ fn work_is_stretched_by_what_others_do() {
     close(bounded(machine, 2, 1000.0, 0.0, 0.0), 2.0e6 / 1750.0, 0.02);
 }
 
-/// Transactions of ten operations of a microsecond, the last of which changes a page. There are as many pages
-/// and rows as threads.
+/// Transactions of ten operations of a microsecond each. The last operation changes a page. There are as many pages and
+/// rows as threads.
 fn model(scheme: Scheme) -> Model {
     let script = |thread: usize| {
         let mut ops = vec![Op { work: ns(1000.0), ..Op::default() }; 9];
@@ -217,10 +217,10 @@ const SCHEMES: [Scheme; 5] = [
 
 #[test]
 fn a_thread_alone_takes_what_its_parts_take() {
-    // The work and the end of the transaction, and then the time to make it durable.
+    // What a single thread takes is the work, the end of the transaction, and then the time to make it durable.
     for (scheme, force) in SCHEMES.into_iter().zip([1000.0, 1000.0, 0.0, 500.0, 500.0]) {
         let rate = of(&model(scheme), 2, 1).per_second;
-        // The daemon may have made it durable before.
+        // The daemon may already have made some objects durable, so the rate is not exact.
         close(rate, 1e9 / (10_500.0 + force), 0.03);
     }
 }
@@ -251,8 +251,8 @@ fn more_cores_are_never_worth_more_than_they_are() {
 fn one_writer_is_the_bound_of_a_group_commit() {
     let mut model = model(Scheme::NvDisk);
     model.costs.write = ns(50_000.0);
-    // A thread that waits while a group is written goes with the next group. With sixteen threads a group has
-    // about half of them.
+    // A thread that begins to wait while a group is being written goes with the next group. With sixteen threads, about
+    // half of them are in each group.
     let outcome = of(&model, 16, 16);
     assert!(outcome.group > 5.0 && outcome.group <= 16.0, "groups of {}", outcome.group);
     close(outcome.per_second, outcome.group * 1e9 / 50_000.0, 0.1);
@@ -280,7 +280,7 @@ fn one_row_that_all_want_is_a_bound() {
         for script in model.scripts.iter_mut().flatten() {
             script.ops[9].row = Some((0, true));
         }
-        // The row is locked during the last operation and the end.
+        // A transaction has the row locked during its last operation and its end.
         let outcome = of(&model, 16, 16);
         assert!(outcome.per_second <= 1e9 / 1500.0 * 1.01, "{scheme:?}: {}", outcome.per_second);
         assert!(outcome.lock_waits > 0.5, "{scheme:?}: {}", outcome.lock_waits);

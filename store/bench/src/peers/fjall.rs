@@ -1,4 +1,4 @@
-//! fjall: a log-structured merge tree with optimistic transactions.
+//! fjall: a log-structured merge tree, with optimistic transactions.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub(super) fn open(dir: &Path, schema: Schema, memory: Memory) -> Result<Box<dyn
     let database = OptimisticTxDatabase::builder(dir.join("fjall")).cache_size(memory.cache_bytes).open()?;
     let options = || {
         let options = KeyspaceCreateOptions::default();
-        // Half of the bytes, because one memtable is written while the next one fills.
+        // Divides by two, because one memtable is written while the next one fills.
         let part = |bytes| bytes / 2 / schema.len() as u64;
         memory.buffer_bytes.map_or(options.clone(), |bytes| options.max_memtable_size(part(bytes)))
     };

@@ -1,4 +1,4 @@
-//! LMDB: one writer at a time, copy on write in a mapped file.
+//! LMDB: a memory-mapped file with copy-on-write pages, and one writer at a time.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -9,7 +9,7 @@ use heed::{Database, Env, EnvOpenOptions, RoTxn, RwTxn, WithTls};
 
 use crate::kv::{Db, Done, Fail, Schema, Session, Span, Tx, Visit, Work};
 
-/// The size of the mapped address range. The file takes only what it needs of it.
+/// The size of the mapped address range. The file itself grows only as needed.
 const MAP_BYTES: usize = 64 << 30;
 
 type Table = Database<Bytes, Bytes>;
@@ -59,7 +59,7 @@ struct Writing<'d>(RwTxn<'d>, &'d [Table]);
 
 fn rows(table: Table, tx: &RoTxn<'_>, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()> {
     let Span { from, to, is_reverse } = span;
-    // LMDB has no empty keys, and does not accept one as a bound.
+    // LMDB allows no empty keys, not even as a bound.
     let from = if from.is_empty() { Bound::Unbounded } else { Bound::Included(from) };
     let range = (from, Bound::Excluded(to));
     let mut show = |row: heed::Result<(&[u8], &[u8])>| -> Done<bool> {

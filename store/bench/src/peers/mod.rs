@@ -18,7 +18,7 @@ use anyhow::{Result, bail};
 
 use crate::kv::{Db, Memory, Schema};
 
-/// Every other store, and whether this program was built with it.
+/// All other stores, each with whether this program was built with it.
 pub(crate) const PEERS: [(&str, bool); 7] = [
     ("sqlite", true),
     ("waldio", true),
@@ -29,7 +29,7 @@ pub(crate) const PEERS: [(&str, bool); 7] = [
     ("turso", cfg!(feature = "turso")),
 ];
 
-/// The name of a peer in a table.
+/// The name that the tables show for a peer.
 pub(crate) fn title(name: &str) -> &'static str {
     match name {
         "sqlite" => "stock SQLite, WAL",
@@ -42,7 +42,7 @@ pub(crate) fn title(name: &str) -> &'static str {
     }
 }
 
-/// Makes or opens a peer in a directory, with its log in another one if the peer can do that. Every commit is
+/// Makes or opens a peer in a directory. Keeps its log in another directory if the peer supports that. Every commit is
 /// durable.
 pub(crate) fn open(
     name: &str,

@@ -1,4 +1,4 @@
-//! redb: one writer at a time, copy on write.
+//! redb: copy on write, and one writer at a time.
 
 use std::path::Path;
 

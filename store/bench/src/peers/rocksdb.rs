@@ -1,4 +1,4 @@
-//! RocksDB with pessimistic transactions, each synced.
+//! RocksDB with pessimistic transactions, each of which is synced.
 
 use std::path::Path;
 
@@ -26,14 +26,14 @@ pub(super) fn open(dir: &Path, log_dir: &Path, schema: Schema, memory: Memory) -
     if let Some(bytes) = memory.buffer_bytes {
         options.set_db_write_buffer_size(bytes as usize);
         options.set_write_buffer_size(bytes as usize / 4);
-        // Else two of each family are kept when they have been written, for transactions that validate by them. These
-        // transactions lock their rows.
+        // By default, RocksDB keeps two written buffers of each family for transactions that validate against them. The
+        // transactions here lock their rows instead.
         options.set_max_write_buffer_size_to_maintain(1);
     }
     let mut blocks = BlockBasedOptions::default();
     blocks.set_block_cache(&Cache::new_lru_cache(memory.cache_bytes as usize)?);
     blocks.set_bloom_filter(10.0, false);
-    // Else they are memory besides the cache, as much as there are tables.
+    // By default, index and filter blocks take memory outside the cache, in proportion to the number of table files.
     blocks.set_cache_index_and_filter_blocks(true);
     options.set_block_based_table_factory(&blocks);
     let mut transactions = TransactionDBOptions::new();
@@ -51,7 +51,7 @@ impl Db for Rocks {
 
 struct RocksSession<'d>(&'d Rocks);
 
-/// Lock timeouts and deadlocks are tried again.
+/// A transaction that got a lock timeout or a deadlock is tried again.
 fn fail(error: rocksdb::Error) -> Fail {
     match error.kind() {
         ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::TryAgain => Fail::Retry,
@@ -100,7 +100,7 @@ impl Tx for RocksTx<'_> {
         self.tx.delete_cf(&self.tables[table], key).map_err(fail)
     }
 
-    // Without locks: RocksDB has none for ranges, and reads committed rows.
+    // Scans take no locks and read committed rows, because RocksDB has no range locks.
     fn rows(&mut self, table: usize, span: Span<'_>, visit: &mut Visit<'_>) -> Done<()> {
         let Span { from, to, is_reverse } = span;
         let mut options = ReadOptions::default();

@@ -1,4 +1,4 @@
-//! SQLite, as it is or with `waldio` as its log.
+//! SQLite, either unchanged or with `waldio` as its log.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::kv::{Db, Done, Fail, Memory, Schema, Session, Span, Tx, Visit, Work};
 
 struct Sqlite {
     uri: String,
-    /// The cache of each connection.
+    /// The size of each connection's cache.
     cache_kib: u64,
     statements: Vec<Statements>,
 }
@@ -88,7 +88,7 @@ struct SqliteSession<'d> {
     statements: &'d [Statements],
 }
 
-/// A transaction is tried again if the database is busy.
+/// If the database is busy, the transaction is tried again.
 fn fail(error: rusqlite::Error) -> Fail {
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Fail::Retry,

@@ -1,4 +1,4 @@
-//! Turso with MVCC: `BEGIN CONCURRENT`.
+//! Turso with MVCC, that is, with `BEGIN CONCURRENT`.
 
 use std::path::Path;
 use std::time::Duration;

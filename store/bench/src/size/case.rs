@@ -1,5 +1,5 @@
-//! The rows of the table: a workload, the size of the data relative to the cache, threads, and bytes of a
-//! row.
+//! The rows of the table. Each is a workload, the size of the data relative to the cache, the number of threads, and
+//! the size of a row.
 
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
@@ -9,10 +9,10 @@ use crate::tpcc::TpcC;
 use crate::workload::Workload;
 use crate::ycsb::{Mix, Ycsb};
 
-/// What is measured.
+/// The workload of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Kind {
-    /// Loading by the store's own way for sorted rows.
+    /// Loading sorted rows in the store's special way, if it has one.
     Load,
     LoadByTransactions,
     Scan,
@@ -47,14 +47,14 @@ pub(super) struct Case {
     pub(super) is_zipf: bool,
 }
 
-/// The rows that `make storebench` measures by default.
+/// The rows that `make storebench` measures unless it is told otherwise.
 const USUAL: [&str; 4] = ["load-5x-1t-100b", "scan-5x-1t-100b", "tpc-b-5x-16t-100b", "ycsb-a-10x-16t-1000b"];
 
-/// Bytes of a warehouse with its initial rows.
+/// The size of a warehouse with its initial rows, in bytes.
 const WAREHOUSE_BYTES: u64 = 4 << 20;
 
 impl Case {
-    /// All rows. Those with the same data are beside each other.
+    /// All rows of the table. Rows that use the same data are adjacent.
     pub(super) fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for multiple in [1, 5, 10] {
@@ -63,7 +63,7 @@ impl Case {
                     let (of_rows, of_banks) =
                         (matches!(kind, Kind::Ycsb(_)), matches!(kind, Kind::TpcB | Kind::TpcC));
                     if of_banks && row_bytes != 100 {
-                        // The rows of these workloads have sizes of their own.
+                        // The rows of these workloads have a fixed size.
                         continue;
                     }
                     let threads: &[u64] = if of_rows || of_banks { &[1, 16] } else { &[1] };
@@ -90,7 +90,7 @@ impl Case {
         Self::all().into_iter().filter(|case| USUAL.contains(&case.name().as_str())).collect()
     }
 
-    /// Whether the row measures loading alone.
+    /// Whether only loading is measured.
     pub(super) fn is_load(self) -> bool {
         matches!(self.kind, Kind::Load | Kind::LoadByTransactions)
     }
@@ -105,8 +105,8 @@ impl Case {
         format!("{}-{multiple}x-{threads}t-{row_bytes}b{drawn}", self.title())
     }
 
-    /// Bytes of keys and values. With a multiple of 1 the data are four fifths of the cache, so that all of
-    /// them fit.
+    /// The size of all keys and values in bytes. If the multiple is 1, they take four fifths of the cache, so that
+    /// everything fits.
     pub(super) fn data_bytes(self, cache_bytes: u64) -> u64 {
         if self.multiple == 1 { cache_bytes / 5 * 4 } else { cache_bytes * self.multiple }
     }
@@ -115,7 +115,7 @@ impl Case {
         self.data_bytes(cache_bytes) / (self.row_bytes + 8)
     }
 
-    /// A name of the data, which is the same for all rows that use the same data.
+    /// The name of the data. All rows of the table that use the same data have the same name for it.
     pub(super) fn data(self) -> String {
         match self.kind {
             Kind::TpcB | Kind::TpcC => format!("{}-{}x", self.title(), self.multiple),
@@ -137,7 +137,7 @@ impl Case {
             }
             Kind::Ycsb(mix) => Box::new(Ycsb::new(mix, rows, row_bytes, self.is_zipf)),
             Kind::TpcB => {
-                // Nearly all rows are accounts, of 104 bytes.
+                // Nearly all rows are accounts, which take 104 bytes each.
                 let branches = (self.data_bytes(cache_bytes) / 104 / 1000).max(1) as u32;
                 Box::new(TpcB { branches, accounts_of_a_branch: 1000 })
             }
@@ -148,15 +148,15 @@ impl Case {
         })
     }
 
-    /// Bytes of keys and values that a transaction changes, on the average of its mix; `None` if this depends
-    /// on more.
+    /// How many bytes of keys and values a transaction changes, as the mean over the mix; `None` if this number depends
+    /// on anything else.
     pub(super) fn user_bytes(self) -> Option<f64> {
         let row = (self.row_bytes + 8) as f64;
         match self.kind {
             Kind::Load | Kind::LoadByTransactions => Some(row),
             Kind::Ycsb(Mix::A | Mix::F) => Some(row / 2.0),
             Kind::Ycsb(Mix::B | Mix::D | Mix::E | Mix::BesideScan) => Some(row / 20.0),
-            // Three rows of 100 bytes and one of 50, with their keys.
+            // Three rows of 100 bytes and one row of 50 bytes, with their keys.
             Kind::TpcB => Some(3.0 * 104.0 + 50.0 + 12.0),
             _ => None,
         }

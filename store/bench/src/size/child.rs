@@ -1,4 +1,4 @@
-//! The process in which one store runs.
+//! The child process in which one store runs.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,10 +24,10 @@ use crate::workload::{Workload, run};
 
 pub(super) const STORE: &str = "duralite";
 
-/// The measurements of a child, by name.
+/// What a child has measured: numbers by name.
 pub(super) type Found = BTreeMap<String, f64>;
 
-/// The orders of a child.
+/// What a child has to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Task {
     pub(super) store: String,
@@ -39,13 +39,13 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Runs the task in a process of its own, in a control group if possible.
+    /// Runs the task in a child process, in a control group if possible.
     pub(super) fn run(&self, has_groups: bool) -> Result<Found> {
         forget(&self.dir)?;
         let group = has_groups.then(|| Group::new(self.cache_bytes + SHARE_BYTES)).transpose()?;
         let mut command = Command::new(std::env::current_exe()?);
         command.env(CHILD, serde_json::to_string(self)?).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // An arena of malloc for each thread takes memory that the group does not have.
+        // By default, malloc makes an arena for each thread, for which the group's limit leaves no memory.
         command.env("MALLOC_ARENA_MAX", "2");
         let mut child = command.spawn()?;
         let mut begin = || -> Result<()> {
@@ -86,7 +86,7 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Drops the files of a directory from the system's cache, in which they would not be counted as memory of
+/// Drops a directory's files from the system's cache. Cached before the child starts, they would not count as memory of
 /// the store.
 fn forget(dir: &Path) -> Result<()> {
     for path in files(dir)? {
@@ -97,13 +97,13 @@ fn forget(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that a directory takes on the disk.
+/// How many bytes a directory takes on the disk.
 fn space_bytes(dir: &Path) -> Result<u64> {
     use std::os::unix::fs::MetadataExt;
     files(dir)?.iter().map(|path| Ok(fs::metadata(path)?.blocks() * 512)).sum()
 }
 
-/// Bytes that devices have read and written for this process.
+/// How many bytes devices have read and written for this process.
 fn device_bytes() -> Result<(f64, f64)> {
     let text = fs::read_to_string("/proc/self/io")?;
     let field = |name: &str| -> Result<f64> {
@@ -128,12 +128,13 @@ fn open(task: &Task, workload: &dyn Workload) -> Result<Box<dyn Db>> {
     crate::peers::open(&task.store, &task.dir, &task.dir, workload.schema(), memory)
 }
 
-/// A percentile of times.
+/// A percentile of the times, in microseconds.
 fn microseconds(times: &Histogram, part: f64) -> f64 {
     times.percentile(part).unwrap_or(0) as f64 / 1000.0
 }
 
-/// The child's main function: waits until it is in its group, runs the task, and reports what it measured.
+/// The main function of a child process: waits until it is in its control group, does the task, and reports what it
+/// measured.
 pub(crate) fn child(task: &Task) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut line = String::new();
@@ -160,7 +161,7 @@ pub(crate) fn child(task: &Task) -> Result<()> {
     if !task.is_load && matches!(task.case.kind, Kind::TpcB | Kind::TpcC) {
         workload.check(&mut *db.session()?)?;
     }
-    // Work that the store has deferred until it is closed counts, too.
+    // Closes the store inside the measured time, so that work that it has deferred until then counts too.
     drop(db);
     found.insert("seconds".to_owned(), begun.elapsed().as_secs_f64());
     found.insert("read_bytes".to_owned(), read);

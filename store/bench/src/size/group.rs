@@ -1,18 +1,18 @@
-//! A control group below this process's own, with a memory limit, for one child.
+//! A control group for one child, below this process's own group, with a memory limit.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The group; removed when this is dropped.
+/// The group. Dropping this removes it.
 #[derive(Debug)]
 pub(super) struct Group {
     dir: PathBuf,
     is_v2: bool,
 }
 
-/// The group in which this process's memory is counted, and whether it is of cgroup version 2.
+/// The group that counts this process's memory, and whether it is of cgroup version 2.
 fn own() -> Result<(PathBuf, bool)> {
     let groups = fs::read_to_string("/proc/self/cgroup")?;
     let mounts = fs::read_to_string("/proc/mounts")?;
@@ -39,7 +39,7 @@ fn own() -> Result<(PathBuf, bool)> {
 }
 
 impl Group {
-    /// A group with this limit in bytes, without swap.
+    /// Makes a group with this limit in bytes, and without swap.
     pub(super) fn new(bytes: u64) -> Result<Self> {
         let (own, is_v2) = own()?;
         let dir = own.join(format!("storebench-{}", std::process::id()));
@@ -50,12 +50,12 @@ impl Group {
         Ok(it)
     }
 
-    /// Moves a process that has not begun its work into the group.
+    /// Moves a process into the group, before the process begins its work.
     pub(super) fn take(&self, process: u32) -> Result<()> {
         Ok(fs::write(self.dir.join("cgroup.procs"), process.to_string())?)
     }
 
-    /// The most memory in use at a time, including the system's cache of the process's files.
+    /// The most memory that the group has used at a time, including the system's cache of its files.
     pub(super) fn most_bytes(&self) -> Option<u64> {
         let name = if self.is_v2 { "memory.peak" } else { "memory.max_usage_in_bytes" };
         fs::read_to_string(self.dir.join(name)).ok()?.trim().parse().ok()
@@ -64,7 +64,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The group is empty once its process is gone, which may take a moment.
+        // The group can be removed only once its process is gone, which may take a moment.
         for _ in 0..50 {
             if fs::remove_dir(&self.dir).is_ok() || !Path::new(&self.dir).exists() {
                 return;
@@ -74,7 +74,7 @@ impl Drop for Group {
     }
 }
 
-/// Why no group can be made; `None` if one can.
+/// Why no group can be made; `None` if one can be made.
 pub(super) fn why_not() -> Option<String> {
     Group::new(1 << 30).err().map(|error| format!("{error:#}"))
 }

@@ -1,5 +1,5 @@
-//! Stores with more data than cache. Each runs alone in a process, with the cache's size and a fixed share as
-//! its memory.
+//! Measures stores with more data than cache. Each store runs alone in a child process, whose memory is limited to the
+//! size of the cache plus a fixed share.
 
 mod case;
 mod child;
@@ -10,21 +10,21 @@ mod table;
 pub(crate) use self::child::{Task, child};
 pub(crate) use self::table::measure;
 
-/// Bytes that each process has in addition to the cache: for its program, its log, its threads, and data that
-/// waits to be written.
+/// How many bytes each child may use besides the cache: for its program, its log, its threads, and data that waits to
+/// be written.
 const SHARE_BYTES: u64 = 64 << 20;
 
 /// The command-line options of this measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
     pub(crate) cache_bytes: u64,
-    /// Seconds for a row and a store, over all its turns.
+    /// How many seconds a store is measured for a row, in all turns together.
     pub(crate) seconds: f64,
-    /// Turns of each store in a row.
+    /// How many turns each store gets for a row.
     pub(crate) turns: u32,
-    /// Texts, one of which a row's name must contain; the usual rows if there are none.
+    /// Only rows are measured whose names contain one of these texts. If there are none, the usual rows are measured.
     pub(crate) rows: Vec<String>,
     pub(crate) is_all: bool,
-    /// The stores; all that are built in if there are none.
+    /// The stores to measure. If there are none, all stores that were built in are measured.
     pub(crate) stores: Vec<String>,
 }

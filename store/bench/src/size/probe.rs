@@ -1,4 +1,4 @@
-//! Measures the disk itself: random reads of a page by one thread and by many, and sequential writes.
+//! Measures the disk itself: random page reads by one thread and by many, and sequential writes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,7 +14,7 @@ const FILE_BYTES: u64 = 256 << 20;
 const PAGE_BYTES: u64 = 8192;
 const TIME: Duration = Duration::from_millis(700);
 
-/// Rates of a disk, without the system's cache.
+/// What the disk can do per second without the system's cache.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Disk {
     pub(super) reads_of_one: f64,
@@ -23,7 +23,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Page reads in a second, with this many threads.
+    /// How many pages per second this many threads can read.
     pub(super) fn reads(&self, threads: u64) -> f64 {
         if threads > 1 { self.reads_of_16 } else { self.reads_of_one }
     }
@@ -51,7 +51,7 @@ fn reads(path: &Path, threads: u64) -> Result<f64> {
     Ok(count.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64())
 }
 
-/// Measures the disk with a file in this directory.
+/// Measures the disk, with a file in this directory.
 pub(super) fn probe(dir: &Path) -> Result<Disk> {
     let path = dir.join("probe");
     let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;

@@ -1,4 +1,4 @@
-//! The table: every row by every store, in turns.
+//! The table: every row, measured with every store, in turns.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,10 +33,10 @@ const COLUMNS: [&str; 16] = [
     "failed",
 ];
 
-/// The most seconds of a turn that scans.
+/// How many seconds a turn that scans may take.
 const LONGEST_SCANNING: f64 = 5.0;
 
-/// The result of one store in a row, by its turns.
+/// What one store has achieved in a row, turn by turn.
 #[derive(Debug, Default)]
 struct Score {
     turns: Vec<Found>,
@@ -48,7 +48,7 @@ impl Score {
         self.turns.iter().filter_map(|found| found.get(name).copied()).collect()
     }
 
-    /// The median, or 0 if nothing was measured.
+    /// The median over the turns, or 0 if nothing was measured.
     fn middle(&self, name: &str) -> f64 {
         let values = self.values(name);
         if values.is_empty() { 0.0 } else { median(values) }
@@ -60,7 +60,7 @@ impl Score {
 }
 
 fn stores(sizes: &Sizes) -> Result<Vec<String>> {
-    // Turso keeps its log in memory, so it is only in the other tables.
+    // Turso keeps its log in memory, so it takes part only in the other tables.
     let built = PEERS.iter().filter(|(name, is_built)| *is_built && *name != "turso");
     let all: Vec<String> =
         std::iter::once(STORE).chain(built.map(|(name, _)| *name)).map(str::to_owned).collect();
@@ -92,7 +92,7 @@ fn chosen(sizes: &Sizes) -> Result<Vec<Case>> {
     Ok(found)
 }
 
-/// A store's directory with some data, loaded once for all rows that use these data.
+/// A store's directory with data, and how loading it went. The data are loaded once for all rows that use them.
 struct Loaded {
     dir: tempfile::TempDir,
     load: Result<Found>,
@@ -109,7 +109,7 @@ impl Rig<'_> {
     fn task(&self, store: &str, case: Case, dir: &Path, is_load: bool) -> Task {
         let Sizes { cache_bytes, seconds, turns, .. } = *self.sizes;
         let turn = seconds / f64::from(turns);
-        // A few scans are as informative as many.
+        // Many scans would show no more than a few, so limit the time.
         let seconds = if case.kind == Kind::Scan { turn.min(LONGEST_SCANNING) } else { turn };
         Task { store: store.to_owned(), dir: dir.to_owned(), case, is_load, cache_bytes, seconds }
     }
@@ -136,7 +136,8 @@ impl Rig<'_> {
                     continue;
                 }
                 let found = if case.is_load() {
-                    // The other rows use the data of the first load.
+                    // The first turn reports how the first load went, whose data the other rows use. The other turns
+                    // load the data again.
                     if turn > 0 { self.load(store, case)?.load } else { self.loaded_again(store)? }
                 } else {
                     let loaded = self.loaded.get(store).context("nothing is loaded")?;
@@ -163,7 +164,7 @@ impl Rig<'_> {
     }
 }
 
-/// Converts what was measured into rates per second, depending on the kind of row.
+/// Converts what was measured into rates per second, as the kind of row requires.
 fn finish(case: Case, cache_bytes: u64, score: &mut Score) {
     for found in &mut score.turns {
         let rows = case.data_bytes(cache_bytes) as f64 / (case.row_bytes + 8) as f64;
@@ -195,7 +196,8 @@ fn cells(case: Case, sizes: &Sizes, disk: Disk, store: &str, score: &Score, ours
     let lowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
     let highest = rates.iter().copied().fold(0.0, f64::max);
     let (written, read) = (score.sum("written_bytes") / commits, score.sum("read_bytes") / commits);
-    // The rate that the disk alone would allow: its sequential bytes and its random pages.
+    // The rate that the disk alone would allow, given how many bytes are written sequentially and how many pages are
+    // read at random.
     let bound = |of: f64, by: f64| if by > 0.0 { of / by } else { f64::INFINITY };
     let byte_bound = bound(disk.write_bytes, written);
     let page = if case.kind == Kind::Scan { f64::INFINITY } else { 8192.0 };
@@ -233,7 +235,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Table> {
     let mut data = String::new();
     for case in cases {
         if case.data() != data {
-            // The disk holds one set of data at a time.
+            // There is disk space for only one set of data at a time.
             rig.loaded.clear();
             data = case.data();
         }
@@ -254,15 +256,15 @@ fn note(sizes: &Sizes, disk: Disk, why_not: Option<String>) -> String {
     let mib = |bytes: u64| bytes >> 20;
     let held = match why_not {
         None => format!(
-            "each in a process and a control group of its own, whose memory is the cache and {} MiB besides, the system's cache of its files included",
+            "each in a process and a control group of its own, whose memory is the cache and {} MiB more, including the system's cache of the store's files",
             mib(SHARE_BYTES)
         ),
         Some(why) => format!(
-            "each in a process of its own; there are no control groups here ({why}), so the system's cache of its files was emptied before each turn and not bounded in it"
+            "each in a process of its own; there are no control groups here ({why}), so the system's cache of the store's files was emptied before each turn, but was not limited during the turn"
         ),
     };
     format!(
-        "Cache {} MiB, {held}. {} s for a row and a store, in {} turns, medians; bytes are of all turns. `1x` is data of four fifths of the cache, so that they fit. Keys of 8 bytes, in ascending order at loading, in transactions of a thousand rows, but that Duralite's store has `Store::load` for them in `load`; a load is over once the store is closed. `scan` counts rows of whole scans, for 5 s a turn at most; `mixed` is YCSB-B beside one thread that scans everything again and again. TPC-B has rows of its specification, TPC-C as well. All commits are durable: SQLite `synchronous=FULL` (its cache divided among its connections), redb `Durability::Immediate`, fjall `PersistMode::SyncData`, RocksDB synced, LMDB as it is; RocksDB and fjall have a quarter of the fixed share for what waits to be written. Bytes written and read are those that the kernel had the device do for the process, until it was closed. The disk by itself: {} pages of 8 KiB a second anywhere by one thread, {} by 16, and {} MB/s in order. The bounds are what that allows with the bytes that were moved; both together are `the bound`, which says nothing about the time that the processors need. Rows of YCSB compress well, and RocksDB compresses. Of what the store writes when it is loaded by transactions, one part is the log, one zeros for the file as it grows, two are the pages (a double write), and the rest is what the log says besides the rows; who appends or copies on write has less of that. LMDB reads from its mapped file without a copy. {}",
+        "Cache {} MiB, {held}. {} s for a row and a store, in {} turns. Numbers are medians; bytes are totals of all turns. `1x` means data of four fifths of the cache, so that everything fits. Keys have 8 bytes. They are loaded in ascending order, in transactions of a thousand rows; only Duralite's store uses `Store::load` in `load`. A load ends when the store is closed. `scan` counts the rows of complete scans, for at most 5 s per turn; `mixed` is YCSB-B beside one thread that scans all rows again and again. TPC-B and TPC-C have rows of the specified sizes. All commits are durable: SQLite `synchronous=FULL` (its cache divided among its connections), redb `Durability::Immediate`, fjall `PersistMode::SyncData`, RocksDB with synced writes, LMDB by default; RocksDB and fjall have a quarter of the fixed share for what waits to be written. Bytes written and read are what the device did for the process until the store was closed, as the kernel counts. The disk alone: {} random pages of 8 KiB per second by one thread, {} by 16 threads, and {} MB/s of sequential writes. The bounds are the rates that this would allow for the bytes that were moved. Both together give `the bound`, which ignores the time that the processors need. Rows of YCSB compress well, and RocksDB compresses. When the store is loaded by transactions, it writes about as many bytes as the rows have for the log, as many zeros when the file grows, and twice as many for the pages (the double write). The rest is what log objects contain besides the rows. Stores that append or copy on write have less of that. LMDB reads from its mapped file without a copy. {}",
         mib(sizes.cache_bytes),
         number(sizes.seconds),
         sizes.turns,
@@ -273,7 +275,7 @@ fn note(sizes: &Sizes, disk: Disk, why_not: Option<String>) -> String {
     )
 }
 
-/// The commit and the date.
+/// The commit that was measured, and the date.
 fn stamp() -> String {
     let said = |program: &str, arguments: &[&str]| {
         let output = std::process::Command::new(program).args(arguments).output().ok()?;

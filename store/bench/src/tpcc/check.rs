@@ -1,5 +1,5 @@
-//! The twelve consistency conditions (clause 3.3.2). Condition 11 applies to the initial rows only. Here it
-//! is checked as: the orders that are not new are those with a carrier.
+//! The twelve consistency conditions (clause 3.3.2). Condition 11 is specified only for the initial rows. Here it is
+//! checked in this form: an order has a carrier exactly if it is not new.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,18 +15,18 @@ use crate::row::{field, part};
 type Place = [u32; 2];
 type Person = [u32; 3];
 
-/// The sums and rows that the conditions compare.
+/// The rows and sums that the conditions compare.
 #[derive(Default)]
 struct Facts {
     warehouses: BTreeMap<u32, i64>,
-    /// The next order number, and the sum of payments.
+    /// For each district, the next order number and the sum of payments.
     districts: BTreeMap<Place, (i64, i64)>,
-    /// The balance, and the sum of payments.
+    /// For each customer, the balance and the sum of payments.
     customers: BTreeMap<Person, (i64, i64)>,
-    /// The customer, carrier and number of lines of each order.
+    /// For each order, its customer, its carrier, and how many lines it should have.
     orders: BTreeMap<Person, (u32, i64, i64)>,
     new_orders: BTreeSet<Person>,
-    /// For each order: its lines, how many of them are delivered, and the amount of these.
+    /// For each order, how many lines it has, how many of them are delivered, and the amount of the delivered ones.
     lines: BTreeMap<Person, (i64, i64, i64)>,
     paid_at: BTreeMap<Place, i64>,
     paid_by: BTreeMap<Person, i64>,
@@ -34,7 +34,7 @@ struct Facts {
 
 type Each<'a> = dyn FnMut(&[u8], &[u8]) -> Done<()> + 'a;
 
-/// Calls `each` with all rows of a table.
+/// Calls `each` for every row of a table.
 fn all(tx: &mut dyn Tx, table: usize, each: &mut Each<'_>) -> Done<()> {
     let mut failure = None;
     tx.scan(table, &[], &[0xff; 33], false, &mut |key, row| {
@@ -97,7 +97,7 @@ impl Facts {
         Ok(facts)
     }
 
-    /// Conditions 1 and 8.
+    /// Checks conditions 1 and 8.
     fn check_warehouses(&self) -> Result<()> {
         for (home, ytd) in &self.warehouses {
             let of = |place: &Place| place[0] == *home;
@@ -110,7 +110,7 @@ impl Facts {
         Ok(())
     }
 
-    /// Conditions 2, 3, 4 and 9.
+    /// Checks conditions 2, 3, 4 and 9.
     fn check_districts(&self) -> Result<()> {
         for (at @ [home, of], (next, ytd)) in &self.districts {
             let range = [*home, *of, 0]..[*home, *of + 1, 0];
@@ -135,7 +135,7 @@ impl Facts {
         Ok(())
     }
 
-    /// Conditions 5, 6 and 7.
+    /// Checks conditions 5, 6 and 7.
     fn check_orders(&self) -> Result<()> {
         for (at, (_, carrier, told)) in &self.orders {
             let is_new = self.new_orders.contains(at);
@@ -151,7 +151,7 @@ impl Facts {
         Ok(())
     }
 
-    /// Condition 11.
+    /// Checks condition 11.
     fn check_carriers(&self) -> Result<()> {
         for at @ [home, of] in self.districts.keys() {
             let range = [*home, *of, 0]..[*home, *of + 1, 0];
@@ -166,7 +166,7 @@ impl Facts {
         Ok(())
     }
 
-    /// Conditions 10 and 12.
+    /// Checks conditions 10 and 12.
     fn check_customers(&self) -> Result<()> {
         let mut bought: BTreeMap<Person, i64> = BTreeMap::new();
         for (at, (buyer, ..)) in &self.orders {

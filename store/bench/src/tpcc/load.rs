@@ -1,4 +1,4 @@
-//! The initial rows (clause 4.3.3), in the number that the scale gives.
+//! The initial rows (clause 4.3.3), as many as the scale says.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use super::scale::{
 use crate::kv::{Db, Loader};
 use crate::row::{key, row};
 
-/// The first payment of every customer, in cents.
+/// The amount of each customer's first payment, in cents.
 const FIRST_PAYMENT: i64 = 1000;
 
 pub(super) fn load(scale: &TpcC, db: &dyn Db) -> Result<()> {
@@ -53,7 +53,7 @@ fn customers(
     Ok(())
 }
 
-/// One order of each customer; seven of ten are delivered.
+/// One order for each customer. Seven out of ten are delivered.
 fn orders(
     scale: &TpcC,
     loader: &mut Loader<'_>,

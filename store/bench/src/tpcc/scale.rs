@@ -12,7 +12,7 @@ pub(super) const ORDER_LINES: usize = 8;
 pub(super) const ITEMS: usize = 9;
 pub(super) const STOCK: usize = 10;
 
-/// Fields, by table.
+/// The places of the fields in the rows of each table.
 pub(super) mod warehouse {
     pub(crate) const YTD: usize = 0;
 }
@@ -27,7 +27,7 @@ pub(super) mod customer {
     pub(crate) const DELIVERIES: usize = 3;
     pub(crate) const DISCOUNT: usize = 4;
     pub(crate) const HAS_BAD_CREDIT: usize = 5;
-    /// Notes the payments of a customer with bad credit.
+    /// Holds the payments of a customer with bad credit.
     pub(crate) const DATA: usize = 6;
 }
 pub(super) mod order {
@@ -49,7 +49,7 @@ pub(super) mod stock {
 
 pub(super) const DISTRICTS_OF_A_WAREHOUSE: u32 = 10;
 
-/// The scale. The specification has 3,000 customers of a district and 100,000 items.
+/// How large the tables are. The specification demands 3,000 customers per district, and 100,000 items.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TpcC {
     pub(crate) warehouses: u32,
@@ -57,13 +57,13 @@ pub(crate) struct TpcC {
     pub(crate) items: u32,
 }
 
-/// One less than the largest power of two up to `most`.
+/// The largest power of two up to `most`, minus one.
 fn mask(most: u32) -> u32 {
     (1 << most.max(1).ilog2()) - 1
 }
 
-/// A number of `low..=high` in a non-uniform distribution (clause 2.1.6), with the constant of a run left at
-/// 0.
+/// A number in `low..=high` from a non-uniform distribution (clause 2.1.6). The constant that the clause chooses for
+/// each run is 0 here.
 fn uneven(rng: &mut fastrand::Rng, mask: u32, low: u32, high: u32) -> u32 {
     (rng.u32(0..=mask) | rng.u32(low..=high)) % (high - low + 1) + low
 }
@@ -78,7 +78,7 @@ impl TpcC {
         uneven(rng, mask(self.items / 12), 1, self.items)
     }
 
-    /// The number of names. Three customers have the same name.
+    /// How many different names there are. Three customers share each name.
     pub(super) fn names(&self) -> u32 {
         (self.customers_of_a_district / 3).max(1)
     }

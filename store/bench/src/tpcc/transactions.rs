@@ -10,7 +10,7 @@ use super::scale::{
 use crate::kv::{Done, Fail, Tx};
 use crate::row::{field, key, part, present, row, set};
 
-/// Adds to fields of a row, and returns the new row.
+/// Adds to fields of a row. Returns the changed row.
 fn add(tx: &mut dyn Tx, table: usize, at: &[u8], changes: &[(usize, i64)]) -> Done<Vec<u8>> {
     let mut found = present(tx.get_for_update(table, at)?, "a row of TPC-C")?;
     for (place, change) in changes {
@@ -24,7 +24,7 @@ fn add(tx: &mut dyn Tx, table: usize, at: &[u8], changes: &[(usize, i64)]) -> Do
 pub(super) struct NewOrder {
     at: [u32; 2],
     customer: u32,
-    /// Warehouse, item and quantity of each line. They are sorted, so that transactions cannot deadlock.
+    /// The warehouse, the item and the quantity of each line. They are sorted, so that transactions cannot deadlock.
     items: Vec<(u32, u32, i64)>,
 }
 
@@ -39,7 +39,7 @@ impl NewOrder {
             })
             .collect();
         items.sort_unstable();
-        // One of a hundred orders asks for an item that does not exist, as its last line.
+        // In one order out of a hundred, the last line has an item that does not exist.
         if rng.u8(0..100) == 0 {
             items[count - 1].1 = scale.items + 1;
         }
@@ -68,7 +68,7 @@ impl NewOrder {
         Ok(())
     }
 
-    /// Takes from a stock, and refills it when little is left.
+    /// Takes items from a stock, and refills the stock if few are left.
     fn take(&self, tx: &mut dyn Tx, from: u32, item: u32, count: i64) -> Done<()> {
         let at = key(&[from, item]);
         let mut found = present(tx.get_for_update(STOCK, &at)?, "a stock")?;
@@ -84,25 +84,25 @@ impl NewOrder {
     }
 }
 
-/// Another warehouse than `home`.
+/// A random warehouse other than `home`.
 fn other(home: u32, scale: &TpcC, rng: &mut fastrand::Rng) -> u32 {
     let drawn = rng.u32(1..scale.warehouses.max(2));
     if drawn >= home { drawn + 1 } else { drawn }.min(scale.warehouses)
 }
 
-/// How a customer is given: by number, or by a name that several customers have.
+/// How a transaction identifies a customer: by number, or by a name that several customers share.
 enum Who {
     Number(u32),
     Name(u32),
 }
 
 impl Who {
-    /// Six of ten customers are given by name.
+    /// Six customers out of ten are identified by name.
     fn draw(scale: &TpcC, rng: &mut fastrand::Rng) -> Self {
         if rng.u8(0..10) < 6 { Self::Name(scale.name_number(rng)) } else { Self::Number(scale.customer(rng)) }
     }
 
-    /// The customer in the middle of those with this name, ordered by first name.
+    /// Finds the customer. Of those that share a name, ordered by first name, takes the one in the middle.
     fn find(&self, tx: &mut dyn Tx, [home, of]: [u32; 2]) -> Done<u32> {
         let name = match self {
             Self::Number(number) => return Ok(*number),
@@ -121,7 +121,7 @@ impl Who {
 
 pub(super) struct Payment {
     at: [u32; 2],
-    /// The warehouse and district of the customer.
+    /// The customer's own warehouse and district.
     lives: [u32; 2],
     who: Who,
     amount: i64,
@@ -131,7 +131,7 @@ pub(super) struct Payment {
 impl Payment {
     pub(super) fn draw(scale: &TpcC, home: u32, id: (u32, u64), rng: &mut fastrand::Rng) -> Self {
         let at = [home, rng.u32(1..=DISTRICTS_OF_A_WAREHOUSE)];
-        // 15 of 100 customers pay at a remote warehouse.
+        // Of 100 customers, 15 pay at a warehouse other than their own.
         let lives = if scale.warehouses > 1 && rng.u8(0..100) < 15 {
             [other(home, scale, rng), rng.u32(1..=DISTRICTS_OF_A_WAREHOUSE)]
         } else {
@@ -190,7 +190,7 @@ impl OrderStatus {
     }
 }
 
-/// Delivers the oldest order of each district.
+/// Delivers the oldest new order of each district.
 pub(super) fn deliver(tx: &mut dyn Tx, home: u32, carrier: i64) -> Done<()> {
     for of in 1..=DISTRICTS_OF_A_WAREHOUSE {
         let mut oldest = None;
@@ -200,7 +200,7 @@ pub(super) fn deliver(tx: &mut dyn Tx, home: u32, carrier: i64) -> Done<()> {
         })?;
         let Some(id) = oldest else { continue };
         let at = key(&[home, of, id]);
-        // If scans take no locks, another thread may have delivered the order meanwhile.
+        // In a store whose scans take no locks, another thread may have delivered this order since the scan.
         if tx.get_for_update(NEW_ORDERS, &at)?.is_none() {
             return Err(Fail::Retry);
         }
@@ -224,7 +224,7 @@ pub(super) fn deliver(tx: &mut dyn Tx, home: u32, carrier: i64) -> Done<()> {
     Ok(())
 }
 
-/// Counts the items of the last twenty orders that are nearly sold out.
+/// Counts the different items of the last twenty orders of which little is in stock.
 pub(super) fn stock_level(tx: &mut dyn Tx, home: u32, of: u32, least: i64) -> Done<()> {
     let found = present(tx.get(DISTRICTS, &key(&[home, of]))?, "a district")?;
     let next = field(&found, district::NEXT_ORDER)? as u32;

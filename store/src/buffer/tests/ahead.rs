@@ -1,4 +1,4 @@
-//! Counts of what scans read ahead.
+//! Counts the pages that scans read ahead.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 use crate::snapshot::Snapshot;
 
-/// Rows of the table.
+/// How many rows the table has.
 const ROWS: u64 = FRAMES * 12 * ROWS_OF_A_LEAF;
-/// The most pages that are read ahead and unused, in a cache of this many frames.
+/// The most pages that may be read ahead and still unused, in a cache of this many frames.
 const MOST: u64 = FRAMES / 16;
 
-/// Counts so far.
+/// What the cache and the page file have counted so far.
 #[derive(Clone, Copy, Debug)]
 struct Counted {
     misses: u64,
-    /// Calls of the page file, and pages that they read.
+    /// Read calls of the page file, and how many pages they read.
     reads: u64,
     pages: u64,
     ahead: u64,
@@ -35,7 +35,7 @@ impl Tried {
         }
     }
 
-    /// Counts what `work` does.
+    /// Counts the misses and reads while `work` runs.
     fn count(&self, work: impl FnOnce(&Self)) -> Counted {
         let before = self.counted();
         work(self);
@@ -49,12 +49,13 @@ impl Tried {
         }
     }
 
-    /// Pages that were read ahead and are unused, by the cache's own count.
+    /// How many pages are read ahead and still unused, by the cache's own count.
     fn unused(&self) -> usize {
         self.running.engine.pager.pool.tallies.ahead.load(Ordering::Relaxed)
     }
 
-    /// Reads `rows` rows from a row on, or before it if `is_reverse`, by a snapshot or a transaction.
+    /// Reads `rows` rows through a snapshot or a transaction: from the row `from` on, or, if `is_reverse`, backwards
+    /// from before it.
     fn read(&self, from: u64, rows: u64, is_reverse: bool, by_snapshot: bool) {
         let key = from.to_be_bytes();
         let range = match is_reverse {
@@ -92,14 +93,14 @@ fn inv54_a_scan_reads_each_page_once_many_by_one_call_and_none_in_vain() {
     for (is_reverse, by_snapshot) in WAYS {
         let what = format!("reverse {is_reverse}, by a snapshot {by_snapshot}");
         let from = if is_reverse { ROWS } else { 0 };
-        // First comes a scan in the other direction, which ends where the measured scan begins. So the measured scan
-        // always begins with pages that are in the cache.
+        // First scan in the other direction. That scan ends where the measured one begins, so the measured one always
+        // finds its first pages in the cache.
         tried.read(ROWS - from, ROWS, !is_reverse, by_snapshot);
         let counted = tried.count(|tried| tried.read(from, ROWS, is_reverse, by_snapshot));
         assert!(counted.pages > leaves * 9 / 10, "{what}: {counted:?}: nothing was tried");
         assert!(counted.pages < leaves * 11 / 10, "{what}: {counted:?} for {leaves} leaves");
         assert!(counted.reads * MOST / 2 < counted.pages, "{what}: {counted:?}");
-        // Misses are the first leaves, and the first leaf below each further inner page.
+        // The only misses are the first leaves, and the first leaf below each further inner page.
         assert!(counted.misses < leaves / 20, "{what}: {counted:?}");
         assert_eq!(counted.in_vain, 0, "{what}");
         assert_eq!(tried.unused(), 0, "{what}");
@@ -110,7 +111,7 @@ fn inv54_a_scan_reads_each_page_once_many_by_one_call_and_none_in_vain() {
 fn inv54_a_scan_of_a_range_reads_nothing_beyond_it() {
     let tried = Tried::new(4);
     for (is_reverse, by_snapshot) in WAYS {
-        // This scan evicts the pages of the range from the cache.
+        // This scan evicts the range's pages from the cache.
         tried.read(ROWS / 2, ROWS, false, by_snapshot);
         let (from, to) = (1000_u64, 1000 + 100 * ROWS_OF_A_LEAF);
         let (from, to) = (from.to_be_bytes(), to.to_be_bytes());
@@ -150,12 +151,12 @@ fn inv54_who_looks_at_a_few_rows_reads_nothing_ahead_and_who_stops_in_the_middle
             assert!(tried.unused() as u64 <= MOST, "{} pages of {FRAMES} frames", tried.unused());
         }
     });
-    // All pages that were read in vain have been evicted by now, except for the last of them.
+    // By now, nearly all pages that were read ahead needlessly have been evicted, and so were counted.
     assert!(counted.in_vain > 0, "{counted:?}: nothing was tried");
     assert!(counted.in_vain * 3 < counted.ahead, "{counted:?}");
 }
 
-/// Counts the misses of reading the hot rows again, after `read` has read other rows.
+/// Lets `read` read other rows, and returns how many misses reading the hot rows again takes.
 fn hot_misses_after(read: impl FnOnce(&Tried)) -> u64 {
     let mut tried = Tried::new(6);
     for _ in 0..3 {
@@ -169,7 +170,7 @@ fn hot_misses_after(read: impl FnOnce(&Tried)) -> u64 {
 #[test]
 fn inv54_a_scan_drives_out_no_more_of_what_is_used_than_one_that_reads_nothing_ahead() {
     for is_reverse in [false, true] {
-        // A read of all rows one by one.
+        // For comparison, reads all rows one by one, which reads nothing ahead.
         let one_by_one = hot_misses_after(|tried| {
             for nth in 0..ROWS {
                 let row = if is_reverse { ROWS - 1 - nth } else { nth };
@@ -213,7 +214,7 @@ fn inv54_many_scans_at_once_share_what_is_read_ahead() {
         }
     });
     let leaves = 40 * 100;
-    // There is no room for the next pages of every scan.
+    // The scans together want more pages than may be read ahead, so some pages are evicted before their use.
     assert!(counted.in_vain > 0, "{counted:?}: nothing was tried");
     assert!(counted.pages < leaves * 4 / 3, "{counted:?} for {leaves} leaves");
     assert!(counted.in_vain < leaves / 4 + MOST, "{counted:?} for {leaves} leaves");

@@ -1,5 +1,5 @@
-//! Counts of what is in the cache, and of what a miss costs. There is no keeper thread; the tests do its work when it
-//! is due.
+//! Counts which pages stay in the cache, and what a miss costs. No keeper thread runs; the tests call [`Tried::keep`]
+//! instead.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 mod ahead;
@@ -13,9 +13,9 @@ use crate::running::Running;
 use crate::table::Table;
 use crate::transaction::Transaction;
 
-/// Frames of the cache. The hot leaves are half as many, and all leaves are twelve times as many.
+/// Frames of the cache. There are half as many hot leaves, and twelve times as many leaves in all.
 const FRAMES: u64 = 256;
-/// Frames whose pages are ready for eviction at any time.
+/// How many frames are kept ready for eviction.
 const READY: u64 = FRAMES / 16;
 const ROW_BYTES: usize = 900;
 /// Rows in a leaf of 4096 bytes.
@@ -33,7 +33,8 @@ impl Tried {
         let mut options = Options { page_bytes: Some(4096), cache_bytes: smallest, ..Options::default() };
         let running = loop {
             let engine = opening::in_memory(&options);
-            // Memory of the log counts as part of the cache, and has no frames.
+            // The cache's size includes memory of the log, which leaves fewer frames. So raise the size until there are
+            // enough.
             match FRAMES.saturating_sub(engine.pager.pool.frames.len() as u64) {
                 0 => break Running::alone(engine),
                 missing => options.cache_bytes += missing * 4344,
@@ -57,7 +58,7 @@ impl Tried {
         self.keep();
     }
 
-    /// The work of the keeper thread.
+    /// Does the work of the keeper thread.
     fn keep(&self) {
         let engine = &self.running.engine;
         while engine.pager.pool.stay_ahead().unwrap() {}
@@ -67,7 +68,7 @@ impl Tried {
         }
     }
 
-    /// Counts the misses of reading rows in the leaves of the first rows.
+    /// Reads rows from the hot leaves, and returns how many misses that took.
     fn read_hot(&mut self) -> u64 {
         let pool = &self.running.engine.pager.pool;
         let before = pool.misses.load(Ordering::Relaxed);
@@ -96,8 +97,8 @@ fn a_scan_of_ten_times_the_cache_leaves_what_is_used_in_it() {
     let left = tried.running.engine.pager.pool.inner_left.load(Ordering::Relaxed);
     assert_eq!(tried.scan() as u64, FRAMES * 12 * ROWS_OF_A_LEAF);
     let after = tried.read_hot();
-    // Some hot pages were about to be evicted. The scan may have used the leaf in which it began, and one in which a
-    // batch of rows ended, once more.
+    // `READY` hot pages may already have been ready for eviction. Two more leaves may differ: the one where the scan
+    // began, and one where a batch of rows ended, because the scan used them once more.
     assert!(after <= before + READY + 2, "{before} misses before the scan, {after} after it");
     assert_eq!(tried.running.engine.pager.pool.inner_left.load(Ordering::Relaxed), left, "inner pages left");
 }

@@ -1,4 +1,4 @@
-//! Objects that wait to be written to disk, in one buffer or in a list of slots.
+//! Objects that wait to be written to disk, either in one buffer or in a slot each.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,12 +7,13 @@ use crate::sync::Mutex;
 
 use crate::log::window::Patience;
 
-/// How objects wait for their group.
+/// Where objects wait until a batch takes them.
 #[derive(Debug)]
 pub(super) enum Buffer {
-    /// One buffer for all transactions, whose mutex orders the numbers of objects (`nv-disk` of the paper's table 3).
+    /// One buffer for all transactions. Its mutex determines the order of the objects (`nv-disk` in the paper's table
+    /// 3).
     Central(Mutex<Central>),
-    /// A slot for each object by its number; the number is taken by one atomic operation.
+    /// A slot for each object. One atomic operation takes the object's number, which selects the slot.
     Lists(Lists),
 }
 
@@ -29,7 +30,7 @@ pub(super) struct Lists {
     slots: Box<[Mutex<Option<Vec<u8>>>]>,
 }
 
-/// The most objects that wait.
+/// The most objects that may wait.
 pub(super) const MOST: u64 = 16384;
 
 impl Buffer {
@@ -49,7 +50,7 @@ impl Buffer {
         }
     }
 
-    /// Numbers and seals an object, and keeps a copy.
+    /// Numbers and seals an object, and keeps a copy of it until a batch takes it.
     pub(super) fn put(&self, object: &mut [u8], epoch: u32, seed: u64) -> Lsn {
         match self {
             Self::Central(central) => {
@@ -69,7 +70,7 @@ impl Buffer {
         }
     }
 
-    /// Bytes that the empty buffer takes.
+    /// The size of the empty buffer in bytes.
     pub(super) fn memory_bytes(&self) -> u64 {
         match self {
             Self::Central(_) => 0,
@@ -77,9 +78,9 @@ impl Buffer {
         }
     }
 
-    /// Moves the objects from `from` up to `to` into `bytes`. May stop earlier, once they have `most_bytes`, or take
-    /// later objects too. Returns the number after the last one. Only one thread at a time may call this. Waits for
-    /// objects that have a number and are not in their slot yet.
+    /// Moves the objects in `from..to` into `bytes`. May stop earlier once it has moved `most_bytes`, and may also move
+    /// later objects. Returns the number after the last one that it moved. If an object has a number but is not in its
+    /// slot yet, waits for it. Only one thread at a time may call this.
     pub(super) fn take(&self, from: Lsn, to: Lsn, most_bytes: u64, bytes: &mut Vec<u8>) -> Lsn {
         match self {
             Self::Central(central) => {

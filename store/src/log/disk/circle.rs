@@ -1,43 +1,44 @@
-//! The batches in the file's circle: where they are, which are needed, and which are being written.
+//! The batches in the file's circular area: where they are, which are still needed, and which are being written.
 
 use std::collections::VecDeque;
 
 use crate::format::{BATCH_HEADER_BYTES, DiskHead, Lsn};
 
-/// A batch in the circle, or one that a thread is writing there.
+/// A batch in the circular area, written or being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placed {
     pub(super) first: Lsn,
     pub(super) place: u64,
-    /// Bytes with the batch header, rounded up to whole blocks.
+    /// The size in bytes, including the header, rounded up to whole blocks.
     pub(super) bytes: u64,
     pub(super) is_durable: bool,
 }
 
-/// The part of the circle that is in use.
+/// The part of the circular area that is in use.
 #[derive(Debug)]
 pub(super) struct Circle {
     pub(super) head: DiskHead,
-    /// The oldest object that is needed.
+    /// The oldest object that is still needed.
     pub(super) oldest: Lsn,
-    /// The place of the oldest batch that is needed.
+    /// The place of the oldest batch that is still needed.
     pub(super) begin: u64,
-    /// The place of the next batch.
+    /// The place after the newest batch.
     pub(super) end: u64,
-    /// The first object of the next batch.
+    /// The number of the next batch's first object.
     pub(super) next: Lsn,
-    /// Objects below this one are durable, by the last check.
+    /// Objects below this number were durable at the last check.
     pub(super) sure: Lsn,
     pub(super) batches: VecDeque<Placed>,
 }
 
 impl Circle {
-    /// Bytes that a batch of `objects` bytes takes.
+    /// How many bytes a batch takes if its objects have `objects` bytes.
     pub(super) fn bytes_of(&self, objects: u64) -> u64 {
         (BATCH_HEADER_BYTES as u64 + objects).next_multiple_of(self.head.block_bytes.into())
     }
 
-    /// The place for a batch of this many bytes. A batch does not wrap around the end.
+    /// The place for a batch of this many bytes. A batch that does not fit before the end of the circular area goes to
+    /// the beginning.
     fn place_for(&self, bytes: u64) -> u64 {
         let left = self.head.circle_bytes - self.end % self.head.circle_bytes;
         if bytes <= left { self.end } else { self.end + left }
@@ -47,7 +48,8 @@ impl Circle {
         self.head.circle_bytes - (self.end - self.begin)
     }
 
-    /// Places a batch of the objects `self.next..next`. Returns `None` if the circle is full.
+    /// Places a batch with the objects `self.next..next`, which have `objects` bytes. Returns `None` if the circular
+    /// area is full.
     pub(super) fn place(&mut self, next: Lsn, objects: u64) -> Option<Placed> {
         let bytes = self.bytes_of(objects);
         let place = self.place_for(bytes);
@@ -61,7 +63,7 @@ impl Circle {
         Some(placed)
     }
 
-    /// Marks a batch as durable. Returns the number below which everything is durable.
+    /// Marks a batch as durable. Returns the number below which all objects are durable.
     pub(super) fn written(&mut self, first: Lsn) -> Lsn {
         let found = self.batches.partition_point(|batch| batch.first < first);
         if let Some(batch) = self.batches.get_mut(found) {
@@ -77,7 +79,7 @@ impl Circle {
         self.sure
     }
 
-    /// The place of the batch with an object, or the place where that batch would be.
+    /// The place of the batch that contains an object, or the place where that batch would go.
     pub(super) fn place_of(&self, lsn: Lsn) -> u64 {
         let after = self.batches.partition_point(|batch| batch.first <= lsn);
         match after.checked_sub(1).and_then(|at| self.batches.get(at)) {

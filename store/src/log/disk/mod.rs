@@ -1,9 +1,9 @@
-//! The log on a disk: batches of objects in a circle of preallocated blocks, written by group commit with direct I/O.
+//! The log on a disk: batches of objects in a preallocated circular area, written by group commit with direct I/O.
 //!
-//! Invariant 33: a batch begins at a block boundary, at a place that only grows, so that no write touches durable
-//! blocks. A batch counts if it is whole, is at the place that it names, continues the batch before it, and is of the
-//! newest epoch, or of an earlier epoch and before the place where the newest one began. So what a recovery has cut off
-//! never comes back.
+//! Invariant 33: a batch begins at a block boundary, at a place that only grows, so no write touches blocks that are
+//! already durable. A batch counts only if it is whole, is at the place that it names, and continues the batch before
+//! it. It must also be of the newest epoch; a batch before the place where that epoch began may be of an earlier epoch.
+//! So what a recovery has cut off never comes back.
 
 mod buffer;
 mod circle;
@@ -26,38 +26,39 @@ use crate::format::{
 };
 use crate::poison::Poison;
 
-/// The size at which a batch is closed; the last object may exceed it.
+/// A batch is closed once it has this many bytes; its last object may exceed the limit.
 const BATCH_BYTES: u64 = 1 << 20;
-/// A batch takes at most this fraction of the circle (one part in 16), because up to one batch may be lost at the
-/// circle's end.
+/// A batch takes at most one part in this many of the circular area. The reason is that the space of up to one batch
+/// may be lost at the end of the area.
 const BATCHES: u64 = 16;
-/// The smallest size at which a batch is closed, however little memory there is.
+/// A batch is never closed below this size, however little memory there is.
 const FEWEST_BATCH_BYTES: u64 = 64 << 10;
-/// How many batches of objects may wait before a thread that appends writes them.
+/// When this many batches of objects wait, a thread that appends has to write them first.
 const PENDING_BATCHES: u64 = 2;
-/// Memory of the log, in batches: the waiting objects, the objects taken for a write, and these objects with their
-/// batch header.
+/// The memory that the log takes, in batches: the waiting objects, the objects taken for a write, and a copy of these
+/// with their batch header.
 const MEMORY_BATCHES: u64 = PENDING_BATCHES + 2;
-/// No object is longer than this, whatever the page size.
+/// An upper limit for the length of an object in bytes, for every page size.
 const LARGEST_OBJECT: u64 = 128 << 10;
-/// The longest that a thread waits without checking again.
+/// The longest time that a thread waits before it checks again.
 const LOOK_AROUND: Duration = Duration::from_millis(20);
 
 /// How objects get to the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grouping {
-    /// One buffer and one writer at a time: a write takes everything that waits.
+    /// One buffer, and one writer at a time, which writes everything that waits.
     Central,
-    /// A list for each transaction, and one writer at a time.
+    /// A slot for each object, and one writer at a time, which writes for all transactions.
     Grouped,
-    /// A list for each transaction. Each transaction writes up to its own commit, concurrently with others.
+    /// A slot for each object. Each transaction writes the objects up to its own commit, at the same time as others.
     Apart,
 }
 
-/// A batch to write: its place, its objects, and their number.
+/// A batch to be written: its place, its objects, and how many they are.
 type Written<'a> = (Placed, &'a [u8], u32);
 
-/// Memory for a group that is being written: its objects, and one batch as it goes to the disk.
+/// Memory for a group that is being written: the group's objects, and one batch in the form in which it goes to the
+/// disk.
 #[derive(Debug, Default)]
 struct Group {
     objects: Vec<u8>,
@@ -75,16 +76,16 @@ pub(crate) struct DiskLog {
     buffer: Buffer,
     durable: AtomicU64,
     oldest: AtomicU64,
-    /// Free bytes of the circle, by the last check.
+    /// Free bytes of the circular area, by the last check.
     free: AtomicU64,
     waiting_bytes: AtomicU64,
     bytes: AtomicU64,
-    /// The size of objects at which a batch is closed.
+    /// The size in bytes at which a batch is closed.
     batch_bytes: u64,
-    /// The memory of the last group, to be used again by the next one.
+    /// The memory of the last group, kept for the next one.
     spare: Mutex<Option<Group>>,
     state: Mutex<State>,
-    /// The slot that was written last. The mutex is held while the other slot is written.
+    /// The newer of the two slots. A thread holds the mutex while it writes the other slot.
     slot: Mutex<DiskSlot>,
     changed: Condvar,
 }
@@ -100,13 +101,13 @@ fn writing(error: duralite_medium::MediumError) -> Error {
 }
 
 impl DiskLog {
-    /// Lays out a log of about `bytes` bytes.
+    /// The layout of a log of about `bytes` bytes.
     pub(crate) fn layout(block: &dyn Block, bytes: u64, seed: u64) -> DiskHead {
         let circle_bytes = bytes.max(1 << 20).next_multiple_of(4096);
         DiskHead { seed, circle_bytes, block_bytes: block.block_bytes() }
     }
 
-    /// Makes an empty log whose first object will be `first`. Durable on return.
+    /// Makes an empty log, whose first object will have the number `first`. The log is durable on return.
     pub(crate) fn create(
         block: Arc<dyn Block>,
         head: DiskHead,
@@ -158,13 +159,13 @@ impl DiskLog {
         }
     }
 
-    /// Limits the memory for waiting objects to about `bytes`.
+    /// Limits the memory that waiting objects take to about `bytes`.
     pub(crate) fn with_memory(mut self, bytes: u64) -> Self {
         self.batch_bytes = self.batch_bytes.min((bytes / MEMORY_BATCHES).max(FEWEST_BATCH_BYTES));
         self
     }
 
-    /// Writes the other slot, with changes. Durable on return.
+    /// Writes the older slot with the content of the newer one and the given changes. Durable on return.
     fn write_slot(&self, change: impl FnOnce(&mut DiskSlot)) -> Result<(), Error> {
         let mut slot = self.slot.lock();
         let mut next = *slot;
@@ -179,8 +180,8 @@ impl DiskLog {
         Ok(())
     }
 
-    /// Leads a group: takes the waiting objects, and writes them. The caller has locked the state, which is unlocked
-    /// during the write.
+    /// Leads a group: takes the waiting objects, and writes them. The caller passes the locked state; the leader
+    /// unlocks it while it writes.
     fn lead(&self, mut state: MutexGuard<'_, State>, upto: Lsn) -> Result<(), Error> {
         let from = state.circle.next;
         let to = if self.grouping == Grouping::Apart { upto + 1 } else { self.buffer.next() };
@@ -189,8 +190,8 @@ impl DiskLog {
         objects.clear();
         let next = self.buffer.take(from, to, self.batch_bytes, objects);
         let placed = self.place(&mut state.circle, objects, from, next);
-        // `space` reads the two in the opposite order, so it counts these bytes in at least one of them at every
-        // moment.
+        // `space` reads these two numbers in the opposite order. So at every moment it counts the group's bytes as
+        // taken in at least one of them.
         self.free.store(state.circle.free_bytes(), Ordering::SeqCst);
         self.waiting_bytes.fetch_sub(objects.len() as u64, Ordering::SeqCst);
         state.writers += 1;
@@ -201,14 +202,15 @@ impl DiskLog {
                 .try_for_each(|(placed, objects, count)| self.write(batch, placed, objects, count))
         });
         *self.spare.lock() = Some(group);
-        // The poison is set before other threads can see that nobody writes any more.
+        // Sets the poison before another thread can see that no thread writes any more. Otherwise that thread could
+        // begin to write.
         let written = written.map_err(|error| self.poison.set(&error));
         self.state.lock().writers -= 1;
         self.changed.notify_all();
         written
     }
 
-    /// Divides objects into batches, and gives each batch a place.
+    /// Divides objects into batches, and assigns each batch a place.
     fn place<'a>(
         &self,
         circle: &mut Circle,
@@ -251,7 +253,7 @@ impl DiskLog {
             bytes: objects.len() as u64,
             epoch: self.epoch,
             place: placed.place,
-            // In a log with one writer at a time, everything before this batch is durable.
+            // With one writer at a time, everything before this batch is durable by now.
             durable: self.durable.load(Ordering::SeqCst),
         };
         batch.seal(bytes, self.head.seed);
@@ -261,7 +263,7 @@ impl DiskLog {
         Ok(())
     }
 
-    /// Reads a batch of the circle; `None` if it is not whole.
+    /// Reads the batch at a place. Returns `None` if there is no whole batch.
     fn read_batch(&self, place: u64, into: &mut Vec<u8>) -> Result<Option<Batch>, Error> {
         let reading = |error| Error::medium("reading the log", error);
         let left = self.head.circle_bytes - place % self.head.circle_bytes;
@@ -281,7 +283,8 @@ impl Log for DiskLog {
     fn append(&self, object: &mut [u8]) -> Result<Lsn, Error> {
         self.poison.check()?;
         let next = self.buffer.next();
-        // Other threads may have appended meanwhile, and their objects may be durable already.
+        // Other threads may have appended since `next` was read. Their objects may be durable by now, so that `durable`
+        // may exceed `next`.
         let waits = next.saturating_sub(self.durable()) > buffer::MOST / 2
             || self.waiting_bytes.load(Ordering::Relaxed) > self.batch_bytes * PENDING_BATCHES;
         if waits && next > self.durable() {
@@ -369,7 +372,8 @@ impl Log for DiskLog {
     fn space(&self) -> Space {
         let waiting = self.waiting_bytes.load(Ordering::SeqCst);
         let free = self.free.load(Ordering::SeqCst);
-        // A batch may not fit at the end of the circle, and each batch is padded to a whole block.
+        // Not all free space can be used: a batch may not fit at the end of the circular area, and each batch is padded
+        // to whole blocks.
         let kept = self.batch_bytes + LARGEST_OBJECT;
         let sure = |bytes: u64| bytes.saturating_sub(kept) / 4 * 3;
         Space {
@@ -384,7 +388,8 @@ impl Log for DiskLog {
     fn persist_some(&self) {
         let next = self.buffer.next();
         if self.waiting_bytes.load(Ordering::Relaxed) > self.batch_bytes && next > self.durable() {
-            // A failure poisons the store, so a thread that waits for durability gets the error.
+            // A failure poisons the store. So any thread that waits for durability gets the error, and it can be
+            // ignored here.
             let _ = self.force(next - 1);
         }
     }

@@ -1,4 +1,4 @@
-//! Opening a log on blocks, and finding the batches that recovery uses.
+//! Opening a log on blocks, and finding the batches from which recovery works.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,12 +16,13 @@ use crate::log::BEYOND;
 use crate::log::damage::{Beyond, Damage, OnDamage, PIECE};
 use crate::poison::Poison;
 
-/// How many batches are written again when the log is opened: more than can have been in flight at once.
+/// How many of the last batches are written again when the log is opened. So many can never have been in flight at
+/// once.
 const REWRITTEN: usize = 256;
 
 impl DiskLog {
-    /// Opens a log: follows its batches up to the first one that does not count, makes them durable, and begins an
-    /// epoch, durably. Writes nothing if the log is damaged, unless `on_damage` accepts the damage.
+    /// Opens a log. Follows its batches up to the first one that does not count, makes them durable, and durably begins
+    /// a new epoch. If the log is damaged, writes nothing unless `on_damage` accepts the damage.
     pub(crate) fn open(
         block: Arc<dyn Block>,
         seed: u64,
@@ -70,7 +71,7 @@ impl DiskLog {
         Ok(Self::over(Arc::clone(&it.block), it.grouping, Arc::clone(&it.poison), circle, slot))
     }
 
-    /// Every batch, from the slot's place on, that continues the one before it.
+    /// Follows the batches from the slot's place on, as long as each continues the one before it.
     fn follow(&mut self, slot: DiskSlot) -> Result<Circle, Error> {
         let circle_bytes = self.head.circle_bytes;
         let mut circle = Circle {
@@ -97,8 +98,8 @@ impl DiskLog {
                     let last = batch.first_lsn + u64::from(batch.objects);
                     let continues = batch.first_lsn == circle.next;
                     let has_head = is_first && batch.first_lsn < slot.head && last > slot.head;
-                    // A batch that an earlier recovery has cut off is still on the disk, and may follow directly after
-                    // a batch that was written in the place of another.
+                    // A batch that an earlier recovery cut off is still on the disk. It may happen to continue a batch
+                    // that was written later in place of another one, so its epoch has to be checked.
                     let is_of_epoch = if place < slot.began {
                         batch.epoch >= epoch && batch.epoch < slot.epoch
                     } else {
@@ -127,10 +128,10 @@ impl DiskLog {
         }
     }
 
-    /// Checks whether the log ends as a crash may leave it, and calls `on_damage` if not.
+    /// Checks whether the log may have ended here because of a crash. If not, calls `on_damage`.
     fn check_end(&self, circle: &Circle, slot: DiskSlot, on_damage: &mut OnDamage<'_>) -> Result<(), Error> {
         let beyond = self.beyond(circle)?;
-        // Everything before the place where the epoch began was durable then.
+        // When the slot's epoch began, everything before its place was durable. So a log that ends earlier is damaged.
         if circle.end >= slot.began && !beyond.proves(circle.next) {
             return Ok(());
         }
@@ -155,8 +156,8 @@ impl DiskLog {
         }
     }
 
-    /// The whole batches beyond the end, in the rest of the circle. Some may be of a later turn than the slot knows;
-    /// then a newer slot is damaged.
+    /// The whole batches beyond the end, in the rest of the circular area. Some may be of a later turn than the slot
+    /// knows, which means that a newer slot is damaged.
     fn beyond(&self, circle: &Circle) -> Result<Beyond, Error> {
         let circle_bytes = self.head.circle_bytes;
         let block_bytes = self.head.block_bytes as usize;
@@ -185,8 +186,8 @@ impl DiskLog {
         Ok(beyond)
     }
 
-    /// Writes the last batches again. What was read may be only in the system's memory, because the process died before
-    /// a flush, or a flush failed.
+    /// Writes the last batches again. They may be only in the system's cache, because the process died before it
+    /// flushed them, or because a flush failed.
     fn make_durable(&self, batches: &VecDeque<Placed>) -> Result<(), Error> {
         let mut aligned = AlignedBuf::default();
         for placed in batches.iter().rev().take(REWRITTEN) {

@@ -1,6 +1,7 @@
-//! Memory for objects, in extents. The threads of one stripe fill an extent from its beginning.
+//! Memory for objects, in extents. Each extent is filled from its beginning by the threads of one stripe.
 //!
-//! The allocation is not durable: the extents in use are those that contain objects of the index.
+//! The allocation itself is not stored durably. When the log is opened, those extents count as used that contain
+//! objects in the index.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +17,7 @@ const MOST_STRIPES: u64 = 16;
 pub(super) struct Extents {
     begin: u64,
     extent_bytes: u64,
-    /// For each extent, the newest object in it.
+    /// For each extent, the number of its newest object.
     newest: Box<[AtomicU64]>,
     free: AtomicU64,
     lists: Mutex<Lists>,
@@ -26,11 +27,11 @@ pub(super) struct Extents {
 #[derive(Debug, Default)]
 struct Lists {
     free: Vec<u64>,
-    /// Full extents, which are freed once no object in them is needed.
+    /// Full extents. An extent is freed once no object in it is needed.
     closed: Vec<u64>,
 }
 
-/// The extent that a stripe is filling.
+/// The extent that the threads of this stripe are filling.
 #[derive(Debug, Default)]
 struct Stripe {
     extent: Option<u64>,
@@ -51,7 +52,7 @@ impl Extents {
         }
     }
 
-    /// Marks the extents of these objects as used. Called once, before any other call.
+    /// Marks the extents that contain these objects as used. Called once, before any other call.
     pub(super) fn occupy(&self, layout: &NvHead, objects: &[(u64, Lsn)]) {
         for (at, lsn) in objects {
             if let Some(newest) = self.newest.get(((at - self.begin) / layout.extent_bytes) as usize) {
@@ -65,8 +66,9 @@ impl Extents {
         *lists = Lists { free, closed };
     }
 
-    /// Takes memory for an object, and the object's number. The number is taken under the stripe's mutex, so that no
-    /// other thread can find the extent unused. Returns `None`, and takes no number, if there is no room.
+    /// Allocates memory for an object, and takes the object's number. It takes the number under the stripe's mutex, so
+    /// that no other thread can take the extent for unused. Returns `None`, without taking a number, if there is no
+    /// room.
     pub(super) fn take(&self, bytes: u64, number: impl FnOnce() -> Lsn) -> Option<(u64, Lsn)> {
         if bytes > self.extent_bytes {
             return None;
@@ -89,7 +91,7 @@ impl Extents {
         Some((at, lsn))
     }
 
-    /// Frees the extents in which no object from `head` on lies.
+    /// Frees the closed extents that have no object from `head` on.
     pub(super) fn recycle(&self, head: Lsn) {
         let mut lists = self.lists.lock();
         let lists = &mut *lists;
@@ -105,7 +107,8 @@ impl Extents {
         self.free.store(lists.free.len() as u64, Ordering::Relaxed);
     }
 
-    /// Bytes that surely fit, whatever the sizes of the objects: the last quarter of each extent may be lost.
+    /// How many bytes are sure to fit, whatever the sizes of the objects. Up to a quarter of each extent may be lost at
+    /// its end.
     pub(super) fn free_bytes(&self) -> u64 {
         let kept = self.stripes.len() as u64;
         self.free.load(Ordering::Relaxed).saturating_sub(kept) * self.extent_bytes / 4 * 3

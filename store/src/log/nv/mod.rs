@@ -1,9 +1,10 @@
-//! The log in persistent memory (NV-Logging, sections 4.2, 4.3 and 5): a circular index of entries, each a state bit
-//! and a pointer to an object. An object is built in ordinary memory, copied once, and never changed.
+//! The log in persistent memory (NV-Logging, sections 4.2, 4.3 and 5): a circular index of entries. Each entry is a
+//! state bit and a pointer to an object. A thread builds an object in ordinary memory, copies it once, and never
+//! changes it after that.
 //!
-//! Invariant 32: a state bit is set only when its object is durable. An entry is used again only when its bit is clear,
-//! and an object's memory only after the bits of all objects that were there are durably clear. So a set bit whose
-//! object is not whole means damage, and not the end of the log.
+//! Invariant 32: a state bit is set only when the entry's object is durable. An entry is reused only when its bit is
+//! clear. An object's memory is reused only when the bits of all objects that were there are durably clear. So a set
+//! bit whose object is not whole means damage, not the end of the log.
 
 mod extents;
 mod pending;
@@ -26,22 +27,24 @@ use crate::format::{
 };
 use crate::poison::Poison;
 
-/// Bytes of log for each entry of the index.
+/// How many bytes of log there are for each index entry.
 const BYTES_PER_ENTRY: u64 = 128;
 const FEWEST_ENTRIES: u64 = 1024;
-/// The most objects that are numbered and not persistent yet: half of this, and one object of each thread.
+/// How many slots the log has for objects that have a number but may not be persistent yet. A thread that finds half of
+/// them taken makes older objects persistent before it takes a number. The other half is for threads that check this at
+/// the same moment.
 const MOST_WAITING: u64 = 16384;
 
-/// When objects become persistent.
+/// When the log makes objects persistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flush {
-    /// Each object, before [`Log::append`] returns.
+    /// Each object becomes persistent before [`Log::append`] returns.
     OnInsert,
-    /// A daemon makes objects persistent, and a commit makes persistent what the daemon has not.
+    /// A daemon makes objects persistent in the background. A commit makes the remaining ones persistent.
     OnCommit,
 }
 
-/// A log in an [`Nvm`].
+/// A log in persistent memory.
 #[derive(Debug)]
 pub(crate) struct NvLog {
     nvm: Arc<dyn Nvm>,
@@ -56,7 +59,7 @@ pub(crate) struct NvLog {
 }
 
 impl NvLog {
-    /// Lays out a log of about `bytes` bytes, for objects of up to `largest` bytes.
+    /// The layout of a log of about `bytes` bytes, for objects of up to `largest` bytes.
     pub(crate) fn layout(bytes: u64, largest: u64, seed: u64, first_lsn: Lsn) -> NvHead {
         let entries = (bytes / BYTES_PER_ENTRY).next_power_of_two().max(FEWEST_ENTRIES);
         let extent_bytes = (largest * 4).max(64 << 10).next_multiple_of(4096);
@@ -64,7 +67,7 @@ impl NvLog {
         NvHead { seed, entries, extent_bytes, extents, first_lsn }
     }
 
-    /// Makes an empty log. Durable on return.
+    /// Makes an empty log, which is durable on return.
     pub(crate) fn create(
         nvm: Arc<dyn Nvm>,
         layout: NvHead,
@@ -91,8 +94,8 @@ impl NvLog {
         Ok(Self::over(nvm, layout, flush, poison, (layout.first_lsn, layout.first_lsn, 1)))
     }
 
-    /// Opens a log: finds the objects that recovery uses, clears the entries after them, and begins an epoch, durably.
-    /// Writes nothing if the log is damaged, unless `on_damage` accepts the damage.
+    /// Opens a log. Finds the objects from which recovery works, clears the index entries after them, and durably
+    /// begins a new epoch. If the log is damaged, writes nothing unless `on_damage` accepts the damage.
     pub(crate) fn open(
         nvm: Arc<dyn Nvm>,
         seed: u64,
@@ -117,7 +120,8 @@ impl NvLog {
         let mut it = Self::over(nvm, layout, flush, poison, (head, head, epoch));
         let end = it.find_end(head, on_damage)?;
         let nvm = &it.nvm;
-        // Both words have cache lines of their own. The values that were read may not be durable yet.
+        // The values that were just read may not be durable yet, so both words are stored and flushed again. Each has a
+        // cache line of its own.
         nvm.store_u64(HEAD_OFFSET, head);
         nvm.store_u64(EPOCH_OFFSET, epoch.into());
         nvm.flush(HEAD_OFFSET, EPOCH_OFFSET + 8 - HEAD_OFFSET);
@@ -147,7 +151,7 @@ impl NvLog {
         }
     }
 
-    /// Follows the index from the head to the first gap, and marks the extents of the objects as used.
+    /// Follows the index from the head to the first gap, and marks the extents of the found objects as used.
     fn find_end(&self, head: Lsn, on_damage: &mut OnDamage<'_>) -> Result<Lsn, Error> {
         let mut object = Vec::new();
         let mut epoch = 0;
@@ -160,12 +164,13 @@ impl NvLog {
             let Some(header) =
                 found.and_then(|()| Some(Object::decode(&object, self.layout.seed).ok()?.header))
             else {
-                // A bit is set only when its object is durable, so the object is damaged.
+                // A bit is set only when its object is durable. Since the bit is set, this object must be damaged.
                 is_broken = true;
                 break;
             };
             if header.lsn != lsn || header.epoch < epoch {
-                // The object is of an earlier round, or a recovery has cut it off.
+                // The entry belongs to an object of an earlier round, or to one that a recovery has cut off. So the log
+                // ends here.
                 break;
             }
             epoch = header.epoch;
@@ -184,7 +189,7 @@ impl NvLog {
         Ok(lsn)
     }
 
-    /// Flushes the newest objects and entries. The process may have died after it stored them and before it flushed
+    /// Flushes the newest objects and entries. The process may have died after it stored them, but before it flushed
     /// them.
     fn flush_found(&self, found: &[(u64, Lsn)]) {
         for (at, last) in found.iter().rev().take(4096) {
@@ -226,7 +231,7 @@ impl NvLog {
         Ok(())
     }
 
-    /// Section 5.2: the object is flushed first, and then its bit is set.
+    /// Makes an object persistent. Section 5.2: the object is flushed first, and only then is its bit set.
     fn persist(&self, lsn: Lsn, at: u64, bytes: u64) {
         self.nvm.flush(at, bytes);
         self.nvm.fence();
@@ -235,7 +240,8 @@ impl NvLog {
         self.window.done(lsn);
     }
 
-    /// Stores entries of ascending numbers. Flushes each cache line once; eight entries share one line.
+    /// Stores index entries in ascending order of their numbers. Eight entries share a cache line, and each line is
+    /// flushed once.
     fn put_entries(&self, entries: impl Iterator<Item = (Lsn, u64)>) {
         let line_of = |entry: u64| entry / LINE_BYTES;
         let mut last = None;
@@ -252,7 +258,7 @@ impl NvLog {
         }
     }
 
-    /// Makes pending objects up to `upto` persistent, except for those that other threads have taken.
+    /// Makes the pending objects up to `upto` persistent, except those that other threads have already taken.
     fn persist_pending(&self, pending: &Pending, upto: Lsn) {
         let mut batch = [(0, 0); pending::BATCH];
         let mut lsn = self.window.durable();
@@ -295,8 +301,8 @@ impl Log for NvLog {
         claim_durable(object, lsn, self.window.durable());
         seal_object(object, lsn, self.epoch, self.layout.seed);
         self.bytes.add(len);
-        // The object is copied early: a line that the processor's caches evict before the commit costs nothing at the
-        // commit's flush.
+        // Copies the object now rather than at the commit. If the processor evicts a line in the meantime, the commit
+        // need not wait for that line.
         self.nvm.store(at, object);
         match &self.pending {
             None => self.persist(lsn, at, len),

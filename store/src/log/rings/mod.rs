@@ -1,10 +1,10 @@
-//! A log for each thread, in persistent memory, after Wang and Johnson. Threads append to logs of their own. The
-//! numbers of all objects are one sequence, which puts the objects in order again.
+//! A log for each thread, in persistent memory, after Wang and Johnson. Each thread appends to its own log. All objects
+//! share one sequence of numbers, from which recovery restores their order.
 //!
-//! Objects are stored without a flush. A thread that commits flushes its own log and fences, and then does so for other
-//! logs that are behind. It can, because a flush reaches what another processor has stored, while a fence covers only
-//! the flushes of its own processor. Objects are valid by their checksums, whose seeds depend on their places; places
-//! only grow.
+//! Threads store objects without flushing them. A thread that commits flushes its own log and fences, and then does the
+//! same for other logs that are behind. It can do so because a flush covers what another processor has stored, while a
+//! fence covers only the flushes of its own processor. A checksum shows whether an object is valid. Its seed depends on
+//! the object's place, and places only grow.
 //!
 //! Invariant 30 holds as for all logs: recovery finds one run of objects over all rings together.
 
@@ -29,17 +29,17 @@ use crate::format::{
 use crate::poison::Poison;
 use crate::sync::thread_number;
 
-/// As many logs as in the paper's comparison.
+/// The paper's comparison uses this many logs.
 const RINGS: u64 = 16;
-/// The most objects that are not given up yet.
+/// The most objects that the logs may hold before some are given up.
 const MOST_OBJECTS: u64 = 1 << 20;
 
-/// The number of objects that the logs have room for, at most [`MOST_OBJECTS`].
+/// How many objects the logs have room for, at most [`MOST_OBJECTS`].
 fn most_objects(layout: &RingsHead) -> u64 {
     (layout.rings * layout.ring_bytes / OBJECT_ALIGNMENT).next_power_of_two().min(MOST_OBJECTS)
 }
 
-/// Logs in an [`Nvm`].
+/// The logs of all threads, in persistent memory.
 #[derive(Debug)]
 pub(crate) struct RingsLog {
     nvm: Arc<dyn Nvm>,
@@ -49,20 +49,20 @@ pub(crate) struct RingsLog {
     window: Window,
     head: AtomicU64,
     rings: Box<[Mutex<Ring>]>,
-    /// Free bytes of all rings together.
+    /// The free bytes of all rings together.
     free: AtomicU64,
     bytes: Counter,
     largest: u64,
 }
 
 impl RingsLog {
-    /// Lays out logs of about `bytes` bytes together, for objects of up to `largest` bytes.
+    /// The layout of logs that have about `bytes` bytes together, for objects of up to `largest` bytes.
     pub(crate) fn layout(bytes: u64, largest: u64, seed: u64, first_lsn: Lsn) -> RingsHead {
         let rings = (bytes / (largest * 8)).clamp(1, RINGS);
         RingsHead { seed, rings, ring_bytes: (bytes / rings).next_multiple_of(4096), first_lsn }
     }
 
-    /// Makes empty logs. Durable on return.
+    /// Makes empty logs, which are durable on return.
     pub(crate) fn create(
         nvm: Arc<dyn Nvm>,
         layout: RingsHead,
@@ -76,7 +76,7 @@ impl RingsLog {
         nvm.store_u64(EPOCH_OFFSET, 1);
         nvm.flush(0, RINGS_OFFSET);
         nvm.fence();
-        // Objects of an earlier log in this memory are not valid, because the seed is a new one.
+        // Objects of an earlier log in this memory do not become valid, because the new log has another seed.
         nvm.store(0, &layout.encode());
         nvm.flush(0, 64);
         nvm.fence();
@@ -104,12 +104,12 @@ impl RingsLog {
         }
     }
 
-    /// Makes durable what a ring has so far.
+    /// Makes all objects durable that a ring has so far.
     fn persist(&self, at: usize) {
         let unflushed = {
             let mut ring = self.rings[at].lock();
-            // The mutex stays locked only while the list is taken. A thread that finds the list empty waits for the
-            // objects to be done, which takes only this flush.
+            // Holds the mutex only while it takes the list. A thread that finds the list empty waits until the window
+            // counts the objects as done. That takes only as long as the flush below.
             std::mem::take(&mut ring.unflushed)
         };
         if unflushed.is_empty() {
@@ -126,12 +126,13 @@ impl RingsLog {
         thread_number() % self.rings.len()
     }
 
-    /// The seed of an object's checksum at a place. Objects of earlier turns have other places, so they are not valid.
+    /// The seed of the checksum of an object at this place. Each turn of the ring has new places, so objects of earlier
+    /// turns are not valid.
     fn seed_at(&self, ring: u64, place: u64) -> u64 {
         self.layout.seed ^ place.rotate_left(20) ^ ring.rotate_left(56)
     }
 
-    /// The ring and the place of each object in `from..to`, in the order of the objects.
+    /// The ring and the place of each object in `from..to`, in ascending order of the numbers.
     fn places(&self, from: Lsn, to: Lsn) -> Vec<(Lsn, u64, u64)> {
         let mut found = Vec::new();
         for (number, ring) in (0..).zip(&self.rings) {
@@ -156,7 +157,7 @@ impl Log for RingsLog {
             let number = (own + turn) % self.rings.len();
             let mut ring = self.rings[number].lock();
             let Some((place, taken)) = ring.place_for(len, self.layout.ring_bytes) else { continue };
-            // The number is taken under the ring's mutex, so that the objects of a ring have ascending numbers.
+            // Takes the number under the ring's mutex, so that the numbers in a ring ascend.
             let lsn = self.window.number();
             claim_durable(object, lsn, self.window.durable());
             seal_object(object, lsn, self.epoch, self.seed_at(number as u64, place));
@@ -209,7 +210,8 @@ impl Log for RingsLog {
                 return Err(damaged());
             }
             let epoch = object.header.epoch;
-            // Outside of a ring an object has the seed of the log.
+            // In a ring, the seed depends on the object's place. Outside of it, the object is sealed with the log's
+            // seed.
             seal_object(&mut bytes, lsn, epoch, self.layout.seed);
             visit(lsn, &bytes)?;
         }
@@ -221,7 +223,8 @@ impl Log for RingsLog {
         if head <= self.head() {
             return Ok(());
         }
-        // The head is written first, and then the words of the rings: a ring's word beyond the head would make a gap.
+        // The head is made durable before the words of the rings. If a ring's word got ahead of the head, there would
+        // be a gap.
         self.nvm.store_u64(HEAD_OFFSET, head);
         self.nvm.flush(HEAD_OFFSET, 8);
         self.nvm.fence();
@@ -240,7 +243,7 @@ impl Log for RingsLog {
     }
 
     fn space(&self) -> Space {
-        // An object may not fit at the end of a ring.
+        // Not all free space can be used: an object may not fit at the end of a ring.
         let kept = self.layout.rings * self.largest;
         let used = self.window.next() - self.head();
         Space {

@@ -1,4 +1,4 @@
-//! Opening the logs of threads: each ring is followed, and all rings together make one run.
+//! Opening the logs of threads. Each ring is followed, and the objects of all rings together form one run.
 
 use crate::sync::atomic::Ordering;
 use std::collections::BTreeMap;
@@ -19,8 +19,8 @@ use crate::log::window::Window;
 use crate::poison::Poison;
 
 impl RingsLog {
-    /// Opens the logs: finds the objects that recovery uses, makes them durable, and begins an epoch, durably. Writes
-    /// nothing if the logs are damaged, unless `on_damage` accepts the damage.
+    /// Opens the logs. Finds the objects from which recovery works, makes them durable, and durably begins a new epoch.
+    /// If the logs are damaged, writes nothing unless `on_damage` accepts the damage.
     pub(crate) fn open(
         nvm: Arc<dyn Nvm>,
         seed: u64,
@@ -39,7 +39,7 @@ impl RingsLog {
         nvm.refresh_len(layout.log_bytes()).map_err(|_| damaged())?;
         let head = nvm.load_u64(HEAD_OFFSET);
         let mut words = (0..layout.rings).map(|ring| nvm.load_u64(layout.word_at(ring)));
-        // The words are places of objects, so they are aligned like these.
+        // Each word is the place of an object, so it must be aligned like an object.
         let is_place = |word: u64| word < BEYOND && word.is_multiple_of(OBJECT_ALIGNMENT);
         if head >= BEYOND || !words.all(is_place) {
             return Err(damaged());
@@ -51,7 +51,8 @@ impl RingsLog {
         let rings: Vec<Vec<Placed>> = (0..layout.rings).map(|ring| it.follow(ring, newest)).collect();
         let end = end_of_run(&rings, head);
         let beyond = it.beyond(end.next + 1);
-        // Everything before the epoch's first object was durable when the epoch began.
+        // When the newest epoch began, everything before its first object was durable. So a run that ends earlier means
+        // damage.
         if end.next < newest.began || beyond.proves(end.next) {
             it.tell(&rings, &end, beyond, on_damage)?;
         }
@@ -65,14 +66,14 @@ impl RingsLog {
         Ok(it)
     }
 
-    /// The whole objects with numbers from `next` on, wherever they are in their rings.
+    /// The whole objects with numbers from `next` on, wherever they are in the rings.
     fn beyond(&self, next: Lsn) -> Beyond {
         let ring_bytes = self.layout.ring_bytes;
         let mut beyond = Beyond::default();
         for number in 0..self.layout.rings {
             let begin = self.nvm.load_u64(self.layout.word_at(number));
             let first = self.layout.offset(number, 0);
-            // The place, from the ring's word on, that is at an offset.
+            // Converts an offset to a place: the first place at or after the ring's word that has this offset.
             let place = |at: u64| begin + (at - first + ring_bytes - begin % ring_bytes) % ring_bytes;
             let seed_at = |at: u64| self.seed_at(number, place(at));
             look_beyond(&*self.nvm, (first, first + ring_bytes), next, &seed_at, &mut beyond);
@@ -105,7 +106,7 @@ impl RingsLog {
         on_damage(Damage { missing: end.next, before: commits, beyond, from })
     }
 
-    /// Reads the object at an offset; `None` if its length is not possible there.
+    /// Reads the object at an offset. Returns `None` if the length in its header is not possible there.
     pub(super) fn read_object(&self, at: u64, into: &mut Vec<u8>) -> Option<()> {
         let limit = self.layout.log_bytes();
         if at + OBJECT_HEADER_BYTES as u64 > limit {
@@ -122,8 +123,8 @@ impl RingsLog {
         Some(())
     }
 
-    /// Records that from the object `first` on only objects of this epoch count, and then that the epoch has begun.
-    /// Durable on return, together with everything that was flushed before.
+    /// Begins the epoch: first records that from the object `first` on only objects of this epoch count, and then that
+    /// the epoch has begun. Durable on return, together with everything that was flushed before.
     pub(super) fn begin_epoch(&self, first: Lsn) {
         let began_at = self.layout.began_at(self.epoch);
         self.nvm.store_u64(began_at, first);
@@ -134,7 +135,8 @@ impl RingsLog {
         self.nvm.fence();
     }
 
-    /// The objects of a ring from its word on, with ascending numbers, and epochs that do not decrease.
+    /// Follows a ring from the place in its word, as long as numbers ascend and epochs do not decrease. Returns the
+    /// objects.
     fn follow(&self, number: u64, newest: Epoch) -> Vec<Placed> {
         let ring_bytes = self.layout.ring_bytes;
         let begin = self.nvm.load_u64(self.layout.word_at(number));
@@ -152,7 +154,8 @@ impl RingsLog {
                 }
                 let Ok(object) = Object::decode(&bytes, self.seed_at(number, place)) else { continue };
                 let (lsn, epoch) = (object.header.lsn, object.header.epoch);
-                // The first object may be older than the head, because the ring's word is written after the head.
+                // The first object may be older than the head, because the ring's word is written after the head. So
+                // its number is not checked.
                 let follows = objects.last().is_none_or(|last| lsn > last.lsn && epoch >= last.epoch);
                 let is_of_ring = place % ring_bytes + u64::from(object.header.bytes) <= ring_bytes
                     && place + u64::from(object.header.bytes) - begin < ring_bytes;
@@ -168,7 +171,8 @@ impl RingsLog {
         }
     }
 
-    /// Keeps the objects of a ring that belong to the run, and flushes them: they may only have been stored.
+    /// Keeps the objects of a ring that belong to the run, and flushes them, because they may have been stored but not
+    /// flushed.
     fn apply(&mut self, number: u64, objects: &[Placed], head: Lsn, end: &End) {
         let begin = self.nvm.load_u64(self.layout.word_at(number));
         let mut ring = Ring { begin, end: begin, ..Ring::default() };
@@ -187,8 +191,8 @@ impl RingsLog {
         ring.begin = ring.begin_at(head);
         self.nvm.store_u64(self.layout.word_at(number), ring.begin);
         self.nvm.flush(self.layout.word_at(number), 8);
-        // An object that is cut off may be whole, and continue the objects that stay. It is cleared here, because the
-        // next object may begin at the next turn instead of overwriting it.
+        // An object that is cut off here may be valid, and follow the kept objects directly. The next object may not
+        // overwrite it, but begin at the next turn. So clear it.
         let end = self.layout.offset(number, ring.end);
         self.nvm.store_u64(end, 0);
         self.nvm.flush(end, 8);
@@ -197,23 +201,23 @@ impl RingsLog {
     }
 }
 
-/// The newest epoch: the objects that were written since the log was last opened.
+/// The newest epoch, which covers the objects written since the log was last opened.
 #[derive(Clone, Copy)]
 struct Epoch {
     number: u32,
-    /// The epoch's first object.
+    /// The number of the epoch's first object.
     began: Lsn,
 }
 
 impl Epoch {
-    /// Whether an object can be part of the log. Objects that an earlier recovery has cut off are still in memory, and
-    /// may follow directly after objects that were written in the place of others.
+    /// Whether an object of this epoch can be part of the log. An object that an earlier recovery cut off is still in
+    /// memory. It may happen to follow an object that was written later in place of another one.
     fn counts(self, lsn: Lsn, epoch: u32) -> bool {
         if lsn < self.began { epoch < self.number } else { epoch == self.number }
     }
 }
 
-/// The end of the run of all rings, and the ring of each of its objects.
+/// Where the run over all rings ends, and the epoch and the ring of each of its objects.
 struct End {
     next: Lsn,
     rings: BTreeMap<Lsn, (u32, u64)>,
@@ -224,7 +228,7 @@ fn end_of_run(rings: &[Vec<Placed>], head: Lsn) -> End {
     for (number, objects) in (0..).zip(rings) {
         for object in objects.iter().filter(|object| object.lsn >= head) {
             let newest = all.entry(object.lsn).or_insert((object.epoch, number));
-            // An object that a recovery has cut off has an earlier epoch than the object that replaced it.
+            // Of two objects with the same number, a recovery has cut off the one with the earlier epoch.
             *newest = (*newest).max((object.epoch, number));
         }
     }

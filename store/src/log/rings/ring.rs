@@ -1,4 +1,4 @@
-//! The part of one ring that is in use.
+//! The part of a ring that is in use.
 
 use std::collections::VecDeque;
 
@@ -10,29 +10,30 @@ pub(super) struct Placed {
     pub(super) lsn: Lsn,
     pub(super) place: u64,
     pub(super) epoch: u32,
-    /// Bytes in whole lines.
+    /// The length in bytes, rounded up to whole cache lines.
     pub(super) bytes: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Ring {
-    /// The place of the oldest object that is needed.
+    /// The place of the oldest object that is still needed.
     pub(super) begin: u64,
-    /// The place of the next object.
+    /// The place after the newest object.
     pub(super) end: u64,
     pub(super) objects: VecDeque<Placed>,
-    /// Objects that were stored and not flushed: number, offset, bytes.
+    /// Objects that were stored but not flushed: number, offset, and length in bytes.
     pub(super) unflushed: Vec<(Lsn, u64, u64)>,
 }
 
 impl Ring {
-    /// The place for an object, and how many bytes of the ring it takes. An object that does not fit at the end begins
-    /// at the next turn. Returns `None` if there is no room.
+    /// The place for an object, and how many bytes of the ring it takes there. An object that does not fit before the
+    /// ring's end goes to the ring's beginning. Returns `None` if there is no room.
     pub(super) fn place_for(&self, bytes: u64, ring_bytes: u64) -> Option<(u64, u64)> {
         let left = ring_bytes - self.end % ring_bytes;
         let place = if bytes <= left { self.end } else { self.end + left };
         let end = place + bytes;
-        // The ring never becomes quite full: the place after the newest object is never that of the oldest one.
+        // The ring never becomes quite full. Otherwise the place after the newest object would have the offset of the
+        // oldest one.
         (end - self.begin < ring_bytes).then_some((place, end - self.end))
     }
 
@@ -42,13 +43,13 @@ impl Ring {
         self.unflushed.push((lsn, at, bytes));
     }
 
-    /// The place of the oldest object from `head` on, or of the next object if there is none.
+    /// The place of the oldest object from `head` on; if there is none, the place of the next object.
     pub(super) fn begin_at(&self, head: Lsn) -> u64 {
         let first = self.objects.partition_point(|object| object.lsn < head);
         self.objects.get(first).map_or(self.end, |object| object.place)
     }
 
-    /// Gives up everything before a place. Returns how many bytes that frees.
+    /// Gives up everything before the place `begin`. Returns how many bytes that frees.
     pub(super) fn give_up(&mut self, begin: u64) -> u64 {
         while self.objects.front().is_some_and(|object| object.place < begin) {
             self.objects.pop_front();

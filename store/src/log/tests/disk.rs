@@ -19,7 +19,7 @@ fn open(bytes: Vec<u8>) -> (Arc<RecordingBlock>, Result<DiskLog, Error>) {
     (block, log)
 }
 
-/// A log of three batches with one object each, and the bytes of its medium.
+/// The bytes of a log with three batches of one object each.
 fn three_batches() -> Vec<u8> {
     let block = Arc::new(RecordingBlock::new(4096));
     let head = DiskLog::layout(&*block, 1 << 20, SEED);
@@ -31,7 +31,7 @@ fn three_batches() -> Vec<u8> {
     block.to_bytes()
 }
 
-/// Changes the batches as if all of them had been in flight at once.
+/// Changes the claims of the batches as if all of them had been in flight at once.
 fn at_once(bytes: &mut [u8]) {
     for place in [0, 4096, 8192] {
         let block = &mut bytes[DISK_DATA_OFFSET as usize + place..][..4096];
@@ -40,7 +40,7 @@ fn at_once(bytes: &mut [u8]) {
     }
 }
 
-/// Clears the batch at a place, as if its write had not happened.
+/// Clears the batch at a place, as if the batch had never been written.
 fn lose(bytes: &mut [u8], place: usize) {
     bytes[DISK_DATA_OFFSET as usize + place..][..4096].fill(0);
 }
@@ -55,13 +55,13 @@ fn inv33_what_a_recovery_has_cut_off_never_comes_back() {
     assert_eq!(log.next(), 2);
     let lsn = log.append(&mut object()).unwrap();
     log.force(lsn).unwrap();
-    // The third batch of the first log still follows the new batch, and would be the next one to be found.
+    // The third batch of the first log is still on the medium, right after the new batch. Only its epoch keeps it out.
     log.truncate(3).unwrap();
     let (_, again) = open(block.to_bytes());
     assert_eq!(again.unwrap().next(), 3);
 }
 
-/// The writer of the third batch had seen that the second one was durable.
+/// The third batch claims that the second one, which is now missing, was durable.
 #[test]
 fn inv48_a_batch_that_a_later_one_has_seen_durable_is_missed() {
     let mut bytes = three_batches();
@@ -73,7 +73,7 @@ fn inv48_a_batch_that_a_later_one_has_seen_durable_is_missed() {
     assert_eq!(open(bytes).1.unwrap().next(), 3);
 }
 
-/// The newest slot is damaged, and the older one does not know of the turn that the log has made since.
+/// The newest slot is damaged. The older one does not know of the turn that the log has made since.
 #[test]
 fn inv48_a_damaged_slot_is_no_end_of_the_log() {
     let block = Arc::new(RecordingBlock::new(4096));
@@ -108,8 +108,8 @@ fn inv33_a_batch_that_was_durable_when_the_epoch_began_is_missed() {
     assert!(matches!(open(bytes).1, Err(Error::Corrupt { .. })));
 }
 
-/// A batch that does not fit at the end of the circle begins at the next turn. How much is lost there depends on its
-/// size.
+/// A batch that does not fit before the end of the circular area goes to its beginning. How much space is lost depends
+/// on the size of the batch.
 #[test]
 fn inv38_what_a_log_says_is_free_can_be_appended_wherever_it_ends() {
     for blocks in [700, 769, 800, 900, 1023] {
@@ -130,7 +130,7 @@ fn inv38_what_a_log_says_is_free_can_be_appended_wherever_it_ends() {
     }
 }
 
-/// With little memory, one force writes several batches, and all appended objects are there.
+/// With little memory, one force writes several batches. All appended objects must be in the log afterwards.
 #[test]
 fn a_log_with_little_memory_writes_smaller_batches() {
     for grouping in [Grouping::Central, Grouping::Grouped, Grouping::Apart] {

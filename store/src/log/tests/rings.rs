@@ -25,33 +25,33 @@ fn open(bytes: Vec<u8>) -> (Arc<RecordingNvm>, Result<RingsLog, Error>) {
     (nvm.clone(), RingsLog::open(nvm, SEED, 4096, Arc::default(), &mut refuse))
 }
 
-/// Appends in a new thread.
+/// Appends an object in a new thread.
 fn append_only(log: &RingsLog) -> Lsn {
     let append = || log.append(&mut object()).unwrap();
     std::thread::scope(|scope| scope.spawn(append).join().unwrap())
 }
 
-/// As `append_only`, and makes the object durable.
+/// Appends an object like `append_only`, and makes it durable.
 fn append(log: &RingsLog) -> Lsn {
     let lsn = append_only(log);
     log.force(lsn).unwrap();
     lsn
 }
 
-/// The offset of the newest object with a number.
+/// The offset of the object with a number.
 fn find(bytes: &[u8], lsn: Lsn) -> usize {
     let is_there = |at: &usize| bytes[at + 8..at + 16] == lsn.to_le_bytes() && bytes[*at..at + 8] != [0; 8];
     (RINGS_OFFSET as usize..bytes.len()).step_by(OBJECT_ALIGNMENT as usize).find(is_there).unwrap()
 }
 
-/// Clears an object, as if it had not become durable.
+/// Clears an object, as if it had never become durable.
 fn lose(bytes: &mut [u8], lsn: Lsn) {
     let at = find(bytes, lsn);
     bytes[at..at + 64].fill(0);
 }
 
-/// A log of `objects` objects. The last two are from different threads and in flight at once, and the first of these
-/// two is lost.
+/// The bytes of a log with `objects` objects. The last two are from different threads, and were in flight at once. The
+/// first of these two is lost.
 fn with_a_gap(objects: u64) -> Vec<u8> {
     loop {
         let (nvm, log) = create();
@@ -61,7 +61,7 @@ fn with_a_gap(objects: u64) -> Vec<u8> {
         append_only(&log);
         append_only(&log);
         let mut bytes = nvm.to_bytes();
-        // Objects of one thread lie close together.
+        // Objects of one thread lie close together. So if these two are far apart, they are from different threads.
         if find(&bytes, objects).abs_diff(find(&bytes, objects - 1)) > 4096 {
             lose(&mut bytes, objects - 1);
             return bytes;
@@ -76,7 +76,7 @@ fn inv30_what_a_recovery_has_cut_off_never_comes_back() {
     assert_eq!(log.next(), 1);
     append(&log);
     log.truncate(2).unwrap();
-    // The second object of the first log is still there, and would be the next one to be found.
+    // The second object of the first log is still in memory. Only its epoch keeps it out.
     let (_, again) = open(nvm.to_bytes());
     assert_eq!(again.unwrap().next(), 2);
 }
@@ -104,7 +104,7 @@ fn inv30_an_object_that_was_durable_when_the_epoch_began_is_missed() {
     assert!(matches!(open(bytes).1, Err(Error::Corrupt { .. })));
 }
 
-/// The thread that appended the last object had seen that the one before was durable.
+/// The last object claims that the one before it, which is now missing, was durable.
 #[test]
 fn inv48_an_object_that_a_later_one_has_seen_durable_is_missed() {
     let (nvm, log) = create();
@@ -130,7 +130,7 @@ fn words_that_are_out_of_all_reckoning_are_damage() {
     }
 }
 
-/// Objects begin at multiples of [`OBJECT_ALIGNMENT`], and so the words that say where they begin are multiples too.
+/// Objects begin at multiples of [`OBJECT_ALIGNMENT`], so the words that hold their places must be multiples too.
 #[test]
 fn a_rings_word_between_the_places_of_objects_is_damage() {
     let (nvm, log) = create();
@@ -142,7 +142,7 @@ fn a_rings_word_between_the_places_of_objects_is_damage() {
     }
 }
 
-/// The offset of the first ring's word.
+/// The offset of the word of the first ring.
 fn log_word() -> u64 {
     RingsLog::layout(BYTES, 4096, SEED, 1).word_at(0)
 }

@@ -1,4 +1,4 @@
-//! The measured costs of a workload under a scheme, as inputs of the model.
+//! What a workload costs under a scheme, as measured. The model uses these costs as inputs.
 
 use std::collections::HashMap;
 
@@ -16,39 +16,39 @@ use crate::nv::NvDb;
 use crate::trace::{Kind, Trace, Traced, keys, trace};
 use crate::workload::{Run, Workload, run};
 
-/// Bytes of a page and of a block of a log file.
+/// The size in bytes of a page, and of a block of a log file.
 const PAGE_BYTES: u64 = 8192;
-/// Bytes of a line to which a delay is added.
+/// The size in bytes of a cache line, for which a delay may be added.
 const LINE_BYTES: f64 = 64.0;
-/// The number of threads whose transactions are recorded, and the transactions of each.
+/// How many threads are recorded, and how many transactions of each.
 const TRACED: (u64, usize) = (16, 200);
-/// How often the line of the next object number is used for each object: to read the number, to take it, and
-/// to publish it.
+/// How often a thread uses the cache line of the next object number for each object: to read the number, to take it,
+/// and to publish it.
 pub(super) const NUMBER_USES: f64 = 3.0;
 
-/// The costs of a run for each committed transaction, in nanoseconds or pieces.
+/// What a run costs per committed transaction: times in nanoseconds, and counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
     pub(super) per_second: f64,
-    /// Processor time of the threads that run transactions, and of background threads.
+    /// The processor time of the threads that run transactions, and of the background threads.
     pub(super) cpu: f64,
     pub(super) background: f64,
     pub(super) objects: f64,
     pub(super) bytes: f64,
     pub(super) pages: f64,
     pub(super) lock_waits: f64,
-    /// Writes to the log's medium.
+    /// How many writes to the log's medium there were.
     pub(super) writes: f64,
-    /// Cores that other processes used during the run.
+    /// How many cores other processes used during the run.
     pub(super) foreign: f64,
 }
 
-/// Processor time of all processes, in seconds.
+/// The processor time of all processes together, in seconds.
 fn machine_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
     let ticks: Vec<f64> = fields.filter_map(|field| field.parse().ok()).collect();
-    // Everything except idle time and waiting for a disk. Guest time is contained in other fields.
+    // Everything except idle time and waiting for a disk. Guest time is already part of other fields.
     ticks
         .iter()
         .take(8)
@@ -83,7 +83,7 @@ pub(super) fn cost(db: &NvDb, workload: &dyn Workload, threads: u64, plan: &Plan
     })
 }
 
-/// The medians of several runs. Of processor times it takes the minimum, since any disturbance makes them
+/// The medians of several runs. For processor times, takes the minimum instead, because every disturbance makes them
 /// longer.
 pub(super) fn middle(costs: &[Cost]) -> Cost {
     let all = |field: fn(&Cost) -> f64| costs.iter().map(field).collect::<Vec<_>>();
@@ -102,13 +102,13 @@ pub(super) fn middle(costs: &[Cost]) -> Cost {
     }
 }
 
-/// A row by its table and its key.
+/// A row: its table and its key.
 type Key = (usize, Vec<u8>);
 
-/// The places of rows: rows and pages by number.
+/// Where rows are: the numbers of the rows and of their pages.
 #[derive(Default)]
 struct Places {
-    /// For each row its number, if the row existed before, and its page.
+    /// For each row, its number if it existed before the run, and the number of its page.
     of: HashMap<Key, (Option<usize>, usize)>,
     rows: usize,
     pages: usize,
@@ -118,12 +118,12 @@ struct Places {
 pub(super) struct Recorded {
     traces: Vec<Vec<Trace>>,
     places: Places,
-    /// The recorded cost of a commit, and how much longer a change took than a read.
+    /// What a commit costs, and how much longer a change takes than a read, as recorded.
     pieces: LogPieces,
 }
 
-/// Numbers the rows, and the pages in the order of the keys. Rows put into a table that was empty are in a
-/// page of their thread's own.
+/// Numbers the rows, and numbers the pages in the order of the keys. If a table was empty, each thread's new rows count
+/// as being in a page of that thread.
 fn places(tables: &[Vec<Vec<u8>>], rows_of_a_page: u64, traces: &[Vec<Trace>]) -> Places {
     let (mut places, mut pages) = (Places::default(), HashMap::new());
     for (thread, traces) in traces.iter().enumerate() {
@@ -157,18 +157,18 @@ impl Recorded {
         Ok(Self { traces, places, pieces })
     }
 
-    /// The transactions of each thread. Each change latches its page for the time `change`, and a transaction
-    /// takes the time `mean` on average.
+    /// The transactions of each thread, as the model runs them. Each change latches its page for the time `change`, and
+    /// a transaction takes the time `mean` on average.
     fn scripts(&self, change: f64, mean: f64, clock: f64) -> Vec<Vec<Script>> {
         let typical = self.typical(clock);
-        // An operation that took far longer than usual was disturbed.
+        // If an operation took far longer than usual, it was disturbed. So limit its time.
         let of = |op: &Traced| {
             self.rest(op.kind, (op.ns - clock).min(typical[&(op.table, op.kind as usize)] * 3.0))
         };
         let changes = |trace: &Trace| trace.ops.iter().filter(|op| op.kind == Kind::Change).count() as f64;
         let work = |trace: &Trace| trace.ops.iter().map(of).sum::<f64>() + self.end(trace);
-        // The simulated threads draw the same transactions, but not equally often. On average these must take
-        // what was measured.
+        // The simulated threads run the same transactions, but not equally often. Scale the times so that, on average,
+        // the transactions take what was measured.
         let all = self.traces.iter().flatten();
         let count = all.clone().count() as f64;
         let latched: f64 = all.clone().map(|trace| changes(trace) * change).sum();
@@ -189,13 +189,13 @@ impl Recorded {
         self.traces.iter().map(|traces| traces.iter().map(script).collect()).collect()
     }
 
-    /// The part of an operation's time that is not the change of the page.
+    /// How long an operation takes apart from the change of its page.
     fn rest(&self, kind: Kind, ns: f64) -> f64 {
         if kind == Kind::Change { (ns - self.pieces.change).max(ns / 4.0) } else { ns }
     }
 
-    /// The end of a transaction without the wait for its objects: the time that it took besides its
-    /// operations, limited in case it was disturbed.
+    /// How long a transaction takes to end, without the wait for its objects: its time minus that of its operations.
+    /// Limited, in case it was disturbed.
     fn end(&self, trace: &Trace) -> f64 {
         let ops: f64 = trace.ops.iter().map(|op| op.ns).sum();
         let is_change = trace.ops.iter().any(|op| op.kind == Kind::Change);
@@ -212,7 +212,7 @@ impl Recorded {
         times.into_iter().map(|(of, times)| (of, median(&times))).collect()
     }
 
-    /// The share of transactions that change something.
+    /// The share of transactions that change any row.
     pub(super) fn changing(&self) -> f64 {
         let all = self.traces.iter().flatten();
         let changes = |trace: &&Trace| trace.ops.iter().any(|op| op.kind == Kind::Change);
@@ -221,15 +221,15 @@ impl Recorded {
     }
 }
 
-/// The added costs of a log file that is slower than memory.
+/// The delays that simulate a log file slower than memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Added {
-    /// For each line, and for each call, in nanoseconds.
+    /// The delay for each cache line, and for each call, in nanoseconds.
     pub(super) line_ns: u32,
     pub(super) call_ns: u32,
 }
 
-/// All inputs of a model.
+/// All inputs that the model needs for one scheme.
 pub(super) struct Inputs<'a> {
     pub(super) scheme: Scheme,
     pub(super) added: Added,
@@ -245,7 +245,7 @@ impl Inputs<'_> {
         (bytes / self.block_bytes).ceil() * self.block_bytes
     }
 
-    /// Bytes of an object.
+    /// The average size of an object in bytes.
     pub(super) fn object_bytes(&self) -> f64 {
         self.alone.bytes / self.alone.objects.max(0.01)
     }
@@ -277,8 +277,8 @@ impl Inputs<'_> {
         } else if self.scheme != Scheme::FlushOnInsert {
             let [first, all] = self.pieces.objects;
             let each = ((many - few) / (all - first)).max(0.0);
-            // Scales the measured cost by the bytes of an object. The number of lines is proportional to the
-            // bytes.
+            // Scales the measured cost to the size of this workload's objects. The number of cache lines is
+            // proportional to that size.
             let measured = self.pieces.bytes[1] / self.pieces.objects[1];
             costs.force_object = ns(each * bytes / measured);
             costs.force = ns((few - each * first).max(0.0));
@@ -286,7 +286,7 @@ impl Inputs<'_> {
         costs
     }
 
-    /// How long a transaction that runs alone waits for its own objects.
+    /// How long a transaction waits for its own objects if no other transaction runs.
     fn force_alone(&self, costs: &LogCosts) -> f64 {
         let changing = self.recorded.changing().max(0.01);
         let objects = self.alone.objects / changing;

@@ -1,5 +1,5 @@
-//! The schemes on more cores than this machine has: what is measured, what the model makes of it, and how far
-//! it is off where both are possible.
+//! The schemes on more cores than this machine has. Shows what was measured, what the model derives from that, and how
+//! far the model is off where both are possible.
 
 mod inputs;
 mod pieces;
@@ -20,9 +20,9 @@ use crate::model::stations::{Machine, ns};
 use crate::nv::{NvDb, Setup};
 use crate::workload::{Workload, run};
 
-/// The numbers of threads that are both measured and modelled.
+/// The numbers of threads that are measured as well as modelled.
 const CHECKED: [u64; 3] = [1, 2, 16];
-/// The costs added for each line and for each call of a file, in nanoseconds; and whether the row is also
+/// The delays added per cache line and per call of a file, in nanoseconds. The flag says whether this row is also
 /// measured with more than one thread.
 const ADDED: [(Added, bool); 4] = [
     (Added { line_ns: 0, call_ns: 0 }, true),
@@ -30,14 +30,14 @@ const ADDED: [(Added, bool); 4] = [
     (Added { line_ns: 420, call_ns: 0 }, true),
     (Added { line_ns: 0, call_ns: 5000 }, false),
 ];
-/// How long Linux lets a thread run while others are ready, and how long a thread spins for a mutex, in
+/// How long Linux lets a thread run while other threads are ready, and how long a thread spins for a mutex, in
 /// nanoseconds.
 const SLICE_NS: f64 = 3e6;
 const SPIN_NS: f64 = 1500.0;
-/// The most rounds of which a median is taken, because there are many rows.
+/// How many rounds are made at most. There are many rows, so more would take too long.
 const ROUNDS: usize = 3;
 
-/// All four tables.
+/// Makes all four tables.
 pub(crate) fn cores(plan: &Plan) -> Result<Vec<Table>> {
     let parts = parts();
     let workloads: [&dyn Workload; 3] = [&plan.tpcc(), &plan.tpcb(), &plan.tatp()];
@@ -73,7 +73,7 @@ fn sheet(plan: &Plan, workload: &dyn Workload, parts: &Parts) -> Result<Sheet> {
     let mut rows = Vec::new();
     for (added, is_checked) in ADDED {
         for setup in &setups {
-            // Only log files have calls.
+            // Only log files have calls, so skip the row for other schemes.
             if added.call_ns == 0 || is_file(setup.options.scheme) {
                 rows.push(bench.row(setup, added, is_checked, &mut cleaning)?);
             }
@@ -82,7 +82,7 @@ fn sheet(plan: &Plan, workload: &dyn Workload, parts: &Parts) -> Result<Sheet> {
     Ok(Sheet { workload: workload.name(), contention, changing: bench.recorded.changing(), rows })
 }
 
-/// Measures how much two threads slow each other down: in a store each, and in one store.
+/// Measures how much two threads slow each other down: once with a store each, and once in the same store.
 fn contention(plan: &Plan, workload: &dyn Workload, stores: [&NvDb; 2], parts: &Parts) -> Result<Contention> {
     let (mut alone, mut beside, mut both) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.rounds.min(ROUNDS) * 2 {
@@ -100,13 +100,13 @@ fn contention(plan: &Plan, workload: &dyn Workload, stores: [&NvDb; 2], parts: &
     let (alone, both) = (middle(&alone), middle(&both));
     let beside = (beside.into_iter().fold(f64::INFINITY, f64::min) / alone.cpu).max(1.0);
     let more = (both.cpu / alone.cpu - beside).max(0.0);
-    // Each of two cores finds a line at the other core every second time.
+    // With two cores, a line is at the other core every second time on average.
     let uses = alone.objects * inputs::NUMBER_USES;
     let lines = uses * parts.transfer / 2.0 / alone.cpu;
     Ok(Contention { beside, sharing: (more - lines).max(0.0), lines: (more / lines.max(1e-9)).min(1.0) })
 }
 
-/// What all rows of a workload have in common.
+/// What all rows of a workload use.
 struct Bench<'a> {
     plan: &'a Plan,
     workload: &'a dyn Workload,
@@ -116,7 +116,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// `cleaning` is the background work of the last scheme whose log has no background work of its own.
+    /// Measures and models one row. `cleaning` is the background work of the last scheme whose log has none of its own.
     fn row(&self, setup: &Setup, added: Added, is_checked: bool, cleaning: &mut f64) -> Result<Row> {
         let scheme = setup.options.scheme;
         let mut setup = setup.clone();
@@ -138,7 +138,7 @@ impl Bench<'_> {
         let inputs = Inputs { scheme, added, alone, pieces, recorded, parts, block_bytes };
         let mut model = inputs.model();
         match scheme {
-            // The work of the daemon of these schemes is simulated.
+            // The model simulates the daemon of these schemes, so only the other background work counts here.
             Scheme::FlushOnCommit | Scheme::Distributed => model.costs.background = ns(*cleaning),
             _ => *cleaning = alone.background,
         }

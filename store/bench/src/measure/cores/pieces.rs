@@ -1,4 +1,4 @@
-//! The costs of single operations, measured without disturbance.
+//! What single operations cost, measured without disturbance.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -13,47 +13,47 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::nv::NvDb;
 use crate::row::{key, row};
 
-/// Processor time that this process or this thread has used, in nanoseconds.
+/// The processor time that this process or this thread has used, in nanoseconds.
 pub(super) fn cpu_ns(clock: ClockId) -> f64 {
     let time = clock_gettime(clock);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// The costs of the machine's parts, in nanoseconds.
+/// What the machine's basic operations cost, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Parts {
-    /// Taking and releasing a mutex that no other thread wants.
+    /// Taking and releasing a mutex that no other thread uses.
     pub(super) mutex: f64,
-    /// Processor time to wake a sleeping thread, and to be woken.
+    /// The processor time that it takes to wake a sleeping thread, and to be woken.
     pub(super) switch: f64,
-    /// The time from one thread's wake-up call until the other thread runs, while both cores are otherwise
-    /// idle, without that processor time.
+    /// How long after a wake-up call the woken thread runs, without that processor time, if both cores are otherwise
+    /// idle.
     pub(super) idle_wake: f64,
-    /// An atomic increment of a line that no other core has, and of one that two cores keep incrementing.
+    /// An atomic increment of a cache line that no other core uses, and of one that another core increments all the
+    /// time.
     pub(super) alone: f64,
     pub(super) contended: f64,
-    /// The transfer of a line between two cores that change it in turns.
+    /// How long a cache line takes from one core to another, if two cores change it in turn.
     pub(super) transfer: f64,
-    /// Reading the clock.
+    /// Reading the clock once.
     pub(super) clock: f64,
 }
 
-/// How often each operation is measured. The minimum counts, since any other load of the machine makes it
-/// longer.
+/// How often each operation is measured. The minimum counts, because any other load on the machine makes it longer.
 const ROUNDS: usize = 50;
 
 fn least(mut once: impl FnMut() -> f64) -> f64 {
     (0..ROUNDS).fold(f64::INFINITY, |least, _| once().min(least))
 }
 
-/// The time of a call, averaged over this many calls.
+/// How long one call takes, as the mean of this many calls.
 fn per_call(calls: u32, mut call: impl FnMut()) -> f64 {
     let begun = Instant::now();
     (0..calls).for_each(|_| call());
     begun.elapsed().as_nanos() as f64 / f64::from(calls)
 }
 
-/// The time of a call, averaged over this many calls, while another thread makes the same calls.
+/// How long one call takes, as the mean of this many calls, while another thread makes the same calls.
 fn contended(calls: u32, call: impl Fn() + Sync) -> f64 {
     let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -63,7 +63,7 @@ fn contended(calls: u32, call: impl Fn() + Sync) -> f64 {
                 call();
             }
         });
-        // This thread does not yield, so that each thread has a core of its own.
+        // Spins and does not yield, so that each thread gets a core of its own.
         while !begun.load(Ordering::SeqCst) {
             std::hint::spin_loop();
         }
@@ -73,7 +73,7 @@ fn contended(calls: u32, call: impl Fn() + Sync) -> f64 {
     })
 }
 
-/// The time that a word takes from one core to the other, if both change it in turns.
+/// How long a word takes from one core to another, if both change it in turn.
 fn transfer(turns: u32) -> f64 {
     let word = AtomicU64::new(0);
     let take = |from: u64| {
@@ -81,7 +81,7 @@ fn transfer(turns: u32) -> f64 {
         while word.load(Ordering::Acquire) != from {
             std::hint::spin_loop();
             tries += 1;
-            // The other thread has probably lost its core.
+            // After this many tries, the other thread has probably lost its core.
             if tries.is_multiple_of(1 << 12) {
                 std::thread::yield_now();
             }
@@ -90,7 +90,7 @@ fn transfer(turns: u32) -> f64 {
     };
     std::thread::scope(|scope| {
         scope.spawn(|| (0..=u64::from(turns)).for_each(|turn| take(turn * 2 + 1)));
-        // Wait until the other thread runs.
+        // Waits until the other thread runs.
         take(0);
         let mut turn = 0;
         per_call(turns, || {
@@ -100,8 +100,7 @@ fn transfer(turns: u32) -> f64 {
     })
 }
 
-/// Two threads wake each other this often. Returns the processor time and the remaining time for each
-/// wake-up.
+/// Lets two threads wake each other this often. Returns, per wake-up, the processor time and the remaining time.
 fn switches(turns: u64) -> (f64, f64) {
     let (turn, changed) = (Mutex::new(0_u64), Condvar::new());
     let (turn, changed) = (&turn, &changed);
@@ -126,7 +125,7 @@ fn switches(turns: u64) -> (f64, f64) {
     (each, (begun.elapsed().as_nanos() as f64 / all - each).max(0.0))
 }
 
-/// Measures all parts.
+/// Measures all basic operations.
 pub(super) fn parts() -> Parts {
     let (lock, word) = (Mutex::new(0_u64), AtomicU64::new(0));
     let add = || {
@@ -140,14 +139,14 @@ pub(super) fn parts() -> Parts {
         switch: least(|| switches(200).0),
         idle_wake: least(|| switches(200).1),
         alone: least(|| per_call(5000, add)),
-        // The minimum would be from a moment at which the other thread did not run.
+        // Takes the median: the minimum would be from a moment at which the other thread did not run.
         contended: median([(); ROUNDS].map(|()| contended(5000, add))),
         transfer: least(|| transfer(500)),
         clock: least(|| per_call(5000, read_clock)),
     }
 }
 
-/// The time to seal an object of this many bytes and to copy it into the central buffer.
+/// How long it takes to seal an object of this many bytes, and to copy it into the central buffer.
 pub(super) fn seal(bytes: f64) -> f64 {
     let mut object = Object::build(ObjectKind::Commit, 1, 0, &vec![7; bytes as usize], &[]);
     let mut buffer: Vec<u8> = Vec::with_capacity(1 << 20);
@@ -162,22 +161,22 @@ pub(super) fn seal(bytes: f64) -> f64 {
     })
 }
 
-/// The costs of a scheme's log, in nanoseconds.
+/// What a scheme's log costs, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LogPieces {
-    /// How much longer it takes to change a row than to read it for a change.
+    /// How much longer it takes to change a row than to read the row for a change.
     pub(super) change: f64,
-    /// The wait until a commit is durable, after few and after many changes.
+    /// How long a commit waits until it is durable, after few and after many changes.
     pub(super) force: [f64; 2],
-    /// The objects, and their bytes, of each of the two commits.
+    /// How many objects each of these two commits has, and how many bytes.
     pub(super) objects: [f64; 2],
     pub(super) bytes: [f64; 2],
 }
 
-/// Changes before a commit.
+/// How many changes there are before the commit: few and many.
 const FEW_AND_MANY: [u32; 2] = [1, 40];
 
-/// Measures a log with transactions of one thread on rows of its own.
+/// Measures a log with the transactions of a single thread, on rows that only this thread uses.
 pub(super) fn log_pieces(db: &NvDb, scheme: Scheme) -> Result<LogPieces> {
     let table = db.store.table("pieces")?;
     let mut pieces = LogPieces::default();
@@ -209,7 +208,7 @@ pub(super) fn log_pieces(db: &NvDb, scheme: Scheme) -> Result<LogPieces> {
     }
     pieces.change = (median(&times[1]) - median(&times[0])).max(0.0);
     if scheme == Scheme::FlushOnInsert {
-        // The objects were made durable when they were put into the log.
+        // With this scheme, appending an object makes it durable, so the number of changes makes no difference.
         pieces.force[1] = pieces.force[0];
     }
     Ok(pieces)

@@ -1,4 +1,4 @@
-//! What is measured and modelled for a workload.
+//! What is measured and modelled for one workload.
 
 use duralite_store::Scheme;
 
@@ -6,41 +6,41 @@ use super::inputs::{Added, Cost};
 use super::pieces::LogPieces;
 use crate::model::schemes::{Model, Outcome};
 
-/// Modelled cores.
+/// The numbers of cores that are modelled.
 pub(super) const CORES: [usize; 6] = [1, 2, 4, 8, 16, 32];
-/// Transactions of a simulation.
+/// How many transactions one simulation runs.
 pub(super) const COMMITS: u64 = 3000;
 
 /// How cores slow each other down.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contention {
-    /// How many times as long a transaction takes while the other core runs another store.
+    /// By which factor a transaction takes longer while the other core runs another store.
     pub(super) beside: f64,
-    /// How much more it takes if both run the same store, as a share of its time alone. The modelled cache
-    /// lines are not included.
+    /// How much longer a transaction takes if both cores run the same store, as a share of its time alone. Does not
+    /// include the modelled cache lines.
     pub(super) sharing: f64,
-    /// The observed share of the time that the modelled cache lines would take.
+    /// What the modelled cache lines cost as measured, as a share of what the model would charge for them.
     pub(super) lines: f64,
 }
 
-/// A scheme with added costs, measured and as a model.
+/// A scheme with added delays: what was measured, and the model.
 pub(super) struct Row {
     pub(super) scheme: Scheme,
     pub(super) added: Added,
     pub(super) alone: Cost,
     pub(super) pieces: LogPieces,
     pub(super) model: Model,
-    /// By the number of threads.
+    /// Measured and modelled results for each number of threads.
     pub(super) checked: Vec<(u64, Cost, Outcome)>,
-    /// By the number of cores.
+    /// Modelled results for each number of cores.
     pub(super) modelled: Vec<Outcome>,
 }
 
-/// A workload with all its measurements.
+/// A workload, with all of its rows.
 pub(super) struct Sheet {
     pub(super) workload: &'static str,
     pub(super) contention: Contention,
-    /// The share of transactions that change something.
+    /// The share of transactions that change any row.
     pub(super) changing: f64,
     pub(super) rows: Vec<Row>,
 }

@@ -18,7 +18,7 @@ fn added(added: Added) -> String {
     }
 }
 
-/// Picoseconds as nanoseconds.
+/// Formats a time in picoseconds as nanoseconds.
 fn shown(time: u64) -> String {
     number(time as f64 / 1000.0)
 }
@@ -71,13 +71,13 @@ pub(super) fn inputs(sheets: &[Sheet], parts: &Parts) -> Table {
         .map(|sheet| {
             let it = sheet.contention;
             format!(
-                "{}: {:.2} times as long beside another store, and {:.2} more in the same store besides named lines, which take {:.2} of what they would",
+                "{}: {:.2} times as long beside another store; in the same store {:.2} of the time is added, besides the modelled cache lines, which cost {:.2} of what the model charges",
                 sheet.workload, it.beside, it.sharing, it.lines
             )
         })
         .collect();
     table.note = format!(
-        "Measured in this run. One thread alone, processor time of its threads and of the store's own; times of the log's parts from transactions of one thread whose changes and commits were timed one by one. What is added is added for each line of 64 bytes, or for each call of a file (the paper's 5 us). The machine, in ns: a mutex {:.0}; waking a thread {:.0} of processor time, and {:.0} more until an idle core runs it; an atomic increment {:.1} alone and {:.1} with two cores at it; a line from one core to the other {:.0}. With two threads, {}.",
+        "Measured in this run. Processor times are those of a single thread, and of the store's background threads. The times of the log's parts are from transactions of one thread, whose changes and commits were timed one by one. The added delay applies to each line of 64 bytes, or to each call of a file (5 us in the paper). The machine, in ns: a mutex {:.0}; waking a thread {:.0} of processor time, and {:.0} more until an idle core runs it; an atomic increment {:.1} alone, and {:.1} while another core increments too; moving a cache line from one core to another {:.0}. With two threads, {}.",
         parts.mutex,
         parts.switch,
         parts.idle_wake,
@@ -140,7 +140,7 @@ pub(super) fn checked(sheets: &[Sheet]) -> Table {
     errors.sort_by(f64::total_cmp);
     let within = |limit: f64| errors.iter().filter(|error| **error <= limit).count();
     table.note = format!(
-        "Transactions per second. {} of {} rows are within 15%, {} within 20%; the median error is {:.0}%, the largest {:.0}%. Measured are medians, of processor time the least; others used {:.2} cores on average meanwhile: where they did, only processor time can be compared. {} of {} rows are within 20% of it.",
+        "Transactions per second. {} of {} rows are within 15%, {} within 20%; the median error is {:.0}%, the largest {:.0}%. The measured rates are medians, and the measured processor times are minima. Other processes used {:.2} cores on average; in rows where they did, only processor times can be compared. In {} of {} rows, the modelled processor time is within 20% of the measured one.",
         within(0.15),
         errors.len(),
         within(0.20),
@@ -157,7 +157,7 @@ fn percent(share: f64) -> String {
     format!("{:+.0}%", share * 100.0)
 }
 
-/// The busiest stations, with how busy they are.
+/// The two busiest stations, and how busy they are.
 fn busiest(outcome: &Outcome) -> String {
     let busiest: Vec<String> =
         outcome.busy.iter().take(2).map(|(name, share)| format!("{name} {:.0}%", share * 100.0)).collect();
@@ -180,16 +180,16 @@ pub(super) fn modelled(sheets: &[Sheet]) -> Table {
         table.row(cells);
     }
     table.note = format!(
-        "Simulated, not measured, with the costs above: 16 threads, or as many as cores, each committing transactions that were recorded (their rows, their pages, and how long each operation took), {COMMITS} of them with a fixed seed. {ASSUMED} {}",
+        "Simulated with the costs above, not measured. There are 16 threads, or as many as cores if there are more. They commit recorded transactions (with their rows, their pages, and how long each operation took): {COMMITS} of them with a fixed seed. {ASSUMED} {}",
         bottlenecks(sheets)
     );
     table
 }
 
-/// What the model assumes.
-const ASSUMED: &str = "Assumed: more cores are as the two here are while both work. A slice of 3 ms ends wherever it ends: a thread that loses its core while it holds a mutex keeps the mutex, and the others wait. A mutex is spun for 1.5 us, if no other thread is ready, and then slept for. The line of the next object's number (3 uses for each object) is fetched by one core after the other, in the time that two cores take, but no more than was seen; what else two threads of one store were measured to cost each other is, with n cores, (n - 1) / n of twice as much, since each finds a line elsewhere so often: within one socket. Pages are latched by those who change them, and ranges of rows are not locked. The disk of the pages keeps up, and cleaning is divided among as many threads as it takes, though the store has one: where more than one core cleans, the rows are too good, unless a page then takes more changes before it is written. What is added to a line keeps its core busy, as in the paper. Beyond 2 cores nothing here can be checked.";
+/// What the model assumes, as a note below the table.
+const ASSUMED: &str = "Assumptions: Each further core behaves like the two of this machine when both work. A time slice of 3 ms may end at any point. A thread that loses its core while it holds a mutex keeps the mutex, and others wait. A thread that wants a mutex spins for 1.5 us if no other thread is ready, and then sleeps. The cache line of the next object number (3 uses per object) goes from core to core, and each move takes as long as between two cores, but no more than was measured. The remaining cost of sharing a store was measured with two threads. With n cores, the model charges (n - 1) / n of twice that cost, because that is how often a core finds a line elsewhere within one socket. Only threads that change a page latch it, and ranges of rows are not locked. The disk with the pages keeps up. Cleaning is divided among as many threads as necessary, although the store has only one. So rows in which more than one core cleans are too optimistic, unless pages then take more changes before they are written. The delay that is added to a line keeps the core busy, as in the paper. Beyond 2 cores, nothing here can be checked.";
 
-/// A sentence that names, for each scheme and workload, the busiest station with the most cores.
+/// For each scheme, a sentence that names the busiest station of each workload with the most cores.
 fn bottlenecks(sheets: &[Sheet]) -> String {
     let of = |scheme: Scheme| {
         let rows = all(sheets).filter(|(_, row)| row.scheme == scheme && row.added.call_ns == 0);
@@ -204,7 +204,7 @@ fn bottlenecks(sheets: &[Sheet]) -> String {
     format!("Busiest with {} cores: {}.", CORES[CORES.len() - 1], SCHEMES.map(of).join("; "))
 }
 
-/// The paper's factors over `nv-disk` and over `distributed`.
+/// By which factors the paper's scheme is faster than `nv-disk` and than `distributed`.
 const PAPER: [(&str, [&str; 2]); 3] = [
     ("TPC-C", ["1.62x - 2.72x", "1.14x - 1.27x"]),
     ("TPC-B", ["1.26x - 1.99x", "1.15x - 1.21x"]),
