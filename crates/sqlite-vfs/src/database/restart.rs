@@ -54,7 +54,7 @@ thread_local! {
 /// Gets the log to start over if it is time, before a transaction of `db` begins; that transaction holds none
 /// of the log's locks. Returns whether the log will start over: the next writer does it, if it takes its
 /// snapshot only now.
-pub fn keep(db: &Db, attachment: &Attachment) -> bool {
+pub fn start_over_if_due(db: &Db, attachment: &Attachment) -> bool {
     let waits = waiting::for_room_until();
     let (bound, room) = (attachment.bound(), attachment.room());
     if bound.is_outgrown() {
@@ -104,14 +104,14 @@ pub fn keep(db: &Db, attachment: &Attachment) -> bool {
 /// Whether a checkpoint on this thread would be in the way of the one that starts the log over. Any other
 /// checkpoint can be refused: nothing waits for it. And every commit tries one, so there would always be one
 /// in the way.
-pub fn yields(attachment: &Attachment) -> bool {
+pub fn is_in_the_way(attachment: &Attachment) -> bool {
     !RESTARTING.get() && attachment.restart_turn().is_taken()
 }
 
 /// Whether a transaction that has just got WRITE should wait: the log is nearly full, and can soon start
 /// over, since no reader stays long. A connection that is told that it is busy begins again, and the first
 /// one to do so starts the log over.
-pub fn is_ahead(attachment: &Attachment, holder: &Holder) -> bool {
+pub fn must_make_room(attachment: &Attachment, holder: &Holder) -> bool {
     let room = attachment.room();
     if !room.is_scarce() || !holder.is_reading() || RESTARTING.get() || is_worker() {
         return false;

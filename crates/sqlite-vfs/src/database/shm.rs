@@ -171,14 +171,14 @@ impl Db {
             return false;
         }
         if asked.is_mark() && holder.begins() {
-            // If `keep` has just checkpointed everything, the log can start over. SQLite chose this mark
-            // before that, and under it would go on appending to the log. So it must choose again.
-            return restart::keep(self, attachment) && asked.first > FIRST_READ;
+            // If everything has just been checkpointed, the log can start over. SQLite chose this mark before
+            // that, and under it would go on appending to the log. So it must choose again.
+            return restart::start_over_if_due(self, attachment) && asked.first > FIRST_READ;
         }
         if (asked.first, asked.count) == (CHECKPOINT, 1) {
             // SQLite takes this lock alone for a checkpoint. To recover it takes this lock with others.
             attachment.bound().checkpoints();
-            return restart::yields(attachment);
+            return restart::is_in_the_way(attachment);
         }
         false
     }
@@ -283,7 +283,7 @@ impl Db {
     /// What is done once SQLite has taken WRITE: the transaction may write, unless it has to wait for the log
     /// to start over.
     fn after_write_lock(&self, attachment: &Attachment, holder: &Arc<Holder>) -> c_int {
-        if restart::is_ahead(attachment, holder) {
+        if restart::must_make_room(attachment, holder) {
             return ffi::BUSY;
         }
         attachment.set_writer(true);

@@ -97,7 +97,7 @@ impl Concurrent {
     /// another moment, SQLite finds another header, gives the lock back, and takes it again.
     fn begin_to_read(&self, db: &Db) -> Result<c_int, Failure> {
         if self.holder.begins() {
-            restart::keep(db, &self.attachment);
+            restart::start_over_if_due(db, &self.attachment);
             // A statement by itself is soon over.
             if db.host.is_in_transaction(db.sqlite) == Some(true) {
                 restart::wait_for_gate(&self.attachment);
@@ -178,7 +178,7 @@ impl Concurrent {
         loop {
             match self.holder.lock_exclusive(WRITE, 1) {
                 Ok(()) => {
-                    if !waits && restart::is_ahead(&self.attachment, &self.holder) {
+                    if !waits && restart::must_make_room(&self.attachment, &self.holder) {
                         self.holder.unlock_exclusive(WRITE, 1);
                         return Ok(ffi::BUSY);
                     }
@@ -389,7 +389,7 @@ impl Concurrent {
             return;
         }
         self.attachment.bound().checkpoints();
-        if restart::yields(&self.attachment) {
+        if restart::is_in_the_way(&self.attachment) {
             return;
         }
         if let Err(failure) = self.checkpoint(db, PASSIVE) {
