@@ -116,7 +116,8 @@ pub struct ApiRoutines {
     pub db_filename: Option<unsafe extern "C" fn(*mut Connection, *const c_char) -> *const c_char>,
     _181: Unused<3>,
     pub stmt_busy: Option<unsafe extern "C" fn(*mut Statement) -> c_int>,
-    _185: Unused<4>,
+    pub stmt_readonly: Option<unsafe extern "C" fn(*mut Statement) -> c_int>,
+    _186: Unused<3>,
     pub uri_parameter: Option<unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char>,
     _190: Unused<2>,
     /// The header declares the argument as a function without arguments. SQLite calls it as an

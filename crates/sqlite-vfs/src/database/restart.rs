@@ -12,8 +12,8 @@
 //! may keep WRITE. So before the checkpoint the gate is closed: new transactions of concurrent connections wait,
 //! and those that are present go on until they commit. That takes as long as the longest of them, if no
 //! transaction stays. Where one does, the log grows to several times its bound. Then transactions that have been
-//! writing for long are asked to end: at the next page that they read from the database they get
-//! `SQLITE_BUSY_SNAPSHOT`, once. Those that only read are never asked.
+//! writing for long are asked to end: at the next page that a `SELECT` of theirs reads from the database they
+//! get `SQLITE_BUSY_SNAPSHOT`, once. Those that only read are never asked.
 //!
 //! The same is done when a log is short of room ([`crate::attachment::size`]), whether or not the application
 //! ever checkpoints. It is done before the next transaction of a connection begins, on its thread, within the

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use duralite_sqlite_ffi::{BusyHandler, Connection};
+use duralite_sqlite_ffi::{BusyHandler, Connection, Statement};
 
 use crate::sqlite::Sqlite;
 
@@ -87,22 +87,24 @@ impl Host {
     /// Whether the statement that commits is the `RELEASE` of the savepoint that began the transaction.
     pub fn is_releasing(&self, sqlite: &Sqlite) -> bool {
         let mut is_releasing = false;
-        self.each_running(sqlite, |text| is_releasing |= begins_with(text, &[b"RELEASE"]));
+        self.each_running(sqlite, |_, text| is_releasing |= begins_with(text, &[b"RELEASE"]));
         is_releasing
     }
 
-    /// Whether a single statement runs, and it is none that ends a transaction.
-    pub fn is_in_plain_statement(&self, sqlite: &Sqlite) -> bool {
-        let (mut count, mut ends) = (0, false);
-        self.each_running(sqlite, |text| {
-            count += 1;
-            ends |= begins_with(text, &[b"COMMIT", b"END", b"ROLLBACK", b"RELEASE"]);
+    /// Whether a single statement runs, and it only reads: a `SELECT`, and none that ends a transaction.
+    pub fn is_in_select(&self, sqlite: &Sqlite) -> bool {
+        let (mut running, mut selects) = (0, 0);
+        self.each_running(sqlite, |statement, text| {
+            running += 1;
+            // SAFETY: a statement of this connection, which is working, on this thread.
+            let is_read_only = unsafe { (sqlite.api.stmt_readonly)(statement) } != 0;
+            selects += i32::from(is_read_only && begins_with(text, &[b"SELECT", b"WITH", b"VALUES"]));
         });
-        count == 1 && !ends
+        (running, selects) == (1, 1)
     }
 
-    /// Shows the text of each statement that runs.
-    fn each_running(&self, sqlite: &Sqlite, mut show: impl FnMut(&[u8])) {
+    /// Shows each statement that runs, with its text.
+    fn each_running(&self, sqlite: &Sqlite, mut show: impl FnMut(*mut Statement, &[u8])) {
         let (connection, api) = (self.connection(), &sqlite.api);
         if connection.is_null() {
             return;
@@ -115,7 +117,7 @@ impl Host {
             let text = unsafe { ((api.stmt_busy)(statement) != 0).then(|| (api.sql)(statement)) };
             if let Some(text) = text.filter(|text| !text.is_null()) {
                 // SAFETY: SQLite's text ends with a zero.
-                show(unsafe { CStr::from_ptr(text) }.to_bytes());
+                show(statement, unsafe { CStr::from_ptr(text) }.to_bytes());
             }
             statement = next(statement);
         }

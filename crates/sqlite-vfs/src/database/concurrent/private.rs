@@ -289,7 +289,7 @@ impl Concurrent {
         let is_overdue = state.write == Write::Validated
             && state.writes_since.is_some_and(|since| self.attachment.is_overdue(since));
         drop(state);
-        if is_overdue && db.host.is_in_plain_statement(db.sqlite) {
+        if is_overdue && db.host.is_in_select(db.sqlite) {
             return Some(Err(self.ask_to_end(db)));
         }
         if buf.len() as u64 == page_bytes && offset.is_multiple_of(page_bytes) {
@@ -300,12 +300,14 @@ impl Concurrent {
         Some(read.map(|()| fill(buf, &whole, within)))
     }
 
-    /// Asks the application, once, to end a transaction that keeps the log from starting over.
+    /// Asks the application, once, to end a transaction that keeps the log from starting over. It is told in a
+    /// `SELECT`: SQLite undoes what a statement has written after an error like this one only where it has kept
+    /// a statement journal, which it does not do for each insert.
     #[cold]
     fn ask_to_end(&self, db: &Db) -> Failure {
         let mut state = self.state();
         state.writes_since = None;
-        // Should the statement end with a rollback, SQLite may keep a page that it could not read again.
+        // Should SQLite roll back because it lacks memory, it may keep a page that it could not read again.
         state.cache = None;
         drop(state);
         overtaken(db, &Conflict::Overdue)

@@ -180,6 +180,8 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
         assert_eq!(codes(conn, "BEGIN; UPDATE t SET v=-1 WHERE k=1"), OK);
         std::thread::sleep(Duration::from_millis(120));
         grow(by, 12_000);
+        // A statement that writes could be left half done.
+        assert_eq!(codes(conn, "UPDATE t SET v=-1 WHERE k IN (2, 60)"), OK);
         assert_eq!(codes(conn, "SELECT count(pad) FROM t"), OVERTAKEN);
         // It is told once. Everything works as before, and what it has written can be undone.
         assert!(!conn.is_autocommit());
