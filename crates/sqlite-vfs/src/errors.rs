@@ -44,6 +44,20 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// The failure of a read of a page, told while a statement may have written a part of what it writes. SQLite
+    /// rolls such a statement back after an I/O error. After `SQLITE_BUSY` and the like it does so only where it has
+    /// kept a statement journal, and the transaction would go on with half of an insert.
+    pub fn amid_writes(self) -> Self {
+        match self.code & 0xff {
+            ffi::BUSY | ffi::CANTOPEN | ffi::READONLY | ffi::PROTOCOL => {
+                Self { code: ffi::IOERR_READ, ..self }
+            }
+            _ => self,
+        }
+    }
+}
+
 /// What SQLite was doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum During {
@@ -90,6 +104,15 @@ fn code_of(kind: ErrorKind, during: During) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_read_amid_writes_fails_so_that_sqlite_rolls_back() {
+        let told = |code| Failure::new(code, "why").amid_writes();
+        assert_eq!((told(ffi::BUSY).code, told(ffi::BUSY).message.as_str()), (ffi::IOERR_READ, "why"));
+        for code in [ffi::IOERR_SHMMAP, ffi::CORRUPT, ffi::FULL] {
+            assert_eq!(told(code).code, code);
+        }
+    }
 
     #[test]
     fn full_is_always_full_and_io_names_the_operation() {

@@ -171,7 +171,15 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
             return concurrent.read_wal(buf, offset);
         }
         let read = wal.attachment.log().read(&wal.db.base, offset, buf);
-        wal.answer(During::Read, read.map(|n| if n < buf.len() { ffi::IOERR_SHORT_READ } else { ffi::OK }))
+        match read {
+            Ok(count) if count < buf.len() => ffi::IOERR_SHORT_READ,
+            Ok(_) => ffi::OK,
+            Err(error) => {
+                let failure = Failure::of(&error, During::Read);
+                let is_writing = wal.attachment.writer_is_here();
+                wal.db.sqlite.fail(&if is_writing { failure.amid_writes() } else { failure })
+            }
+        }
     })
 }
 

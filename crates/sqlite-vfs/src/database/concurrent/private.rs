@@ -286,18 +286,22 @@ impl Concurrent {
             return Some(Ok(fill(buf, shown, within)));
         }
         state.read.insert(page);
+        let is_writing = state.write != Write::Not;
         let is_overdue = state.write == Write::Validated
             && state.writes_since.is_some_and(|since| self.attachment.is_overdue(since));
         drop(state);
         if is_overdue && db.host.is_in_select(db.sqlite) {
             return Some(Err(self.ask_to_end(db)));
         }
-        if buf.len() as u64 == page_bytes && offset.is_multiple_of(page_bytes) {
-            return Some(read_page(db, self.index(), &snapshot, page, buf).map(|()| ffi::OK));
-        }
-        let mut whole = vec![0; self.page_bytes];
-        let read = read_page(db, self.index(), &snapshot, page, &mut whole);
-        Some(read.map(|()| fill(buf, &whole, within)))
+        let is_page = buf.len() as u64 == page_bytes && offset.is_multiple_of(page_bytes);
+        let read = if is_page {
+            read_page(db, self.index(), &snapshot, page, buf).map(|()| ffi::OK)
+        } else {
+            let mut whole = vec![0; self.page_bytes];
+            let read = read_page(db, self.index(), &snapshot, page, &mut whole);
+            read.map(|()| fill(buf, &whole, within))
+        };
+        Some(read.map_err(|failure| if is_writing { failure.amid_writes() } else { failure }))
     }
 
     /// Asks the application, once, to end a transaction that keeps the log from starting over. It is told in a
