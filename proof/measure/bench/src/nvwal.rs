@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median};
 
-/// How much a measurement runs.
+/// The extent of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Rounds whose median is taken.
@@ -28,8 +28,8 @@ fn parameters(pairs: &[(&'static str, &str)]) -> Parameters {
     pairs.iter().map(|&(name, value)| (name, value.to_owned())).collect()
 }
 
-/// One run on a fresh database, which is deleted afterwards. For updates and deletes, the table is filled
-/// with the rows that they change.
+/// Runs transactions on a fresh database, which is deleted afterwards. For updates and deletes, the table
+/// is first filled with the rows that they change.
 pub(crate) fn fresh_run(
     dir: &Path,
     target: &Target,
@@ -48,7 +48,7 @@ pub(crate) fn fresh_run(
     session.run(operation, transactions, per_transaction)
 }
 
-/// Stock WAL with a recycled log, whose blocks are already allocated.
+/// A run on stock WAL with a recycled log, whose blocks are already allocated.
 fn warm_run(dir: &Path, operation: Operation, transactions: u32) -> Result<Run> {
     let mut session = Session::open(dir, &Target::Stock, true, false)?;
     session.fill(transactions)?;
@@ -58,7 +58,7 @@ fn warm_run(dir: &Path, operation: Operation, transactions: u32) -> Result<Run> 
     session.run(operation, transactions, 1)
 }
 
-/// Autocommit of one row by one connection: the table that readers look at first.
+/// Autocommit of one row by one connection: the table at which readers look first.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -123,7 +123,7 @@ pub fn headline(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Inserts with SQLite's automatic checkpoints on, as an application sees them over time.
+/// Inserts with SQLite's automatic checkpoints on, which an application meets over time.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -270,7 +270,8 @@ pub fn figures_5_and_6(dir: &Path, effort: Effort) -> Result<Table> {
         let mut medians = Vec::new();
         for sync in ["lazy", "eager"] {
             let slow = parameters(&[("sync", sync), ("nvram_write_ns", "500")]);
-            // Under strict persistency, flushes and fences do nothing, so only the work itself remains.
+            // Under strict persistency, flushes and fences do nothing, so this run measures the remaining
+            // work.
             let bare = parameters(&[("sync", sync), ("persistency", "strict")]);
             let (mut with, mut without) = (Vec::new(), Vec::new());
             for _ in 0..effort.rounds {
@@ -358,7 +359,7 @@ pub fn figure7(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Figure 9: the write latency at which `nvwal` is as slow as stock WAL on this disk.
+/// Figure 9: the NVRAM write latency at which `nvwal` is as slow as stock WAL on this disk.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -382,7 +383,7 @@ pub fn figure9(dir: &Path, effort: Effort) -> Result<Table> {
             let mut params = parameters(&VARIANTS[variant].1);
             params.push(("nvram_write_ns", (micros * 1000).to_string()));
             let mut figures = Vec::new();
-            // With long latencies the runs vary little: fewer transactions and rounds show as much.
+            // At high latencies the runs vary little, so fewer transactions and rounds suffice.
             let (rounds, n) = if micros > 20 { (1, n / 5) } else { (effort.rounds, n) };
             for _ in 0..rounds {
                 let target = Target::Nvwal(params.clone());

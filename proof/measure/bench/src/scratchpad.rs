@@ -1,5 +1,6 @@
-//! The measurements of the paper on the single-level store (Xu et al., JCST 2016, figures 5 and 13 to 20): a log in memory
-//! that needs no flush, and how pages of the database are made durable, in both journal modes.
+//! The measurements of the paper on the single-level store (Xu et al., JCST 2016, figures 5 and 13 to 20), in
+//! both journal modes. They show the effect of a log in memory that needs no flush, and of the ways to make
+//! pages of the database durable.
 
 use std::path::Path;
 
@@ -9,16 +10,17 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median};
 
-/// Emulated latency per line that is written back, and per line of a non-temporal store, in nanoseconds.
+/// Emulated latency in nanoseconds of each line that is written back, and of each line of a non-temporal
+/// store.
 const WRITE_NS: u32 = 500;
 const STREAM_NS: u32 = 250;
 /// Rows in the table besides those that updates and deletes change.
 const SPARE: u32 = 10;
 
-/// A journal mode: its name in the paper and its name in SQLite.
+/// The journal modes, each with its name in the paper and its name in SQLite.
 const MODES: [(&str, &str); 2] = [("rollback logging", "DELETE"), ("write-ahead logging", "WAL")];
 
-/// The log's medium, and how pages become durable.
+/// A configuration: where the log is, and how pages become durable.
 #[derive(Clone, Copy)]
 struct Config {
     name: &'static str,
@@ -26,11 +28,12 @@ struct Config {
     home_sync: &'static str,
 }
 
-/// The paper's baseline: the log is in the same memory as the pages and needs flushes; pages are written back.
+/// The paper's baseline. The log is in the same memory as the pages and needs flushes; pages are written
+/// back.
 const BASELINE: Config = Config { name: "baseline", scratchpad: "off", home_sync: "wb" };
 const ON_CHIP: Config = Config { name: "on-chip log", scratchpad: "emulate", home_sync: "wb" };
 const WRITE_THROUGH: Config = Config { name: "write-through", scratchpad: "off", home_sync: "wt" };
-/// The policy of the paper's rule.
+/// The policy that the paper's rule describes.
 const AVERAGE: Config = Config { name: "average", scratchpad: "off", home_sync: "average" };
 const ADAPTIVE: Config = Config { name: "adaptive", scratchpad: "off", home_sync: "adaptive" };
 const BOTH: Config = Config { name: "both", scratchpad: "emulate", home_sync: "adaptive" };
@@ -48,7 +51,7 @@ struct Memory {
 const MEMORY: Memory =
     Memory { whole_pages: false, write_ns: WRITE_NS, stream_ns: STREAM_NS, region_bytes: 64 << 20 };
 const WHOLE: Memory = Memory { whole_pages: true, ..MEMORY };
-/// The part of a page that is logged and stored.
+/// Which part of a page is logged and stored.
 const FORMS: [(&str, Memory); 2] = [("whole, as in the paper", WHOLE), ("what differs", MEMORY)];
 
 fn target(config: Config, mode: &'static str, memory: Memory) -> Target {
@@ -76,7 +79,7 @@ fn run(dir: &Path, target: &Target, operation: Operation, transactions: u32) -> 
     session.run(operation, transactions, 1)
 }
 
-/// Transactions per second of each target: medians of rounds in which the targets take turns.
+/// Transactions per second of each target: medians of several rounds, in which the targets take turns.
 fn compare(
     dir: &Path,
     effort: Effort,
@@ -108,7 +111,8 @@ fn how(effort: Effort) -> String {
     )
 }
 
-/// One table for each journal mode: the throughput of the configurations, and the ratio of each to the first.
+/// Makes one table for each journal mode: the throughput of the configurations, and the ratio of each to the
+/// first.
 fn figures(
     dir: &Path,
     effort: Effort,
@@ -140,7 +144,7 @@ fn figures(
     Ok(tables)
 }
 
-/// Figures 13 and 14: the log on the chip, compared with the log in the same memory as the pages.
+/// Figures 13 and 14: the log on the chip, compared with the log in the memory of the pages.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -157,7 +161,7 @@ pub fn figures_13_14(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     )
 }
 
-/// Figures 17 and 18: how pages, and the log in the same memory, are made durable.
+/// Figures 17 and 18: how pages, and the log in the same memory, become durable.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -175,7 +179,7 @@ pub fn figures_17_18(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
     )
 }
 
-/// Figure 5: write-back without and with its flushes, and write-through.
+/// Figure 5: write-back with and without its flushes, and write-through.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -246,7 +250,7 @@ pub fn figures_15_16(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Throughput over the latency of a line, for the baseline and for both techniques together.
+/// Throughput at several latencies of a line, for the baseline and for both techniques together.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -303,7 +307,7 @@ pub fn rollback(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Workloads with hot pages, compared with the uniform one: the adaptive policy is made for them.
+/// Workloads with hot pages, for which the adaptive policy is made, compared with a uniform workload.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -356,7 +360,8 @@ pub fn heat(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// Updates per second of random rows. In `hot_in_ten` of ten cases the row is among the first hundredth.
+/// Updates per second of random rows. In `hot_in_ten` of ten cases the row is in the first hundredth of the
+/// table.
 fn skewed(dir: &Path, target: &Target, transactions: u32, hot_in_ten: u64) -> Result<f64> {
     const ROWS: u32 = 10_000;
     let mut session = Session::open(dir, target, false, true)?;

@@ -16,7 +16,7 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median, percentile};
 
-/// How long a crowd works.
+/// How long the connections of a crowd commit.
 const CROWD_TIME: Duration = Duration::from_secs(2);
 /// Size of the file that raw writes overwrite from start to end, again and again.
 const RAW_BYTES: u64 = 4 << 20;
@@ -25,15 +25,15 @@ fn duralite(parameters: &[(&'static str, &str)]) -> Target {
     Target::Duralite(parameters.iter().map(|&(name, value)| (name, value.to_owned())).collect())
 }
 
-/// Through `waldio`, with these additional parameters.
+/// `waldio` with these additional parameters.
 pub(crate) fn waldio(more: &[(&'static str, &str)]) -> Target {
     let mut parameters = vec![("journal", "waldio")];
     parameters.extend_from_slice(more);
     duralite(&parameters)
 }
 
-/// One run in autocommit mode on a fresh database. For updates and deletes, the table is filled with the rows
-/// that they change. A warm run first fills its log once.
+/// A run in autocommit mode on a fresh database. For updates and deletes, the table is first filled with the
+/// rows that they change. A warm run first fills its log once.
 pub(crate) fn run(
     dir: &Path,
     target: &Target,
@@ -52,7 +52,8 @@ pub(crate) fn run(
     session.run(operation, transactions, 1)
 }
 
-/// Durable overwrites per second of a preallocated file: the upper limit for commits that share no write.
+/// Durable overwrites per second of a preallocated file. This is the upper limit for commits that share no
+/// write.
 pub(crate) fn raw_overwrites(dir: &Path, block_bytes: u32, transactions: u32) -> Result<f64> {
     let path = dir.join("raw");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
@@ -270,7 +271,7 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
     ] {
         rows.push((name, target, false));
     }
-    // Few enough that no log with blocks of 4 KiB outgrows its preallocated space.
+    // So few transactions that no log with blocks of 4 KiB outgrows its preallocated space.
     let transactions = effort.transactions.min(900);
     for (name, target, warm) in rows {
         let mut cells = vec![name.to_owned()];
@@ -283,8 +284,8 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
                     session.grow_log(transactions + transactions / 2)?;
                 }
                 session.conn()?.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))?;
-                // The first transaction of a generation also writes the beginning of the log, so it is not
-                // counted.
+                // The first transaction of a generation is not counted, because it also writes the beginning
+                // of the log.
                 session.run(Operation::Insert, 1, 1)?;
             }
             disk.settle();
@@ -424,7 +425,8 @@ pub fn figure6_13(dir: &Path, effort: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// The 99th percentile of commit latency, with checkpoints by the committers and by a background thread.
+/// The 99th percentile of commit latency. Either the committing connections run the checkpoints, or a
+/// background thread does.
 ///
 /// # Errors
 /// An error of SQLite.

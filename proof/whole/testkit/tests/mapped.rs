@@ -43,8 +43,8 @@ impl Hook for Watch {
 /// The locks that this process has on a file, according to the kernel's list. Opening and closing the file
 /// to ask would release them.
 ///
-/// The kernel lists the locks of all processes, a part at a time. If other locks come and go meanwhile, it
-/// may miss one or list it twice. Most readings are right, so this returns the median.
+/// The kernel lists the locks of all processes, a part at a time. If other locks come and go between the
+/// parts, the list may miss a lock or have it twice. Most readings are right, so this returns the median.
 fn locks(path: &Path) -> usize {
     let mut readings = [(); 15].map(|()| locks_in_one_reading(path));
     readings.sort_unstable();

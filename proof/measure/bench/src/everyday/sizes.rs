@@ -31,8 +31,8 @@ const STEPS: [(&str, &str, u64, bool); 9] = [
     (LENGTH, "log of 10^6 frames", 1_000_000, true),
 ];
 
-/// Transactions per round. For a database size there are enough of them to reach checkpoints. For a log length
-/// there are at most a tenth of that length, so that the log stays about as long as it was.
+/// Transactions per round. For a database size they are enough to reach checkpoints. For a log length they
+/// are at most a tenth of that length, so that the log stays about as long as it was.
 fn transactions(task: &str, amount: u64, effort: Effort) -> u64 {
     let asked = u64::from(effort.transactions);
     if task == SIZE { asked * 3 } else { asked.min(amount / 10) }

@@ -72,7 +72,8 @@ fn complete(database: &Database, prepared: &Prepared) -> Result<u64> {
     Ok(asked)
 }
 
-/// Counts the pages of a workload, on the loop device if there is one, else without tracing a device.
+/// Counts the pages of a workload. Traces the loop device if there is one; without it, counts only what is
+/// passed to the kernel.
 fn count(dir: &Path, disk: Option<&LoopDisk>, prepared: &Prepared, config: &Config) -> Result<Pages> {
     let Some(disk) = disk else {
         let database = Database::new(dir, &prepared.template, config)?;
@@ -86,7 +87,7 @@ fn count(dir: &Path, disk: Option<&LoopDisk>, prepared: &Prepared, config: &Conf
     Ok(Pages { asked: asked?, device: Some(OnDevice::new(&summary)) })
 }
 
-/// A loop device that can be traced. Prints the reason if tracing fails.
+/// Makes a loop device that can be traced. Returns `None` and prints the reason if tracing fails.
 fn traceable_disk() -> Option<LoopDisk> {
     let disk = LoopDisk::new(DISK_MIB)?;
     match Tracer::at(&disk.path()).run(|| ()) {
@@ -142,7 +143,8 @@ pub fn table4(dir: &Path, _: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// A row of the table. The last argument holds the pages of WAL and of `nvwal`.
+/// A row of the table. The last argument holds the pages of WAL and of `nvwal`, with which the row is
+/// compared.
 fn row(prepared: &Prepared, config: &Config, pages: &Pages, (wal, nvwal): &(Pages, Pages)) -> Vec<String> {
     let ratio = |wal: u64, this: u64| format!("{:.2}x", wal as f64 / this.max(1) as f64);
     let none = || "-".to_owned();

@@ -14,7 +14,8 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{median, status};
 
-/// The names under which an engine that rolls pages forward counts this in `PRAGMA duralite`.
+/// The names in `PRAGMA duralite` under which an engine counts the pages that it rolls forward, and the
+/// time for that.
 const ROLLED_PAGES: &str = "pages_rolled";
 const ROLL_NS: &str = "roll_forward_ns";
 
@@ -26,12 +27,12 @@ struct Reads {
     rolled: Option<(f64, f64)>,
 }
 
-/// The number of pages that a connection has read and that were not in its cache.
+/// The number of pages that a connection has read because its cache did not hold them.
 #[allow(unsafe_code, reason = "rusqlite has no call for the counters of a connection")]
 fn pages_read(conn: &Connection) -> Result<f64> {
     let (mut current, mut highest) = (0, 0);
-    // SAFETY: the connection is open as long as it is borrowed, nothing else uses it meanwhile, and both
-    // results are written before this returns.
+    // SAFETY: the connection is open as long as it is borrowed, and nothing else uses it during the
+    // call. The call writes both results before it returns.
     let code = unsafe {
         rusqlite::ffi::sqlite3_db_status(
             conn.handle(),
@@ -49,7 +50,8 @@ fn counters(conn: &Connection, config: &Config) -> Result<HashMap<String, String
     if config.is_duralite() { status(conn) } else { Ok(HashMap::new()) }
 }
 
-/// Runs all reads on a connection with an empty cache, while another connection keeps the database open.
+/// Runs all reads on a new connection, whose cache is empty, while another connection keeps the database
+/// open.
 fn read_once(database: &Database, prepared: &Prepared, config: &Config) -> Result<Reads> {
     let conn = database.open()?;
     let (before, pages) = (counters(&conn, config)?, pages_read(&conn)?);
@@ -63,7 +65,7 @@ fn read_once(database: &Database, prepared: &Prepared, config: &Config) -> Resul
     Ok(Reads { pages, ms: elapsed.as_secs_f64() * 1e3, rolled })
 }
 
-/// The columns for every configuration, and the additional ones for engines that roll pages forward.
+/// The columns of all configurations, and further columns for engines that roll pages forward.
 const COLUMNS: [&str; 5] = ["workload", "mode", "pages read", "paper: pages read", "ms"];
 const ROLLING_COLUMNS: [&str; 6] =
     ["pages rolled forward", "ms for that", "share", "paper: rolled forward", "paper: ms", "paper: share"];

@@ -10,7 +10,7 @@ use super::timing::{ROUNDS, time};
 use crate::nvwal::Effort;
 use crate::report::{Table, number};
 
-/// Figure 7: sizes of log sectors. No table if no engine has sectors.
+/// Figure 7: sizes of log sectors. Returns no table if no engine has sectors.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -26,7 +26,7 @@ const COLUMNS: [&str; 11] = [
     "database MB",
 ];
 
-/// Table 3: the counts of each workload above those of the paper.
+/// Table 3: for each workload, its own counts above those of the paper.
 ///
 /// # Errors
 /// An error of SQLite.

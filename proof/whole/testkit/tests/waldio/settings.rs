@@ -96,7 +96,7 @@ fn group_synch_acknowledges_early_and_writes_in_time() {
     }
     let (commits, writes) = (number(&conn, "commits") - commits, number(&conn, "device_writes") - writes);
     assert!(commits == 40 && writes <= 30, "{writes} writes for {commits} commits");
-    // The last commits are written even if no further commit asks for it.
+    // The last commits are written within the interval, even if no further commit follows.
     insert(&conn).unwrap();
     let before = number(&conn, "commits_led");
     assert!(before < number(&conn, "commits") || before > 0);
