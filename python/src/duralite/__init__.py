@@ -112,8 +112,7 @@ def register():
 
 
 def enable(wal=False, **settings):
-    """Makes Duralite the default VFS of this process, so that code that opens databases by plain name goes through it from now
-    on.
+    """Makes Duralite the default VFS of this process: code that opens databases by plain name uses it from now on.
 
     With ``strict=True``, the default, it is an error if plain SQLite would have to serve a database. A database that is not in
     WAL mode, such as a new one, can be read. Its first write fails with "attempt to write a readonly database", with the reason
