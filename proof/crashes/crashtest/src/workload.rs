@@ -262,9 +262,9 @@ impl<'a> Script<'a> {
     }
 
     /// Changes to another journal mode and back, at `synchronous=FULL` or EXTRA. Rollback journals at NORMAL
-    /// are left out: SQLite then syncs the journal's header together with its content. Under this model even
-    /// stock SQLite ends with "file is not a database" when such a transaction leaves a TRUNCATE or PERSIST
-    /// journal.
+    /// are left out, because there SQLite syncs the journal's header together with its content. Under this
+    /// model even stock SQLite ends with "file is not a database" when such a transaction leaves a TRUNCATE
+    /// or PERSIST journal.
     fn change_mode(&mut self) -> Result<()> {
         self.close()?;
         self.recorder.note(Event::Acknowledged { number: self.committed });
