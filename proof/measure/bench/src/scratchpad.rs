@@ -103,9 +103,9 @@ fn transactions(effort: Effort) -> u32 {
 
 fn how(effort: Effort) -> String {
     format!(
-        "Medians of {} rounds of {} transactions of one 100-byte row; region of 64 MiB unless said otherwise. Emulated \
-         memory: {WRITE_NS} ns for each line written back, {STREAM_NS} ns for each line stored past the cache, none for \
-         lines of a region that is durable on store.",
+        "Medians of {} rounds of {} transactions of one 100-byte row; region of 64 MiB unless said \
+         otherwise. Emulated memory: {WRITE_NS} ns for each line written back, {STREAM_NS} ns for each line \
+         of a non-temporal store, and nothing for lines of a region that is durable on store.",
         effort.rounds,
         transactions(effort)
     )
@@ -155,9 +155,10 @@ pub fn figures_13_14(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
         ["scratchpad_figure13", "scratchpad_figure14"],
         "figures 13 and 14: the log alone",
         &[BASELINE, ON_CHIP],
-        "The paper: 1.92x, 2.00x and 1.93x in rollback logging for insert, delete and update, 1.96x, 2.10x and 2.00x in \
-         write-ahead logging. A rollback journal is whole pages in either form. Where only what differs is logged, a \
-         transaction of the write-ahead log is a few lines, so that the baseline has less to lose.",
+        "The paper: 1.92x, 2.00x and 1.93x in rollback logging for insert, delete and update, 1.96x, 2.10x \
+         and 2.00x in write-ahead logging. A rollback journal holds whole pages in both forms. If only \
+         differences are logged, a transaction of the write-ahead log has few lines, so the baseline loses \
+         less time to flushes.",
     )
 }
 
@@ -172,10 +173,11 @@ pub fn figures_17_18(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
         ["scratchpad_figure17", "scratchpad_figure18"],
         "figures 17 and 18: the sync alone",
         &[BASELINE, WRITE_THROUGH, AVERAGE, ADAPTIVE],
-        "The paper: adaptive is 1.50x, 1.89x and 1.69x of write-back for insert, delete and update in rollback logging, 1.77x, \
-         1.96x and 1.77x in write-ahead logging, and 1.02x to 1.17x of write-through. The log is in the memory of the pages, \
-         and goes the same way. Average is the paper's rule, adaptive takes the way that it has measured to be cheaper. \
-         No figure can exceed what a line past the cache costs less, twice here.",
+        "The paper: adaptive is 1.50x, 1.89x and 1.69x of write-back for insert, delete and update in \
+         rollback logging, 1.77x, 1.96x and 1.77x in write-ahead logging, and 1.02x to 1.17x of \
+         write-through. The log is in the memory of the pages, and becomes durable in the same way. Average \
+         is the paper's rule; adaptive chooses the way that it has measured to be cheaper. A non-temporal \
+         store of a line costs half as much here as a write-back, so no ratio can exceed 2.",
     )
 }
 
@@ -200,8 +202,8 @@ pub fn figure5(dir: &Path, effort: Effort) -> Result<Table> {
         }
     }
     table.note = format!(
-        "{} Pages are logged and stored whole. As in the paper, write-back beats write-through only where its flushes cost \
-         nothing; the first column has no latency added, for either way.",
+        "{} Pages are logged and stored whole. As in the paper, write-back is faster than write-through only \
+         if its flushes cost nothing. The first column has no added latency for either.",
         how(effort)
     );
     Ok(table)
@@ -243,8 +245,9 @@ pub fn figures_15_16(dir: &Path, effort: Effort) -> Result<Table> {
         }
     }
     table.note = format!(
-        "{} In the paper throughput rises with the size up to 64 MiB. Here SQLite checkpoints after a thousand frames, so that \
-         4 MiB of the region are in use, and a rollback journal is given back with its transaction: the size does not matter.",
+        "{} In the paper throughput rises with the size up to 64 MiB. Here SQLite checkpoints after a \
+         thousand frames, so only 4 MiB of the region are in use, and the space of a rollback journal is \
+         freed with its transaction. So the size does not matter.",
         how(effort)
     );
     Ok(table)
@@ -273,8 +276,10 @@ pub fn latencies(dir: &Path, effort: Effort) -> Result<Table> {
             table.row([mode_name.to_owned(), config.name.to_owned()].into_iter().chain(cells));
         }
     }
-    table.note =
-        format!("{} A line past the cache takes half of what stands above each column.", how(effort));
+    table.note = format!(
+        "{} A line of a non-temporal store takes half of the latency at the head of the column.",
+        how(effort)
+    );
     Ok(table)
 }
 
@@ -303,7 +308,11 @@ pub fn rollback(dir: &Path, effort: Effort) -> Result<Table> {
             table.row([operation.name().to_owned(), mode.to_owned(), number(stock), number(ours), ratio]);
         }
     }
-    table.note = format!("{} Stock SQLite pays the disk, scratchpad the latencies of the home.", how(effort));
+    table.note = format!(
+        "{} Stock SQLite waits for the disk, `scratchpad` for the emulated latencies of the \
+                          home.",
+        how(effort)
+    );
     Ok(table)
 }
 
@@ -353,8 +362,9 @@ pub fn heat(dir: &Path, effort: Effort) -> Result<Table> {
         }
     }
     table.note = format!(
-        "{} The log is in the region, so that what is left is the pages. Average is the paper's rule. SQLite's cache collects \
-         what a page is written between two syncs, so that its heat saves no flush, and what counts is which way is cheaper.",
+        "{} The log is in the region, so only the pages cost time. Average is the paper's rule. SQLite's \
+         cache collects the changes of a page between two syncs, so the heat of a page saves no flush, and \
+         only the cheaper way matters.",
         how(effort)
     );
     Ok(table)

@@ -110,9 +110,9 @@ pub fn single(dir: &Path, effort: Effort) -> Result<Table> {
         table.row([name.to_owned(), number(*rate), of(0), of(1), of(2)]);
     }
     table.note = format!(
-        "Normal locking. The raw loop overwrites {probe}-byte blocks of a preallocated file, each made durable, \
-         as a commit does. Cold: SQLite's log file grows. Warm: it is recycled in place. {:.0} ns of each commit of Duralite's \
-         go into counting it for `duralite top`.",
+        "Normal locking. The raw loop overwrites {probe}-byte blocks of a preallocated file, each made \
+         durable, as a commit does. Cold: SQLite's log file grows. Warm: it is recycled in place. {:.0} ns \
+         of each commit of Duralite's are spent on counting it for `duralite top`.",
         counting::cost_ns(dir)?
     );
     Ok(table)
@@ -165,8 +165,8 @@ pub fn crowds(dir: &Path, effort: Effort) -> Result<Table> {
         }
     }
     table.note =
-        "Two seconds each, busy timeout 20 s. Stock SQLite polls for the WRITE lock: nearly all of its \
-                  commits are those of one connection that keeps getting it, the others starve."
+        "Two seconds each, busy timeout 20 s. Stock SQLite polls for the WRITE lock: one connection gets it \
+         again and again and makes nearly all of the commits, and the others starve."
             .to_owned();
     Ok(table)
 }
@@ -301,8 +301,8 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
         cells.extend([number(requests.0), number(requests.1), paper(name).to_owned()]);
         table.row(cells);
     }
-    table.note = "Counted by the kernel on the loop device, ext4 with 4 KiB blocks, without checkpoints or growth of the preallocated log. \
-                  `duralite iotrace` names what the bytes are for."
+    table.note = "Counted by the kernel on the loop device, ext4 with 4 KiB blocks, without checkpoints or \
+                  growth of the preallocated log. `duralite iotrace` shows the purposes of these bytes."
         .to_owned();
     Ok(table)
 }
@@ -370,8 +370,8 @@ pub fn figure3(dir: &Path, effort: Effort) -> Result<Table> {
         table.row([name.to_owned(), number(allocating), number(not), format!("{:.2}x", allocating / not)]);
     }
     table.note =
-        "The paper draws which of these wake ext4's journal: every one that allocates and is made durable, \
-                  and fsync always. The cost of that is the difference between the columns."
+        "The paper's figure shows which of these writes wake ext4's journal: every durable write that \
+         allocates, and every fsync. The difference between the columns is the cost of that."
             .to_owned();
     Ok(table)
 }
@@ -419,8 +419,8 @@ pub fn figure6_13(dir: &Path, effort: Effort) -> Result<Table> {
         ]);
     }
     table.note =
-        "Overwrites of a zero-filled file. The rows with a scheme's name are the writes that one insert \
-                  makes under it, as raw writes; the paper's figures are of whole inserts."
+        "Overwrites of a zero-filled file. The rows with a scheme's name show the writes that one insert \
+         makes under that scheme, as raw writes; the paper's figures are for whole inserts."
             .to_owned();
     Ok(table)
 }
@@ -456,8 +456,8 @@ pub fn latency(dir: &Path, effort: Effort) -> Result<Table> {
         table.row([name.to_owned()].into_iter().chain(cells));
     }
     table.note =
-        "One connection that commits without a pause. The thread's checkpoint competes with it for the \
-                  disk; what it takes off the committer is the tail."
+        "One connection that commits without a pause. A background thread's checkpoint competes with that \
+         connection for the disk, but relieves it of the longest commits."
             .to_owned();
     Ok(table)
 }

@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     Lines { per_row: usize, plots: &'static [Plot] },
 }
 
-/// Bars in groups. Each row is a group, or all rows with the same label are one.
+/// Bars in groups. Each group is one row, or all rows with the same label.
 #[derive(Clone, Copy)]
 pub(crate) struct Grouped {
     /// The columns whose cells, joined by commas, label the group.

@@ -126,7 +126,7 @@ impl Led<'_> {
         self.alive & !self.stalled
     }
 
-    /// The next ready process after this one.
+    /// The next process in the order, after `process`, that is ready.
     fn next(&mut self, process: u8) -> u8 {
         let ready = self.ready();
         let at = self.order.iter().position(|one| *one == process).unwrap_or(0);

@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// Where emulated memory is
     pool: PathBuf,
     rows: u32,
-    /// Say what is there, and go on behind it
+    /// Report the rows that exist, and insert the rest
     #[arg(long)]
     resume: bool,
     /// Acknowledge nothing and make no checkpoints, so that nothing but commits is counted; close the database

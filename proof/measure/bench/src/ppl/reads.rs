@@ -129,16 +129,17 @@ fn rolled_cells(rounds: &[Reads], ms: f64, paper: Option<&paper::Reads>) -> [Str
 
 fn note(effort: Effort, rolling: bool) -> String {
     let rolling = if rolling {
-        " Rolling forward is what an engine counts that applies logs of pages as it reads them. The paper's pages \
-         come from flash, here from the operating system's cache: more of the time would be left for rolling \
-         forward."
+        "An engine rolls a page forward if it applies the page's log when it reads the page. The paper's \
+         pages come from flash, these from the operating system's cache, so rolling forward could take a \
+         larger share of the time here."
     } else {
         ""
     };
     format!(
-        "Medians of {} rounds, each on a new connection, so that nothing is in SQLite's cache; the one that ran the \
-         workload stays open, so that nothing is checkpointed. AndroBench reads nothing. The counts of pages were not \
-         aimed at and are near the paper's: a page is read once, and is in SQLite's cache then.{rolling}",
+        "Medians of {} rounds, each on a new connection, so that SQLite's cache is empty. The connection \
+         that ran the workload stays open, so that nothing is checkpointed. AndroBench reads nothing. The \
+         workloads were not made to match the paper's counts of pages, but come near them, because each page \
+         is read only once, and stays in SQLite's cache after that.{rolling}",
         effort.rounds
     )
 }

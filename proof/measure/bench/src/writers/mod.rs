@@ -287,7 +287,7 @@ pub fn orders(dir: &Path, effort: Effort) -> Result<Table> {
     .take(dir, effort)
 }
 
-/// Transactions that read and go on to write.
+/// Transactions that read, and then write.
 ///
 /// # Errors
 /// Those of [`rows`].

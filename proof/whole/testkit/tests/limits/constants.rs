@@ -80,7 +80,7 @@ fn number_of(expression: &Expr, all: &BTreeMap<String, Expr>) -> Option<u128> {
     }
 }
 
-/// The rows `| NAME | value |` of a format's document whose NAME is a constant's.
+/// The rows `| NAME | value |` of a format's document, if NAME is written like a constant.
 pub fn in_document(page: &str) -> BTreeMap<String, String> {
     let text = std::fs::read_to_string(root().join(page)).unwrap();
     let is_constant =
