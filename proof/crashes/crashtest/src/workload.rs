@@ -87,7 +87,7 @@ impl<'a> Script<'a> {
     /// A script whose connections are open and in the setup's journal mode.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// SQLite's error.
     pub fn new(stage: &'a Stage, setup: &'a Setup, seed: u64, recorder: &'a Recorder) -> Result<Self> {
         let random = fastrand::Rng::with_seed(seed ^ 0x5c21);
         let connections = Vec::new();
@@ -167,7 +167,7 @@ impl<'a> Script<'a> {
     /// Takes the next step.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// SQLite's error.
     pub fn step(&mut self) -> Result<()> {
         match self.random.u8(..24) {
             0..15 => self.commit(),

@@ -24,9 +24,9 @@ impl Graph {
         from != to && self.edges.entry(from).or_default().insert(to, why).is_none()
     }
 
-    /// Adds edges for transactions that began and ended at these moments: a transaction that began after another one
-    /// had ended comes after it. Each end is a node in a chain of moments. A transaction is reached from the last
-    /// moment before its beginning, so the number of edges stays small.
+    /// Adds edges for transactions that began and ended at these moments. A transaction that began after another had
+    /// ended comes after it. Each end is a node in a chain of moments, and an edge leads from the last moment before a
+    /// transaction's beginning to the transaction. So the number of edges stays small.
     pub fn add_time(&mut self, spans: impl Iterator<Item = (usize, u64, Option<u64>)>) {
         let spans: Vec<_> = spans.collect();
         let mut ends: Vec<(u64, usize)> =

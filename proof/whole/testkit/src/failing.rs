@@ -66,7 +66,7 @@ unsafe extern "C" fn place_unless_refused(file: c_int, data: *const c_void, byte
 /// this thread.
 ///
 /// # Panics
-/// If `body` tried to write no page.
+/// Unless `body` tried to write a page.
 pub fn without_space_for_pages<T>(body: impl FnOnce() -> T) -> T {
     replace_writes_once();
     PAGES_REFUSED.set(Some(0));
@@ -78,7 +78,7 @@ pub fn without_space_for_pages<T>(body: impl FnOnce() -> T) -> T {
 /// Runs `body` while the disk has no space for the guard: this thread can neither raise nor lift it.
 ///
 /// # Panics
-/// If `body` did not try to write the guard.
+/// Unless `body` tried to write the guard.
 pub fn with_stuck_guard<T>(body: impl FnOnce() -> T) -> T {
     replace_writes_once();
     REFUSED.set(Some(0));
