@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """wheel.py LIBRARY PLATFORM OUT: packs the package and a built library into a wheel, and prints its path.
 
-The same files give the same bytes: names are sorted, modes fixed, and each time is SOURCE_DATE_EPOCH, else 1980.
+The same files give the same bytes: names are sorted, modes are fixed, and every time is SOURCE_DATE_EPOCH, or else 1980.
 """
 
 import base64
@@ -39,7 +39,7 @@ def entry_points(project):
 
 
 def contents(library, tag):
-    """The version, and the wheel's files by name, without RECORD."""
+    """The version, and the files of the wheel by name, except RECORD."""
     project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
     package = HERE / "src" / project["name"]
     (version,) = re.findall(r'^__version__ = "(.+)"$', (package / "__init__.py").read_text(), re.MULTILINE)
@@ -64,10 +64,10 @@ def record(files, name):
 
 
 def build(library, platform, out):
-    """Writes the wheel into the directory `out` and returns its path."""
+    """Writes the wheel into the directory `out`. Returns the wheel's path."""
     tag = f"py3-none-{platform}"
     version, info, files = contents(library, tag)
-    when = time.gmtime(max(int(os.environ.get("SOURCE_DATE_EPOCH", 0)), 315532800))[:6]  # a zip knows no time before 1980
+    when = time.gmtime(max(int(os.environ.get("SOURCE_DATE_EPOCH", 0)), 315532800))[:6]  # a zip cannot hold times before 1980
     names = [*sorted(files), f"{info}/RECORD"]
     files[names[-1]] = record(files, names[-1])
     target = Path(out) / f"duralite-{version}-{tag}.whl"

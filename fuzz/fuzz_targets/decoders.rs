@@ -1,5 +1,5 @@
-//! Tests every decoder by itself. What a decoder accepts must mean the same after it is encoded again, what
-//! an encoder wrote must be decoded to the same, and all other bytes must be refused without a panic.
+//! Tests every decoder by itself. What a decoder accepts must mean the same after it is encoded again. What
+//! an encoder wrote must decode to the original. All other bytes must be refused without a panic.
 #![no_main]
 
 #[path = "decoders/ppl.rs"]
@@ -44,7 +44,7 @@ const DECODERS: [fn(&mut Unstructured) -> Result<()>; 24] = [
 
 fuzz_target!(|data: &[u8]| {
     let Some((&which, bytes)) = data.split_first() else { return };
-    // Runs one decoder, or all of them with the same bytes. An input that is too short just ends.
+    // Runs one decoder, or all of them with the same bytes. An input that is too short ends early.
     let one = DECODERS.get(usize::from(which));
     for decoder in one.map_or(&DECODERS[..], std::slice::from_ref) {
         let _ = decoder(&mut Unstructured::new(bytes));
@@ -66,7 +66,7 @@ fn page_size(input: &mut Unstructured) -> Result<u32> {
     Ok(512 << input.int_in_range(0..=7)?)
 }
 
-/// A page mostly of one value, like a real page, with some of the input laid over it.
+/// A page that consists mostly of one value, like a real page, with some of the input laid over it.
 fn page(input: &mut Unstructured, page_bytes: usize) -> Result<Vec<u8>> {
     let mut page = vec![if input.ratio(2, 3)? { 0 } else { input.arbitrary()? }; page_bytes];
     overlay(input, &mut page)?;
@@ -170,7 +170,7 @@ fn flip(input: &mut Unstructured, bytes: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// Random bytes with a correct checksum, so that the fields behind it are decoded.
+/// Random bytes with a correct checksum, so that the decoder reaches the fields behind the checksum.
 fn any_superblock_bytes(input: &mut Unstructured) -> Result<()> {
     let (magic, newest) = *input.choose(&[
         (nvwal::MAGIC, nvwal::VERSION),
@@ -255,7 +255,7 @@ fn seed_of(id: LogId) -> u64 {
     u64::from_le_bytes(*id.0.first_chunk().unwrap())
 }
 
-/// Stores the hash of the bytes before `at` at `at`.
+/// Stores at `at` the hash of the bytes before `at`.
 fn seal(bytes: &mut [u8], at: usize, seed: u64) {
     let sum = xxh3_64_with_seed(&bytes[..at], seed);
     bytes[at..at + 8].copy_from_slice(&sum.to_le_bytes());
@@ -379,7 +379,7 @@ fn waldio_transactions(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// A page in the `embedded` layout is decoded byte for byte, whatever it holds.
+/// In the `embedded` layout, a page is decoded byte for byte, whatever it holds.
 fn frames(input: &mut Unstructured) -> Result<()> {
     let (id, generation) = (log_id(input)?, generation(input)?);
     let (page_bytes, block_bytes) = (page_size(input)?, 512 << input.int_in_range(0..=3)?);
@@ -414,11 +414,11 @@ fn frames(input: &mut Unstructured) -> Result<()> {
     assert_eq!(decode(bytes, &mut back, generation ^ 1, offset), None);
     assert_eq!(decode(bytes, &mut back, generation, offset ^ 512), None);
     assert_eq!(decode(&bytes[..bytes.len().min(page.len()) - 1], &mut back, generation, offset), None);
-    // A change of any byte of the page makes another page. After the page there are the mark and zeros
-    // without meaning.
+    // If any byte of the page changes, the page no longer fits its mark. The mark follows the page, and
+    // after it come zeros without meaning.
     flip(input, &mut bytes[..page.len()])?;
     assert_eq!(decode(bytes, &mut back, generation, offset), None);
-    // The mark of one page over the content of another one, and any other bytes from the input.
+    // Tries the mark of one page with the content of another, and any other bytes from the input.
     overlay(input, bytes)?;
     if let Some((mark, taken)) = decode(bytes, &mut back, generation, offset) {
         assert!(mark.page_number > 0 && mark.frame > 0);
@@ -432,7 +432,8 @@ fn frames(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// Gives a page the header of a b-tree page, whose gap may or may not be where the header says.
+/// Gives a page the header of a b-tree page. The gap between pointers and cells may or may not be where the
+/// header says.
 fn shape_b_tree(input: &mut Unstructured, page: &mut [u8]) -> Result<()> {
     let at = if input.arbitrary()? { 100 } else { 0 };
     let header_bytes = 12;
@@ -446,7 +447,7 @@ fn shape_b_tree(input: &mut Unstructured, page: &mut [u8]) -> Result<()> {
     let end = usize::from(content).min(page.len());
     if start < end && input.ratio(3, 4)? {
         page[start..end].fill(0);
-        // There may be other bytes in the gap.
+        // The gap may hold bytes other than zeros.
         if input.arbitrary()? {
             page[start + input.int_in_range(0..=end - start - 1)?] = 9;
         }
@@ -495,7 +496,7 @@ fn differences(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// The definition of the encoding, byte by byte.
+/// The encoding by its definition, byte by byte.
 fn slow_difference(old: &[u8], new: &[u8]) -> Vec<u8> {
     let differences: Vec<usize> = (0..new.len()).filter(|&i| old[i] != new[i]).collect();
     let mut out = Vec::new();

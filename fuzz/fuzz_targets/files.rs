@@ -1,5 +1,5 @@
 //! Any file where the tools expect a log or a database. The tools must describe, walk and read it, or refuse
-//! it, without changing a byte. The input after a log of `scratchpad` is its region.
+//! it, without changing a byte. If the input begins with a log of `scratchpad`, the rest is the log's region.
 #![no_main]
 
 use std::fs::{File, OpenOptions};
@@ -14,10 +14,10 @@ use duralite_wal::placement;
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// The most bytes to which a file is padded. A longer file would only be slow.
+/// A file is padded to at most this many bytes. A longer file would only be slow.
 const LONGEST: u64 = 4 << 20;
 
-/// A directory in memory with a file, and a region beside it if one is needed, for the duration of one input.
+/// A directory in memory with a file, and if necessary with a region beside it. It lasts for one input.
 struct Place {
     dir: PathBuf,
     path: PathBuf,
@@ -33,7 +33,7 @@ impl Place {
         Self { dir, path, file }
     }
 
-    /// Makes the region of a log of `scratchpad`.
+    /// Makes the region for a log of `scratchpad`.
     fn region(&self, bytes: &[u8]) -> File {
         let about = self.file.metadata().expect("a file");
         let (uid, gid, mode) = (about.uid(), about.gid(), about.mode() & 0o777);

@@ -1,5 +1,5 @@
-//! Any bytes as a log. Recovery must refuse them or serve a stream, and then the log must be usable. It must
-//! never panic, read outside the medium, or run without end.
+//! Any bytes as a log. Recovery must refuse them, or serve a stream, after which the log must be usable.
+//! Recovery must never panic, read outside the medium, or run without end.
 #![no_main]
 
 use std::path::Path;
@@ -31,7 +31,7 @@ fuzz_target!(|data: &[u8]| {
     if mode & 2 != 0 {
         repair_transactions(&mut bytes);
     }
-    // A log may claim to be larger than its bytes, but the medium has a limited size.
+    // A log may claim to be larger than its bytes are, but the size of the medium is limited.
     let nvm = Arc::new(RecordingNvm::from_bytes(bytes, CAPACITY));
     let _ = nvwal::walk(nvm.clone(), Path::new("fuzz"), &NoDatabase, |_| {});
     let options = NvwalOptions { cache_bytes: 0, ..NvwalOptions::default() };
@@ -67,7 +67,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Commits one frame after the recovered ones.
+/// Commits one frame after the recovered frames.
 fn append_a_frame(stream: &mut WalStream<Nvwal>, committed: u32, page_bytes: usize) {
     let mut frame = [0; 24];
     frame[3] = 1;

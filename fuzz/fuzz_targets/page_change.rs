@@ -13,7 +13,7 @@ const TYPES: [u8; 5] = [2, 5, 10, 13, 0];
 const KINDS: [u8; 8] = [0x01, 0x11, 0x21, 0x31, 2, 3, 4, 0];
 
 fuzz_target!(|data: &[u8]| {
-    // An input that is too short just ends.
+    // An input that is too short ends early.
     let _ = changes(&mut Unstructured::new(data));
 });
 
@@ -21,7 +21,7 @@ fn changes(input: &mut Unstructured) -> Result<()> {
     let page_bytes = 512 << *input.choose(&[0, 0, 0, 1, 3, 7])?;
     let header = if input.ratio(1, 4)? { 100 } else { 0 };
     let mut page = tree(input, page_bytes, header)?;
-    // Payloads of operations turn the page into one that looks like SQLite's.
+    // Payloads with operations turn the page into one that resembles SQLite's.
     for _ in 0..input.int_in_range(0..=4)? {
         let before = page.clone();
         let payload = payload(input, header)?;
@@ -98,7 +98,7 @@ fn round_trip(old: &[u8], new: &[u8], header: usize) {
     assert_eq!(page_change::apply(&mut page, &payload), Ok(()));
     assert!(page == new);
     diff::encode(old, new, &mut plain);
-    // A new cell may lie where its bytes are left over from another cell.
+    // A new cell may lie where another cell has left its bytes.
     assert!(kind == ChangeKind::Cells || payload.len() <= plain.len() + 2);
     let mut payload = Vec::new();
     match page_change::encode_rearranged(&mut Scratch::default(), old, new, header, &mut payload) {

@@ -1,8 +1,10 @@
 //! A log of `ppl` with any changed bytes, beside any database. Recovery must refuse it or serve its pages,
-//! and then the log must be usable. It must never panic, read outside the medium, or run without end.
+//! and the log must be usable after that. Recovery must never panic, read outside the medium, or run without
+//! end.
 //!
-//! A log is too long to be an input. So an input chooses a log that the engine has written, and changes bytes
-//! in it that are not zeros. Checksums may be corrected afterwards, so that the code behind them is reached.
+//! A log is too long for an input. So an input chooses a log that the engine has written, and changes some of
+//! its bytes that are not zeros. The checksums may be corrected after that, so that the code behind them is
+//! reached.
 #![no_main]
 
 use std::cell::{Cell, RefCell};
@@ -48,7 +50,7 @@ impl DatabaseFile for Database {
     fn write(&self, new: &[u8], offset: u64) -> Result<(), LogError> {
         let mut bytes = self.bytes.borrow_mut();
         let end = offset as usize + new.len();
-        // A log may claim a larger database than there is memory for.
+        // A log may claim a database that is larger than the memory.
         if end > 64 << 20 {
             return Err(LogError::BaseVfs { op: "write", code: 13 });
         }
@@ -108,7 +110,7 @@ fn commit(log: &mut Ppl, file: &Database, page_number: u32, page: &[u8]) -> Resu
     Ok(frame)
 }
 
-/// The page that a step changes. A run of commits changes the same few pages again and again.
+/// The page that a step changes. The steps repeat the same few pages.
 fn page_of(step: u32) -> u32 {
     [1, 2, 3, 2, 5, 2, 9][step as usize % 7]
 }
@@ -119,7 +121,7 @@ fn image_of(step: u32) -> Vec<u8> {
         .collect()
 }
 
-/// Logs, each with the offsets of its bytes that are not zeros. One of them has images in slots.
+/// Logs, each with the offsets of its nonzero bytes. One of them has page images in slots.
 fn logs() -> &'static [(Vec<u8>, Vec<usize>)] {
     static LOGS: OnceLock<Vec<(Vec<u8>, Vec<usize>)>> = OnceLock::new();
     LOGS.get_or_init(|| {

@@ -1,6 +1,6 @@
 //! A log of `scratchpad` and its region with any changed bytes. Recovery must refuse them or serve a stream
-//! and a rollback journal, and then the log must be usable. It must never panic, read outside the media, or
-//! run without end.
+//! and a rollback journal, and the log must be usable after that. Recovery must never panic, read outside
+//! the media, or run without end.
 #![no_main]
 
 use std::path::Path;
@@ -103,7 +103,7 @@ fn good() -> (Arc<RecordingNvm>, Arc<RecordingNvm>) {
     (log, region)
 }
 
-/// Makes one change: of a byte, or of a structure with a correct checksum.
+/// Makes one change: to a byte, or to a structure, whose checksum is then correct.
 fn apply(log: &RecordingNvm, region: &RecordingNvm, change: [u8; 8]) {
     let [kind, value, a, b, c, d, e, f] = change;
     let page = 1 + u32::from(a) % (PAGES - 1);

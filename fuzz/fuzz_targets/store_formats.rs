@@ -1,5 +1,5 @@
-//! What the store reads from its media. Any bytes must be decoded or refused, and decoded bytes must be those
-//! that were encoded.
+//! What the store reads from its media. Any bytes must be decoded or refused, and what was encoded must
+//! decode to the same.
 #![no_main]
 
 use duralite_store::format::{

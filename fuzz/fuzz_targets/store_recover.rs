@@ -1,6 +1,6 @@
 //! A store with any changed bytes in its pages and its log, with or without corrected checksums. The store
-//! must be refused, or serve rows and be usable. It must never panic, read outside the media, or run without
-//! end.
+//! must be refused, or serve rows and be usable. Recovery must never panic, read outside the media, or run
+//! without end.
 #![no_main]
 
 use std::sync::{Arc, OnceLock};
@@ -17,7 +17,7 @@ use libfuzzer_sys::fuzz_target;
 const PAGE: usize = 4096;
 const SCHEMES: [Scheme; 3] = [Scheme::Auto, Scheme::FlushOnCommit, Scheme::Distributed];
 const LOG_BYTES: u64 = 4 << 20;
-/// More rows, which take ten times as many pages as the smallest cache has frames.
+/// The number of further rows. Their pages are ten times as many as the smallest cache has frames.
 const BULK: u32 = 5200;
 /// The most bytes of the page file. A damaged map may ask for a large file.
 const MOST_PAGES: u64 = 8 << 20;
@@ -63,8 +63,8 @@ impl Images {
 fuzz_target!(|data: &[u8]| {
     let Some((first, changes)) = data.split_first() else { return };
     let which = usize::from(first % 3);
-    // With data of ten times the smallest cache, pages are evicted and written home, during recovery and
-    // after it.
+    // With ten times as many pages as the smallest cache has frames, pages are evicted and written home,
+    // during recovery and after it.
     let is_large = first & 64 != 0;
     let mut images = good(which, is_large).clone();
     for change in changes.chunks_exact(6) {
@@ -113,7 +113,7 @@ fn good(which: usize, is_large: bool) -> &'static Images {
         store.run(|tx| tx.delete(&table, &[7])).unwrap();
         let mut open = store.begin();
         open.put(&table, &[9], b"never committed").unwrap();
-        // Changes all over the table. Most of these pages are written home before the end.
+        // Changes rows all over the table. Most of their pages are written home before the end.
         for first in (0..BULK).step_by(25) {
             open.put_all(&bulk, rows(first, 1, 2)).unwrap();
         }
@@ -122,7 +122,8 @@ fn good(which: usize, is_large: bool) -> &'static Images {
     })
 }
 
-/// A change: in the pages or the log, with or without a corrected page checksum, at this place, by this much.
+/// Makes a change: to the pages or to the log, with or without a corrected page checksum, at the place and by
+/// the amount that the bytes say.
 fn apply(images: &mut Images, which: usize, change: [u8; 6]) {
     let [how, at @ .., by] = change;
     let at = u32::from_le_bytes(at) as usize;
@@ -136,7 +137,7 @@ fn apply(images: &mut Images, which: usize, change: [u8; 6]) {
         (_, 0) => &mut images.log,
         _ => &mut images.memory,
     };
-    // Most bytes are zeros, so half of the changes are made where bytes are not zero.
+    // Most bytes are zeros, so half of the changes skip to the next byte that is not zero.
     let mut at = at % bytes.len();
     if how & 2 != 0 {
         at = bytes.iter().skip(at).position(|byte| *byte != 0).map_or(at, |more| at + more);
@@ -162,7 +163,7 @@ fn repair_log(images: &mut Images, which: usize) {
         }
         _ => {
             let Ok(head) = RingsHead::decode(&images.memory) else { return };
-            // The seed of an object of the first turn.
+            // The seed of an object that the first pass over the ring wrote.
             let seed = |at: usize| {
                 let (ring, place) = ((at as u64) / head.ring_bytes, (at as u64) % head.ring_bytes);
                 head.seed ^ place.rotate_left(20) ^ ring.rotate_left(56)
@@ -176,7 +177,7 @@ fn u32_at(bytes: &[u8], at: usize) -> usize {
     bytes.get(at..at + 4).map_or(0, |word| u32::from_le_bytes(word.try_into().unwrap()) as usize)
 }
 
-/// Seals everything that looks like an object, with a number and a length.
+/// Corrects the checksum of everything that looks like an object, with a number and a length.
 fn repair_objects(bytes: &mut [u8], begin: usize, seed: impl Fn(usize) -> u64) {
     let mut at = begin;
     while at + 48 <= bytes.len() {

@@ -1,7 +1,7 @@
 //! Everything that SQLite does to its log, in any order, on `nvwal` and `waldio`: commits, spills,
-//! savepoints, rollbacks, restarts and reads, by two processes, on media that fill up, fail, and lose power.
-//! The stream must always read back what a plain file would hold, and after a power loss at least what was
-//! acknowledged.
+//! savepoints, rollbacks, restarts and reads. Two processes do it, on media that fill up, fail, and lose
+//! power. The stream must always read back what a plain file would hold. After a power loss it must hold at
+//! least what was acknowledged.
 #![no_main]
 
 #[path = "stream/model.rs"]
@@ -21,11 +21,11 @@ use libfuzzer_sys::fuzz_target;
 use model::{Model, Step, Transaction, Write};
 use rig::{Rig, Stream};
 
-/// The number of frames after which a log is started over, and of steps after which a history ends.
+/// After this many frames a log starts over, and after this many steps a history ends.
 const MOST_FRAMES: usize = 100;
 const MOST_STEPS: usize = 50;
 
-/// Prints what an input does if `FUZZ_TRACE` is set, to help to read a failure.
+/// Whether to print what an input does, which helps to understand a failure: if `FUZZ_TRACE` is set.
 static TRACE: LazyLock<bool> = LazyLock::new(|| std::env::var_os("FUZZ_TRACE").is_some());
 
 macro_rules! trace {
@@ -34,7 +34,7 @@ macro_rules! trace {
 
 fuzz_target!(|data: &[u8]| {
     let mut input = Unstructured::new(data);
-    // An input that is too short just ends.
+    // An input that is too short ends early.
     if let Ok(mut history) = History::begin(&mut input) {
         let _ = history.run(&mut input);
         history.end(&mut input);
@@ -47,9 +47,9 @@ struct History {
     model: Model,
     /// The log before the last transaction. A writer that has not seen this transaction may replace it.
     before: Option<Model>,
-    /// The logs that a power loss may leave: from the last acknowledged one to the last sealed one.
+    /// The logs that a power loss may leave: from the last acknowledged log to the last sealed one.
     possible: Vec<Model>,
-    /// Whether the log that a provisional guard names has been made durable, as happens with the first
+    /// Whether the log that a provisional guard names has been made durable. This happens with the first
     /// header.
     hardened: bool,
     /// Whether the medium was told to fail.
@@ -95,7 +95,7 @@ impl History {
 
     /// Ends with a last power loss, after which the log must be usable.
     fn end(&mut self, input: &mut Unstructured) {
-        // Until the last recovery followed a power loss, on a new medium.
+        // Repeats until the last recovery has followed a power loss, on a new medium.
         loop {
             if self.recover(input).is_err() {
                 return;
@@ -118,14 +118,14 @@ impl History {
         self.check_all();
     }
 
-    /// If no power loss has happened yet, a later one must leave everything.
+    /// If no power loss has happened yet, a later one must leave the whole log.
     fn settle(&mut self) {
         if !self.rig.has_crashed() {
             self.possible = vec![self.model.clone()];
         }
     }
 
-    /// An error that the medium was not told to make is a bug. A lack of space does not come here.
+    /// An error that the medium was not told to cause is a bug. A lack of space is handled elsewhere.
     fn fails<T>(&self, error: &LogError) -> Result<T, Stop> {
         trace!("{error}");
         assert!(self.faulty, "failed without a fault: {error}");
@@ -165,7 +165,7 @@ impl History {
         Ok(())
     }
 
-    /// A process dies, and another one takes its place.
+    /// A process dies, and another takes its place.
     fn join(&mut self, which: usize) -> Result<(), Stop> {
         match self.rig.join() {
             Ok(stream) => self.processes[which] = stream,
@@ -174,8 +174,8 @@ impl History {
         Ok(())
     }
 
-    /// Every process dies, but the machine goes on. Sealed transactions that no process has waited for may be
-    /// gone.
+    /// Every process dies, but the machine continues to run. Sealed transactions for which no process has
+    /// waited may be lost.
     fn revive(&mut self) -> Result<(), Stop> {
         if !self.hardened {
             self.forget();
@@ -194,7 +194,8 @@ impl History {
         Ok(())
     }
 
-    /// A process that finds a log with a provisional guard unused replaces the log, whatever is left of it.
+    /// A process finds a log with a provisional guard that no process uses. It replaces the log, whatever is
+    /// left of it.
     fn forget(&mut self) {
         assert!(self.possible.iter().all(|model| model.frames() == 0), "a commit that was not durable");
         self.rig = self.rig.anew();
@@ -268,8 +269,8 @@ impl History {
     fn harden(&mut self, which: usize) -> Result<bool, Stop> {
         if !self.hardened {
             match self.processes[which].engine_mut().harden() {
-                // Only counts if it was complete before a power loss: the guard stays provisional until the
-                // log has been made durable.
+                // This counts only if it was complete before a power loss: the guard stays provisional until
+                // the log has been made durable.
                 Ok(_) => self.hardened = !self.rig.has_crashed(),
                 Err(error) if error.kind() == ErrorKind::Full => {}
                 Err(error) => return self.fails(&error),
@@ -278,7 +279,7 @@ impl History {
         Ok(self.hardened)
     }
 
-    /// Writes a part of a transaction.
+    /// Writes a part of a transaction, and rolls it back.
     fn roll_back(&mut self, which: usize, input: &mut Unstructured) -> Result<(), Stop> {
         if self.model.is_empty() || !self.harden(which)? {
             return Ok(());
@@ -309,8 +310,7 @@ impl History {
             cut(&mut transaction, input)?;
         }
         trace!("{steps:?}, replaces {}", base.frames() < self.model.frames());
-        // The transaction is sealed during one of these writes, so from the first one on both outcomes are
-        // possible.
+        // One of these writes seals the transaction, so both outcomes are possible from the first write on.
         self.possible.push(after.clone());
         let look = !in_pieces && input.ratio(1, 4)?;
         let mut ticket = None;
@@ -321,7 +321,8 @@ impl History {
                 Err(error) if error.kind() == ErrorKind::Full => {
                     self.possible.pop();
                     if base.frames() < self.model.frames() {
-                        // The frames that it staged over a transaction that it did not see stay in its way.
+                        // The frames that this process staged over a transaction that it did not see are
+                        // still in its way. So another process takes its place.
                         self.join(which)?;
                     }
                     return Ok(());
@@ -370,7 +371,7 @@ impl History {
             Ok(count) => assert!(count == piece.len() && piece == expected[from..to], "{from}..{to}"),
             Err(error) => return self.fails(&error),
         }
-        // Past the end there is what this process has spilled, or nothing.
+        // Behind the end a process reads what it has spilled, or nothing.
         let far = input.int_in_range(expected.len() as u64..=u64::MAX)?;
         if let Err(error) = self.processes[which].read(&NoDatabase, far, &mut [0; 9]) {
             return self.fails(&error);
@@ -393,10 +394,10 @@ impl History {
         Ok(())
     }
 
-    /// Makes a write that SQLite never makes. The process then attaches anew, as after any failure. Nothing
-    /// committed may be changed.
+    /// Makes a write that SQLite never makes. Another process then takes the place of this one, as after any
+    /// failure. Committed content must not change.
     fn nonsense(&mut self, which: usize, input: &mut Unstructured) -> Result<(), Stop> {
-        // A new process has no open transaction that the write could complete.
+        // A new process has no open transaction, so the write cannot complete one.
         self.join(which)?;
         let at = match input.int_in_range(0..=3)? {
             0 => input.int_in_range(1..=self.model.len() + 5000)?,
@@ -405,7 +406,7 @@ impl History {
             _ => input.int_in_range(1..=u64::MAX)?,
         };
         let byte = input.arbitrary()?;
-        // Less than a frame, because a frame could be a transaction.
+        // Writes less than a frame, because a frame could be a transaction.
         let length = input.int_in_range(0..=self.rig.page_bytes() + 23)?;
         let _ = self.processes[which].write(&NoDatabase, at, &vec![byte; length]);
         if let Some(size) =
@@ -452,7 +453,7 @@ impl History {
         let found = contents(&mut processes[0]);
         self.model = self.find(&found);
         assert!(contents(&mut processes[1]) == found, "processes differ");
-        // A second recovery must give the same result, whether or not the first recovery's own writes have
+        // A second recovery must give the same result, whether or not the writes of the first recovery have
         // reached the medium.
         for image in [image, next.image(input)?] {
             let again = next.over(image).processes().map(|mut processes| contents(&mut processes[0]));
@@ -471,7 +472,7 @@ fn contents(stream: &mut Stream) -> Vec<u8> {
     bytes
 }
 
-/// Cuts a write in two within a header or a page, as SQLite does where it syncs at a sector boundary.
+/// Cuts a write in two within a header or a page. SQLite does so when it syncs at a sector boundary.
 fn cut(transaction: &mut Transaction, input: &mut Unstructured) -> arbitrary::Result<()> {
     let which = input.int_in_range(0..=transaction.writes.len() - 1)?;
     let Write { at, bytes } = transaction.writes[which].clone();

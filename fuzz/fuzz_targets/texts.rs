@@ -1,5 +1,5 @@
-//! Any text where users or the kernel write text: settings from URIs and the environment, the names of logs,
-//! and lines of the kernel's block trace.
+//! Any text that the library reads as written by users or by the kernel: settings from URIs and the
+//! environment, the names of logs, and lines of the kernel's block trace.
 #![no_main]
 
 // These modules are private to their crates, and stay private: no other code should parse such texts.
@@ -29,7 +29,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The displayed value of a setting must set it to the same value.
+/// If a setting is set to the value that it displays, it must keep its value.
 fn set_and_show(name: &str, value: &str) {
     let mut settings = Settings::default();
     match settings.set(name, value) {
@@ -48,7 +48,7 @@ fn set_and_show(name: &str, value: &str) {
     }
 }
 
-/// Lines `name=value` as URI parameters, and `NAME=value` as the environment.
+/// The text's lines `name=value` are URI parameters; its lines `NAME=value` are the environment.
 fn resolve(text: &str) {
     let find = |wanted: &str| {
         let mut pairs = text.lines().filter_map(|line| line.split_once('='));
@@ -59,7 +59,7 @@ fn resolve(text: &str) {
         return;
     }
     let Ok(first) = Settings::resolve(find, find) else { return };
-    // The parameters for another connection must give the same settings, without a conflict.
+    // The parameters made for another connection must give it the same settings, without a conflict.
     let given = first.parameters();
     let again = |name: &str| given.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
     let second = Settings::resolve(again, |_| None).expect("its own parameters");

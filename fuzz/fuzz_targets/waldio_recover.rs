@@ -1,5 +1,5 @@
-//! Any bytes as a log of blocks. Recovery must refuse them or serve a stream, and then the log must be
-//! usable. It must never panic, read outside the medium, or run without end.
+//! Any bytes as a log of blocks. Recovery must refuse them or serve a stream, and the log must be
+//! usable after that. Recovery must never panic, read outside the medium, or run without end.
 #![no_main]
 
 use std::path::Path;
@@ -23,7 +23,7 @@ const CAPACITY: usize = 1 << 20;
 fuzz_target!(|data: &[u8]| {
     let Some((&mode, bytes)) = data.split_first() else { return };
     let mut bytes = bytes.to_vec();
-    // A log is at least as long as its slot says. Missing bytes are zeros.
+    // A log is at least as long as its slot says, so missing bytes are filled with zeros.
     bytes.resize(if mode & 4 != 0 { CAPACITY / 2 } else { bytes.len().next_multiple_of(4096) }, 0);
     if mode & 1 != 0 {
         repair_checksums(&mut bytes);

@@ -3,7 +3,7 @@
 **
 ** Call duralite_enable() once per process, before the first database is opened. Then open
 ** databases with "file:NAME?vfs=duralite&strict=on" and SQLITE_OPEN_URI, and set WAL mode by
-** PRAGMA journal_mode=WAL. With strict=on, what would end as plain SQLite is an error.
+** PRAGMA journal_mode=WAL. With strict=on, a database that plain SQLite would have to serve is an error.
 */
 #ifndef DURALITE_H
 #define DURALITE_H
@@ -20,15 +20,15 @@ struct sqlite3_api_routines;
 /* For sqlite3_auto_extension(): registers the VFS "duralite". duralite_enable() calls it. */
 int sqlite3_duralite_auto(sqlite3 *db, char **message, const struct sqlite3_api_routines *api);
 
-/* The reason of the calling thread's last refusal, else of the process's last; NULL for none.
-** The text stays until the thread's next refusal or next call. */
+/* The reason of the last refusal in the calling thread, or else in the process; NULL if there was none.
+** The text stays valid until the thread's next refusal or its next call of this function. */
 const char *duralite_last_error(void);
 
-/* The number of the calling thread's last refusal, counted through the process; 0 for none. */
+/* The number of the calling thread's last refusal; 0 if it had none. Refusals are counted over the process. */
 uint64_t duralite_last_refusal(void);
 
-/* Makes the VFS "duralite" known to this process. Calling it again is harmless. Returns
-** SQLITE_OK, or the code with which SQLite refused; duralite_last_error() may say why. */
+/* Registers the VFS "duralite" in this process. Further calls do no harm. Returns SQLITE_OK, or
+** the code with which SQLite refused; duralite_last_error() may give the reason. */
 static inline int duralite_enable(void) {
   void (*entry)(void) = (void (*)(void))sqlite3_duralite_auto;
   sqlite3 *db = 0;
@@ -40,15 +40,15 @@ static inline int duralite_enable(void) {
   return code;
 }
 
-/* How often duralite_run() lets a transaction lose to others before it takes the write lock when it begins. */
+/* How often a transaction of duralite_run() may lose to others. After that it begins with the write lock. */
 #define DURALITE_CONFLICTS 5
 
 /* Runs work(db, argument) as a transaction, and commits it. If the transaction loses to another
-** connection (SQLITE_BUSY, SQLITE_BUSY_SNAPSHOT), it is rolled back and `work` runs again after a
-** short random pause. After five conflicts it begins with BEGIN IMMEDIATE and cannot lose any more.
-** Every other code rolls back and is returned, also one of COMMIT that leaves open whether the
-** transaction is committed. `work` returns SQLITE_OK to commit. It may run several times, so it
-** should change nothing but the database; it neither commits nor rolls back. */
+** connection (SQLITE_BUSY, SQLITE_BUSY_SNAPSHOT), it is rolled back, and `work` runs again after a
+** short random pause. After five conflicts the transaction begins with BEGIN IMMEDIATE and can no
+** longer lose. On any other code it is rolled back, and the code is returned. If COMMIT returned
+** that code, the transaction may be committed or not. `work` returns SQLITE_OK to commit. It may run
+** several times, so it should change nothing but the database, and must not commit or roll back. */
 static inline int duralite_run(sqlite3 *db, int (*work)(sqlite3 *db, void *argument), void *argument) {
   int conflicts;
   for (conflicts = 0;; conflicts++) {

@@ -1,8 +1,8 @@
 // Package duralite makes durable SQLite commits fast for programs that use github.com/mattn/go-sqlite3.
 //
-// Importing it registers the driver "sqlite3-duralite" with database/sql. What the driver opens is in WAL mode with
-// synchronous=FULL, and what would end as plain SQLite is an error. A data source name is what go-sqlite3 takes; Duralite's
-// settings are parameters of it too: "app.db?journal=nvwal&nvram=/mnt/pmem".
+// Importing it registers the driver "sqlite3-duralite" with database/sql. The driver opens databases in WAL mode with
+// synchronous=FULL, and fails where plain SQLite would have to serve a database. It takes the data source names of
+// go-sqlite3. Duralite's settings are parameters in such a name: "app.db?journal=nvwal&nvram=/mnt/pmem".
 package duralite
 
 import (
@@ -30,7 +30,7 @@ type Driver struct{}
 
 var load = sync.OnceValue(loadLibrary)
 
-// Open opens a connection; an error has Duralite's reason in its text.
+// Open opens a connection. If Duralite refuses, the error's text has the reason.
 func (*Driver) Open(name string) (driver.Conn, error) {
 	if err := load(); err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (*Driver) Open(name string) (driver.Conn, error) {
 	return conn, nil
 }
 
-// LastError says why Duralite refused last in this process; "" if it never did.
+// LastError returns the reason of Duralite's last refusal in this process, or "" if there was none.
 func LastError() string {
 	if load() != nil {
 		return ""
@@ -73,7 +73,8 @@ func LastError() string {
 	return reason
 }
 
-// dataSource adds what makes a data source name one of Duralite's. What has no log stays as it is.
+// dataSource adds Duralite's parameters to a data source name. The name of a database in memory, which has no log, stays
+// unchanged.
 func dataSource(name string) (string, error) {
 	path, query, _ := strings.Cut(strings.TrimPrefix(name, "file:"), "?")
 	if !strings.HasPrefix(name, "file:") {
@@ -99,8 +100,9 @@ func dataSource(name string) (string, error) {
 	return "file:" + path + "?" + settings.Encode(), nil
 }
 
-// loadLibrary loads the library that is in this package into go-sqlite3's SQLite, from a directory that nobody else may
-// enter and that is gone afterwards. DURALITE_LIBRARY in the environment names another one.
+// loadLibrary loads the library in this package into go-sqlite3's SQLite. The library is written into a directory that
+// nobody else may enter, and is removed after loading. If DURALITE_LIBRARY is set in the environment, it names the library
+// to load instead.
 func loadLibrary() (err error) {
 	library := os.Getenv("DURALITE_LIBRARY")
 	if library == "" {

@@ -12,20 +12,21 @@ import (
 )
 
 const (
-	// conflicts is how often a transaction may lose to others before it takes the write lock when it begins.
+	// conflicts is how often a transaction may lose to others. After that it begins with the write lock.
 	conflicts = 5
-	// pause is the longest one before the second attempt. Each one after it may be twice as long.
+	// pause is the longest pause before the second attempt. Each later pause may be twice as long as the one before.
 	pause = 2 * time.Millisecond
 )
 
-// Run runs work as a transaction on a connection of its own, and commits it.
+// Run runs work as a transaction on a connection from the pool, and commits it.
 //
-// If the transaction loses to another connection (SQLITE_BUSY, SQLITE_BUSY_SNAPSHOT), it is rolled back and work runs
-// again after a short random pause. After five conflicts it begins with BEGIN IMMEDIATE and cannot lose any more. Every
-// other error rolls back and is returned, also one of COMMIT that leaves open whether the transaction is committed.
+// If the transaction loses to another connection (SQLITE_BUSY, SQLITE_BUSY_SNAPSHOT), it is rolled back, and work runs
+// again after a short random pause. After five conflicts the transaction begins with BEGIN IMMEDIATE and can no longer
+// lose. On any other error it is rolled back, and the error is returned. If COMMIT returned that error, the transaction
+// may be committed or not.
 //
-// Work may run several times, so it should change nothing but the database. It returns SQLite's errors as they are, or
-// wrapped with %w; it uses no connection but the one that it is given, and neither commits nor rolls back.
+// Work may run several times, so it should change nothing but the database. It must return SQLite's errors unchanged or
+// wrapped with %w, use only the connection that it is given, and neither commit nor roll back.
 func Run(ctx context.Context, db *sql.DB, work func(context.Context, *sql.Conn) error) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -46,7 +47,8 @@ func Run(ctx context.Context, db *sql.DB, work func(context.Context, *sql.Conn) 
 	return try(ctx, conn, "BEGIN IMMEDIATE", work)
 }
 
-// try runs work once. Afterwards no transaction is open, also if work panics; where that fails the connection is given up.
+// try runs work once. When it returns, no transaction is open, even if work panics. If a rollback fails, the connection is
+// closed.
 func try(ctx context.Context, conn *sql.Conn, begin string, work func(context.Context, *sql.Conn) error) error {
 	if _, err := conn.ExecContext(ctx, begin); err != nil {
 		return err
@@ -58,7 +60,7 @@ func try(ctx context.Context, conn *sql.Conn, begin string, work func(context.Co
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	// A commit that is interrupted would be in doubt.
+	// If a commit were interrupted, nobody would know whether it took effect.
 	_, err := conn.ExecContext(context.WithoutCancel(ctx), "COMMIT")
 	return err
 }

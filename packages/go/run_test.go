@@ -32,7 +32,7 @@ func total(t *testing.T, db *sql.DB) (value int) {
 	return value
 }
 
-// database is a pool with one connection, and another pool of connections that overtake it.
+// database returns a pool with one connection, and a second pool whose connections overtake it.
 func database(t *testing.T) (db, rival *sql.DB) {
 	path := filepath.Join(t.TempDir(), "app.db")
 	db, rival = open(t, path), open(t, path)

@@ -6,7 +6,7 @@ const { setTimeout } = require('node:timers/promises');
 const { promisify } = require('node:util');
 
 const LIBRARY = path.join(__dirname, `linux-${process.arch}`, 'libduralite.so');
-/** Where a class of ours keeps the one it is made of. */
+/** The key under which a subclass made here keeps the original class. */
 const ORIGINAL = Symbol('original');
 const ENABLED = new WeakMap();
 
@@ -16,7 +16,7 @@ function loadablePath() {
   return library;
 }
 
-/** Runs `body` with these environment variables: the library reads them when it is loaded, and when a database is opened. */
+/** Runs `body` with these environment variables. The library reads them when it is loaded, and when a database is opened. */
 function withEnvironment(variables, body) {
   const before = Object.keys(variables).map((name) => [name, process.env[name]]);
   Object.assign(process.env, variables);
@@ -34,14 +34,14 @@ function textOf(value) {
   return typeof value === 'boolean' ? (value ? 'on' : 'off') : String(value);
 }
 
-/** Settings as the library's variables: `{ journal: 'nvwal' }` as DURALITE_JOURNAL. */
+/** The environment variables that the library reads for settings: `{ journal: 'nvwal' }` becomes DURALITE_JOURNAL. */
 function variablesOf(settings) {
   return Object.fromEntries(
     Object.entries(settings).map(([name, value]) => [`DURALITE_${name.toUpperCase()}`, textOf(value)]),
   );
 }
 
-/** The library knows options as variables; who gave an option looks for that. */
+/** Replaces variables in a message by options: the library names the variable, but the caller gave an option. */
 function inOptions(message, settings) {
   const isGiven = (variable) => Object.keys(settings).some((name) => name.toUpperCase() === variable);
   return message.replace(
@@ -53,13 +53,13 @@ function inOptions(message, settings) {
   );
 }
 
-/** Whether a database that is opened so has a log: it is a file, and may be written. */
+/** Whether a database opened with these arguments has a log: it must be a file, and writable. */
 function takesALog(filename, { readonly, readOnly, memory } = {}, settings = {}) {
   const inMemory = memory || ['', ':memory:', 'undefined'].includes(String(filename));
   return !inMemory && !readonly && !readOnly && settings.journal !== 'off';
 }
 
-/** The one value that a query of a database in memory answers. */
+/** The value that a query returns on a database in memory. */
 function ask(Database, query) {
   const memory = new (Database[ORIGINAL] || Database)(':memory:');
   try {
@@ -77,7 +77,7 @@ function libraryVersion(Database) {
   return ask(Database, "SELECT value FROM duralite WHERE name='version'");
 }
 
-/** Opens by `open` with these settings; then sets WAL mode and full durability. Errors have Duralite's reason in their text. */
+/** Calls `open` with these settings, then sets WAL mode and full durability. An error's text has Duralite's reason. */
 function opening(Database, filename, options, settings, open) {
   const log = takesALog(filename, options, settings);
   const before = lastError(Database);
@@ -97,7 +97,7 @@ function opening(Database, filename, options, settings, open) {
   }
 }
 
-/** better-sqlite3: the constructor opens. */
+/** For better-sqlite3, whose constructor opens the database. */
 function ofBetterSqlite3(Database) {
   return class extends Database {
     static [ORIGINAL] = Database;
@@ -108,7 +108,7 @@ function ofBetterSqlite3(Database) {
   };
 }
 
-/** node:sqlite: the constructor opens, or `open` does. */
+/** For node:sqlite, whose constructor opens the database, or else its method `open`. */
 function ofNodeSqlite(Database) {
   return class extends Database {
     static [ORIGINAL] = Database;
@@ -138,7 +138,7 @@ function load(Database, options) {
   }
 }
 
-/** sqlite3, whose connections open on another thread: settings go into the URI. */
+/** For sqlite3, whose connections open on another thread. So the settings go into the URI, not into the environment. */
 async function ofSqlite3(sqlite3) {
   const call = (run) =>
     new Promise((resolve, reject) => run((error, value) => (error ? reject(error) : resolve(value))));
@@ -174,7 +174,7 @@ async function ofSqlite3(sqlite3) {
       super(uriOf(filename, { strict: true, ...settings }), mode | sqlite3.OPEN_URI, (error) => {
         if (error) explain(error, told);
       });
-      // Queued before whatever the caller does.
+      // Queued before anything that the caller does.
       this.serialize(() => {
         this.exec('PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL', (error) => {
           if (error) explain(error, told);
@@ -185,12 +185,12 @@ async function ofSqlite3(sqlite3) {
   };
 }
 
-/** How often a transaction may lose to others before it takes the write lock when it begins. */
+/** How often a transaction may lose to others. After that it begins with the write lock. */
 const CONFLICTS = 5;
-/** The longest pause before the second attempt, in milliseconds. Each one after it may be twice as long. */
+/** The longest pause before the second attempt, in milliseconds. Each later pause may be twice as long as the one before. */
 const PAUSE = 2;
 
-/** The attempts at one transaction: the statement that begins it, and how long to wait before. The last one cannot lose. */
+/** The attempts at one transaction: the statement that begins it, and the pause before it. The last attempt cannot lose. */
 const ATTEMPTS = Array.from({ length: CONFLICTS + 1 }, (_, number) => ({
   begin: number === CONFLICTS ? 'BEGIN IMMEDIATE' : 'BEGIN',
   pause: () => (number === 0 ? 0 : Math.random() * PAUSE * 2 ** (number - 1)),
@@ -206,7 +206,7 @@ function run(database, work) {
   return 'parallelize' in database ? runLater(database, work) : runNow(database, work);
 }
 
-/** better-sqlite3 and node:sqlite, which block their thread while they wait. */
+/** For better-sqlite3 and node:sqlite, which block their thread while they wait. */
 function runNow(database, work) {
   for (const { begin, pause, mayRunAgain } of ATTEMPTS) {
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, pause());
@@ -223,14 +223,14 @@ function runNow(database, work) {
   }
 }
 
-/** SQLite has rolled back by itself where COMMIT says BUSY_SNAPSHOT; then there is nothing left to roll back. */
+/** If COMMIT fails with BUSY_SNAPSHOT, SQLite itself has rolled back, and ROLLBACK finds no transaction. */
 function rollBack(database) {
   try {
     database.exec('ROLLBACK');
   } catch {}
 }
 
-/** sqlite3, which works on another thread. */
+/** For sqlite3, which works on another thread. */
 async function runLater(database, work) {
   const exec = promisify(database.exec.bind(database));
   for (const { begin, pause, mayRunAgain } of ATTEMPTS) {

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Built by scripts/packages/ruby, which says the version.
+# scripts/packages/ruby builds it, and sets the version.
 Gem::Specification.new do |gem|
   gem.name = "duralite"
   gem.version = ENV.fetch("DURALITE_VERSION")

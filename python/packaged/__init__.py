@@ -1,1 +1,1 @@
-"""Tests of the wheel as it is installed; scripts/packages/python runs them outside the source tree."""
+"""Tests of the installed wheel. scripts/packages/python runs them outside the source tree."""

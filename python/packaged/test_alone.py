@@ -1,4 +1,4 @@
-"""The wheel in an environment that has nothing else."""
+"""The wheel in an environment without any other package."""
 
 import importlib.metadata
 import os
@@ -14,7 +14,7 @@ import duralite
 
 
 def run(program, *arguments, **environment):
-    """A program in a fresh process and an empty directory; what it prints."""
+    """Runs a program in a fresh process and an empty directory. Returns what it prints."""
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
         result = subprocess.run(

@@ -1,4 +1,4 @@
-"""SQLite's own cksumvfs above the wheel, in apsw, which brings it."""
+"""SQLite's own cksumvfs above the wheel, in apsw, which contains that VFS."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The wheel under the drivers and frameworks of others."""
+"""The wheel with other people's drivers and frameworks."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ class Case(unittest.TestCase):
 
 
 class Overtaken(Case):
-    """Each driver's `run`, while another connection of the same driver overtakes it."""
+    """Each driver's `run`, while another connection of that driver overtakes its transactions."""
 
     def setUp(self):
         super().setUp()
@@ -52,7 +52,7 @@ class Overtaken(Case):
             conn.close()
 
     def overtake(self, execute, rival, times):
-        """Reads, lets the rival write in the first attempts, and writes. The attempts are counted in `self.seen`."""
+        """Reads, lets the rival write in the first attempts, and writes. Counts the attempts in `self.seen`."""
         execute(READ)
         self.seen += 1
         if self.seen <= times:
@@ -61,7 +61,7 @@ class Overtaken(Case):
         return self.seen
 
     def each(self, run):
-        """`run` gets the number of attempts that are overtaken."""
+        """Calls `run` with the number of attempts that are overtaken."""
         for times in (0, 2, ATTEMPTS - 1):
             with self.subTest(times):
                 self.seen, before = 0, self.total()
@@ -149,7 +149,7 @@ class Apsw(Case):
         conn = duralite.apsw.connect(self.path)
         conn.execute("CREATE TABLE t (a); INSERT INTO t VALUES (1)")
         self.assertIn(ACTIVE, conn.execute("PRAGMA duralite").fetchone()[0])
-        # Two copies of SQLite in one process must not both have one file: locks of POSIX are a process's.
+        # Two copies of SQLite in one process must not open the same file: the process's POSIX locks belong to both.
         conn.close()
         again = duralite.apsw.connect(self.path)
         self.assertEqual(again.execute("SELECT a FROM t").fetchall(), [(1,)])

@@ -1,4 +1,4 @@
-"""Every Python recipe of docs/hosts.md and docs/many-writers.md that uses the wheel, run from the text itself."""
+"""Every Python recipe in docs/hosts.md and docs/many-writers.md that uses the wheel, run as the page has it."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from packaged.test_alone import run
 
 
 def recipes(page):
-    """The names of the drivers and the programs below the heading "Python" of a page."""
+    """The names of the drivers, and the programs, below the heading "Python" of a page."""
     text = Path(os.environ["PAGES"], page).read_text(encoding="utf-8")
     (section,) = re.findall(r"^##+ Python\n(.*?)^##+ ", text, re.MULTILINE | re.DOTALL)
     return re.findall(r"^\*\*(.+?)\*\*.*?^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""The Python package, in whichever Python runs this: with or without enable_load_extension."""
+"""The Python package, in whichever Python runs these tests: with enable_load_extension or without it."""
 
 import ctypes.util
 import json
@@ -23,13 +23,13 @@ HAS_LOADER = hasattr(sqlite3.Connection, "enable_load_extension")
 
 
 def properties(conn):
-    """PRAGMA duralite as a dictionary."""
+    """The lines of PRAGMA duralite, as a dictionary."""
     (text,) = conn.execute("PRAGMA duralite").fetchone()
     return dict(line.split("\t", 1) for line in text.splitlines())
 
 
 def run_python(program, *arguments, **environment):
-    """Runs a program in a fresh process of this very Python."""
+    """Runs a program in a fresh process of the same Python."""
     variables = {**os.environ, "PYTHONPATH": str(PROJECT / "python" / "src"), **environment}
     command = [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)]
     return subprocess.run(command, env=variables, text=True, capture_output=True, timeout=60)
@@ -74,7 +74,7 @@ class Registration(Case):
         self.assertEqual((result.returncode, result.stderr), (0, ""))
 
     def test_auto_extension_is_gone_after_register(self):
-        # Otherwise each later open would run the entry point again.
+        # If the extension stayed registered, each later open would run its entry point again.
         program = """
             import ctypes, duralite
             duralite._register_by_auto_extension()
@@ -266,7 +266,7 @@ class Connect(Case):
 
     def test_booleans_and_sqlites_own_parameters(self):
         self.connect(diff=False).execute("CREATE TABLE t (a)")
-        # That connection is closed at the end of the test; the database is live until then.
+        # This connection is closed at the end of the test. Until then the database is in use.
         self.assertEqual(self.connect(diff=False).execute("PRAGMA duralite_diff").fetchone(), ("off",))
         readonly = duralite.connect(self.path, mode="ro", nvram="emulate", nvram_dir=self.pool)
         self.addCleanup(readonly.close)
@@ -290,7 +290,7 @@ class Connect(Case):
                 if sys.version_info >= (3, 11):
                     self.assertEqual(caught.exception.sqlite_errorcode, sqlite3.SQLITE_CANTOPEN)
                 self.assertRegex(duralite.last_error(), f"^{reason}")
-        # What SQLite itself refuses has no reason of ours.
+        # If SQLite itself refuses, the exception has no reason of Duralite's.
         with self.assertRaises(sqlite3.OperationalError) as caught:
             duralite.connect(self.directory / "no" / "app.db", journal="off")
         self.assertEqual(str(caught.exception), "unable to open database file")
@@ -319,7 +319,7 @@ class Connect(Case):
                 use(conn)
             if sys.version_info >= (3, 11):
                 self.assertEqual(caught.exception.sqlite_errorcode, sqlite3.SQLITE_READONLY)
-            # An error that has nothing to do with it has no such text.
+            # The text of an unrelated error has no such reason.
             with self.assertRaises(sqlite3.OperationalError) as caught:
                 conn.execute("SELECT missing")
             self.assertEqual(str(caught.exception), "no such column: missing")

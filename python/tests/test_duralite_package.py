@@ -1,4 +1,4 @@
-"""What the package does to a whole process, its versions, and how its wheel is packed."""
+"""How the package changes a whole process, the versions that it reports, and how its wheel is packed."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The setting `concurrent`, and transactions that run again when they were overtaken, with sqlite3."""
+"""The setting `concurrent` with sqlite3, and transactions that run again after they were overtaken."""
 
 import os
 import sqlite3
@@ -33,7 +33,7 @@ class Concurrent(Case):
         return self.rival.execute(READ).fetchone()[0]
 
     def overtaken(self, times):
-        """Work that another connection overtakes in its first attempts; returns the number of the attempt."""
+        """Work that another connection overtakes in its first attempts. Returns the number of the attempt."""
         seen = []
 
         def work(conn):

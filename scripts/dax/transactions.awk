@@ -1,5 +1,5 @@
-# Endless numbered transactions of one writer (-v writer=W -v n=LAST), each acknowledged when its COMMIT
-# has returned: the shell leaves at the first error (.bail).
+# Endless numbered transactions of one writer (-v writer=W -v n=LAST). Each is acknowledged after its
+# COMMIT has returned, because the shell stops at the first error (.bail).
 BEGIN {
     for (;;) {
         n++

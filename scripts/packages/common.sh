@@ -1,11 +1,12 @@
-# Read by the scripts of the packages, in the tree's root: what is built, and the recipes of the page.
+# The scripts of the packages read this file, in the tree's root: where the built files are, and the recipes of the
+# pages.
 built=$PWD/target/release
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 page=$PWD/docs/hosts.md
 
 page_of_retries=$PWD/docs/many-writers.md
 
-# The page is docs/hosts.md; `page=$page_of_retries recipe ...` takes it from that one.
+# The page is docs/hosts.md; `page=$page_of_retries recipe ...` takes the recipe from the other page.
 recipe() { # recipe HEADING [NUMBER]: the first fenced code below "### HEADING" of the page, or the one of that number
     awk -v heading="### $1" -v wanted="${2:-1}" '
         $0 == heading { below = 1; next }
@@ -43,7 +44,8 @@ counts_one() { # counts_one COMMAND...: the program, a recipe of docs/many-write
     }
 }
 
-# `make packages` says which build id all libraries have, the wheel's among them; a script by itself takes what is built.
+# `make packages` sets the build id that all libraries must have, the wheel's among them. A script that runs by itself
+# accepts what is built.
 says_version() { # says_version TEXT: it is that of the library, with its build id in brackets
     local pattern="$version( \\(.+\\))?"
     [ -z "${PACKAGES_BUILD_ID:-}" ] || pattern="$version \\($PACKAGES_BUILD_ID\\)"

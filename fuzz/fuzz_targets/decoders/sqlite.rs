@@ -49,11 +49,12 @@ pub fn guards(input: &mut Unstructured) -> Result<()> {
         } else {
             guard::mask_as(kind, 0, &mut shown, log_id);
         }
-        // The write version stays unchanged even if an earlier build has set it.
+        // The write version stays unchanged, even if an earlier build has set it for the guard.
         assert_eq!((&shown[..18], &shown[19..]), (&header[..18], &header[19..]));
         assert!(shown[18] <= 2);
     }
-    // What SQLite can have written: a journal mode, and zeros in the reserved bytes.
+    // Only headers that SQLite can have written: with a journal mode, and with zeros in the reserved
+    // bytes.
     let mut plain = header;
     guard::lift(&mut plain);
     let kind = guard::kind_of_page(0, &plain).unwrap();
@@ -68,8 +69,8 @@ pub fn guards(input: &mut Unstructured) -> Result<()> {
     Ok(())
 }
 
-/// A header that is masked in pieces must equal one that is masked as a whole. The bytes after the header
-/// stay those of the page.
+/// Masking a header in pieces must give the same as masking it as a whole. The bytes after the header
+/// must stay those of the page.
 fn pieces(
     plain: &[u8; HEADER_BYTES],
     disk: &[u8; HEADER_BYTES],

@@ -1,4 +1,4 @@
-//! The write-ahead log as a plain file would hold it, and the writes that SQLite makes.
+//! The write-ahead log as a plain file would hold it, and SQLite's writes to it.
 
 use duralite_wal::engine::home::NoDatabase;
 use std::fmt;
@@ -10,7 +10,7 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 use crate::rig::Stream;
 
-/// Pages of the database.
+/// The number of pages in the database.
 pub const PAGES: u32 = 12;
 
 type Page = Rc<Vec<u8>>;
@@ -35,11 +35,11 @@ struct Frame {
 
 /// A step of a transaction.
 pub enum Step {
-    /// Appends a frame. The last frame of a transaction has the database size in pages.
+    /// Appends a frame. The last frame of a transaction also has the size of the database in pages.
     Append { page_number: u32, content: Page, db_pages: u32 },
     /// Overwrites the page of a spilled frame in place. `frame` counts from the transaction's first frame.
     Overwrite { frame: usize, content: Page },
-    /// Rolls back to a savepoint, at which the transaction had this many frames.
+    /// Rolls back to a savepoint. At the savepoint the transaction had `frames` frames.
     Undo { frames: usize },
 }
 
@@ -60,8 +60,8 @@ impl Write {
 /// A transaction as a sequence of SQLite's writes.
 pub struct Transaction {
     pub writes: Vec<Write>,
-    /// The index of the write of the commit frame's page. Before it, SQLite can roll back. The writes after
-    /// it correct checksums.
+    /// The index of the write of the commit frame's page. Before this write SQLite can still roll back. The
+    /// writes after it correct checksums.
     pub commit_page: usize,
 }
 
@@ -102,7 +102,7 @@ impl Model {
         bytes
     }
 
-    /// Checks the pages that a checkpoint asks for.
+    /// Checks the pages that a checkpoint would write home.
     pub fn check_pages(&self, stream: &mut Stream) {
         let mut page = vec![0; self.page_bytes];
         let newest = stream.engine().newest_frames();
@@ -116,7 +116,7 @@ impl Model {
         assert_eq!(logged.count(), newest.len());
     }
 
-    /// Starts the log over. Returns what SQLite writes at its beginning.
+    /// Starts the log over. Returns the header that SQLite writes at the log's beginning.
     pub fn restart(&mut self, salt: u32) -> Vec<u8> {
         self.restarts += 1;
         let bytes = make_wal_header(self.page_bytes as u32, self.restarts, [self.restarts, salt]);

@@ -67,7 +67,7 @@ impl Rig {
             layout: *input.choose(&Layout::ALL)?,
             durability: *input.choose(&[Durability::Full, Durability::Fua, Durability::Normal])?,
             group_synch: *input.choose(&[0, 0, 0, 5])?,
-            // The interval is long, so that nothing depends on the time.
+            // The interval is so long that nothing depends on the time.
             group_interval: Duration::from_secs(3600),
             limit_bytes,
             cache_bytes,
@@ -94,7 +94,7 @@ impl Rig {
         Self::Waldio { block: Arc::new(block), segment: fresh(), superblock, options }
     }
 
-    /// Another log with the same configuration, as made after a power loss has left a provisional guard.
+    /// Another log with the same configuration. One is made when a power loss has left a provisional guard.
     pub fn anew(&self) -> Self {
         match self {
             Self::Nvwal { superblock, options, .. } => Self::nvwal(superblock.clone(), options.clone()),
@@ -127,7 +127,7 @@ impl Rig {
         Ok([self.attach(true)?, self.attach(false)?])
     }
 
-    /// New processes after all old ones have died.
+    /// New processes, which begin after all old ones have died.
     pub fn revive(&mut self) -> Result<[Stream; 2], LogError> {
         if let Self::Waldio { segment, .. } = self {
             *segment = fresh();
@@ -171,8 +171,8 @@ impl Rig {
         }
     }
 
-    /// The most steps of a transaction. With the largest pages, transactions must outgrow what is kept in
-    /// memory.
+    /// The most steps of a transaction. With the largest pages, a transaction must be able to outgrow what
+    /// is kept in memory.
     pub fn most_frames(&self) -> usize {
         if self.page_bytes() == 65536 { 24 } else { 8 }
     }
@@ -197,8 +197,8 @@ impl Rig {
         matches!(self, Self::Waldio { .. })
     }
 
-    /// Whether a log that starts over may be empty for a moment: if the old generation has taken the last
-    /// block.
+    /// Whether a log that starts over may be empty for a moment. It may if the old generation occupies the
+    /// last block.
     pub fn may_be_emptied_first(&self) -> bool {
         matches!(self, Self::Nvwal { .. })
     }
@@ -210,7 +210,8 @@ impl Rig {
         }
     }
 
-    /// The content that the power loss has left, or, if none has happened, the content that one leaves now.
+    /// The content that a power loss has left, or, if there was none, the content that a power loss now
+    /// would leave.
     pub fn image(&self, input: &mut Unstructured) -> arbitrary::Result<Vec<u8>> {
         let seed = input.arbitrary::<u32>()?.into();
         Ok(match self {
@@ -227,7 +228,7 @@ impl Rig {
         }
     }
 
-    /// Allows this many more bytes, or any number.
+    /// Allows the medium to grow by `room` bytes, or without a limit.
     pub fn limit(&self, room: Option<u64>) {
         match self {
             Self::Nvwal { nvm, .. } => nvm.set_grow_limit(room.map(|room| nvm.len() + room)),
@@ -237,7 +238,7 @@ impl Rig {
         }
     }
 
-    /// Makes an operation fail, if the medium supports this. Returns whether it does.
+    /// Makes an operation fail, if the medium can. Returns whether it can.
     pub fn fail(&self, operation: BlockOp, before: u64, error: MediumError) -> bool {
         match self {
             Self::Nvwal { .. } => false,

@@ -3,34 +3,35 @@
 require "fiddle"
 require "sqlite3"
 
-# Opens SQLite databases through Duralite, with the sqlite3 gem: every commit is durable, and fast. Linux on x86-64.
+# Opens SQLite databases through Duralite, with the sqlite3 gem. Every commit is durable, and fast. For Linux on x86-64.
 #
 #   db = Duralite.open("app.db") # an ordinary SQLite3::Database
 module Duralite
-  # How long a connection waits for another one's lock, in milliseconds, as long as it is not told otherwise.
+  # How long a connection waits for another's lock, in milliseconds, unless the caller sets another timeout.
   BUSY_TIMEOUT = 5000
 
-  # How often a transaction may lose to others before it takes the write lock when it begins.
+  # How often a transaction may lose to others. After that it begins with the write lock.
   CONFLICTS = 5
 
-  # The longest pause before the second attempt, in seconds. Each one after it may be twice as long.
+  # The longest pause before the second attempt, in seconds. Each later pause may be twice as long as the one before.
   PAUSE = 0.002
   private_constant :CONFLICTS, :PAUSE
 
-  # A refusal's number, and its text for C.
+  # The library's functions for the number of the last refusal, and for its reason.
   Library = Struct.new(:refusal, :reason)
   private_constant :Library
 
   class << self
-    # Opens a database in WAL mode and with synchronous=FULL: what has been committed survives a power loss. What would
-    # end as plain SQLite is an error (strict=on). A database in memory, one that is opened with readonly: true, and one
-    # with journal: "off" are opened as they are.
+    # Opens a database in WAL mode with synchronous=FULL, so that committed transactions survive a power loss. With
+    # strict=on, it is an error if plain SQLite would have to serve the database. Databases in memory, databases opened with
+    # readonly: true, and those with journal: "off" are opened without these settings.
     #
-    # Settings are Duralite's, or URI parameters of SQLite's own; all other arguments are those of SQLite3::Database.new,
-    # without flags. A setting such as journal: "nvwal" goes into the hash: Duralite.open("app.db", { journal: "nvwal" }).
+    # Settings are those of Duralite, or SQLite's own URI parameters. All other arguments are those of SQLite3::Database.new,
+    # except the flags. A setting such as journal: "nvwal" goes into the hash: Duralite.open("app.db", { journal: "nvwal" }).
     #
-    # Raises what SQLite3::Database.new raises, and SQLite3::Exception if WAL mode cannot be had; if Duralite refused
-    # something, the reason is in the message. With a block, the connection is yielded, and closed behind it.
+    # Raises what SQLite3::Database.new raises, and SQLite3::Exception if the database cannot be put into WAL mode. If
+    # Duralite refused something, the message has the reason. With a block, yields the connection, and closes it after the
+    # block.
     def open(path, settings = {}, **options)
       enable
       database = telling { open_with(path, settings, options) }
@@ -47,10 +48,11 @@ module Duralite
     #
     #   Duralite.run(db) { db.execute("UPDATE t SET x = x + 1") }
     #
-    # If the transaction loses to another connection (SQLITE_BUSY, SQLITE_BUSY_SNAPSHOT), it is rolled back and the block
-    # runs again after a short random pause. After five conflicts it begins with BEGIN IMMEDIATE and cannot lose any more.
-    # Every other exception rolls back and is raised, also one of COMMIT that leaves open whether the transaction is
-    # committed. The block should change nothing but the database; it neither commits nor rolls back.
+    # If the transaction loses to another connection (SQLITE_BUSY, SQLITE_BUSY_SNAPSHOT), it is rolled back, and the block
+    # runs again after a short random pause. After five conflicts the transaction begins with BEGIN IMMEDIATE and can no
+    # longer lose. On any other exception it is rolled back, and the exception is raised. If COMMIT raised it, the
+    # transaction may be committed or not. The block should change nothing but the database, and must not commit or roll
+    # back.
     def run(database, &block)
       CONFLICTS.times do |conflicts|
         return attempt(database, :deferred, &block)
@@ -60,8 +62,9 @@ module Duralite
       attempt(database, :immediate, &block)
     end
 
-    # Makes the VFS "duralite" known to the SQLite of this process, through a connection if one is given. The connection
-    # itself stays what it is; those opened later by a URI with vfs=duralite go through Duralite. Doing it again is harmless.
+    # Registers the VFS "duralite" with the SQLite of this process, through the given connection if there is one. That
+    # connection keeps its VFS; connections opened later by a URI with vfs=duralite go through Duralite. Further calls do no
+    # harm.
     def enable(database = nil)
       return if @library
 
@@ -74,14 +77,14 @@ module Duralite
       nil
     end
 
-    # Why Duralite refused last: on this thread, else anywhere in this process. nil if it never did.
+    # The reason of Duralite's last refusal in this thread, or else in this process; nil if there was none.
     def last_error
       enable
       text = @library.reason.call
       text.null? ? nil : text.to_s.force_encoding(Encoding::UTF_8)
     end
 
-    # The path of libduralite.so: what DURALITE_LIBRARY names, or the one in this gem.
+    # The path of libduralite.so: the one that DURALITE_LIBRARY names, or else the one in this gem.
     def loadable_path
       ENV["DURALITE_LIBRARY"] || File.expand_path("duralite/libduralite.so", __dir__)
     end

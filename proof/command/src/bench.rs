@@ -48,8 +48,8 @@ pub(crate) struct Options {
 type OneTable = fn(&Path, Effort) -> Result<Table>;
 type Tables = fn(&Path, Effort) -> Result<Vec<Table>>;
 
-/// A function that makes one table, or several tables from the same runs. It may make none if this build
-/// lacks an engine.
+/// A function that makes one table, or several tables from the same runs. If this build lacks an engine, it
+/// may make no table.
 #[derive(Clone, Copy)]
 enum Measurement {
     One(OneTable),
@@ -67,8 +67,8 @@ impl Measurement {
     }
 }
 
-/// The name of a measurement selects that measurement. A part of it that ends before a `_` selects all
-/// measurements that begin so.
+/// The name of a measurement selects that measurement. A part of a name that ends before a `_` selects all
+/// measurements whose names begin with that part.
 const MEASUREMENTS: [(&str, Measurement); 38] = [
     ("everyday", One(everyday::everyday)),
     ("everyday_sizes", One(everyday::sizes)),

@@ -17,9 +17,9 @@ use duralite_killtest::Report;
 use duralite_cli::output::print_text;
 use duralite_cli::progress::{self, HowFar};
 
-/// Crash states of one window in a workload where an operation is left out on purpose.
+/// Crash states to try for each window of a workload in which an operation is left out on purpose.
 const MUTANT_WINDOW_STATES: usize = 24;
-/// Processes that are killed with the same settings.
+/// How many processes are killed before the settings change.
 const KILLS_OF_A_PLAN: u64 = 500;
 /// The hidden command that runs a process which will be killed.
 pub(crate) const WORKER: &str = "crashtest-worker";
@@ -106,7 +106,7 @@ fn engine_help() -> String {
 struct Run<'a> {
     options: &'a Options,
     table: String,
-    /// A row for each operation that was left out.
+    /// The table's rows for the operations that were left out.
     calls: String,
     broken: bool,
     /// The index of the engine, and the number of engines.

@@ -1,9 +1,9 @@
 """Loads the Duralite SQLite extension.
 
-`connect` opens a database through the VFS named ``duralite``; `register` makes that VFS known
-to the SQLite library of this process; `load` does so through one connection, in Pythons that
-have ``enable_load_extension``; `enable` makes it the default. Registration lasts until the process ends. `run` runs a
-transaction, and runs it again if another connection has overtaken it.
+`connect` opens a database through the VFS named ``duralite``. `register` makes that VFS known to the SQLite library of this
+process. `load` does so through one connection, in Pythons that have ``enable_load_extension``. `enable` makes it the default
+VFS. A registration lasts until the process ends. `run` runs a transaction, and runs it again if another connection has
+overtaken it.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ __all__ = [
     "run",
 ]
 
-#: Of this package; `library_version` is that of the library it found.
+#: The version of this package; `library_version` is the version of the library that it found.
 __version__ = "0.1.0"
 
 LIBRARY_NAME = "libduralite.so"
@@ -46,19 +46,19 @@ CONNECT_ARGUMENTS = frozenset(
 _registering = threading.Lock()
 _registered = False
 _library = None
-#: Refusals in this process so far; the library's own counter, once that is loaded.
+#: The number of refusals in this process. Once the library is loaded, this is its own counter.
 _count = ctypes.c_uint64(0)
 
 
 class LibraryNotFound(FileNotFoundError):
-    """There is no libduralite.so where it was looked for."""
+    """There is no libduralite.so where the package looked for it."""
 
 
 def loadable_path():
     """The path of libduralite.so.
 
-    It is the one that the environment variable DURALITE_LIBRARY names, or the one in this
-    package, or the one that `make build` left in the source tree this package is part of.
+    It is the one that the environment variable DURALITE_LIBRARY names, or the one in this package, or the one that `make build`
+    left in the source tree to which this package belongs.
     """
     named = os.environ.get("DURALITE_LIBRARY")
     here = Path(__file__).resolve().parent
@@ -72,7 +72,7 @@ def loadable_path():
 
 
 def _built_libraries(here):
-    """Where a build leaves the library, if this file lies in python/src of the source tree."""
+    """The place where a build leaves the library, if this file is in python/src of the source tree."""
     package, source, python = here.name, here.parent.name, here.parent.parent.name
     if (package, source, python) == ("duralite", "src", "python"):
         yield here.parents[2] / "target" / "release" / LIBRARY_NAME
@@ -81,8 +81,8 @@ def _built_libraries(here):
 def load(conn):
     """Registers the VFS through a connection.
 
-    The connection itself stays on the VFS it was opened with. Raises AttributeError in a
-    Python without ``enable_load_extension``; `register` works there too.
+    The connection itself keeps the VFS with which it was opened. Raises AttributeError in a Python without
+    ``enable_load_extension``; `register` works there too.
     """
     path = loadable_path()
     conn.enable_load_extension(True)
@@ -93,7 +93,7 @@ def load(conn):
 
 
 def register():
-    """Registers the VFS with the SQLite that the sqlite3 module uses. Doing it again is harmless."""
+    """Registers the VFS with the SQLite that the sqlite3 module uses. Further calls do no harm."""
     global _registered, _library, _count
     with _registering:
         if _registered:
@@ -112,13 +112,14 @@ def register():
 
 
 def enable(wal=False, **settings):
-    """Makes Duralite the default VFS of this process: code that opens databases by plain name goes through it from now on.
+    """Makes Duralite the default VFS of this process: code that opens databases by plain name uses it from now on.
 
-    It is strict unless it is called with ``strict=False``: what would end as plain SQLite is an error. A database that is not
-    in WAL mode, a new one too, can be read, and its first write fails with "attempt to write a readonly database" and the reason
-    in `last_error`, until the program says ``PRAGMA journal_mode=WAL``. With ``wal=True`` each database file that is opened to be
-    written is set to WAL mode as it is opened; where that fails (another program holds it locked) the first write is
-    refused as before. In-memory and temporary databases are what they were, and so is what was opened before the call.
+    With ``strict=True``, the default, it is an error if plain SQLite would have to serve a database. A database that is not in
+    WAL mode, such as a new one, can be read. Its first write fails with "attempt to write a readonly database", with the reason
+    in `last_error`, until the program runs ``PRAGMA journal_mode=WAL``. With ``wal=True``, each database file that is opened
+    for writing is set to WAL mode when it is opened. If that fails, as when another program holds the file locked, the first
+    write is refused as before. In-memory and temporary databases do not change, and neither do connections that were opened
+    before the call.
 
     Settings are those of `connect`; they go into the environment of this process (``DURALITE_JOURNAL`` …), so that child
     processes which load the library have them too. A wrong one fails each open. Every commit is as durable as the settings
@@ -133,23 +134,24 @@ def enable(wal=False, **settings):
 
 
 def library_version():
-    """The library's version, with the build id in brackets if it has one: ``0.1.0 (9f86d08)``."""
+    """The library's version, and the build id in brackets if it has one: ``0.1.0 (9f86d08)``."""
     return (_library or _load_library()).duralite_version().decode()
 
 
 def connect(path, wal=True, **settings):
     """Opens a database through Duralite, in WAL mode, and returns an ordinary sqlite3.Connection.
 
-    What would end as plain SQLite is an error (``strict="on"``): another journal mode, a file system that cannot carry
-    a log. With ``wal=False`` the mode stays what it is, and `strict` is off unless it is given; so it is where nothing can
-    be written (``mode="ro"``, ``immutable``), for ``:memory:`` and with ``journal="off"``.
+    With ``strict="on"``, the default, it is an error if plain SQLite would have to serve the database: in another journal mode,
+    or on a file system that cannot carry a log. With ``wal=False`` the journal mode stays unchanged, and `strict` is off unless
+    it is given. The same holds if nothing can be written (``mode="ro"``, ``immutable``), for ``:memory:``, and with
+    ``journal="off"``.
 
-    Settings are URI parameters: ``journal="nvwal"``, ``nvram="emulate"``, ``sync="lazy"``, and
-    SQLite's own such as ``mode="ro"``. True and False become ``on`` and ``off``. What
-    `sqlite3.connect` takes by name (timeout, isolation_level, …) is handed to it.
+    Settings are URI parameters: ``journal="nvwal"``, ``nvram="emulate"``, ``sync="lazy"``, and SQLite's own, such as
+    ``mode="ro"``. True and False become ``on`` and ``off``. The named arguments of `sqlite3.connect` (timeout, isolation_level,
+    …) are passed to it.
 
-    The connection is a `duralite.Connection`, unless a factory is given: where Duralite refused something,
-    its reason is in the text of the exception.
+    The connection is a `duralite.Connection`, unless a factory is given. If Duralite refuses something, the text of the
+    exception has the reason.
     """
     register()
     arguments = {name: settings.pop(name) for name in CONNECT_ARGUMENTS & settings.keys()}
@@ -169,13 +171,13 @@ def connect(path, wal=True, **settings):
 
 
 def _takes_a_log(path, settings):
-    """Whether a database that is opened so can be written, and be in WAL mode."""
+    """Whether a database that is opened with these settings can be written, and can be in WAL mode."""
     read_only = settings.get("mode") == "ro" or settings.get("immutable")
     return not (read_only or path == ":memory:" or settings.get("mode") == "memory" or settings.get("journal") == "off")
 
 
 def _set_wal(conn):
-    """Sets WAL mode, which cannot be done in a transaction; closes the connection if it cannot be had."""
+    """Sets WAL mode, which is impossible in a transaction. Closes the connection if WAL mode cannot be set."""
     try:
         with explicit_transactions(conn):
             (mode,) = conn.execute("PRAGMA journal_mode=WAL").fetchone()
@@ -187,7 +189,7 @@ def _set_wal(conn):
 
 
 def _telling(method):
-    """A method of sqlite3 that adds Duralite's reason, if it has one, to the text of an exception."""
+    """A method of sqlite3 that adds Duralite's reason, if there is one, to the text of an exception."""
 
     @functools.wraps(method)
     def call(*arguments):
@@ -202,14 +204,14 @@ def _telling(method):
 
 
 def _explain(error, before):
-    """The same exception goes on, with sqlite_errorcode where Python has it."""
+    """Raises the same exception again, with sqlite_errorcode if this Python has it."""
     reason = last_error() if _library and _library.duralite_last_refusal() > before else None
     if reason and not str(error).endswith(reason):
         error.args = (f"{error}: {reason}",)
 
 
 class Cursor(sqlite3.Cursor):
-    """A cursor whose exceptions say why Duralite refused a statement."""
+    """A cursor whose exceptions give Duralite's reason if it refused a statement."""
 
     execute = _telling(sqlite3.Cursor.execute)
     executemany = _telling(sqlite3.Cursor.executemany)
@@ -217,7 +219,7 @@ class Cursor(sqlite3.Cursor):
 
 
 class Connection(sqlite3.Connection):
-    """A connection whose exceptions say why Duralite refused a statement or a commit."""
+    """A connection whose exceptions give Duralite's reason if it refused a statement or a commit."""
 
     def cursor(self, factory=Cursor):
         return super().cursor(factory)
@@ -232,20 +234,21 @@ class Connection(sqlite3.Connection):
         try:
             super().commit()
         except sqlite3.Error:
-            # SQLite has rolled back by itself. With autocommit=False sqlite3 goes on as if a transaction were open.
+            # SQLite itself has rolled back. With autocommit=False, sqlite3 would continue as if a transaction were open, so one
+            # begins here.
             if getattr(self, "autocommit", None) is False and not self.in_transaction:
                 super().execute("BEGIN")
             raise
 
 
 def last_error():
-    """Why Duralite refused last: on this thread, else anywhere in this process. None if it never did."""
+    """The reason of Duralite's last refusal in this thread, or else in this process. None if there was none."""
     text = (_library or _load_library()).duralite_last_error()
     return None if text is None else text.decode("utf-8", "replace")
 
 
 def _uri(path, settings):
-    """A file: URI for any path, also one with ?, #, % or bytes that are not UTF-8."""
+    """A file: URI for any path, even one that contains ?, #, % or bytes that are not UTF-8."""
     location = path if path == ":memory:" else "//" + quote(os.fsencode(os.path.abspath(path)))
     parameters = {"vfs": VFS_NAME, **settings}
     pairs = (f"{quote(name, safe='')}={quote(_text(value), safe='/')}" for name, value in parameters.items())
@@ -259,7 +262,7 @@ def _text(value):
 
 
 def _load_library():
-    """The library by its symbols; SQLite has it loaded already, or will share it."""
+    """The library, for calls by name. SQLite has loaded the same library, or will share it."""
     library = ctypes.CDLL(loadable_path())
     library.duralite_last_error.restype = ctypes.c_char_p
     library.duralite_version.restype = ctypes.c_char_p
@@ -269,11 +272,11 @@ def _load_library():
 
 
 def _register_by_auto_extension():
-    """For a sqlite3 module without enable_load_extension.
+    """Registers the VFS in a Python whose sqlite3 module has no enable_load_extension.
 
-    The symbols are looked up through the very module file that this Python's sqlite3 is, so
-    they are those of the SQLite it is linked against, not of another copy. SQLite calls an
-    automatic extension with its API table on each open; one open is enough.
+    The functions are looked up through the file of this Python's sqlite3 module, so they belong to the SQLite that the module
+    is linked to, and not to another copy. SQLite calls an automatic extension with its API table at each open; one open is
+    enough.
     """
     sqlite = _sqlite_library()
     library = ctypes.CDLL(loadable_path())
@@ -293,10 +296,10 @@ def _register_by_auto_extension():
 
 
 def _sqlite_library():
-    """The SQLite of this Python's sqlite3 module, with the few signatures needed."""
+    """The SQLite of this Python's sqlite3 module, with the signatures of the few functions that are needed."""
     import _sqlite3
 
-    # None stands for the program itself: a Python with sqlite3 built in.
+    # None stands for the program itself: sqlite3 may be built into Python.
     library = ctypes.CDLL(getattr(_sqlite3, "__file__", None))
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
     signatures = {

@@ -9,15 +9,16 @@ from duralite._retry import attempts
 
 
 def connect(path, wal=True, **settings):
-    """As `duralite.connect`, and errors as there; returns aiosqlite's connection, to be awaited or entered."""
+    """As `duralite.connect`, with the same errors. Returns aiosqlite's connection, which the caller awaits or enters."""
     chunk = settings.pop("iter_chunk_size", 64)
     return aiosqlite.Connection(lambda: duralite.connect(path, wal, **settings), chunk)
 
 
 async def run(conn, work):
-    """As `duralite.run`, with a coroutine function: runs ``await work(conn)`` as a transaction, again if it was overtaken.
+    """As `duralite.run`, with a coroutine function: runs ``await work(conn)`` as a transaction, and again if it was
+    overtaken.
 
-    Nothing else may use the connection meanwhile.
+    Until it returns, nothing else may use the connection.
     """
     for attempt in attempts():
         await asyncio.sleep(attempt.pause)

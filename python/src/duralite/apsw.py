@@ -1,4 +1,4 @@
-"""Duralite with apsw, which the program installs, and which brings a SQLite of its own."""
+"""Duralite with apsw. The program installs apsw, which contains a SQLite of its own."""
 
 import threading
 
@@ -13,7 +13,7 @@ _registering = threading.Lock()
 
 
 def register():
-    """Registers the VFS with apsw's SQLite; doing it again is harmless."""
+    """Registers the VFS with apsw's SQLite. Further calls do no harm."""
     with _registering:
         if duralite.VFS_NAME not in apsw.vfs_names():
             loader = apsw.Connection(":memory:")
@@ -26,8 +26,8 @@ def register():
 def connect(path, wal=True, flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE, **settings):
     """Opens a database through Duralite and returns an apsw.Connection.
 
-    WAL mode, strictness and settings are those of `duralite.connect`; apsw's own arguments but for the flags are not
-    taken. Raises apsw.Error where Duralite refuses; `duralite.last_error` says why.
+    WAL mode, strictness and settings are those of `duralite.connect`. Of apsw's own arguments it takes only the
+    flags. Raises apsw.Error if Duralite refuses; `duralite.last_error` gives the reason.
     """
     register()
     wal = wal and duralite._takes_a_log(path, settings) and not flags & apsw.SQLITE_OPEN_READONLY

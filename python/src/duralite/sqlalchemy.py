@@ -1,8 +1,9 @@
-"""SQLAlchemy's dialects ``sqlite+duralite`` and ``sqlite+aioduralite``; the query of the URL holds settings.
+"""SQLAlchemy's dialects ``sqlite+duralite`` and ``sqlite+aioduralite``. The query of the URL contains settings.
 
-``sqlite+duralite:///app.db?durability=fua&timeout=30``: what `duralite.connect` hands to sqlite3 is so here, all else is
-a setting. ``wal=off`` leaves the journal mode alone. A refusal is sqlalchemy.exc.OperationalError with the reason.
-`run` and `run_async` run a transaction, and run it again if another connection has overtaken it.
+In ``sqlite+duralite:///app.db?durability=fua&timeout=30``, the arguments that `duralite.connect` passes to sqlite3 are
+passed on; everything else is a setting. With ``wal=off`` the journal mode stays unchanged. A refusal raises
+sqlalchemy.exc.OperationalError with the reason. `run` and `run_async` run a transaction, and run it again if another
+connection has overtaken it.
 """
 
 import asyncio
@@ -22,10 +23,10 @@ OFF = ("off", "false", "no", "0")
 
 
 class _Settings:
-    """What both dialects do with a URL."""
+    """How both dialects read a URL."""
 
     def create_connect_args(self, url):
-        """SQLAlchemy's own arguments, with the settings that it does not know beside them."""
+        """SQLAlchemy's own arguments, and beside them the settings, which SQLAlchemy does not know."""
         settings = {key: value for key, value in url.query.items() if key not in duralite.CONNECT_ARGUMENTS}
         arguments, options = super().create_connect_args(url.difference_update_query(settings))
         if "wal" in settings:
@@ -37,7 +38,7 @@ class Dialect(_Settings, SQLiteDialect_pysqlite):
     """``sqlite+duralite``: sqlite3 through Duralite, with SQLAlchemy's pools for SQLite."""
 
     driver = "duralite"
-    supports_statement_cache = True  # SQLAlchemy wants it of each class itself
+    supports_statement_cache = True  # SQLAlchemy expects it in each class, not inherited
 
     def connect(self, *arguments, **options):
         """A new connection for the pool."""
@@ -53,7 +54,7 @@ class AsyncDialect(_Settings, SQLiteDialect_aiosqlite):
     """``sqlite+aioduralite``: aiosqlite through Duralite."""
 
     driver = "aioduralite"
-    supports_statement_cache = True  # SQLAlchemy wants it of each class itself
+    supports_statement_cache = True  # SQLAlchemy expects it in each class, not inherited
 
     def connect(self, *arguments, **options):
         """A new connection for the pool."""
@@ -61,7 +62,7 @@ class AsyncDialect(_Settings, SQLiteDialect_aiosqlite):
 
 
 def _create(*arguments, **options):
-    """aiosqlite's thread must not keep a program alive that forgot to dispose of its engine."""
+    """Keeps aiosqlite's thread from holding up the end of a program that forgot to dispose of its engine."""
     from duralite import aio
 
     connection = aio.connect(*arguments, **options)
@@ -70,9 +71,10 @@ def _create(*arguments, **options):
 
 
 def run(source, work):
-    """As `duralite.run`: runs `work` as a transaction, again if it was overtaken, and returns what it returns.
+    """As `duralite.run`: runs `work` as a transaction, again if it was overtaken, and returns the result of `work`.
 
-    `source` is an engine or a sessionmaker; `work` is called with the connection or the session that its ``begin`` gives.
+    `source` is an engine or a sessionmaker. `work` is called with the connection or the session that the source's ``begin``
+    returns.
     """
     for attempt in attempts():
         time.sleep(attempt.pause)
@@ -86,7 +88,7 @@ def run(source, work):
 
 
 async def run_async(source, work):
-    """As `run`, for an async engine or an async_sessionmaker; `work` is a coroutine function."""
+    """As `run`, with an async engine or an async_sessionmaker. `work` is a coroutine function."""
     for attempt in attempts():
         await asyncio.sleep(attempt.pause)
         try:
@@ -99,7 +101,7 @@ async def run_async(source, work):
 
 
 def _begin(conn, statement):
-    """Begins now, where sqlite3 would wait for the first write. In place of an empty transaction, if one is open already."""
+    """Begins now, while sqlite3 would wait for the first write. If an empty transaction is open already, ends that first."""
     core = conn.connection() if isinstance(conn, Session) else conn
     if core.connection.driver_connection.in_transaction:
         core.execute(text("ROLLBACK"))

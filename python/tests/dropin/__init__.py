@@ -1,1 +1,2 @@
-"""The same program on stock SQLite and on Duralite: what stock survives, Duralite has to survive."""
+"""The same program on stock SQLite and on Duralite: if stock SQLite survives it, Duralite has to
+survive it."""

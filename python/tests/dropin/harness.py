@@ -1,8 +1,8 @@
-"""Runs programs on an engine, keeps what they acknowledged, and checks the database afterwards.
+"""Runs programs on an engine, records what they acknowledge, and checks the database afterwards.
 
-A method ``scenario_x`` of a `Case` becomes the tests ``test_x__stock``, ``test_x__waldio``,
-``test_x__nvwal`` and ``test_x__ppl``. Stock SQLite is the judge: an engine's test fails if stock does not pass the
-same scenario, unless that is marked with `beyond_stock`. Time-outs are a safety net only.
+A method ``scenario_x`` of a `Case` becomes the tests ``test_x__stock``, ``test_x__waldio``, ``test_x__nvwal`` and
+``test_x__ppl``. Stock SQLite is the judge: an engine's test fails if stock does not pass the same scenario, unless the
+scenario is marked with `beyond_stock`. Timeouts are only a safety net.
 """
 
 import functools
@@ -21,10 +21,10 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 SOURCE = TESTS.parent / "src"
 ENGINES = ("stock", "waldio", "nvwal", "ppl", "scratchpad")
-#: Those whose logs are in memory, which is emulated here.
+#: The engines whose logs are in memory, which is emulated here.
 IN_MEMORY = ("nvwal", "ppl", "scratchpad")
 PATIENCE = float(os.environ.get("DROPIN_PATIENCE", "40"))
-#: What may lie beside an open database: Duralite's files carry its name, and SQLite's do.
+#: The endings of files that may lie beside an open database: SQLite's. Duralite's files have its name in theirs.
 SQLITES = ("-wal", "-shm", "-journal")
 
 CHECK = """
@@ -44,7 +44,7 @@ say("other", what, error)
 
 
 def each(*variants):
-    """One test of every engine for each variant, which the scenario gets as its argument."""
+    """Makes one test per engine and variant. The scenario gets the variant as its argument."""
 
     def mark(scenario):
         scenario.variants = variants
@@ -54,7 +54,7 @@ def each(*variants):
 
 
 def beyond_stock(reason):
-    """Stock SQLite does not survive this; Duralite has to all the same."""
+    """Marks a scenario that stock SQLite does not survive. Duralite has to survive it all the same."""
 
     def mark(scenario):
         scenario.beyond_stock = reason
@@ -64,7 +64,8 @@ def beyond_stock(reason):
 
 
 def known_limit(reason):
-    """Duralite does not survive this, as docs/limits.md says; the test fails when it does."""
+    """Marks a scenario that Duralite does not survive, as docs/limits.md says. The test fails if Duralite does
+    survive."""
 
     def mark(scenario):
         scenario.known_limit = reason
@@ -74,16 +75,16 @@ def known_limit(reason):
 
 
 def left_in(directory):
-    """The files in a directory, but for regions: many logs share one, and it may stay after its last log."""
+    """The files in a directory, except regions: many logs share a region, and it may stay after its last log."""
     return [name for name in os.listdir(directory) if not name.startswith("duralite-region-")]
 
 
 class Failed(AssertionError):
-    """A program did not do what it was to do."""
+    """A program did not do what the test expected."""
 
 
 class Program:
-    """A program that runs, its lines and its acknowledged rows."""
+    """A running program, its lines, and its acknowledged rows."""
 
     def __init__(self, case, text, arguments, environment, interpreter=()):
         self.case, self.lines, self.taken = case, [], 0
@@ -122,7 +123,7 @@ class Program:
         return Failed(f"{why}\nlines: {self.lines[-8:]}\nstderr: {stderr}")
 
     def expect(self, word):
-        """The arguments of the next line, which has to begin with this word."""
+        """The arguments in the next line, which must begin with this word."""
         deadline = time.monotonic() + PATIENCE
         with self.news:
             while len(self.lines) <= self.taken:
@@ -144,13 +145,13 @@ class Program:
             raise self.failed(f"ended, code {self.process.wait()}, before it was told {line!r}") from None
 
     def kill(self, sign=signal.SIGKILL):
-        """To this process alone."""
+        """Sends a signal to this process alone."""
         os.kill(self.pid, sign)
         if sign == signal.SIGKILL:
             self.process.wait()
 
     def wait(self, code=0):
-        """The end of the process itself; children of it may live on."""
+        """Waits for the end of the process itself. Its children may still run."""
         try:
             found = self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -160,7 +161,8 @@ class Program:
         return found
 
     def finish(self, code=0):
-        """The end of the process and of all that hold its output. The lines that nobody took yet."""
+        """Waits for the end of the process, and of all others that hold its output. Returns the lines that were not
+        read yet."""
         if not self.process.stdin.closed:
             try:
                 self.process.stdin.close()
@@ -177,7 +179,7 @@ class Program:
         return lines
 
     def end(self):
-        """Kills the process and everything in its session that is its process group."""
+        """Kills the process, and everything in its session that belongs to its process group."""
         try:
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -199,7 +201,7 @@ def _argument(value):
 
 
 class Case(unittest.TestCase):
-    """A directory with a database for one engine."""
+    """A directory with a database, for tests of one engine."""
 
     engine = "stock"
     _verdicts = {}
@@ -243,7 +245,7 @@ class Case(unittest.TestCase):
         return test
 
     def _judge(self, title):
-        """Stock's verdict on a scenario, which it tries again where it fails by chance, as it may by itself."""
+        """Judges a scenario by stock SQLite. Tries again if stock fails, because stock itself may fail by chance."""
         for _ in range(3):
             if self._verdicts.get(title, "none yet") is None or isinstance(self._verdicts.get(title), Exception):
                 break
@@ -270,7 +272,7 @@ class Case(unittest.TestCase):
 
     def setUp(self):
         self.acked = set()
-        # Other users look into it in some tests.
+        # In some tests other users access this directory.
         self.base = Path(tempfile.mkdtemp(prefix="duralite-dropin-"))
         self.addCleanup(shutil.rmtree, self.base, ignore_errors=True)
         os.chmod(self.base, 0o755)
@@ -287,7 +289,8 @@ class Case(unittest.TestCase):
         return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "DURALITE_LOG": "stderr", **own, **more}
 
     def ends_as_the_only_writer(self, live, path):
-        """A program that says that it has the database locked keeps others from writing; then it goes on to its end."""
+        """Checks that a program which has locked the database keeps others from writing. Then lets that program run to
+        its end."""
         live.expect("locked")
         (line,) = self.run_program(ANOTHER_WRITER, path)
         self.assertEqual(line[1], "error", "two have the database for writing")
@@ -304,27 +307,28 @@ class Case(unittest.TestCase):
         return program
 
     def run_program(self, text, *arguments, code=0, **options):
-        """Runs a program to its end; its lines."""
+        """Runs a program to its end. Returns its lines."""
         return self.start(text, *arguments, **options).finish(code)
 
     def create(self, path=None, rows=0, **options):
-        """A closed database with the table ``t`` and acknowledged rows of ``base``."""
+        """Makes a closed database with the table ``t`` and `rows` acknowledged rows of ``base``."""
         text = "conn = create(sys.argv[1]); insert(conn, 'base', int(sys.argv[2])); conn.close()"
         self.run_program(text, path or self.path, rows, **options)
 
     def create_and_kill(self, path=None, rows=20, **options):
-        """A database whose only process was killed; its rows are in the log."""
+        """Makes a database whose only process was killed. Its rows are in the log."""
         text = "conn = create(sys.argv[1]); insert(conn, 'base', int(sys.argv[2])); die()"
         self.run_program(text, path or self.path, rows, code=-9, **options)
 
     def contents(self, path=None, **options):
-        """The rows of a database, read by a process of its own, after its integrity check."""
+        """The rows of a database, which a separate process reads after an integrity check."""
         lines = self.run_program(CHECK, path or self.path, **options)
         self.assertEqual(lines[-1], ["integrity", "ok"])
         return {(words[1], int(words[2])) for words in lines[:-1]}
 
     def check(self, path=None, exact=None, clean=True, **options):
-        """Every acknowledged row is there; then nothing is beside the database, and stock reads the same."""
+        """Checks that every acknowledged row is there. After that, no other file may lie beside the database, and stock
+        must read the same rows."""
         path = path or self.path
         found = self.contents(path, **options)
         if exact is not None and found != exact:
@@ -339,7 +343,7 @@ class Case(unittest.TestCase):
         return found
 
     def assert_clean(self, path=None):
-        """Only the database is left."""
+        """Checks that only the database is left."""
         path = Path(path or self.path)
         beside = [name for name in left_in(path.parent) if name.startswith((path.name + "-", "duralite-"))]
         self.assertEqual(beside, [], "left behind beside the database")

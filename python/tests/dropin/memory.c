@@ -1,5 +1,5 @@
-/* memory URI: what applications do with a database, for a checker of memory to look at. Loads DURALITE_LIBRARY, if that is
-   set, and prints "ok". */
+/* memory URI: what applications do with a database, run under a checker of memory accesses. Loads the library that
+   DURALITE_LIBRARY names, if that is set, and prints "ok". */
 #include <pthread.h>
 #include <sqlite3.h>
 #include <stdio.h>
@@ -56,12 +56,12 @@ int main(int count, char **arguments) {
     pthread_t threads[3];
     for (int i = 0; i < 3; i++) pthread_create(&threads[i], 0, writer, "abc" + i);
     for (int i = 0; i < 3; i++) pthread_join(threads[i], 0);
-    /* A transaction that is taken back, one that outgrows the cache, deletions. */
+    /* A transaction that is rolled back, one that outgrows the cache, and deletions. */
     run(db, "BEGIN; DELETE FROM t; ROLLBACK");
     run(db, "PRAGMA cache_size=5; BEGIN; INSERT INTO t SELECT name || 'x', randomblob(3000) FROM t;"
             "SAVEPOINT s; DELETE FROM t; ROLLBACK TO s; COMMIT");
     run(db, "DELETE FROM t WHERE rowid % 3 = 0; PRAGMA wal_checkpoint(RESTART); UPDATE t SET name = name || 'y'");
-    /* A child that opens the database anew. */
+    /* A child that opens the database itself. */
     if (fork() == 0) {
         writer("d");
         _exit(0);

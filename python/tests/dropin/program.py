@@ -1,7 +1,7 @@
-"""What the programs under test share. Each begins with ``from dropin.program import *``.
+"""What the programs under test share. Each program begins with ``from dropin.program import *``.
 
-A program prints one word and its arguments a line. ``ack`` says that a row is committed: from then
-on it may not be lost. Lines go out by one `write`, so those of forked processes do not mix.
+Each line that a program prints is one word and its arguments. ``ack`` says that a row is committed, and so
+must not be lost from then on. Each line is a single `write`, so the lines of forked processes do not mix.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ if ENGINE != "stock":
 
 
 def settings():
-    """What the engine under test needs in a URI."""
+    """The URI parameters of the engine under test."""
     if IS_IN_MEMORY:
         region = {"scratchpad": "emulate", "home": "emulate"} if ENGINE == "scratchpad" else {}
         return {"journal": ENGINE, "nvram": "emulate", "nvram_dir": LOG_DIR, **region}
@@ -46,7 +46,7 @@ def uri(path, **parameters):
 
 
 def connect(path, timeout=30, wal=True, threads=False, **parameters):
-    """An open connection in autocommit mode, its database in WAL mode and at synchronous=FULL."""
+    """An open connection in autocommit mode, to a database in WAL mode with synchronous=FULL."""
     conn = sqlite3.connect(
         uri(path, **parameters), uri=True, timeout=timeout, isolation_level=None, check_same_thread=not threads
     )
@@ -69,7 +69,7 @@ def say(*words):
 
 
 def ack(who, n):
-    """Says that this row is committed."""
+    """Acknowledges that this row is committed."""
     say("ack", who, n)
 
 
@@ -79,19 +79,19 @@ def hear():
 
 
 def insert(conn, who, count, first=0, pad=b""):
-    """Commits rows one by one and acknowledges each."""
+    """Commits rows one by one, and acknowledges each."""
     for n in range(first, first + count):
         conn.execute("INSERT INTO t VALUES (?, ?, ?)", (who, n, pad))
         ack(who, n)
 
 
 def rows(conn, table="t"):
-    """How many rows there are."""
+    """The number of rows."""
     return conn.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
 
 
 def attempt(function, *arguments, **named):
-    """What came of a call: ``("ok", value)``, or ``("error", exception)`` for one of SQLite's errors."""
+    """The outcome of a call: ``("ok", value)``, or ``("error", exception)`` for an error of SQLite's."""
     try:
         return "ok", function(*arguments, **named)
     except sqlite3.Error as error:
@@ -99,7 +99,8 @@ def attempt(function, *arguments, **named):
 
 
 def fork(function, *arguments):
-    """Runs a function in a child that ends by os._exit; 1 is an exception."""
+    """Runs a function in a child. The child ends by os._exit, with status 1 if the function raises. Returns
+    the child's pid."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -115,7 +116,7 @@ def fork(function, *arguments):
 
 
 def join(*pids):
-    """Waits for children and says how any ended that did not end well."""
+    """Waits for children. Reports every child that did not exit with status 0."""
     for pid in pids:
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if code != 0:
@@ -123,12 +124,12 @@ def join(*pids):
 
 
 def own(path, who, count, **arguments):
-    """A connection of one's own: opened, used and closed."""
+    """Opens a connection, uses it and closes it."""
     conn = connect(path, **arguments)
     insert(conn, who, count)
     conn.close()
 
 
 def die():
-    """Ends this process as the out-of-memory killer does."""
+    """Kills this process, as the out-of-memory killer does."""
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The size of the log under load and after it, and a full disk."""
+"""The size of the log under load and after it, and full disks."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from .harness import each
 SECONDS = float(os.environ.get("DROPIN_SECONDS", "6"))
 MIB = 1 << 20
 
-#: Sixteen writers in four processes, each with a connection of its own, for some seconds.
+#: Sixteen writers in four processes, each with its own connection, for some seconds.
 LOAD = """
 seconds, threads = float(sys.argv[3]), int(sys.argv[4])
 
@@ -36,7 +36,7 @@ say("commits", sum(done))
 
 
 class BoundsCase(harness.Case):
-    #: What a log of `ppl` may take, which keeps the room that its sectors had.
+    #: How large a log of `ppl` may be; such a log keeps the space of its sectors.
     log_limit = "40m"
 
     def environment(self, log_dir=None, **more):
@@ -44,7 +44,7 @@ class BoundsCase(harness.Case):
         return super().environment(log_dir, **{**limit, **more})
 
     def log_bytes(self):
-        """What the log takes on the disk: everything but the database."""
+        """The bytes that the log occupies on disk: all files except the database."""
         total = 0
         for directory in (self.directory, self.log_dir):
             for entry in os.scandir(directory):
@@ -70,7 +70,7 @@ class UnderLoad(BoundsCase):
         self.check(exact=self.acked)
 
     def scenario_writers_and_a_reader_that_comes_back(self):
-        # There is always somebody reading, but nobody reads for ever.
+        # Some reader is always reading, but no read lasts for ever.
         reader = """
             conn = connect(sys.argv[1], wal=False)
             end = time.monotonic() + float(sys.argv[2])
@@ -85,7 +85,7 @@ class UnderLoad(BoundsCase):
         seconds = 2 if self.engine == "stock" else SECONDS / 2
         readers = [self.start(reader, self.path, seconds) for _ in range(3)]
         programs = [self.start(LOAD, self.path, f"p{i}", seconds, 2) for i in range(2)] + readers
-        # How far the log grows meanwhile depends on the machine, with stock SQLite too.
+        # How far the log grows under this load depends on the machine, with stock SQLite too.
         for program in programs:
             program.finish()
         self.check(exact=self.acked)
@@ -124,14 +124,14 @@ class UnderLoad(BoundsCase):
         running.finish()
         self.assertGreater(big, 15 * MIB)
         if self.engine in ("ppl", "scratchpad"):
-            # A region keeps the room that logs had.
+            # A region keeps the space that its logs had.
             self.assertLessEqual(small, big)
         else:
             self.assertLess(small, 6 * MIB, f"the log's size; it was {big}")
         self.check(exact=self.acked)
 
     def scenario_large_transaction(self):
-        # Larger than any cache, then VACUUM and an index: all of it goes through the log.
+        # A transaction larger than any cache, then an index and VACUUM: all of it goes through the log.
         program = """
             conn = create(sys.argv[1])
             conn.execute("PRAGMA cache_size=100")
@@ -143,7 +143,7 @@ class UnderLoad(BoundsCase):
             say("rows", rows(conn))
             conn.close()
         """
-        # One transaction has to fit into the log.
+        # A whole transaction has to fit into the log.
         lines = self.run_program(program, self.path, DURALITE_LOG_LIMIT="1g")
         self.assertEqual(lines, [["rows", "15000"]])
         self.check(exact={("big", n) for n in range(15000)})
@@ -225,7 +225,7 @@ class SmallLog(BoundsCase):
 
 @unittest.skipUnless(os.geteuid() == 0, "only root can mount a small file system")
 class FullDisk(BoundsCase):
-    # The same disk has to take the database too, when the log is drained.
+    # When the log is drained, the database has to fit on the same disk.
     log_limit = "4m"
     FILL = """
 path = sys.argv[1]
@@ -250,7 +250,8 @@ conn.close()
 """
 
     def mount(self, kind):
-        """A file system of 20 MiB for the database, with a ballast that can be removed and has room for a log."""
+        """Mounts a file system of 20 MiB for the database. A ballast file on it can be removed, and is large enough for a
+        log."""
         self.directory = self.base / "small"
         self.directory.mkdir()
         if kind == "tmpfs":
@@ -274,7 +275,7 @@ conn.close()
             file.write(bytes(7 * MIB))
 
     def use_up(self):
-        """Leaves no free byte."""
+        """Fills the file system to the last byte."""
         with open(self.directory / "filler", "wb", buffering=0) as file:
             for size in (65536, 4096, 512):
                 try:
@@ -310,7 +311,7 @@ conn.close()
 
     @each("tmpfs", "ext4")
     def scenario_and_closed(self, kind):
-        # The last close has no room for its checkpoint either; the rows stay where they are.
+        # The last close has no space for its checkpoint either, so the rows stay in the log.
         self.mount(kind)
         program = self.start(self.FILL.split("hear()")[0] + "conn.close()", self.path)
         program.finish()

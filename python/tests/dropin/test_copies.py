@@ -11,7 +11,7 @@ from .harness import beyond_stock, each
 
 INSERT = "conn = create(sys.argv[1]); insert(conn, sys.argv[2], 20); conn.close()"
 
-#: Says what an open and a read came to.
+#: Reports the outcome of an open and a read.
 LOOK = """
 def look():
     conn = connect(sys.argv[1], wal=False)
@@ -25,7 +25,7 @@ say(*attempt(look))
 
 
 class CopyCase(harness.Case):
-    """The emulated memory lies in the directory too, so that a copy of the directory has everything."""
+    """The emulated memory is in the directory too, so a copy of the directory is complete."""
 
     def setUp(self):
         super().setUp()
@@ -46,7 +46,7 @@ class CopyCase(harness.Case):
         return target
 
     def whole(self, directory, expected):
-        """This copy has these rows, can be written, and ends as a plain file."""
+        """Checks that this copy has these rows, can be written, and ends as a plain file."""
         path, log_dir = directory / "app.db", directory / "nvram"
         self.assertEqual(self.contents(path, log_dir=log_dir), expected)
         self.run_program(INSERT, path, directory.name, log_dir=log_dir)
@@ -226,7 +226,7 @@ class DatabaseAlone(CopyCase):
     @beyond_stock("it is silently stale")
     @each("renamed", "out_of_sight")
     def scenario_copied_while_the_original_is(self, what):
-        # Its log is in a directory of its own, where the copy's would be too.
+        # The log is in a directory of its own, in which a log of the copy would be too.
         self.log_dir = self.base / "logs"
         self.log_dir.mkdir()
         named = {"DURALITE_LOG_DIR": str(self.log_dir)} if self.engine == "waldio" else {}
@@ -248,7 +248,7 @@ class DatabaseAlone(CopyCase):
 
 class CopyOpenedBesideItsOriginal(CopyCase):
     def scenario_the_locks_of_the_original_stay(self):
-        # Closing any descriptor of a file gives back all POSIX locks that the process holds of it.
+        # If the process closes any descriptor of a file, it loses all of its POSIX locks on that file.
         program = """
             conn = create(sys.argv[1])
             insert(conn, "base", 3)

@@ -19,19 +19,19 @@ say(what, "" if what == "ok" else error)
 
 class ForkCase(harness.Case):
     def other_writes(self, timeout=10):
-        """A new process has to be able to write."""
+        """Checks that a new process can write."""
         lines = self.run_program(OTHER, self.path, timeout)
         self.assertEqual(lines[0][0], "ok", f"another process cannot write: {lines}")
 
     def other_is_refused(self):
-        """Somebody holds the WRITE lock."""
+        """Checks that some process holds the WRITE lock."""
         lines = self.run_program(OTHER, self.path, 0)
         self.assertEqual(lines[0][0], "error", "another process got the WRITE lock while a transaction was open")
         self.assertIn("locked", lines[0])
 
 
 class OwnConnections(ForkCase):
-    """Children that leave the inherited connection alone and open their own."""
+    """Children that do not touch the inherited connection, and open their own."""
 
     @each(1, 2, 8)
     def scenario_children_insert(self, children):
@@ -85,7 +85,7 @@ class OwnConnections(ForkCase):
         self.assertEqual(len(self.check()), 260)
 
     def scenario_preforking_server(self):
-        # A worker opens its connection at its first request and keeps it; workers come and go.
+        # A worker opens its connection at its first request and keeps it. Workers end and are replaced.
         program = """
             path = sys.argv[1]
             conn = create(path)
@@ -181,7 +181,7 @@ class OwnConnections(ForkCase):
 
 
 class Inherited(ForkCase):
-    """Children that do something with the connection they inherited."""
+    """Children that use, close or drop the connection that they inherited."""
 
     ENDS = {
         "close": "conn.close()",
@@ -290,7 +290,7 @@ class Inherited(ForkCase):
 
     @each("close", "collect", "exit")
     def scenario_children_that_close_everything(self, end):
-        # Each child closes what it inherited and works on with its own connection.
+        # Each child closes the inherited connection, and works with its own.
         program = """
             path = sys.argv[1]
             conn = create(path)
@@ -323,7 +323,7 @@ class Inherited(ForkCase):
 
     @each("select", "insert", "begin", "checkpoint", "journal_mode", "attach")
     def scenario_use_in_a_child(self, use):
-        # It works exactly as with stock, or it fails with one of SQLite's errors.
+        # The use has the same effect as on stock, or it fails with one of SQLite's errors.
         program = """
             path, use = sys.argv[1:]
             conn = create(path)
@@ -364,7 +364,7 @@ class Inherited(ForkCase):
         self.check(exact=self.acked)
 
     def scenario_pool_of_connections(self):
-        # A web framework's pool, made before the fork; the children throw it away and make their own.
+        # A web framework's pool, made before the fork. The children discard it and make their own.
         program = """
             path = sys.argv[1]
             create(path).close()

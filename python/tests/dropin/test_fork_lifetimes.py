@@ -1,4 +1,4 @@
-"""Forked processes that outlive each other, threads, daemons, and forks that no handler sees."""
+"""Forked processes that outlive each other, threads, daemons, and forks of which no handler learns."""
 
 import os
 import platform
@@ -60,7 +60,7 @@ say("child", fork(linger))
         (child,) = parent.expect("child")
         parent.wait()
         self.other_writes()
-        self.check()  # It is the last one that closes, so that stock reads it.
+        self.check()  # This closes last, so that stock can read the database.
         self.assertTrue(_alive(child), "the child did not outlive its parent")
 
     @beyond_stock("the own connection of a child has no locks that others see once the parent is gone")
@@ -94,7 +94,7 @@ say("child", fork(linger))
         parent.expect("ready")
         open(f"{self.path}.go", "w").close()
         parent.wait(-9 if end == "kill" else 0)
-        self.other_writes()  # It opens later, and is the last of all but the child to close.
+        self.other_writes()  # It opens later, and closes last except for the child.
         parent.process.stdin.write(b"x")
         parent.process.stdin.flush()
         parent.expect("second")
@@ -133,7 +133,8 @@ say("child", fork(linger))
 class Daemons(ForkCase):
     @each("exit", "leave")
     def scenario_double_fork(self, end):
-        # The usual way: fork, a new session, fork again, standard files away; the database was open all along.
+        # Daemonises as usual: forks, starts a new session, forks again, closes the standard files. The
+        # database is open all the time.
         program = """
             path, end = sys.argv[1:]
             conn = create(path)
@@ -159,7 +160,7 @@ class Daemons(ForkCase):
 
     @each("closed", "inherited")
     def scenario_subprocess(self, descriptors):
-        # vfork and exec: the child is a program of its own at once.
+        # With vfork and exec, the child becomes another program at once.
         program = """
             path, close_fds = sys.argv[1], sys.argv[2] == "closed"
             conn = create(path)
@@ -240,8 +241,8 @@ class Threads(ForkCase):
 
     @each("same", "other")
     def scenario_children_beside_a_committing_thread(self, file):
-        # SQLite's own mutexes may be locked at the moment of a fork: such a child hangs with stock too.
-        # It is killed, and counted. Whatever it acknowledged has to be there.
+        # SQLite's own mutexes may be locked at the moment of a fork. A child that needs one hangs, with stock
+        # too. It is killed and counted. Whatever it acknowledged has to be there.
         program = """
             path, mine = sys.argv[1], sys.argv[1] if sys.argv[2] == "same" else sys.argv[1] + "2"
             create(path).close()

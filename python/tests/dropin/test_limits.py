@@ -1,4 +1,5 @@
-"""Processes with few descriptors, little memory, interrupted calls, or rights that they give up."""
+"""Processes with few descriptors or little memory, processes whose calls are interrupted, and processes that give
+up rights."""
 
 import os
 import signal
@@ -11,7 +12,7 @@ from .harness import each
 class Limits(harness.Case):
     @each("before the database is opened", "before it is first used")
     def scenario_standard_files_are_closed(self, when):
-        # A daemon without descriptors 0 to 2; what it prints must not land in a database or a log.
+        # A daemon without descriptors 0 to 2. Its output must not land in a database or a log.
         program = """
             out = os.dup(1)
             os.set_inheritable(out, False)
@@ -69,7 +70,7 @@ class Limits(harness.Case):
 
     @each(20, 60)
     def scenario_many_connections_and_few_descriptors(self, connections):
-        # Three descriptors a connection are ample with stock.
+        # On stock, three descriptors per connection are ample.
         program = """
             import resource
             count = int(sys.argv[2])
@@ -84,7 +85,7 @@ class Limits(harness.Case):
         self.check(exact=self.acked)
 
     def scenario_out_of_descriptors(self):
-        # Opens fail, and what is open goes on.
+        # Opens fail, but the open connections continue to work.
         program = """
             import resource
             resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
@@ -123,7 +124,7 @@ class Limits(harness.Case):
         self.check(exact=self.acked)
 
     def scenario_small_files(self):
-        # ulimit -f: no file may grow over 12 MiB. Stock's log never comes near.
+        # As with ulimit -f: no file may grow beyond 12 MiB. Stock's log stays far smaller.
         program = """
             import resource
             resource.setrlimit(resource.RLIMIT_FSIZE, (12 << 20, 12 << 20))
@@ -136,8 +137,8 @@ class Limits(harness.Case):
         self.check(exact=self.acked)
 
     def scenario_interrupted_calls(self):
-        # A timer whose handler ends system calls early, a thousand times a second. Nobody waits for a lock: SQLite
-        # counts the naps that it asked for, not those that it had.
+        # The handler of a timer interrupts system calls, a thousand times a second. No connection here waits for a
+        # lock: SQLite counts the sleeps for which it asked, not the time that they really took.
         program = """
             signal.signal(signal.SIGALRM, lambda *_: None)
             signal.siginterrupt(signal.SIGALRM, True)
@@ -162,7 +163,7 @@ class Limits(harness.Case):
     @unittest.skipUnless(os.geteuid() == 0, "only root can give up rights")
     @each("open", "killed")
     def scenario_rights_are_given_up(self, end):
-        # A daemon opens its database as root and then becomes the user whose database it is.
+        # A daemon opens its database as root, and then becomes the user who owns the database.
         program = """
             conn = create(sys.argv[1])
             insert(conn, "root", 10)
@@ -190,7 +191,7 @@ class Limits(harness.Case):
     @unittest.skipUnless(os.geteuid() == 0, "only root can become another user")
     @each("file", "directory")
     def scenario_made_read_only_while_closed(self, what):
-        # Opened by a user who may not write it; later it may be written again.
+        # A user opens the database while it must not be written. Later it may be written again.
         self.create(rows=5)
         target = self.path if what == "file" else self.directory
         mode = target.stat().st_mode

@@ -1,4 +1,4 @@
-"""A program in C under valgrind: no byte is read that was not written, or beyond what it belongs to."""
+"""A program in C under valgrind: it must not read bytes that were never written, or outside its memory."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ class MemoryCase(harness.Case):
         subprocess.run(["cc", "-g", "-pthread", source, "-o", program, "-lsqlite3"], check=True)
         (_, uri), (_, *library) = self.run_program(URI, self.path)
         environment = {**os.environ, "DURALITE_LIBRARY": library[0]} if library else os.environ
-        # Not for leaks: a child goes through memory for them that it has not inherited.
+        # Leaks are not checked: for that, valgrind would walk through memory that a child has not inherited.
         checked = ["valgrind", "--error-exitcode=9", "--leak-check=no", program, uri]
         done = subprocess.run(checked, env=environment, capture_output=True, text=True, timeout=10 * harness.PATIENCE)
         self.assertEqual((done.returncode, done.stdout), (0, "ok\n"), done.stderr[-6000:])

@@ -1,4 +1,4 @@
-"""Locking modes, journal modes, checkpoints, VACUUM, backups, several files, and leftovers of crashes."""
+"""Locking modes, journal modes, checkpoints, VACUUM, backups, several files, and what crashes leave."""
 
 import os
 import random
@@ -20,7 +20,7 @@ while hear():
 conn.close()
 """
 
-#: Modes in which a journal without content stays beside the closed database.
+#: Modes in which a journal without content stays beside a closed database.
 KEEP_A_JOURNAL = ("persist", "truncate")
 
 EXCLUSIVE = """
@@ -72,7 +72,7 @@ class Leftovers(harness.Case):
 
     @each("open_only", "read_only", "after_checkpoint", "in_transaction", "twice")
     def scenario_killed(self, when):
-        # Whatever a killed process leaves behind, the next clean close takes away.
+        # The next clean close removes whatever a killed process has left.
         last = {
             "open_only": "conn = connect(sys.argv[1]); die()",
             "read_only": "conn = connect(sys.argv[1]); rows(conn); die()",
@@ -90,7 +90,7 @@ class Leftovers(harness.Case):
 
     @each("random", "zeroes")
     def scenario_first_sector_is_garbled(self, how):
-        # As a checkpoint leaves it that the power cuts short; page 1 is in the log.
+        # The database as a checkpoint leaves it when the power fails; page 1 is in the log.
         program = """
             conn = connect(sys.argv[1])
             insert(conn, "log", 20)
@@ -107,8 +107,8 @@ class Leftovers(harness.Case):
             file.seek(0)
             file.write(garbage)
         if self.engine == "ppl":
-            # It leaves nothing like this: what it writes into the database it keeps in the log until that is durable. So this is
-            # damage, and told.
+            # No crash of `ppl` leaves this: what it writes into the database stays in the log until the database is durable. So
+            # this is damage, and is reported.
             (line,) = self.run_program("say(*attempt(lambda: rows(connect(sys.argv[1], wal=False))))", self.path)
             self.assertEqual(line[0], "error", line)
             with open(self.path, "r+b") as file:
@@ -137,7 +137,7 @@ class JournalModes(harness.Case):
 
     @each("delete", "truncate", "persist")
     def scenario_beside_others(self, mode):
-        # Refused while others are connected, done when they are gone; nobody loses a row.
+        # The mode cannot change while others are connected, and changes after they have gone. No process loses a row.
         self.create()
         other = self.start(STEADY, self.path, "other")
         other.expect("open")
@@ -246,7 +246,7 @@ class Maintenance(harness.Case):
 
     @each("delete", "truncate", "persist")
     def scenario_modes_beside_an_idle_connection(self, mode):
-        # It holds no lock, and has had a transaction in this mode.
+        # The idle connection holds no lock, and has run a transaction in this mode.
         program = """
             path, mode = sys.argv[1:]
             idle = connect(path, wal=False)
@@ -281,7 +281,7 @@ class Maintenance(harness.Case):
             conn.execute("DELETE FROM t WHERE n % 3 = 0")
             reader = connect(path)
             if how == "page_size":
-                # Not in WAL mode, as SQLite documents.
+                # Outside WAL mode, as SQLite documents.
                 reader.close()
                 conn.execute("PRAGMA journal_mode=DELETE")
                 conn.execute("PRAGMA page_size=16384")
@@ -318,7 +318,7 @@ class Maintenance(harness.Case):
                 target = sqlite3.connect(copy)
                 conn.backup(target)
             elif how == "in":
-                # The database is overwritten by another, of another size, while a reader is there.
+                # While a reader is connected, the database is overwritten by another of a different size.
                 source = create(copy)
                 for n in range(400):
                     source.execute("INSERT INTO t VALUES ('copy', ?, ?)", (n, bytes(800)))
@@ -400,7 +400,7 @@ class Maintenance(harness.Case):
 
     @beyond_stock("the point is the engine's own state")
     def scenario_stock_works_on_it_between(self):
-        # Duralite, stock, Duralite: each closes before the next opens.
+        # Duralite, then stock, then Duralite again. Each closes before the next opens.
         for turn in range(4):
             text = "conn = connect(sys.argv[1]); conn.execute(TABLE); insert(conn, sys.argv[2], 10); conn.close()"
             self.run_program(text, self.path, f"turn{turn}", engine="stock" if turn % 2 else None)

@@ -1,4 +1,4 @@
-"""Opening at once, busy timeouts, and one slow database beside others."""
+"""Opening at the same time, busy timeouts, and one slow database beside others."""
 
 import unittest
 
@@ -20,7 +20,7 @@ def work(name):
             insert(conn, name, 1, first=n)
         except sqlite3.Error as error:
             failed[step] += 1
-            # Else a thread would spend all of its turns while another holds a lock once.
+            # Without this pause, a thread would use up all of its turns while another holds a lock once.
             time.sleep(0.002)
         finally:
             if conn:
@@ -62,7 +62,7 @@ for n in range(rounds):
 say("left", left)
 """
 
-#: Holds a lock until it is told to let go.
+#: Holds a lock until it is told to release it.
 HOLDER = """
 conn = connect(sys.argv[1], wal=False)
 conn.execute(sys.argv[2])
@@ -73,7 +73,7 @@ conn.execute("ROLLBACK")
 conn.close()
 """
 
-#: How long each step takes that meets a lock, in seconds.
+#: Times, in seconds, each step that may meet a lock.
 TIMED = """
 def timed(name, function, *arguments):
     begin = time.monotonic()
@@ -97,8 +97,8 @@ class AtOnce(harness.Case):
         self.create()
         seconds = 30 if how == "timeout" else 0
         kept = ["kept"] if how.endswith("connection") else []
-        # What stock refuses on this machine at this moment is the measure: it refuses more while the
-        # last connection closes again and again.
+        # The limit is what stock refuses on this machine now. Stock refuses more if the last connection closes again and
+        # again.
         stock = self.base / "stock.db"
         self.create(stock, engine="stock")
         ((_, *refused),) = self.run_program(AT_ONCE, stock, seconds, 200, *kept, engine="stock")
@@ -119,8 +119,8 @@ class AtOnce(harness.Case):
         self.check(exact=self.acked)
 
     def scenario_new_database(self):
-        # All of them make it, and switch it to WAL mode: which SQLite refuses at once, whatever the timeout is, to whoever has
-        # begun to read and finds another one writing.
+        # All of them create the database, and switch it to WAL mode. If a connection has begun to read and finds another one
+        # writing, SQLite refuses the switch at once, whatever the timeout.
         program = """
             while not os.path.exists(sys.argv[3]):
                 time.sleep(0.005)
@@ -147,7 +147,7 @@ class AtOnce(harness.Case):
         self.check(exact=self.acked)
 
     def scenario_writers_come_and_go(self):
-        # Each close may be the last, each open the first.
+        # Each close may be the last one, and each open the first one.
         program = """
             for n in range(25):
                 conn = connect(sys.argv[1])
@@ -162,7 +162,7 @@ class AtOnce(harness.Case):
         self.check(exact=self.acked)
 
     def scenario_all_close_at_once(self):
-        # Each is in the others' way, so that none of them is the last; but the last to leave sees it.
+        # Each process keeps the others from closing last. But the process that leaves last must notice that it is the last.
         self.create()
         self.assertEqual(self.run_program(CLOSING, self.path, 80), [["left", "0"]])
         self.check()
@@ -190,7 +190,7 @@ class Timeouts(harness.Case):
 
     @each(*TIMEOUTS)
     def scenario_reader_of_stock(self, name):
-        # It reads a database in rollback mode, and so keeps it from WAL mode.
+        # The holder reads a database in rollback mode, and so keeps it from changing to WAL mode.
         self.run_program("conn = connect(sys.argv[1], wal=False); conn.execute(TABLE); conn.close()", self.path)
         holder = self.start(HOLDER, self.path, "BEGIN", engine="stock")
         holder.expect("holds")
@@ -237,7 +237,7 @@ class Timeouts(harness.Case):
         self.check(exact=self.acked)
 
     def scenario_slow_database_beside_others(self):
-        # One thread waits ten seconds for a locked database; others open theirs meanwhile.
+        # One thread waits ten seconds for a locked database. The others must be able to open theirs.
         slow = self.directory / "slow.db"
         self.run_program("conn = connect(sys.argv[1], wal=False); conn.execute(TABLE); conn.close()", slow)
         self.create()

@@ -1,4 +1,4 @@
-"""Databases with several names, new names, and names that are taken by another file."""
+"""Databases with several names, with new names, and with names that another file takes over."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ import unittest
 from . import harness
 from .harness import beyond_stock, each
 
-#: Opens, says "open", and inserts ten rows each time it is told.
+#: Opens, says "open", and inserts ten rows each time that it is told to.
 STEADY = """
 conn = create(sys.argv[1])
 say("open")
@@ -20,7 +20,7 @@ while hear():
 conn.close()
 """
 
-#: Inserts at once and closes.
+#: Opens, inserts and closes at once.
 QUICK = "own(sys.argv[1], sys.argv[2], int(sys.argv[3]))"
 
 #: A database made by stock SQLite, with rows of its own.
@@ -172,7 +172,7 @@ class Renamed(PathCase):
         self.assertEqual(sorted(os.listdir(moved)), ["app.db", "nvram"])
 
     def scenario_all_files_after_a_kill(self):
-        # As people do it: mv app.db new.db and each file beside it likewise.
+        # As users do: mv app.db new.db, and each file beside it in the same way.
         self.create_and_kill()
         for name in os.listdir(self.directory):
             if not name.startswith("app.db"):
@@ -192,7 +192,7 @@ class Unlinked(PathCase):
         self.assert_nothing_left()
 
     def assert_nothing_left(self):
-        if self.engine != "stock":  # It goes on, but leaves its log behind.
+        if self.engine != "stock":  # It continues to work, but leaves its log behind.
             self.assertEqual(self.all_files(), [])
 
     def scenario_while_two_have_it_open(self):
@@ -243,13 +243,13 @@ class Unlinked(PathCase):
         self.check(exact=self.acked, clean=False)
         second = self.steady(self.path, "second")
         second.finish()
-        # The log of a database that is gone may be kept, under a name that shows what it is; it is in nobody's way.
+        # A log may stay although its database is gone. Its name shows whose it was, and it is in nobody's way.
         self.assertIn("app.db", self.all_files())
         if what == "all" and not self.is_in_memory:
             self.assertEqual(self.all_files(), ["app.db"])
 
     def scenario_many_times_over(self):
-        # A test suite: each test kills its process, removes its files and starts again.
+        # As in a test suite: each test kills its process, removes the files, and starts again.
         for turn in range(5):
             self.create_and_kill(rows=5)
             for name in os.listdir(self.directory):
@@ -287,7 +287,7 @@ class Replaced(PathCase):
             shutil.copy2(backup, self.path)
 
     def use(self):
-        """What the backup held is there, it can be written, and comes back as a plain file."""
+        """Checks that the backup's content is there, can be written, and ends as a plain file."""
         new = self.steady(self.path, "new")
         self.assertEqual(self.go(new), 60)
         new.finish()
@@ -398,7 +398,7 @@ class Names(PathCase):
         self.assertEqual(self.contents(path, engine="stock"), self.acked)
 
     def scenario_like_each_other(self):
-        # Names of which one begins with the other, all open at once.
+        # Some of these names are the beginning of another one. All databases are open at once.
         names = ["app", "app.db", "app.db-duralite.db", "app.db2", "app.db-2"]
         programs = [self.steady(self.directory / name, f"w{i}") for i, name in enumerate(names)]
         for program in programs:
@@ -412,7 +412,7 @@ class Names(PathCase):
         self.assertEqual(self.all_files(), sorted(names))
 
     def scenario_deep(self):
-        # SQLite's limit is 512 bytes for the whole path, with its own suffixes.
+        # SQLite limits the whole path, including the suffixes that it adds, to 512 bytes.
         directory = self.directory
         while len(os.fsencode(directory)) < 400:
             directory = directory / ("d" * 40)
@@ -515,7 +515,8 @@ class DeletedWhileOpen(PathCase):
 
     @beyond_stock("another process makes a new one, and two write at once")
     def scenario_shared_memory(self):
-        # Another process cannot join in, and is told so within its busy timeout, not after two seconds for each try.
+        # Another process cannot join in. It must learn so within its busy timeout, not after two seconds for each
+        # attempt.
         other = """
             begun = time.monotonic()
             what, error = attempt(lambda: rows(connect(sys.argv[1], timeout=0.3, wal=False)))

@@ -1,4 +1,4 @@
-"""What people run: the sqlite3 shell from cron, backups, rotation, pools of connections, containers."""
+"""Programs that people run: the sqlite3 shell from cron, backups, rotation, pools of connections, containers."""
 
 import os
 import random
@@ -39,7 +39,7 @@ conn.close()
 os._exit(0)
 """
 
-#: Where the library is, as the package finds it.
+#: Prints the path at which the package finds the library.
 LIBRARY = 'import duralite; print(duralite.loadable_path())'
 
 
@@ -57,7 +57,7 @@ class ProgramCase(harness.Case):
 @unittest.skipUnless(shutil.which("sqlite3"), "there is no sqlite3 shell")
 class Shell(ProgramCase):
     def shell(self, *lines, path=None):
-        """What the sqlite3 shell prints for these lines, on the engine under test."""
+        """What the sqlite3 shell prints for these lines on the engine under test."""
         path = path or self.path
         begin = [".timeout 20000"]
         if self.engine == "stock":
@@ -104,7 +104,7 @@ class Shell(ProgramCase):
 
     @each("backup", "vacuum_into", "dump")
     def scenario_backup_beside_a_writer(self, how):
-        # SQLite's backup begins anew when another process has committed: it has to get through between two commits.
+        # SQLite's backup starts again when another process has committed, so it has to finish between two commits.
         app = self.start(BUSY, self.path, "app", "0.02")
         app.expect("open")
         time.sleep(0.1)
@@ -152,7 +152,7 @@ class Rotation(ProgramCase):
     @beyond_stock("a connection whose file was renamed leaves its log under the old name, for the new database to delete")
     @each(1, 3)
     def scenario_rename_then_reopen(self, turns):
-        # app.db becomes app.db.1 while it is open; the application closes it and makes a new one.
+        # app.db becomes app.db.1 while it is open. The application closes it and creates a new app.db.
         expected = {}
         for turn in range(turns):
             app = self.steady(self.path, f"turn{turn}")
@@ -278,7 +278,7 @@ class Pools(ProgramCase):
 
     @each(1, 2)
     def scenario_processes_killed_at_any_moment(self, writers):
-        # Opening, writing, closing: each killed somewhere, beside others that go on.
+        # Processes open, write and close. Each is killed at some point, while others continue.
         program = """
             for n in range(1000000):
                 conn = connect(sys.argv[1])
@@ -309,7 +309,7 @@ class Pools(ProgramCase):
 
 @unittest.skipUnless(os.geteuid() == 0, "only root makes namespaces")
 class Containers(ProgramCase):
-    """Programs with process numbers of their own, as containers that share a volume have."""
+    """Programs in process namespaces of their own, as in containers that share a volume."""
 
     CONTAINER = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
@@ -319,7 +319,7 @@ class Containers(ProgramCase):
             self.skipTest("no namespaces here")
 
     def kill(self, container):
-        """The container and all that is in it."""
+        """Kills the container and everything in it."""
         container.kill()
         container.reader.join(harness.PATIENCE)
 
@@ -356,7 +356,7 @@ class Containers(ProgramCase):
         self.check()
 
     def scenario_restarted_with_the_same_process_number(self):
-        # Process 1 each time; what it held when it was killed is not its successor's.
+        # Each container's process is number 1. The locks that it held when it was killed must not pass to its successor.
         held = STEADY.replace("conn.close()", "conn.execute('BEGIN IMMEDIATE'); say('held'); time.sleep(100)")
         for turn in range(4):
             program = self.start(held, self.path, f"turn{turn}", interpreter=self.CONTAINER)
@@ -369,8 +369,8 @@ class Containers(ProgramCase):
 
     @beyond_stock("stock keeps nothing in /dev/shm")
     def scenario_private_shared_memory(self):
-        # Two containers share the volume, and not /dev/shm. With emulated memory the second cannot see
-        # the log: it is refused, and does no harm.
+        # Two containers share the volume, but not /dev/shm. With emulated memory the second one cannot see the log: it is
+        # refused, and must do no harm.
         self.log_dir = "/dev/shm"
         private = (*self.CONTAINER, "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh")
         self.addCleanup(self._remove_from_shm)
@@ -388,7 +388,7 @@ class Containers(ProgramCase):
         self.assertEqual(os.listdir(self.directory), ["app.db"])
 
     def _remove_from_shm(self):
-        # Only what a failure left of this very database, whose id nobody else has.
+        # Removes only what a failed test left of this very database, whose id no other has.
         for name in os.listdir("/dev/shm"):
             path = os.path.join("/dev/shm", name)
             try:
@@ -401,7 +401,7 @@ class Containers(ProgramCase):
 
 class Reboots(ProgramCase):
     def scenario_index_and_segments_are_gone(self):
-        # Everything is killed, and the shared memory is swept.
+        # All processes are killed, and the shared memory is removed.
         programs = [self.steady(self.path, f"w{i}") for i in range(3)]
         for program in programs:
             self.go(program)
@@ -415,7 +415,8 @@ class Reboots(ProgramCase):
 
     @beyond_stock("stock has no log outside the directory")
     def scenario_emulated_memory_is_gone(self):
-        # The documented loss: refused with a reason, and going back to the last checkpoint is asked for by name.
+        # The documented loss: the open is refused with a reason. To go back to the last checkpoint, the user must ask for
+        # it by name.
         if not self.is_in_memory:
             self.skipTest("waldio keeps nothing in memory alone")
         self.create(rows=5)

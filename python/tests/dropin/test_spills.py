@@ -1,4 +1,4 @@
-"""Transactions that outgrow the cache and go back to a savepoint."""
+"""Transactions that outgrow the cache and roll back to a savepoint."""
 
 import unittest
 

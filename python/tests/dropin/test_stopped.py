@@ -1,4 +1,4 @@
-"""Processes that are stopped (SIGSTOP, `docker pause`) and go on later, or never."""
+"""Processes that are stopped (SIGSTOP, `docker pause`), and that continue later or never."""
 
 import fcntl
 import os
@@ -23,13 +23,13 @@ conn.close()
 os._exit(0)
 """
 
-#: Says how many rows there are.
+#: Prints the number of rows.
 READ = """
 def read(conn):
     try:
         say("rows", rows(conn))
     except Exception as error:
-        # A writer was stopped while it changed the wal-index's header, and SQLite has tried for ten seconds.
+        # A writer was stopped while it changed the header of the wal-index, and SQLite has tried for ten seconds.
         if "locking protocol" not in str(error):
             raise
         say("rows", "refused")
@@ -47,7 +47,7 @@ NEW_READER = READ + """
 read(connect(sys.argv[1], wal=False))
 """
 
-#: Tries one insert with a busy timeout each time it is told.
+#: Tries one insert, with a busy timeout, each time that it is told to.
 CAREFUL = """
 conn = connect(sys.argv[1], timeout=0.3)
 say("open")
@@ -80,7 +80,7 @@ class StoppedCase(harness.Case):
         return program
 
     def read_at_least(self, reader, known):
-        """What a reader finds; now and then it may be refused, as with stock SQLite."""
+        """The rows that a reader finds. It may sometimes be refused, as with stock SQLite."""
         self.count_at_least(reader.expect("rows")[0], known)
 
     def count_at_least(self, count, known):
@@ -117,7 +117,7 @@ class Stopped(StoppedCase):
         self.check(exact=self.acked)
 
     def scenario_writer_and_another_is_not_held_up(self):
-        # It gets the lock, or SQLITE_BUSY after its timeout.
+        # The other writer gets the lock, or SQLITE_BUSY after its timeout.
         self.create()
         writer = self.steady(WRITER, "writer")
         careful = self.steady(CAREFUL, "careful")
@@ -133,8 +133,8 @@ class Stopped(StoppedCase):
         self.check(exact=self.acked)
 
     def scenario_writers_of_a_group(self):
-        # Several commit together, and one of them is stopped, perhaps the one that writes for all. Readers go on,
-        # and when it goes on so does everybody.
+        # Several writers commit together, and one of them is stopped, perhaps the leader, which writes for all.
+        # Readers continue. When the stopped writer continues, so do all others.
         self.create()
         writers = [self.steady(WRITER, f"writer{i}") for i in range(4)]
         reader = self.steady(READER)
@@ -238,7 +238,7 @@ class Stopped(StoppedCase):
 
 
 class WhileAttaching(harness.Case):
-    """Another process has been stopped while it opens the log of a killed one: it holds the lock for that."""
+    """Another process has been stopped while it opened the log of a killed process. It holds the lock for opening."""
 
     def hold(self):
         self.create_and_kill()
@@ -268,7 +268,7 @@ class WhileAttaching(harness.Case):
 
     @beyond_stock("nothing is held that stock would wait for")
     def scenario_an_opener_that_gets_signals(self):
-        # By handlers that are not to have system calls restarted, as Python's are.
+        # The handlers do not let system calls restart; Python's handlers do not either.
         program = """
             signal.signal(signal.SIGALRM, lambda *_: None)
             signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)

@@ -1,4 +1,4 @@
-"""The same steps on stock and on Duralite, one by one: each has to end in the same way."""
+"""The same steps, one by one, on stock and on Duralite. Each step must have the same outcome on both."""
 
 import os
 import unittest
@@ -6,7 +6,7 @@ import unittest
 from . import harness
 from .harness import each
 
-#: Random steps of three connections in one process; what came of each. Nothing waits, so nothing depends on time.
+#: Random steps of three connections in one process, with the outcome of each. No step waits, so no outcome depends on time.
 STEPS = """
 import random
 path, seed, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -67,7 +67,7 @@ say("end", conn.execute("SELECT count(*), total(n), total(length(pad)) FROM t").
 conn.close()
 """
 
-#: Ways to open a database, and what came of each.
+#: Ways to open a database, with the outcome of each.
 OPENS = """
 path = sys.argv[1]
 
@@ -118,7 +118,7 @@ names = sorted(os.listdir(os.path.dirname(path)))
 say("files", *names)
 """
 
-#: What a connection says about itself and its database.
+#: What a connection reports about itself and its database.
 ABOUT = """
 path = sys.argv[1]
 conn = create(path)
@@ -168,7 +168,7 @@ conn.close()
 
 class Transcripts(harness.Case):
     def both(self, program, *arguments):
-        """What the program says on stock, and on the engine, at the same path."""
+        """Runs the program at the same path on stock and on the engine. Returns the lines of both."""
         found = []
         for engine in ("stock", self.engine):
             self.acked.clear()

@@ -26,7 +26,7 @@ while hear():
 conn.close()
 """
 
-#: Begins a read transaction and looks at it again when told.
+#: Begins a read transaction, and reads again each time that it is told to.
 SNAPSHOT = """
 conn = connect(sys.argv[1], wal=False, mode="ro")
 conn.execute("BEGIN")
@@ -165,7 +165,7 @@ class ReadOnlyConnections(harness.Case):
 @unittest.skipUnless(os.geteuid() == 0, "only root can become other users")
 class Users(harness.Case):
     def shared(self, mode, group=None, directory_mode=0o755):
-        """The database, closed, with these rights."""
+        """A closed database with these access rights."""
         self.create(rows=5)
         os.chmod(self.path, mode)
         os.chmod(self.directory, directory_mode)
@@ -299,7 +299,7 @@ class Users(harness.Case):
         self.check(exact=self.acked)
 
     def scenario_root_works_on_somebodys_database(self):
-        # sudo sqlite3 app.db, and the service goes on as its own user.
+        # Somebody runs sudo sqlite3 app.db, while the service runs as its own user.
         os.chown(self.directory, 3001, 3001)
         user = become(3001)
         self.run_program(user + "conn = create(sys.argv[1]); insert(conn, 'service', 10); die()", self.path, code=-9)

@@ -1,4 +1,4 @@
-"""SQLite's C interface, of the library that ``SQLITE_LIBRARY`` names: versions that no Python is linked to."""
+"""The C interface of the SQLite library that ``SQLITE_LIBRARY`` names. No Python is linked to these versions."""
 
 import ctypes
 import os
@@ -23,12 +23,12 @@ _lib.sqlite3_errmsg.restype = ctypes.c_char_p
 _lib.sqlite3_libversion.restype = ctypes.c_char_p
 VERSION = _lib.sqlite3_libversion().decode()
 NUMBER = _lib.sqlite3_libversion_number()
-#: Whether this SQLite may lose commits when the log starts over under a checkpoint.
+#: Whether this SQLite may lose commits if the log starts over while a checkpoint runs.
 HAS_RESET_BUG = NUMBER < 3051003 and VERSION not in ("3.44.6", "3.50.7")
 
 
 class Methods(ctypes.Structure):
-    """``sqlite3_io_methods`` of version 3: its last two pointers are ``xFetch`` and ``xUnfetch``."""
+    """``sqlite3_io_methods`` of version 3, whose last two pointers are ``xFetch`` and ``xUnfetch``."""
 
     _fields_ = [("version", ctypes.c_int), ("others", ctypes.c_void_p * 17), ("unfetch", ctypes.c_void_p)]
 
@@ -41,7 +41,7 @@ UNFETCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(File), ctypes.c_int64, c
 
 
 class Error(Exception):
-    """A statement or an open has failed; ``code`` is SQLite's."""
+    """A statement or an open failed; ``code`` is SQLite's result code."""
 
     def __init__(self, code, message):
         super().__init__(f"{code}: {message}")
@@ -49,7 +49,7 @@ class Error(Exception):
 
 
 class Connection:
-    """A connection, which is closed by `close` or at the end of a ``with``."""
+    """A connection. `close`, or the end of a ``with``, closes it."""
 
     def __init__(self, path, parameters="", flags=OPEN_READWRITE | OPEN_CREATE):
         self.db = ctypes.c_void_p()
@@ -76,7 +76,7 @@ class Connection:
             assert code == OK, code
 
     def run(self, sql):
-        """All rows of one statement, as texts."""
+        """All rows of one statement, as strings."""
         statement = ctypes.c_void_p()
         code = _lib.sqlite3_prepare_v2(self.db, sql.encode(), -1, ctypes.byref(statement), None)
         rows = []
@@ -93,7 +93,7 @@ class Connection:
         return rows
 
     def is_autocommit(self):
-        """Whether the connection is in no transaction."""
+        """Whether no transaction is open on the connection."""
         return bool(_lib.sqlite3_get_autocommit(self.db))
 
     def value(self, sql):
@@ -108,9 +108,9 @@ class Connection:
             raise Error(code, (message.value or b"").decode())
 
     def before_checkpoints(self, act):
-        """Runs ``act`` once, within the next checkpoint of this connection: after it has read the header of the
-        wal-index, when SQLite gives mapped pages back since others have changed the database, and before it looks for
-        frames to write home."""
+        """        Runs ``act`` once, in the middle of this connection's next checkpoint. At that point SQLite has
+        read the header of the wal-index, and releases mapped pages because others have changed the database. It has
+        not yet looked for frames to write home."""
         file = ctypes.POINTER(File)()
         assert _lib.sqlite3_file_control(self.db, b"main", FCNTL_FILE_POINTER, ctypes.byref(file)) == OK
         original = file.contents.methods

@@ -1,4 +1,5 @@
-"""Concurrent transactions of this SQLite beside those of the system's, in processes of their own, and one without the setting."""
+"""Concurrent transactions of this SQLite, beside those of the system's SQLite in other processes, and one connection without
+the setting."""
 
 import os
 import random
@@ -15,13 +16,13 @@ BUSY = 5
 ACCOUNTS = 40
 TRANSFERS = 60
 BUSY_TIMEOUT = "PRAGMA busy_timeout=60000"
-#: The first SQLite that tells which databases are attached.
+#: The first SQLite that tells an extension which databases are attached.
 TELLS_DATABASES = 3039000
 IN_FORCE = {"off": "off", "upgrade": "upgrade", "on": "on" if NUMBER >= TELLS_DATABASES else "upgrade"}
 
 
 def transaction(conn, work):
-    """Runs ``work`` as a transaction, again and again where it is overtaken. Returns how often it was."""
+    """Runs ``work`` as a transaction, and again each time that it is overtaken. Returns how often it was."""
     overtaken = 0
     while True:
         try:
@@ -38,7 +39,7 @@ def transaction(conn, work):
 
 
 def transfers(conn, worker, seed):
-    """Moves money between accounts, in transactions that read before they write. Returns how often one was overtaken."""
+    """Moves money between accounts, in transactions that read before they write. Returns how often they were overtaken."""
     choose = random.Random(seed)
     overtaken = 0
     for number in range(TRANSFERS):
@@ -55,7 +56,7 @@ def transfers(conn, worker, seed):
 
 
 def work(path, parameters, worker, seed):
-    """What a process does."""
+    """The work of one process."""
     with Connection(":memory:") as boot:
         boot.load()
         with Connection(path, parameters) as conn:
@@ -64,7 +65,7 @@ def work(path, parameters, worker, seed):
 
 
 class Concurrent(unittest.TestCase):
-    """With each engine."""
+    """Calls the test with each engine."""
 
     @classmethod
     def setUpClass(cls):
@@ -114,7 +115,7 @@ class Concurrent(unittest.TestCase):
                 with Connection(path, f"{parameters}&concurrent=on") as conn:
                     self.assertEqual(conn.value("PRAGMA integrity_check"), "ok")
                     self.assertEqual(int(conn.value("SELECT count(*) FROM entry")), len(values) * TRANSFERS)
-                    # Each account has what its entries say.
+                    # The balance of each account must fit its entries.
                     wrong = conn.run(
                         "SELECT k, v FROM account WHERE v != 100 + (SELECT count(*) FROM entry WHERE target = k)"
                         " - (SELECT count(*) FROM entry WHERE source = k)"

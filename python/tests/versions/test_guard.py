@@ -1,4 +1,5 @@
-"""Stock SQLite and the guard: what it refuses, and what a connection that has met it can do once it is gone."""
+"""Stock SQLite and the guard: what it refuses under the guard, and what a connection that met the guard can do after it was
+lifted."""
 
 import contextlib
 import subprocess
@@ -9,13 +10,13 @@ from pathlib import Path
 
 from .sqlite import ENGINES, NOTADB, OPEN_READONLY, Connection, Error
 
-#: How databases are kept under a guard: engine, journal mode, and what stands in bytes 18 and 19.
+#: The kinds of guards: the engine, the journal mode, and bytes 18 and 19 of the database.
 GUARDS = [(engine, "WAL", b"\x02\xd7") for engine in ENGINES] + [("scratchpad", "DELETE", b"\x01\xd8")]
 
 
 def versions_of(path, raised=None):
-    """Bytes 18 and 19 of a database, whose byte 18 is set first if that is asked for. By another process: whatever this one
-    closes takes the locks along that its connections have."""
+    """    Returns bytes 18 and 19 of a database, and first sets byte 18 if asked to. Another process does it: if this
+    process closed the file, its connections would lose their locks on it."""
     program = (
         "import sys; file = open(sys.argv[1], 'r+b', buffering=0); file.seek(18)\n"
         "if sys.argv[2]: file.write(bytes([int(sys.argv[2])])); file.seek(18)\n"
@@ -37,7 +38,8 @@ class Guard(unittest.TestCase):
         self.assertEqual(caught.exception.code, NOTADB)
 
     def each(self, check):
-        """Checks each guard: on a database, with the connection that has put it on, and what that was opened with."""
+        """Checks each guard: on a database, with the connection that raised the guard, and with the parameters of that
+        connection."""
         for engine, mode, versions in GUARDS:
             with self.subTest(engine=engine, mode=mode), contextlib.ExitStack() as stack:
                 path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "app.db"

@@ -1,4 +1,5 @@
-"""The log starts over while another connection is about to checkpoint: SQLite before 3.51.3 loses commits then."""
+"""The log starts over while another connection is about to checkpoint: SQLite before 3.51.3 loses commits if it
+does."""
 
 import tempfile
 import threading
@@ -11,7 +12,8 @@ COMMITS = 30
 
 
 def survivors(parameters):
-    """Of so many acknowledged commits, how many rows are there after all connections have been closed."""
+    """Acknowledges `COMMITS` commits. Returns how many of their rows are there after all connections have been
+    closed."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "app.db"
         writer = Connection(path, parameters)
@@ -20,7 +22,8 @@ def survivors(parameters):
         writer.run("CREATE TABLE t(x)")
         checkpointer = Connection(path, parameters)
         checkpointer.run("SELECT * FROM t")
-        # What the checkpoint to come will know of: all of it is home already, in more frames than will follow.
+        # The frames that the coming checkpoint will know of. All of them are home already, and they are more than the
+        # frames that follow.
         for _ in range(2 * COMMITS):
             writer.run("INSERT INTO t VALUES('before')")
         writer.run("PRAGMA wal_checkpoint(PASSIVE)")
@@ -35,7 +38,7 @@ def survivors(parameters):
         assert happened, "the checkpoint was not held"
         for _ in range(COMMITS - 1):
             writer.run(insert)
-        # It takes for home what is not.
+        # The checkpoint believes that frames are home which are not.
         writer.run("PRAGMA wal_checkpoint(TRUNCATE)")
         writer.close()
         checkpointer.close()
@@ -45,11 +48,12 @@ def survivors(parameters):
 
 
 def restarts(parameters, wanted, most_commits):
-    """How often the log has started over, and after how many commits, while one connection checkpoints without end."""
+    """Returns how often the log has started over, and after how many commits, while one connection checkpoints without
+    a pause."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "app.db"
         writer = Connection(path, parameters)
-        # Whoever finds the wal-index half written takes the WRITE lock for a moment, with stock SQLite too.
+        # A connection that finds the wal-index half written takes the WRITE lock for a moment, with stock SQLite too.
         writer.run("PRAGMA busy_timeout=10000")
         writer.run("PRAGMA journal_mode=WAL")
         writer.run("CREATE TABLE t(x)")

@@ -19,20 +19,20 @@ import javax.sql.DataSource;
 import org.sqlite.SQLiteConfig;
 
 /**
- * Connections of sqlite-jdbc through the VFS of Duralite, in WAL mode, synchronous=FULL and strict=on:
- * a returned commit is durable, and what would end as plain SQLite is an SQLException with the reason.
+ * Connections of sqlite-jdbc through the VFS of Duralite, with WAL mode, synchronous=FULL and strict=on. So a commit is
+ * durable when it returns. If plain SQLite would have to serve a database, an SQLException says why.
  */
 public final class DuraliteDataSource implements DataSource {
     private static final String SCHEME = "jdbc:sqlite:";
     private static boolean loaded;
     private final String url;
 
-    /** Takes "jdbc:sqlite:PATH"; the path of a file, without parameters. Nothing is opened yet. */
+    /** Takes "jdbc:sqlite:PATH" with the path of a file, without parameters. Opens nothing yet. */
     public DuraliteDataSource(String url) {
         this(url, Map.of());
     }
 
-    /** As the other one, with settings of Duralite for each connection, as in {@code Map.of("concurrent", "on")}. */
+    /** As the other constructor, with Duralite's settings for each connection, as in {@code Map.of("concurrent", "on")}. */
     public DuraliteDataSource(String url, Map<String, String> settings) {
         if (!url.startsWith(SCHEME) || url.length() == SCHEME.length()) {
             throw new IllegalArgumentException("not " + SCHEME + "PATH: " + url);
@@ -52,7 +52,7 @@ public final class DuraliteDataSource implements DataSource {
         return URLEncoder.encode(text, StandardCharsets.UTF_8).replace("+", "%20");
     }
 
-    /** Opens a connection; fails with the reason if Duralite does not serve it. */
+    /** Opens a connection. If Duralite does not serve it, the exception has the reason. */
     @Override
     public Connection getConnection() throws SQLException {
         load();
@@ -72,7 +72,7 @@ public final class DuraliteDataSource implements DataSource {
         }
     }
 
-    /** The reason of this thread's last refusal, else of the process's last; null for none. */
+    /** The reason of the last refusal in this thread, or else in the process; null if there was none. */
     public static String lastError() throws SQLException {
         load();
         try (Connection memory = DriverManager.getConnection(SCHEME + ":memory:");
@@ -82,20 +82,20 @@ public final class DuraliteDataSource implements DataSource {
         }
     }
 
-    /** Loads the library once, from a new directory of this user's that is removed again. */
+    /** Loads the library once, from a new directory that only this user may enter. The directory is removed again. */
     private static synchronized void load() throws SQLException {
         if (loaded) return;
         String name = "/duralite/linux-" + System.getProperty("os.arch") + "/libduralite.so";
         try (InputStream resource = DuraliteDataSource.class.getResourceAsStream(name)) {
             if (resource == null) throw new SQLException("this jar has no " + name);
-            Path directory = Files.createTempDirectory("duralite"); // mode 0700, a name nobody knows before
+            Path directory = Files.createTempDirectory("duralite"); // mode 0700, with an unpredictable name
             Path file = directory.resolve("libduralite.so");
             try {
                 Files.copy(resource, file);
                 loadFrom(file);
-                loaded = true; // also where the file cannot be removed
+                loaded = true; // even if the file cannot be removed
             } finally {
-                Files.deleteIfExists(file); // what is loaded stays mapped
+                Files.deleteIfExists(file); // the loaded library stays mapped
                 Files.delete(directory);
             }
         } catch (IOException failure) {

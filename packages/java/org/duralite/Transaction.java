@@ -10,29 +10,30 @@ import java.util.concurrent.TimeUnit;
 public final class Transaction {
     private static final int SQLITE_BUSY = 5;
 
-    /** How often a transaction may lose to others before it takes the write lock when it begins. */
+    /** How often a transaction may lose to others. After that it begins with the write lock. */
     private static final int CONFLICTS = 5;
 
-    /** The longest pause before the second attempt. Each one after it may be twice as long. */
+    /** The longest pause before the second attempt. Each later pause may be twice as long as the one before. */
     private static final long PAUSE_NANOS = 2_000_000;
 
     private Transaction() {}
 
-    /** What a transaction does. */
+    /** The statements of a transaction. */
     @FunctionalInterface
     public interface Work<T, E extends Exception> {
-        /** Is called for each attempt, so it should change nothing but the database; it neither commits nor rolls back. */
+        /** Called once per attempt, so it should change nothing but the database. It must not commit or roll back. */
         T run(Connection connection) throws SQLException, E;
     }
 
     /**
      * Runs the work as a transaction, commits it, and returns what the work returns.
      *
-     * <p>If the transaction loses to another connection (SQLITE_BUSY, SQLITE_BUSY_SNAPSHOT), it is rolled back and the work
-     * runs again after a short random pause. After five conflicts it begins with BEGIN IMMEDIATE and cannot lose any more.
-     * Every other failure rolls back and is thrown, also one of COMMIT that leaves open whether the transaction is committed.
+     * <p>If the transaction loses to another connection (SQLITE_BUSY, SQLITE_BUSY_SNAPSHOT), it is rolled back, and the work
+     * runs again after a short random pause. After five conflicts the transaction begins with BEGIN IMMEDIATE and can no longer
+     * lose. On any other failure it is rolled back, and the failure is thrown. If COMMIT failed so, the transaction may be
+     * committed or not.
      *
-     * @param connection in auto-commit mode, which says that it has no transaction; it stays in that mode meanwhile
+     * @param connection in auto-commit mode, and so without a transaction; it stays in that mode while the work runs
      */
     public static <T, E extends Exception> T run(Connection connection, Work<T, E> work) throws SQLException, E {
         if (!connection.getAutoCommit()) throw new SQLException("the connection is not in auto-commit mode");
@@ -62,7 +63,7 @@ public final class Transaction {
         }
     }
 
-    /** SQLite has rolled back by itself where COMMIT says BUSY_SNAPSHOT; then there is nothing left to roll back. */
+    /** If COMMIT fails with BUSY_SNAPSHOT, SQLite itself has rolled back, and ROLLBACK finds no transaction. */
     private static void rollBack(Statement statement, Throwable failure) {
         try {
             statement.execute("ROLLBACK");

@@ -100,13 +100,13 @@ impl RecordingBlock {
     }
 
     /// Makes an operation fail with `error`, after `before` more operations of its kind. A failed write
-    /// leaves its first half on the medium. After a failed flush it is open which sectors became durable, and
-    /// as on Linux a later successful flush does not settle this.
+    /// leaves its first half on the medium. After a failed flush it is unknown which sectors became durable,
+    /// and, as on Linux, a later successful flush does not settle that.
     pub fn fail(&self, operation: BlockOp, before: u64, error: MediumError) {
         self.lock().faults.push((operation, before, error));
     }
 
-    /// Leaves a flush out, after `before` more flushes. Tests use this to show that they then fail.
+    /// Leaves a flush out, after `before` more flushes. Tests use this to show that they notice the omission.
     pub fn omit_flush(&self, before: u64) {
         self.lock().omitted.push(before);
     }

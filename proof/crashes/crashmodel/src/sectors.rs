@@ -16,7 +16,7 @@ pub struct Sectors(BTreeMap<u64, Versions>);
 struct Versions {
     /// Oldest first.
     all: Vec<[u8; SECTOR]>,
-    /// How many of these versions no later sync will write: a sync of them failed, after which the system
+    /// How many of these versions no later sync will write. A sync of them failed, after which the system
     /// treats them as clean.
     lost: usize,
 }

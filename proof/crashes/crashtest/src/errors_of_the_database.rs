@@ -1,7 +1,7 @@
 //! A device error at one sync. The kernel reports a failed sync of the database file to one connection, once:
-//! what was not synced never reaches the device, and later syncs succeed. The log must not drop what only the
-//! log holds (invariant 6). A failed sync of the log must be reported, even where SQLite does not look at the
-//! result (invariant 4).
+//! the data that was not synced never reaches the device, and later syncs succeed. Until the data is home,
+//! the log must keep what only the log holds (invariant 6). A failed sync of the log must be reported, even
+//! if SQLite ignores the result (invariant 4).
 
 use rusqlite::Connection;
 
@@ -22,8 +22,8 @@ fn insert(conn: &Connection, from: u32, note: &dyn Fn(Event)) {
         note(Event::Begin { number });
         let statement = format!("INSERT INTO t VALUES({number}, randomblob(900));");
         if sql::commit(conn, &statement).is_err() {
-            // The log was about to start over. This connection is told of the failed sync once, and succeeds
-            // the next time.
+            // The log was about to start over, and its sync failed. This connection is told once, and
+            // succeeds the next time.
             sql::roll_back(conn).unwrap();
             sql::commit(conn, &statement).unwrap();
         }
@@ -31,9 +31,9 @@ fn insert(conn: &Connection, from: u32, note: &dyn Fn(Event)) {
     }
 }
 
-/// One connection's checkpoint fails at the sync of the database. Another connection, which was told nothing,
-/// makes the checkpoint again and goes on, so that the log starts over. With `closes` both connections close
-/// instead. Then power fails at the barriers after that.
+/// One connection's checkpoint fails at the sync of the database. Another connection, which is not told,
+/// makes the checkpoint again and commits, so that the log starts over. With `closes` both connections close
+/// instead. Power fails at the barriers after that.
 fn somebody_else_syncs(engine: Engine, synchronous: &str, closes: bool) {
     register().unwrap();
     let setup = Setup { settings: String::new(), page_bytes: 1024, threads: 1, ..Setup::for_seed(engine, 1) };

@@ -1,9 +1,9 @@
 //! Makes the n-th call fail, for every n: device errors, lack of space, short writes, failed syncs, failed
 //! mappings, and refused memory allocations of SQLite.
 //!
-//! Each fault must end in an error that SQLite reports, without a panic. A connection that reads on must see
-//! a prefix of the commits. After the connections are closed and opened again, everything acknowledged must
-//! be there. The same must hold if the power fails instead.
+//! Each fault must end in an error that SQLite reports, without a panic. A connection that continues to read
+//! must see a prefix of the commits. After the connections are closed and opened again, everything that was
+//! acknowledged must be there. The same must hold if the power fails instead.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -115,7 +115,7 @@ pub fn inject(plan: &FaultPlan) -> Verdict<FaultTally> {
     })
 }
 
-/// Makes each sync fail that makes durable that the guard is lifted: that the database names no log any more.
+/// Makes each sync fail that makes the lifted guard durable, after which the database names no log.
 ///
 /// # Errors
 /// As [`inject`]. Also fails if the workload has no such sync.
@@ -244,7 +244,7 @@ fn one(
         bounds =
             Bounds { acknowledged: if setup.waits { script.committed() } else { 0 }, begun: script.begun() };
         if ended.is_err() {
-            // A connection that goes on without being opened again sees a prefix, or an error.
+            // A connection that reads on without being opened again sees a prefix, or gets an error.
             script.look_on(reference)?;
         }
         ended

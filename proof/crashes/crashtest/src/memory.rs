@@ -27,7 +27,8 @@ const EXHAUSTIVE_LINES: usize = 12;
 const TWICE_EVERY: u64 = 4;
 const USE_ON_EVERY: u64 = 24;
 const CRASH_AGAIN_EVERY: u64 = 128;
-/// At one of this many points, every process dies first, and power fails after other processes have gone on.
+/// At one of this many points, every process dies first. Power fails after other processes have committed on
+/// top.
 const DIE_EVERY: u64 = 192;
 
 /// How much to explore.
@@ -58,7 +59,7 @@ pub struct Tally {
     pub states: u64,
     /// States that a crash during recovery left.
     pub during_recovery: u64,
-    /// States that a power failure left after processes had died and others had gone on.
+    /// States that a power failure left after processes had died and others had committed on top.
     pub after_death: u64,
     /// States that were recovered twice.
     pub twice: u64,
@@ -161,7 +162,8 @@ impl Explorer {
     /// # Errors
     /// The error of SQLite.
     pub fn new(stage: Stage, setup: Setup, seed: u64, run: &Run) -> Result<Self> {
-        // More than were begun: transactions are also committed after recovery.
+        // The reference goes beyond the begun transactions, because transactions are also committed after
+        // recovery.
         let reference = Reference::new(seed, run.begun + 3)?;
         Ok(Self { stage, setup, seed, reference })
     }
@@ -307,9 +309,9 @@ impl Explorer {
         Ok(violation)
     }
 
-    /// Every process dies at this point, other processes recover what it left and commit on top of it, and
-    /// then power fails. If the database has no guard at this point, stock SQLite is tried as such a process,
-    /// too.
+    /// Every process dies at this point. Other processes recover the state and commit on top of it, and power
+    /// fails after that. If the database has no guard at this point, stock SQLite is tried as one of these
+    /// processes too.
     fn die(
         &self,
         model: &Model,

@@ -44,7 +44,7 @@ impl std::fmt::Display for Mutation {
     }
 }
 
-/// Functions of which a call may be left out unnoticed, and why.
+/// Functions in which a call may be left out unnoticed, and the reason.
 const EXPLAINED: [(&str, &str); 19] = [
     (
         "sync < log.rs",
@@ -217,7 +217,7 @@ impl Mutants {
     pub fn record(engine: Engine, seeds: impl Iterator<Item = u64>, length: Length) -> Result<Self> {
         let mut runs = Vec::new();
         for seed in seeds {
-            // A weaker promise would hold even if much were left out.
+            // Under a weaker promise the checks would hold even if much were left out.
             let sound = |setup: &Setup| setup.waits && setup.threads == 1;
             let mut others = (0..100).map(|offset| Setup::for_each_mode(engine, seed + 1000 * offset));
             let setups = others.find(|setups| setups.iter().all(sound)).context("no setup")?;

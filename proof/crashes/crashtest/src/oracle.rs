@@ -87,7 +87,7 @@ fn leftovers(stage: &Stage) -> Result<(), String> {
     Ok(())
 }
 
-/// For use after every process has died: recovers, and commits on top of the recovered state. Notes the
+/// Called after every process has died: recovers, and commits on top of the recovered state. Records the
 /// acknowledged transactions.
 ///
 /// # Errors

@@ -295,18 +295,18 @@ impl Step<'_> {
         }
     }
 
-    /// A new file was made at this path. A file that was at the path before is a different file.
+    /// Records that a new file was made at this path. An earlier file at the path counts as a different file.
     pub fn made(&mut self, path: &Path, kind: FileKind) -> FileId {
         self.add(path, kind, Vec::new())
     }
 
-    /// From now on the path names a file.
+    /// Records that the path names a file from now on.
     pub fn named(&mut self, path: &Path, kind: FileKind) {
         let file = Some(self.file(path, kind));
         self.push(Event::Name { path: path.to_path_buf(), file });
     }
 
-    /// From now on the path names no file.
+    /// Records that the path names no file from now on.
     pub fn removed(&mut self, path: &Path) {
         if self.0.current.remove(path).is_some() {
             self.push(Event::Name { path: path.to_path_buf(), file: None });

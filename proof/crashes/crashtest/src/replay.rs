@@ -34,7 +34,8 @@ pub fn replay(dir: &Path) -> Result<Result<(), String>> {
         }
     }
     stage.set(&contents)?;
-    // More than were begun: a transaction is also committed after recovery.
+    // The reference goes beyond the begun transactions, because a transaction is also committed
+    // after recovery.
     let reference = Reference::new(state.seed, state.begun + 2)?;
     match state.file_system()? {
         Some(file_system) => replay_disk(dir, &state, file_system, &stage, &reference),

@@ -24,14 +24,14 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// For tests of what only `nvwal` does.
+    /// For tests of behaviour that only `nvwal` has.
     pub const NVWAL: Self = Self::Own(&nvwal::DESCRIPTOR);
-    /// For tests of what only `waldio` does.
+    /// For tests of behaviour that only `waldio` has.
     pub const WALDIO: Self = Self::Own(&waldio::DESCRIPTOR);
-    /// For tests of what only `ppl` does.
+    /// For tests of behaviour that only `ppl` has.
     pub const PPL: Self = Self::Own(&ppl::DESCRIPTOR);
 
-    /// For tests of what only `scratchpad` does.
+    /// For tests of behaviour that only `scratchpad` has.
     pub const SCRATCHPAD: Self = Self::Own(&scratchpad::DESCRIPTOR);
 
     /// All engines of Duralite.
@@ -125,7 +125,7 @@ pub struct Setup {
     pub waits: bool,
     /// Connections that commit at once, in threads of their own; 1 for a run that the seed reproduces.
     pub threads: u32,
-    /// Frames in the log at which SQLite makes a checkpoint by itself; 0 for never.
+    /// Frames in the log at which SQLite makes an automatic checkpoint; 0 for never.
     #[serde(default)]
     pub checkpoint_frames: u32,
     /// SQLite's journal mode, in small letters.
@@ -242,7 +242,7 @@ const CHOICES: [(&str, Choose); 4] = [
 ];
 
 fn choose_nvwal(setup: &mut Setup, random: &mut fastrand::Rng) -> Vec<String> {
-    // Now and then a weaker order, which promises a prefix.
+    // Sometimes chooses a weaker order, which promises only a prefix.
     let sync = ["lazy", "lazy", "lazy", "eager", "checksum", "checksum", "async"][random.usize(..7)];
     setup.waits = sync != "async";
     let mut settings = vec![format!("sync={sync}"), format!("block_bytes={}", 4096 * random.u32(2..=4))];

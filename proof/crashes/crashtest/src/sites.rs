@@ -42,8 +42,8 @@ impl Sites {
     }
 }
 
-/// Function and line of the first frames inside the engines or the VFS, innermost first. A call that SQLite
-/// makes by itself is named SQLite.
+/// Function and line of the first frames inside the engines or the VFS, innermost first. If SQLite itself
+/// makes the call, the name is SQLite.
 fn describe(addresses: &[usize]) -> String {
     let mut found = Vec::new();
     for address in addresses {

@@ -19,7 +19,7 @@ pub fn use_mode(conn: &Connection, mode: &str) -> Result<()> {
 /// Runs a checkpoint of this kind.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite's error.
 pub fn checkpoint(conn: &Connection, kind: &str) -> Result<()> {
     conn.query_row(&format!("PRAGMA wal_checkpoint({kind})"), [], |_| Ok(()))
         .with_context(|| format!("{kind} checkpoint"))
@@ -28,7 +28,7 @@ pub fn checkpoint(conn: &Connection, kind: &str) -> Result<()> {
 /// Rolls the transaction back, unless SQLite has already done so, as it does after some errors.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite's error.
 pub fn roll_back(conn: &Connection) -> Result<()> {
     if !conn.is_autocommit() {
         conn.execute_batch("ROLLBACK")?;
@@ -39,7 +39,7 @@ pub fn roll_back(conn: &Connection) -> Result<()> {
 /// Commits these statements as one transaction.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite's error.
 pub fn commit(conn: &Connection, statements: &str) -> rusqlite::Result<()> {
     conn.execute_batch(&format!("BEGIN IMMEDIATE; {statements} COMMIT"))
 }

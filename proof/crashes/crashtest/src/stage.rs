@@ -111,7 +111,7 @@ impl Stage {
     /// A connection that does not wait for locks. Its cache is small, so that large transactions spill.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// SQLite's error.
     pub fn connect(&self, setup: &Setup) -> rusqlite::Result<Connection> {
         let conn = Connection::open(setup.uri(&self.database(), &self.log_dir()))?;
         conn.busy_timeout(std::time::Duration::ZERO)?;

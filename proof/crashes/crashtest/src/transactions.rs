@@ -68,7 +68,7 @@ fn blob(random: &mut fastrand::Rng, length: usize) -> String {
 /// A hash of everything that a database holds.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite's error.
 pub fn digest(conn: &Connection) -> Result<u64> {
     let mut hash = Xxh3::new();
     // One transaction, so that all queries read the same snapshot.
@@ -120,7 +120,7 @@ impl Reference {
     /// The digests after transactions 0 to `last`.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// SQLite's error.
     pub fn new(seed: u64, last: u32) -> Result<Self> {
         let conn = Connection::open_in_memory()?;
         let mut digests = vec![digest(&conn)?];

@@ -87,7 +87,7 @@ impl<'a> Script<'a> {
     /// A script whose connections are open and in the setup's journal mode.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// SQLite's error.
     pub fn new(stage: &'a Stage, setup: &'a Setup, seed: u64, recorder: &'a Recorder) -> Result<Self> {
         let random = fastrand::Rng::with_seed(seed ^ 0x5c21);
         let connections = Vec::new();
@@ -167,7 +167,7 @@ impl<'a> Script<'a> {
     /// Takes the next step.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// SQLite's error.
     pub fn step(&mut self) -> Result<()> {
         match self.random.u8(..24) {
             0..15 => self.commit(),
@@ -262,9 +262,9 @@ impl<'a> Script<'a> {
     }
 
     /// Changes to another journal mode and back, at `synchronous=FULL` or EXTRA. Rollback journals at NORMAL
-    /// are left out: SQLite then syncs the journal's header together with its content. Under this model even
-    /// stock SQLite ends with "file is not a database" when such a transaction leaves a TRUNCATE or PERSIST
-    /// journal.
+    /// are left out, because there SQLite syncs the journal's header together with its content. Under this
+    /// model even stock SQLite ends with "file is not a database" when such a transaction leaves a TRUNCATE
+    /// or PERSIST journal.
     fn change_mode(&mut self) -> Result<()> {
         self.close()?;
         self.recorder.note(Event::Acknowledged { number: self.committed });

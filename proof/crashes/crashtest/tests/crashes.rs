@@ -48,7 +48,7 @@ fn assert_replays(violation: &Violation) {
     assert_eq!(replay(&kept).unwrap().unwrap_err(), violation.what);
 }
 
-/// That many in a long run, and a quarter of them in a short one.
+/// `states` in a long run, and a quarter of them in a short one.
 fn share_of(states: u64) -> u64 {
     if std::env::var_os("CRASHTEST_LONG").is_some() { states } else { states / 4 }
 }
@@ -79,7 +79,7 @@ fn inv07_states_that_a_crash_leaves_recover_on_waldio() {
     hold("waldio", || explore(&memory(Engine::WALDIO, share_of(20_000))));
 }
 
-/// A process dies after it has raised the guard and before it has synced it; the next process finds the
+/// A process dies after it has raised the guard and before it has synced it. The next process finds the
 /// guard, and commits.
 #[test]
 fn inv01_a_guard_that_was_found_is_durable_before_the_first_commit() {
@@ -123,8 +123,8 @@ fn inv09_a_fault_at_any_call_is_told_and_loses_nothing() {
     }
 }
 
-/// The sync of the header that lifts the guard fails, SQLite goes on with a rollback journal, and power fails
-/// while that journal is hot.
+/// The sync of the header that lifts the guard fails. SQLite continues with a rollback journal, and power
+/// fails while that journal is hot.
 #[test]
 fn inv09_a_guard_whose_lifting_is_in_doubt_does_not_meet_a_hot_journal() {
     let length = Length { steps: 40 };

@@ -72,7 +72,8 @@ impl Note {
         Ok(Self { file, slot: Some(slot), id, steps: Cell::new(0) })
     }
 
-    /// Stops writing the entry: this process is a forked child of the process that the entry belongs to.
+    /// Stops writing the entry, because this process is a forked child of the process to which the entry
+    /// belongs.
     pub(crate) fn be_silent(&mut self) {
         self.slot = None;
     }

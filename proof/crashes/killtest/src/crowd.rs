@@ -216,7 +216,7 @@ impl<'a> Crowd<'a> {
 
     /// Kills these processes at once. Returns their roles.
     pub(crate) fn kill(&mut self, slots: &[usize]) -> Result<Vec<Role>> {
-        // A process that has ended by itself has failed, and must not count as killed.
+        // A process that has ended on its own has failed, and must not count as killed.
         self.watch()?;
         for slot in slots {
             self.processes[*slot].signal(Signal::KILL)?;
@@ -239,7 +239,7 @@ impl<'a> Crowd<'a> {
         Ok(process.role)
     }
 
-    /// Reaps the children of killed forkers. Returns an error if one of them failed by itself.
+    /// Reaps the children of killed forkers. Fails if one of them ended with a failure of its own.
     fn reap_orphans(&mut self) -> Result<()> {
         let mut left = Vec::new();
         for group in std::mem::take(&mut self.orphans) {
@@ -329,7 +329,7 @@ impl<'a> Crowd<'a> {
         self.board.ask_to_end(false)
     }
 
-    /// Fails if a process has ended by itself, or makes no progress.
+    /// Fails if a process has ended on its own, or makes no progress.
     pub(crate) fn watch(&mut self) -> Result<()> {
         self.reap_orphans()?;
         for slot in 0..self.processes.len() {
@@ -354,7 +354,7 @@ impl<'a> Crowd<'a> {
         Ok(())
     }
 
-    /// An error that names the failure which came first; later messages are consequences of it.
+    /// An error that names the failure which came first, because later messages are its consequences.
     fn ended(&self, name: &str, status: ExitStatus) -> anyhow::Error {
         self.failed(&format!("{name} ended by itself ({status})"))
     }
@@ -403,7 +403,8 @@ impl<'a> Crowd<'a> {
         self.audit.as_mut().context("no auditor")
     }
 
-    /// Asks the auditor, and watches the other processes meanwhile. An error means a loss, or a hang.
+    /// Asks the auditor, and watches the other processes until it answers. An error means a loss, or a
+    /// hang.
     pub(crate) fn ask(&mut self, question: Question) -> Result<()> {
         let start = Instant::now();
         let audit = self.audit()?;

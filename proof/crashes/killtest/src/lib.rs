@@ -2,9 +2,9 @@
 //!
 //! Processes of several roles share one database. The run kills one, some or all of them at once with SIGKILL
 //! at random moments. Each transaction takes its number from a counter in the database, so the numbers have
-//! the order of the commits, whichever process makes them. A file holds what was acknowledged, and an
-//! auditor, which is a process of its own, compares the database with it. A killed process is replaced while
-//! the others go on.
+//! the order of the commits, whichever process makes them. A file holds the acknowledgements. An auditor,
+//! which is a separate process, compares the database with that file. A killed process is replaced while the
+//! others continue.
 //!
 //! [`run`] carries out a [`Plan`]. It starts the processes through a [`Worker`]; they run [`worker_main`].
 

@@ -44,7 +44,7 @@ pub struct Plan {
     pub autocheckpoint: Option<u32>,
     /// The longest time between two strikes, in milliseconds.
     pub longest_ms: u64,
-    /// After how many seconds the run ends even with fewer kills; 0 for never.
+    /// After how many seconds the run ends, even if fewer processes were killed; 0 for never.
     pub seconds: u64,
     /// The most bytes that the logs may take; 0 for no limit.
     pub log_bytes: u64,

@@ -1,4 +1,4 @@
-//! The roles of processes, and the phases in which a process notes to be.
+//! The roles of processes, and the phases that a process records.
 
 use serde::{Deserialize, Serialize};
 

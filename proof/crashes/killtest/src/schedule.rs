@@ -37,7 +37,7 @@ pub enum Step {
         aim: Option<Phase>,
         /// How long to wait before the kill.
         delay: Duration,
-        /// How the first victim is stopped first, if it is.
+        /// How the first victim is stopped before the kill, if it is.
         stop: Option<Stop>,
         /// Whether the database has another name during the strike.
         renamed: bool,

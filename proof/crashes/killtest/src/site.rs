@@ -125,7 +125,7 @@ impl Site {
     pub(crate) fn log_bytes(&self) -> Result<u64> {
         let mut bytes = 0;
         for name in names_in(self.log_dir())?.iter().filter(|name| is_log(name)) {
-            // The log may have been deleted meanwhile.
+            // The log may have been deleted since its name was read.
             bytes += fs::metadata(self.log_dir().join(name)).map_or(0, |file| file.blocks() * 512);
         }
         Ok(bytes)

@@ -1,4 +1,4 @@
-//! The tests of the rig: what it decides, and what its kills find.
+//! The tests of the rig: its decisions, and the findings of its kills.
 
 mod decisions;
 mod kills;

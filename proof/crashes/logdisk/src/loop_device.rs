@@ -32,7 +32,7 @@ impl LoopDevice {
                     let held = File::open(&path).map_err(Error::io("open", &path))?;
                     return Ok(Self { path, held });
                 }
-                // Another process was given the same number.
+                // Another process has attached the device of this number.
                 Err(error) if error.kind() == ErrorKind::ResourceBusy => {
                     std::thread::sleep(Duration::from_millis(1));
                 }

@@ -1,4 +1,4 @@
-//! Many connections that commit concurrently: threads of one process, or processes.
+//! Many connections that commit at once: threads of one process, or processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -88,7 +88,8 @@ fn connect(uri: &str) -> Result<Connection> {
     Ok(conn)
 }
 
-/// Creates an empty table, and commits often enough to warm up the log as far as possible, without waiting for the disk.
+/// Creates an empty table, and commits often enough to warm the log up as far as possible. These commits do
+/// not wait for the disk.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -134,7 +135,7 @@ pub fn threads(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
     Ok(Crowd { shares, seconds: time.as_secs_f64() })
 }
 
-/// Lets `count` threads open something each, and then work with it. Nobody works before all have opened theirs.
+/// Lets `count` threads each open something, and work with it. No thread works before all have opened theirs.
 ///
 /// # Errors
 /// The first error of a thread.
@@ -157,10 +158,11 @@ pub(crate) fn together<C, T: Send>(
     })
 }
 
-/// The program's argument that makes it a worker; see [`worker`].
+/// The program's first argument that makes it a worker; see [`worker`].
 pub const WORKER: &str = "bench-worker";
 
-/// Lets `count` processes commit, with a connection each. Each is this program, started as [`WORKER`].
+/// Lets `count` processes commit, each with a connection. Each process is this program, started with the
+/// argument [`WORKER`].
 ///
 /// # Errors
 /// An error of SQLite, or of starting a process.
@@ -177,11 +179,11 @@ pub fn processes(uri: &str, count: usize, time: Duration) -> Result<Crowd> {
     Ok(Crowd { shares, seconds: time.as_secs_f64() })
 }
 
-/// Starts this program once for each set of arguments. When all are ready (see [`wait_for_go`]) it lets them go, and
-/// returns the line that each prints as its result.
+/// Starts this program once for each set of arguments. When all are ready (see [`wait_for_go`]), lets them
+/// go. Returns the line that each process prints as its result.
 ///
 /// # Errors
-/// A process cannot be started, or fails; it has printed the reason on standard error.
+/// A process cannot be started, or fails. A process that fails has printed the reason on standard error.
 pub(crate) fn programs_together<const N: usize>(arguments: &[[String; N]]) -> Result<Vec<String>> {
     let program = std::env::current_exe()?;
     let start = |arguments: &[String; N]| {
@@ -211,7 +213,7 @@ pub(crate) fn programs_together<const N: usize>(arguments: &[[String; N]]) -> Re
     Ok(lines)
 }
 
-/// In a worker process: reports that it is ready, and waits for the others.
+/// Called in a worker process: reports that it is ready, and waits until the parent lets all workers go.
 ///
 /// # Errors
 /// The parent is gone.
@@ -223,7 +225,8 @@ pub(crate) fn wait_for_go() -> Result<()> {
     Ok(())
 }
 
-/// The work of a worker process: reports that it is ready, waits for a line, commits, and reports the result.
+/// The work of a worker process: reports that it is ready, waits for the parent, commits, and reports the
+/// result.
 ///
 /// # Errors
 /// An error of SQLite.

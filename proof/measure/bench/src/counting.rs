@@ -1,4 +1,4 @@
-//! What the metrics for `duralite top` cost each commit.
+//! What the metrics that `duralite top` shows cost each commit.
 
 use std::fs::OpenOptions;
 use std::path::Path;
@@ -15,8 +15,9 @@ use crate::workload::median;
 const ROUNDS: usize = 15;
 const COMMITS: u32 = 20_000;
 
-/// Nanoseconds per commit: one reading of the clock when the commit begins, and the updates of the metrics when it
-/// is acknowledged. The metrics are in a segment of their own. The result is the median of several rounds.
+/// What the metrics add to a commit, in nanoseconds: one reading of the clock when the commit begins, and the
+/// updates of the metrics when it is acknowledged. The metrics are in a segment of their own. Returns the
+/// median of several rounds.
 ///
 /// # Errors
 /// An error of the file system.

@@ -1,4 +1,4 @@
-//! What the abstraction of the medium costs over the bare instructions.
+//! What the abstraction of the medium costs, compared with the bare instructions.
 
 use std::time::Instant;
 
@@ -11,7 +11,8 @@ use crate::workload::median;
 const PAIRS: u64 = 200_000;
 const LINES: u64 = 1024;
 
-/// Nanoseconds per `flush`+`fence` pair of one line, through the medium and raw, interleaved.
+/// Nanoseconds for flushing one line and a fence, through the medium and raw. The two are measured
+/// in turns.
 ///
 /// # Errors
 /// When the memory cannot be mapped.
@@ -53,7 +54,7 @@ fn time(mut pair: impl FnMut(u64)) -> f64 {
     start.elapsed().as_nanos() as f64 / PAIRS as f64
 }
 
-/// Memory like that which the medium maps: shared and populated.
+/// Memory mapped as the medium maps it: shared and populated.
 struct RawMapping {
     start: *mut u64,
     bytes: usize,
@@ -79,7 +80,7 @@ impl RawMapping {
 #[allow(unsafe_code, reason = "as above")]
 impl Drop for RawMapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` and not used any more; a failure leaves it mapped.
+        // SAFETY: `new` mapped it, and nothing uses it any more. A failure would leave it mapped.
         let _ = unsafe { rustix::mm::munmap(self.start.cast(), self.bytes) };
     }
 }
@@ -88,12 +89,13 @@ impl Drop for RawMapping {
 #[allow(unsafe_code, reason = "as above")]
 fn raw_pair(memory: &RawMapping, line: u64) {
     use duralite_medium::FlushInstruction;
-    // SAFETY: `line` is below `LINES`, which is what was mapped.
+    // SAFETY: `line` is below `LINES`, and that many lines were mapped.
     let at = unsafe { memory.start.add((line * LINE_BYTES / 8) as usize) };
     // SAFETY: an aligned word of the mapping.
     unsafe { at.write_volatile(line) };
     match FLUSH.get_or_init(duralite_medium::detect_flush_instruction) {
-        // SAFETY: `at` points to mapped memory, and the instruction exists: it was detected.
+        // SAFETY: `at` points to mapped memory, and the processor has the instruction: it was
+        // detected.
         FlushInstruction::Clwb => unsafe { std::arch::asm!("clwb [{0}]", in(reg) at, options(nostack)) },
         // SAFETY: as above.
         FlushInstruction::Clflushopt => unsafe {
@@ -106,14 +108,14 @@ fn raw_pair(memory: &RawMapping, line: u64) {
     unsafe { std::arch::x86_64::_mm_sfence() };
 }
 
-/// Detected once: asking the processor traps into the hypervisor of a virtual machine.
+/// Detected once, because asking the processor traps into the hypervisor of a virtual machine.
 #[cfg(target_arch = "x86_64")]
 static FLUSH: std::sync::OnceLock<duralite_medium::FlushInstruction> = std::sync::OnceLock::new();
 
 #[cfg(not(target_arch = "x86_64"))]
 #[allow(unsafe_code, reason = "as above")]
 fn raw_pair(memory: &RawMapping, line: u64) {
-    // SAFETY: `line` is below `LINES`, which is what was mapped.
+    // SAFETY: `line` is below `LINES`, and that many lines were mapped.
     unsafe { memory.start.add((line * LINE_BYTES / 8) as usize).write_volatile(line) };
     std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
 }

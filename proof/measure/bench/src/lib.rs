@@ -27,8 +27,8 @@ pub fn register() -> Result<()> {
     Ok(())
 }
 
-/// Runs work that uses databases. To its error it adds why Duralite refused, which SQLite's own text does not
-/// say.
+/// Runs work that uses databases. If it fails, adds the reason for Duralite's refusal to the error, because
+/// SQLite's message does not have it.
 ///
 /// # Errors
 /// The errors of `work`.

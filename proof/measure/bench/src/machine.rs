@@ -1,4 +1,4 @@
-//! Describes the machine of the measurements, without naming the host.
+//! Describes the machine on which the measurements run, without its host name.
 
 use std::fs;
 

@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median};
 
-/// How much a measurement runs.
+/// The extent of a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Rounds whose median is taken.
@@ -28,8 +28,8 @@ fn parameters(pairs: &[(&'static str, &str)]) -> Parameters {
     pairs.iter().map(|&(name, value)| (name, value.to_owned())).collect()
 }
 
-/// One run on a fresh database, which is deleted afterwards. For updates and deletes, the table is filled
-/// with the rows that they change.
+/// Runs transactions on a fresh database, which is deleted afterwards. For updates and deletes, the table
+/// is first filled with the rows that they change.
 pub(crate) fn fresh_run(
     dir: &Path,
     target: &Target,
@@ -48,7 +48,7 @@ pub(crate) fn fresh_run(
     session.run(operation, transactions, per_transaction)
 }
 
-/// Stock WAL with a recycled log, whose blocks are already allocated.
+/// A run on stock WAL with a recycled log, whose blocks are already allocated.
 fn warm_run(dir: &Path, operation: Operation, transactions: u32) -> Result<Run> {
     let mut session = Session::open(dir, &Target::Stock, true, false)?;
     session.fill(transactions)?;
@@ -58,7 +58,7 @@ fn warm_run(dir: &Path, operation: Operation, transactions: u32) -> Result<Run> 
     session.run(operation, transactions, 1)
 }
 
-/// Autocommit of one row by one connection: the table that readers look at first.
+/// Autocommit of one row by one connection: the table at which readers look first.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -112,18 +112,19 @@ pub fn headline(dir: &Path, effort: Effort) -> Result<Table> {
     }
     table.note = format!(
         "Medians of {} rounds; {} transactions per run on disk, {fast} otherwise; automatic checkpoints off. \
-         Exclusive locking but for one column. Cold: the log file grows; warm: it is \
-         recycled in place after a checkpoint. Emulated NVRAM without added latency: a commit survives a \
-         process crash, not a power loss. Flushes left out: the same under `persistency=strict`, where the emulation \
-         looks at each store in their place, which costs little: so it is no bound. It shows that SQLite's own work in WAL mode (a checksum over each page, the wal-index, \
-         page copies), which `:memory:` does not do, already takes most of what 0.5x `:memory:` would allow. \
-         Asked for: 30x cold and 0.5x `:memory:`.",
+         Exclusive locking, except in one column. Cold: the log file grows; warm: it is recycled in place \
+         after a checkpoint. Emulated NVRAM without added latency: a commit survives a process crash, not a \
+         power loss. Flushes left out: the same under `persistency=strict`, where the emulation inspects \
+         each store instead of flushing. That costs little, but something, so this column is no upper bound. \
+         It shows that SQLite's own work in WAL mode already takes most of the time that 0.5x `:memory:` \
+         would allow: a checksum over each page, the wal-index, and page copies, none of which `:memory:` \
+         needs. Wanted: 30x cold and 0.5x `:memory:`.",
         effort.rounds, effort.transactions
     );
     Ok(table)
 }
 
-/// Inserts with SQLite's automatic checkpoints on, as an application sees them over time.
+/// Inserts with SQLite's automatic checkpoints on, which an application meets over time.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -216,9 +217,9 @@ pub fn table2(dir: &Path, effort: Effort) -> Result<Table> {
         }
     }
     table.note = format!(
-        "{} transactions of 100-byte rows, 4 KiB pages; every byte stored is counted: headers, first whole \
-         pages, terminators, block management. A record here has several ranges and a 16-byte header, the paper's \
-         one range and 32 bytes; a page's first image is stored without its zeros.",
+        "{} transactions of 100-byte rows, 4 KiB pages; every stored byte is counted: headers, first whole \
+         pages, terminators, block management. A record here has several ranges and a 16-byte header; the \
+         paper's has one range and 32 bytes. A page's first image is stored without its zeros.",
         effort.transactions
     );
     Ok(table)
@@ -239,9 +240,10 @@ pub fn table1(dir: &Path, effort: Effort) -> Result<Table> {
         let counted = count(dir, &Vec::new(), Operation::Insert, effort.transactions, per)?;
         table.row([per.to_string(), number(counted.lines), format!("{:.3}", counted.fences), number(paper)]);
     }
-    table.note = "sync=lazy. Two fences per commit; the fraction above is taking a block now and then. The \
-                  paper's figures are for whole pages on a first touch and 32-byte lines; ours flush the \
-                  differences and the commit mark only. Asked for: at most 12 lines and 2 fences for one insert."
+    table.note = "sync=lazy. A commit takes two fences; the fraction above two comes from commits that take \
+                  a new block. The paper's figures are for whole pages on a first touch and for 32-byte \
+                  lines; here only the differences and the commit mark are flushed. Wanted: at most 12 lines \
+                  and 2 fences for one insert."
         .to_owned();
     Ok(table)
 }
@@ -270,7 +272,8 @@ pub fn figures_5_and_6(dir: &Path, effort: Effort) -> Result<Table> {
         let mut medians = Vec::new();
         for sync in ["lazy", "eager"] {
             let slow = parameters(&[("sync", sync), ("nvram_write_ns", "500")]);
-            // Under strict persistency, flushes and fences do nothing, so only the work itself remains.
+            // Under strict persistency, flushes and fences do nothing, so this run measures the remaining
+            // work.
             let bare = parameters(&[("sync", sync), ("persistency", "strict")]);
             let (mut with, mut without) = (Vec::new(), Vec::new());
             for _ in 0..effort.rounds {
@@ -296,10 +299,10 @@ pub fn figures_5_and_6(dir: &Path, effort: Effort) -> Result<Table> {
         ]);
     }
     table.note = format!(
-        "Medians of {} rounds. Ordering is the time of a run at 500 ns per line less that of a run in which \
-         flushes and fences do nothing. The share is larger than the paper's because the rest of a transaction \
-         takes microseconds here and took 424 us on its board; the cost itself is smaller, since \
-         fewer lines are flushed and no system call is needed to flush one.",
+        "Medians of {} rounds. Ordering is the time of a run at 500 ns per line, minus the time of a run in \
+         which flushes and fences do nothing. Its share is larger than in the paper, because the rest of a \
+         transaction takes microseconds here, and took 424 us on the paper's board. Its cost is smaller, \
+         because fewer lines are flushed, and no flush needs a system call.",
         effort.rounds
     );
     Ok(table)
@@ -346,19 +349,19 @@ pub fn figure7(dir: &Path, effort: Effort) -> Result<Table> {
         }
     }
     table.note = format!(
-        "Medians of {} runs of {} transactions, 12 KiB blocks (as the paper's 8 KiB they hold two whole \
-         pages, here with their headers), 1 us per persist barrier, checkpoints not \
-         included, as in the paper. `CS` is the paper's asynchronous commit: only the commit mark is flushed. Without \
-         `UH` each frame takes its block by one fallocate call. The paper, inserts: UH+LS+Diff 2,621 at 437 ns and \
-         2,517 at 1,942 ns, a loss of 4%, and up to 37% over LS at 1,942 ns. Here the rest of the transaction takes \
-         microseconds instead of 400, so the latency is most of the time: the curves fall more steeply and the \
-         variants lie further apart, in the same order.",
+        "Medians of {} runs of {} transactions, 12 KiB blocks (which hold two whole pages with their \
+         headers, as the paper's 8 KiB hold two pages), 1 us per persist barrier, checkpoints not included, \
+         as in the paper. `CS` is the paper's asynchronous commit: only the commit mark is flushed. Without \
+         `UH` each frame takes its block by one fallocate call. The paper, inserts: UH+LS+Diff 2,621 at 437 \
+         ns and 2,517 at 1,942 ns, a loss of 4%, and up to 37% over LS at 1,942 ns. Here the rest of the \
+         transaction takes microseconds instead of 400, so most of the time is latency: the curves fall more \
+         steeply, and the variants lie further apart, in the same order.",
         effort.rounds, effort.transactions
     );
     Ok(table)
 }
 
-/// Figure 9: the write latency at which `nvwal` is as slow as stock WAL on this disk.
+/// Figure 9: the NVRAM write latency at which `nvwal` is as slow as stock WAL on this disk.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -382,7 +385,7 @@ pub fn figure9(dir: &Path, effort: Effort) -> Result<Table> {
             let mut params = parameters(&VARIANTS[variant].1);
             params.push(("nvram_write_ns", (micros * 1000).to_string()));
             let mut figures = Vec::new();
-            // With long latencies the runs vary little: fewer transactions and rounds show as much.
+            // At high latencies the runs vary little, so fewer transactions and rounds suffice.
             let (rounds, n) = if micros > 20 { (1, n / 5) } else { (effort.rounds, n) };
             for _ in 0..rounds {
                 let target = Target::Nvwal(params.clone());

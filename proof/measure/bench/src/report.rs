@@ -38,8 +38,8 @@ impl Table {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// The table as Markdown. If it has a picture and `pictures` is given, the Markdown shows the picture. `pictures` is
-    /// the path from the text to the directory of the pictures.
+    /// The table as Markdown. `pictures` is the path from the text to the directory of the pictures. If it is
+    /// given and the table has a picture, the Markdown shows the picture.
     #[must_use]
     pub fn markdown(&self, pictures: Option<&str>) -> String {
         let mut out = format!("## {}\n\n", self.title);
@@ -56,7 +56,7 @@ impl Table {
         out
     }
 
-    /// Writes `NAME.csv` into `dir`, and beside it the picture, if the table has one.
+    /// Writes `NAME.csv` into `dir`, and the picture beside it if the table has one.
     ///
     /// # Errors
     /// An error of the file system, or the picture's definition does not fit the table.
@@ -75,8 +75,8 @@ impl Table {
     }
 }
 
-/// The path from a report to the directory of its CSV files and pictures. It is relative if that directory is below the
-/// report's.
+/// The path from a report to the directory `csv` with its CSV files and pictures. The path is relative if
+/// that directory is below the report's.
 ///
 /// # Errors
 /// If the report's directory does not exist, or `csv` cannot be created.

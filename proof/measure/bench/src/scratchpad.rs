@@ -1,5 +1,6 @@
-//! The measurements of the paper on the single-level store (Xu et al., JCST 2016, figures 5 and 13 to 20): a log in memory
-//! that needs no flush, and how pages of the database are made durable, in both journal modes.
+//! The measurements of the paper on the single-level store (Xu et al., JCST 2016, figures 5 and 13 to 20), in
+//! both journal modes. They show the effect of a log in memory that needs no flush, and of the ways to make
+//! pages of the database durable.
 
 use std::path::Path;
 
@@ -9,16 +10,17 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median};
 
-/// Emulated latency per line that is written back, and per line of a non-temporal store, in nanoseconds.
+/// Emulated latency in nanoseconds of each line that is written back, and of each line of a non-temporal
+/// store.
 const WRITE_NS: u32 = 500;
 const STREAM_NS: u32 = 250;
 /// Rows in the table besides those that updates and deletes change.
 const SPARE: u32 = 10;
 
-/// A journal mode: its name in the paper and its name in SQLite.
+/// The journal modes, each with its name in the paper and its name in SQLite.
 const MODES: [(&str, &str); 2] = [("rollback logging", "DELETE"), ("write-ahead logging", "WAL")];
 
-/// The log's medium, and how pages become durable.
+/// A configuration: where the log is, and how pages become durable.
 #[derive(Clone, Copy)]
 struct Config {
     name: &'static str,
@@ -26,11 +28,12 @@ struct Config {
     home_sync: &'static str,
 }
 
-/// The paper's baseline: the log is in the same memory as the pages and needs flushes; pages are written back.
+/// The paper's baseline. The log is in the same memory as the pages and needs flushes; pages are written
+/// back.
 const BASELINE: Config = Config { name: "baseline", scratchpad: "off", home_sync: "wb" };
 const ON_CHIP: Config = Config { name: "on-chip log", scratchpad: "emulate", home_sync: "wb" };
 const WRITE_THROUGH: Config = Config { name: "write-through", scratchpad: "off", home_sync: "wt" };
-/// The policy of the paper's rule.
+/// The policy that the paper's rule describes.
 const AVERAGE: Config = Config { name: "average", scratchpad: "off", home_sync: "average" };
 const ADAPTIVE: Config = Config { name: "adaptive", scratchpad: "off", home_sync: "adaptive" };
 const BOTH: Config = Config { name: "both", scratchpad: "emulate", home_sync: "adaptive" };
@@ -48,7 +51,7 @@ struct Memory {
 const MEMORY: Memory =
     Memory { whole_pages: false, write_ns: WRITE_NS, stream_ns: STREAM_NS, region_bytes: 64 << 20 };
 const WHOLE: Memory = Memory { whole_pages: true, ..MEMORY };
-/// The part of a page that is logged and stored.
+/// Which part of a page is logged and stored.
 const FORMS: [(&str, Memory); 2] = [("whole, as in the paper", WHOLE), ("what differs", MEMORY)];
 
 fn target(config: Config, mode: &'static str, memory: Memory) -> Target {
@@ -76,7 +79,7 @@ fn run(dir: &Path, target: &Target, operation: Operation, transactions: u32) -> 
     session.run(operation, transactions, 1)
 }
 
-/// Transactions per second of each target: medians of rounds in which the targets take turns.
+/// Transactions per second of each target: medians of several rounds, in which the targets take turns.
 fn compare(
     dir: &Path,
     effort: Effort,
@@ -100,15 +103,16 @@ fn transactions(effort: Effort) -> u32 {
 
 fn how(effort: Effort) -> String {
     format!(
-        "Medians of {} rounds of {} transactions of one 100-byte row; region of 64 MiB unless said otherwise. Emulated \
-         memory: {WRITE_NS} ns for each line written back, {STREAM_NS} ns for each line stored past the cache, none for \
-         lines of a region that is durable on store.",
+        "Medians of {} rounds of {} transactions of one 100-byte row; region of 64 MiB unless said \
+         otherwise. Emulated memory: {WRITE_NS} ns for each line written back, {STREAM_NS} ns for each line \
+         of a non-temporal store, and nothing for lines of a region that is durable on store.",
         effort.rounds,
         transactions(effort)
     )
 }
 
-/// One table for each journal mode: the throughput of the configurations, and the ratio of each to the first.
+/// Makes one table for each journal mode: the throughput of the configurations, and the ratio of each to the
+/// first.
 fn figures(
     dir: &Path,
     effort: Effort,
@@ -140,7 +144,7 @@ fn figures(
     Ok(tables)
 }
 
-/// Figures 13 and 14: the log on the chip, compared with the log in the same memory as the pages.
+/// Figures 13 and 14: the log on the chip, compared with the log in the memory of the pages.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -151,13 +155,14 @@ pub fn figures_13_14(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
         ["scratchpad_figure13", "scratchpad_figure14"],
         "figures 13 and 14: the log alone",
         &[BASELINE, ON_CHIP],
-        "The paper: 1.92x, 2.00x and 1.93x in rollback logging for insert, delete and update, 1.96x, 2.10x and 2.00x in \
-         write-ahead logging. A rollback journal is whole pages in either form. Where only what differs is logged, a \
-         transaction of the write-ahead log is a few lines, so that the baseline has less to lose.",
+        "The paper: 1.92x, 2.00x and 1.93x in rollback logging for insert, delete and update, 1.96x, 2.10x \
+         and 2.00x in write-ahead logging. A rollback journal holds whole pages in both forms. If only \
+         differences are logged, a transaction of the write-ahead log has few lines, so the baseline loses \
+         less time to flushes.",
     )
 }
 
-/// Figures 17 and 18: how pages, and the log in the same memory, are made durable.
+/// Figures 17 and 18: how pages, and the log in the same memory, become durable.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -168,14 +173,15 @@ pub fn figures_17_18(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
         ["scratchpad_figure17", "scratchpad_figure18"],
         "figures 17 and 18: the sync alone",
         &[BASELINE, WRITE_THROUGH, AVERAGE, ADAPTIVE],
-        "The paper: adaptive is 1.50x, 1.89x and 1.69x of write-back for insert, delete and update in rollback logging, 1.77x, \
-         1.96x and 1.77x in write-ahead logging, and 1.02x to 1.17x of write-through. The log is in the memory of the pages, \
-         and goes the same way. Average is the paper's rule, adaptive takes the way that it has measured to be cheaper. \
-         No figure can exceed what a line past the cache costs less, twice here.",
+        "The paper: adaptive is 1.50x, 1.89x and 1.69x of write-back for insert, delete and update in \
+         rollback logging, 1.77x, 1.96x and 1.77x in write-ahead logging, and 1.02x to 1.17x of \
+         write-through. The log is in the memory of the pages, and becomes durable in the same way. Average \
+         is the paper's rule; adaptive chooses the way that it has measured to be cheaper. A non-temporal \
+         store of a line costs half as much here as a write-back, so no ratio can exceed 2.",
     )
 }
 
-/// Figure 5: write-back without and with its flushes, and write-through.
+/// Figure 5: write-back with and without its flushes, and write-through.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -196,8 +202,8 @@ pub fn figure5(dir: &Path, effort: Effort) -> Result<Table> {
         }
     }
     table.note = format!(
-        "{} Pages are logged and stored whole. As in the paper, write-back beats write-through only where its flushes cost \
-         nothing; the first column has no latency added, for either way.",
+        "{} Pages are logged and stored whole. As in the paper, write-back is faster than write-through only \
+         if its flushes cost nothing. The first column has no added latency for either.",
         how(effort)
     );
     Ok(table)
@@ -239,14 +245,15 @@ pub fn figures_15_16(dir: &Path, effort: Effort) -> Result<Table> {
         }
     }
     table.note = format!(
-        "{} In the paper throughput rises with the size up to 64 MiB. Here SQLite checkpoints after a thousand frames, so that \
-         4 MiB of the region are in use, and a rollback journal is given back with its transaction: the size does not matter.",
+        "{} In the paper throughput rises with the size up to 64 MiB. Here SQLite checkpoints after a \
+         thousand frames, so only 4 MiB of the region are in use, and the space of a rollback journal is \
+         freed with its transaction. So the size does not matter.",
         how(effort)
     );
     Ok(table)
 }
 
-/// Throughput over the latency of a line, for the baseline and for both techniques together.
+/// Throughput at several latencies of a line, for the baseline and for both techniques together.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -269,8 +276,10 @@ pub fn latencies(dir: &Path, effort: Effort) -> Result<Table> {
             table.row([mode_name.to_owned(), config.name.to_owned()].into_iter().chain(cells));
         }
     }
-    table.note =
-        format!("{} A line past the cache takes half of what stands above each column.", how(effort));
+    table.note = format!(
+        "{} A line of a non-temporal store takes half of the latency at the head of the column.",
+        how(effort)
+    );
     Ok(table)
 }
 
@@ -299,11 +308,15 @@ pub fn rollback(dir: &Path, effort: Effort) -> Result<Table> {
             table.row([operation.name().to_owned(), mode.to_owned(), number(stock), number(ours), ratio]);
         }
     }
-    table.note = format!("{} Stock SQLite pays the disk, scratchpad the latencies of the home.", how(effort));
+    table.note = format!(
+        "{} Stock SQLite waits for the disk, `scratchpad` for the emulated latencies of the \
+                          home.",
+        how(effort)
+    );
     Ok(table)
 }
 
-/// Workloads with hot pages, compared with the uniform one: the adaptive policy is made for them.
+/// Workloads with hot pages, for which the adaptive policy is made, compared with a uniform workload.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -349,14 +362,16 @@ pub fn heat(dir: &Path, effort: Effort) -> Result<Table> {
         }
     }
     table.note = format!(
-        "{} The log is in the region, so that what is left is the pages. Average is the paper's rule. SQLite's cache collects \
-         what a page is written between two syncs, so that its heat saves no flush, and what counts is which way is cheaper.",
+        "{} The log is in the region, so only the pages cost time. Average is the paper's rule. SQLite's \
+         cache collects the changes of a page between two syncs, so the heat of a page saves no flush, and \
+         only the cheaper way matters.",
         how(effort)
     );
     Ok(table)
 }
 
-/// Updates per second of random rows. In `hot_in_ten` of ten cases the row is among the first hundredth.
+/// Updates per second of random rows. In `hot_in_ten` of ten cases the row is in the first hundredth of the
+/// table.
 fn skewed(dir: &Path, target: &Target, transactions: u32, hot_in_ten: u64) -> Result<f64> {
     const ROWS: u32 = 10_000;
     let mut session = Session::open(dir, target, false, true)?;

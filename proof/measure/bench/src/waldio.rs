@@ -16,7 +16,7 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{Operation, Run, Session, Target, median, percentile};
 
-/// How long a crowd works.
+/// How long the connections of a crowd commit.
 const CROWD_TIME: Duration = Duration::from_secs(2);
 /// Size of the file that raw writes overwrite from start to end, again and again.
 const RAW_BYTES: u64 = 4 << 20;
@@ -25,15 +25,15 @@ fn duralite(parameters: &[(&'static str, &str)]) -> Target {
     Target::Duralite(parameters.iter().map(|&(name, value)| (name, value.to_owned())).collect())
 }
 
-/// Through `waldio`, with these additional parameters.
+/// `waldio` with these additional parameters.
 pub(crate) fn waldio(more: &[(&'static str, &str)]) -> Target {
     let mut parameters = vec![("journal", "waldio")];
     parameters.extend_from_slice(more);
     duralite(&parameters)
 }
 
-/// One run in autocommit mode on a fresh database. For updates and deletes, the table is filled with the rows
-/// that they change. A warm run first fills its log once.
+/// A run in autocommit mode on a fresh database. For updates and deletes, the table is first filled with the
+/// rows that they change. A warm run first fills its log once.
 pub(crate) fn run(
     dir: &Path,
     target: &Target,
@@ -52,7 +52,8 @@ pub(crate) fn run(
     session.run(operation, transactions, 1)
 }
 
-/// Durable overwrites per second of a preallocated file: the upper limit for commits that share no write.
+/// Durable overwrites per second of a preallocated file. This is the upper limit for commits that share no
+/// write.
 pub(crate) fn raw_overwrites(dir: &Path, block_bytes: u32, transactions: u32) -> Result<f64> {
     let path = dir.join("raw");
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
@@ -109,9 +110,9 @@ pub fn single(dir: &Path, effort: Effort) -> Result<Table> {
         table.row([name.to_owned(), number(*rate), of(0), of(1), of(2)]);
     }
     table.note = format!(
-        "Normal locking. The raw loop overwrites {probe}-byte blocks of a preallocated file, each made durable, \
-         as a commit does. Cold: SQLite's log file grows. Warm: it is recycled in place. {:.0} ns of each commit of Duralite's \
-         go into counting it for `duralite top`.",
+        "Normal locking. The raw loop overwrites {probe}-byte blocks of a preallocated file, each made \
+         durable, as a commit does. Cold: SQLite's log file grows. Warm: it is recycled in place. {:.0} ns \
+         of each commit of Duralite's are spent on counting it for `duralite top`.",
         counting::cost_ns(dir)?
     );
     Ok(table)
@@ -164,8 +165,8 @@ pub fn crowds(dir: &Path, effort: Effort) -> Result<Table> {
         }
     }
     table.note =
-        "Two seconds each, busy timeout 20 s. Stock SQLite polls for the WRITE lock: nearly all of its \
-                  commits are those of one connection that keeps getting it, the others starve."
+        "Two seconds each, busy timeout 20 s. Stock SQLite polls for the WRITE lock: one connection gets it \
+         again and again and makes nearly all of the commits, and the others starve."
             .to_owned();
     Ok(table)
 }
@@ -270,7 +271,7 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
     ] {
         rows.push((name, target, false));
     }
-    // Few enough that no log with blocks of 4 KiB outgrows its preallocated space.
+    // So few transactions that no log with blocks of 4 KiB outgrows its preallocated space.
     let transactions = effort.transactions.min(900);
     for (name, target, warm) in rows {
         let mut cells = vec![name.to_owned()];
@@ -283,8 +284,8 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
                     session.grow_log(transactions + transactions / 2)?;
                 }
                 session.conn()?.query_row("PRAGMA wal_checkpoint(RESTART)", [], |_| Ok(()))?;
-                // The first transaction of a generation also writes the beginning of the log, so it is not
-                // counted.
+                // The first transaction of a generation is not counted, because it also writes the beginning
+                // of the log.
                 session.run(Operation::Insert, 1, 1)?;
             }
             disk.settle();
@@ -300,8 +301,8 @@ pub fn figure15(_: &Path, effort: Effort) -> Result<Table> {
         cells.extend([number(requests.0), number(requests.1), paper(name).to_owned()]);
         table.row(cells);
     }
-    table.note = "Counted by the kernel on the loop device, ext4 with 4 KiB blocks, without checkpoints or growth of the preallocated log. \
-                  `duralite iotrace` names what the bytes are for."
+    table.note = "Counted by the kernel on the loop device, ext4 with 4 KiB blocks, without checkpoints or \
+                  growth of the preallocated log. `duralite iotrace` shows the purposes of these bytes."
         .to_owned();
     Ok(table)
 }
@@ -369,8 +370,8 @@ pub fn figure3(dir: &Path, effort: Effort) -> Result<Table> {
         table.row([name.to_owned(), number(allocating), number(not), format!("{:.2}x", allocating / not)]);
     }
     table.note =
-        "The paper draws which of these wake ext4's journal: every one that allocates and is made durable, \
-                  and fsync always. The cost of that is the difference between the columns."
+        "The paper's figure shows which of these writes wake ext4's journal: every durable write that \
+         allocates, and every fsync. The difference between the columns is the cost of that."
             .to_owned();
     Ok(table)
 }
@@ -418,13 +419,14 @@ pub fn figure6_13(dir: &Path, effort: Effort) -> Result<Table> {
         ]);
     }
     table.note =
-        "Overwrites of a zero-filled file. The rows with a scheme's name are the writes that one insert \
-                  makes under it, as raw writes; the paper's figures are of whole inserts."
+        "Overwrites of a zero-filled file. The rows with a scheme's name show the writes that one insert \
+         makes under that scheme, as raw writes; the paper's figures are for whole inserts."
             .to_owned();
     Ok(table)
 }
 
-/// The 99th percentile of commit latency, with checkpoints by the committers and by a background thread.
+/// The 99th percentile of commit latency. Either the committing connections run the checkpoints, or a
+/// background thread does.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -454,8 +456,8 @@ pub fn latency(dir: &Path, effort: Effort) -> Result<Table> {
         table.row([name.to_owned()].into_iter().chain(cells));
     }
     table.note =
-        "One connection that commits without a pause. The thread's checkpoint competes with it for the \
-                  disk; what it takes off the committer is the tail."
+        "One connection that commits without a pause. A background thread's checkpoint competes with that \
+         connection for the disk, but relieves it of the longest commits."
             .to_owned();
     Ok(table)
 }

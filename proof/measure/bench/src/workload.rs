@@ -1,4 +1,4 @@
-//! One connection, one table of 100-byte rows, one kind of statement, as in the paper's Mobibench.
+//! One connection runs one kind of statement on one table of 100-byte rows, as in the paper's Mobibench.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// All of them, in the order of the paper's table 2.
+    /// All operations, in the order of the paper's table 2.
     pub const ALL: [Self; 3] = [Self::Insert, Self::Delete, Self::Update];
 
     /// The name in tables.
@@ -36,7 +36,7 @@ impl Operation {
     }
 }
 
-/// Where the database is, and what serves it.
+/// Where the database is, and which software serves it.
 #[derive(Debug, Clone)]
 pub enum Target {
     /// `:memory:`.
@@ -54,7 +54,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Whether it has a write-ahead log.
+    /// Whether the target has a write-ahead log.
     #[must_use]
     pub fn has_wal(&self) -> bool {
         match self {
@@ -87,7 +87,7 @@ impl Target {
     }
 }
 
-/// An open database of one run; its files are deleted when it is dropped.
+/// The open database of a run. Its files are deleted when this is dropped.
 pub struct Session {
     conn: Option<Connection>,
     files: Vec<PathBuf>,
@@ -119,12 +119,12 @@ impl Run {
 }
 
 impl Session {
-    /// Makes a fresh database in `dir` with 4 KiB pages, the target's journal mode, `synchronous=FULL`, and
-    /// one connection with exclusive or normal locking. With `checkpoints`, automatic checkpoints are as
-    /// SQLite's default, otherwise they are off.
+    /// Makes a fresh database in `dir` with 4 KiB pages, the target's journal mode and `synchronous=FULL`.
+    /// Opens one connection, with exclusive or normal locking. With `checkpoints`, SQLite's automatic
+    /// checkpoints keep their default; otherwise they are off.
     ///
     /// # Errors
-    /// An error of SQLite, or the medium or mode is not the one asked for.
+    /// An error of SQLite, or the medium or the journal mode is not the one that the target asks for.
     pub fn open(dir: &Path, target: &Target, exclusive: bool, checkpoints: bool) -> Result<Self> {
         crate::register()?;
         crate::with_reason(|| Self::prepare(dir, target, exclusive, checkpoints))
@@ -160,12 +160,12 @@ impl Session {
     /// The connection.
     ///
     /// # Errors
-    /// None while the session is open.
+    /// If the session is closed.
     pub fn conn(&self) -> Result<&Connection> {
         self.conn.as_ref().context("the session is closed")
     }
 
-    /// Fills the table in one transaction, so that updates and deletes find rows.
+    /// Fills the table in one transaction, with rows for updates and deletes.
     ///
     /// # Errors
     /// An error of SQLite.
@@ -185,8 +185,7 @@ impl Session {
         self.rows = 0;
     }
 
-    /// Grows the log: writes `2 * pages` transactions of one page each to a separate table, without syncing
-    /// each.
+    /// Grows the log: commits `2 * pages` transactions of one page each to a separate table, without syncing.
     ///
     /// # Errors
     /// An error of SQLite.
@@ -244,7 +243,7 @@ impl Session {
         Ok(Run { transactions, elapsed })
     }
 
-    /// Microseconds of each of `transactions` inserts, each in its own transaction.
+    /// Runs `transactions` inserts, each in a transaction of its own. Returns the microseconds of each.
     ///
     /// # Errors
     /// An error of SQLite.
@@ -310,7 +309,7 @@ pub fn status(conn: &Connection) -> Result<HashMap<String, String>> {
         .collect())
 }
 
-/// The median: the middle value, or the mean of the two in the middle.
+/// The median: the middle value, or the mean of the two middle values.
 #[must_use]
 pub fn median(figures: impl AsRef<[f64]>) -> f64 {
     let mut sorted = figures.as_ref().to_vec();
@@ -323,7 +322,8 @@ pub fn median(figures: impl AsRef<[f64]>) -> f64 {
     }
 }
 
-/// The smallest of these values, in ascending order, that this part of them does not exceed; `None` of no values.
+/// The smallest value that at least the fraction `part` of the values does not exceed; `None` if there are no
+/// values. The values must be in ascending order.
 #[must_use]
 pub fn percentile<T: Copy>(sorted: &[T], part: f64) -> Option<T> {
     let rank = (sorted.len() as f64 * part).ceil() as usize;

@@ -10,9 +10,9 @@ use crate::style::{FONT, TITLE, colour, letters, short, text, text_on, title_wid
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Bars that belong together: one below the other or, if stacked, end to end.
+/// Bars that belong together: below each other or, if stacked, end to end.
 pub(crate) struct Group {
-    /// Stands at the left.
+    /// The label at the left of the group.
     pub(crate) label: String,
     /// The number of each bar's colour.
     pub(crate) colours: Vec<usize>,
@@ -20,7 +20,7 @@ pub(crate) struct Group {
 
 /// A column of bars.
 pub(crate) struct Panel {
-    /// Stands above the panel.
+    /// The heading of the panel.
     pub(crate) name: String,
     /// For each group, a value for each of its bars; `None` draws no bar.
     pub(crate) values: Vec<Vec<Option<f64>>>,
@@ -28,9 +28,9 @@ pub(crate) struct Panel {
 
 /// A picture of bars.
 pub(crate) struct Bars {
-    /// Stands above everything.
+    /// The title of the picture.
     pub(crate) title: String,
-    /// The meanings of the colours; empty if the labels already tell them.
+    /// What the colours mean; empty if the labels already say so.
     pub(crate) legend: Vec<String>,
     /// The groups from top to bottom.
     pub(crate) groups: Vec<Group>,

@@ -5,22 +5,23 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 
 use crate::bars::{Bars, Group, Panel};
-use crate::figures::{self, Along, Each, Figure, Grouped, Kind, METRICS, Plot};
+use crate::figures::{self, Along, Each, FIGURES, Figure, Grouped, Kind, Plot};
 use crate::lines::{Lines, LinesPanel, Series};
 use crate::picture::Format;
 use crate::table::{Table, quantity};
 
-/// Draws each known table that is in a directory as `NAME.csv` into `NAME.svg` beside it. Returns the paths of the pictures.
+/// For each known table in a directory, draws `NAME.csv` into `NAME.svg` beside it. Returns the paths of the
+/// pictures.
 ///
 /// # Errors
 /// If a file cannot be read or written, or lacks a column.
 pub fn draw_known_in(dir: &Path) -> Result<Vec<PathBuf>> {
-    let sources = METRICS.iter().map(|figure| dir.join(figure.table).with_extension("csv"));
+    let sources = FIGURES.iter().map(|figure| dir.join(figure.table).with_extension("csv"));
     let drawn = sources.filter(|source| source.exists()).map(|source| draw_known(&source));
     Ok(drawn.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
-/// Draws `NAME.csv` into `NAME.svg` beside it if the table is known. Returns the path of the picture.
+/// Draws `NAME.csv` into `NAME.svg` beside it, if the table is known. Returns the path of the picture.
 ///
 /// # Errors
 /// If the file cannot be read or written, or lacks a column.
@@ -32,12 +33,13 @@ pub fn draw_known(source: &Path) -> Result<Option<PathBuf>> {
     Ok(Some(path))
 }
 
-/// Draws any table, as SVG or PNG according to the picture's file extension. The first column names the bars, and each further
-/// column is a panel. Cells without a number are left out. Bars have the same colour if their names begin with the same word.
+/// Draws any table. The extension of the picture's file says whether as SVG or as PNG. The first column names
+/// the bars, and each further column is a panel. Cells without a number are left out. Bars have the same
+/// colour if their names begin with the same word.
 ///
 /// # Errors
-/// If a file cannot be read or written, or the extension is neither `.svg` nor `.png`, or a letter for a PNG is in none of the
-/// fonts.
+/// If a file cannot be read or written, if the extension is neither `.svg` nor `.png`, or if no font has one
+/// of the letters of a PNG.
 pub fn draw_table(source: &Path, path: &Path, title: &str, is_log: bool) -> Result<()> {
     let format = Format::of(path)?;
     let table = Table::read(source)?;
@@ -202,7 +204,8 @@ fn lines(table: &Table, plot: &Plot, rows: &[usize]) -> Result<Vec<Series>> {
     }
 }
 
-/// A heading without its unit, which the picture states elsewhere. The heading ends in the unit, or has it in parentheses.
+/// A heading without its unit, which the picture states elsewhere. The unit is at the end of the heading, or
+/// in parentheses.
 fn without_unit<'a>(heading: &'a str, unit: &str) -> &'a str {
     let bare = heading.strip_suffix(unit).filter(|bare| !bare.is_empty()).unwrap_or(heading);
     bare.split(" (").next().unwrap_or(bare).trim_end()
@@ -233,9 +236,9 @@ mod tests {
 
     #[test]
     fn every_table_is_described_once() {
-        for figure in METRICS {
+        for figure in FIGURES {
             assert_eq!(
-                METRICS.iter().filter(|other| other.table == figure.table).count(),
+                FIGURES.iter().filter(|other| other.table == figure.table).count(),
                 1,
                 "{}",
                 figure.table

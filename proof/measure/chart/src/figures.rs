@@ -1,4 +1,4 @@
-//! The tables that have a picture, with a description of each picture. The pictures follow the figures of the
+//! Which tables have a picture, and a description of each picture. The pictures follow the figures of the
 //! papers.
 
 /// A table that has a picture.
@@ -14,18 +14,18 @@ pub(crate) enum Kind {
     Lines { per_row: usize, plots: &'static [Plot] },
 }
 
-/// Bars in groups: one group for each row, or for all rows with the same label.
+/// Bars in groups. Each group is one row, or all rows with the same label.
 #[derive(Clone, Copy)]
 pub(crate) struct Grouped {
-    /// Columns whose cells, joined, are the group's label.
+    /// The columns whose cells, joined by commas, label the group.
     pub(crate) label: &'static [&'static str],
     pub(crate) bars: Each,
-    /// A column; each of its different cells gets a panel.
+    /// A column; each different cell in it gets a panel.
     pub(crate) panels: Option<&'static str>,
     /// The measured quantity and its unit.
     pub(crate) measure: &'static str,
     pub(crate) is_log: bool,
-    /// Whether the bars of a group are parts of a whole.
+    /// Whether the bars of a group are parts of one whole.
     pub(crate) is_stacked: bool,
 }
 
@@ -36,13 +36,14 @@ pub(crate) enum Each {
     Row(&'static str),
     /// A bar for each of these columns.
     Column(&'static [&'static str]),
-    /// A bar for each row with the same label: one column has the names, another the values.
+    /// A bar for each row with the same label. The column `name` has the names of the bars, the column
+    /// `figure` their values.
     RowOf { name: &'static str, figure: &'static str },
 }
 
 /// Panels with lines.
 pub(crate) struct Plot {
-    /// Draws only rows whose cell in this column is this text.
+    /// A column and a text. If given, only rows with this text in this column are drawn.
     pub(crate) only: Option<(&'static str, &'static str)>,
     /// Columns; each different combination of their cells gets a panel.
     pub(crate) panels: &'static [&'static str],
@@ -55,8 +56,8 @@ pub(crate) struct Plot {
 pub(crate) enum Along {
     /// A line for each of these columns, over the numbers in the column `over`.
     Column { over: &'static str, of: &'static [&'static str] },
-    /// A line for each row, which the column `name` names. The x values are the numbers in the headings that consist
-    /// of `before`, a number, and `unit`.
+    /// A line for each row; the column `name` has its name. The x values are numbers in headings, which
+    /// consist of `before`, the number, and `unit`.
     Headings { name: &'static str, before: &'static str, unit: &'static str },
 }
 
@@ -131,8 +132,8 @@ const SYNC_ALONE: [&str; 4] =
     ["baseline (tx/s)", "write-through (tx/s)", "average (tx/s)", "adaptive (tx/s)"];
 const TOGETHER: [&str; 4] = ["baseline (tx/s)", "on-chip log (tx/s)", "adaptive (tx/s)", "both (tx/s)"];
 
-/// The tables that have a picture, paper by paper.
-pub(crate) const METRICS: &[Figure] = &[
+/// All pictures, each of one table, grouped by paper.
+pub(crate) const FIGURES: &[Figure] = &[
     figure("everyday_sizes", "waldio, one thread: the size of the database, the length of the log", SIZES),
     figure("figure5_6", "NVWAL figure 5: cost of ordering at 500 ns", NVWAL_5),
     figure("figure7", "NVWAL figure 7: six variants over NVRAM write latency", NVWAL_7),
@@ -399,7 +400,7 @@ const RECOVERY: Kind = Kind::Lines {
 
 /// The description of the table's picture, if the table has one.
 pub(crate) fn of(table: &str) -> Option<&'static Figure> {
-    METRICS.iter().find(|figure| figure.table == table)
+    FIGURES.iter().find(|figure| figure.table == table)
 }
 
 /// Whether a table of this name has a picture.

@@ -12,14 +12,15 @@ const SWATCH: i32 = 12;
 /// The gap between a swatch and its name. Three times this gap precedes the next swatch.
 const GAP: i32 = 6;
 
-/// Names with their positions. The colour of a name is that of its index.
+/// The names with their positions. The index of a name selects its colour.
 pub(crate) struct Legend<'a> {
     entries: Vec<(&'a str, i32, i32)>,
     bottom: i32,
 }
 
 impl<'a> Legend<'a> {
-    /// Places the names from a corner on, in as many lines as the width of the picture requires.
+    /// Places the names, beginning at this corner, in as many lines as the width of the picture
+    /// requires.
     pub(crate) fn new(names: &'a [String], (left, top): (i32, i32), width: i32) -> Self {
         let (mut x, mut y) = (left, top);
         let mut entries = Vec::new();

@@ -1,4 +1,4 @@
-//! Lines through points, in panels that are arranged in rows.
+//! Lines through points, in panels that form rows.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
@@ -27,11 +27,11 @@ impl Series {
 
 /// Lines that are compared in one panel.
 pub(crate) struct LinesPanel {
-    /// Stands above the panel.
+    /// The heading of the panel.
     pub(crate) name: String,
-    /// Stands below the panel.
+    /// The axis below the panel.
     pub(crate) x: Axis,
-    /// Stands beside the panel.
+    /// The axis at the left of the panel.
     pub(crate) y: Axis,
     /// The lines of the panel.
     pub(crate) series: Vec<Series>,
@@ -39,7 +39,7 @@ pub(crate) struct LinesPanel {
 
 /// A picture of lines. Lines with the same name have the same colour. Panels in the same row have the same y scale.
 pub(crate) struct Lines {
-    /// Stands above all panels.
+    /// The title of the picture.
     pub(crate) title: String,
     /// The panels from left to right, row by row.
     pub(crate) panels: Vec<LinesPanel>,

@@ -1,4 +1,4 @@
-//! Writes a picture file in the format that its name asks for.
+//! Writes a picture file in the format that its extension names.
 
 use std::path::Path;
 
@@ -28,8 +28,8 @@ impl Format {
     /// Writes an SVG document into a file of this format.
     ///
     /// # Errors
-    /// If the file cannot be written, or this format cannot show the picture; in the latter case nothing is
-    /// written.
+    /// If the file cannot be written, or if this format cannot show the picture. In the second case nothing
+    /// is written.
     pub(crate) fn write(self, path: &Path, svg: &str) -> Result<()> {
         let bytes = match self {
             Self::Svg => svg.as_bytes().to_vec(),

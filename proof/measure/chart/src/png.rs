@@ -1,4 +1,4 @@
-//! Renders SVG as PNG for programs that show no SVG, such as those for slides, chats and word processing.
+//! Renders SVG as PNG, for programs that show no SVG: those for slides, chats and word processing.
 //!
 //! The fonts are part of this program and never come from the machine, so a picture is the same everywhere.
 
@@ -17,8 +17,8 @@ const SCALE: u32 = 2;
 /// Renders `NAME.svg` into `NAME.png` beside it, with twice the width and height in pixels. Returns the path of the PNG.
 ///
 /// # Errors
-/// If the file cannot be read or is not SVG, if no font has one of its letters, or if the PNG cannot be written. Except in
-/// the last case, nothing is written.
+/// If the file cannot be read or is not SVG, if no font has one of its letters, or if the PNG cannot be
+/// written. In the first two cases nothing is written.
 pub fn png_beside(svg: &Path) -> Result<PathBuf> {
     let text = std::fs::read_to_string(svg).with_context(|| format!("cannot read {}", svg.display()))?;
     let path = svg.with_extension("png");
@@ -46,7 +46,7 @@ fn parse(svg: &str) -> Result<Tree> {
         .load_font_source(Source::Binary(Arc::new(UBUNTU_LIGHT)))
         .first()
         .context("the font for text cannot be read")?;
-    // The second font has signs that the first lacks, such as arrows.
+    // The second font has characters that the first lacks, such as arrows.
     fonts.load_font_source(Source::Binary(Arc::new(HACK_REGULAR)));
     let missing = Mutex::new(None);
     let other_font = FontResolver::default_fallback_selector();
@@ -54,8 +54,8 @@ fn parse(svg: &str) -> Result<Tree> {
         fontdb: Arc::new(fonts),
         font_resolver: FontResolver {
             select_font: Box::new(move |_, _| Some(sans)),
-            // resvg calls this for each letter that is not in the fonts tried so far. A letter that no font has would
-            // appear as a blank or a box.
+            // resvg calls this for each letter that the fonts tried so far lack. A letter that no font has
+            // would appear as a blank or a box, so it is an error.
             select_fallback: Box::new(|letter, tried, fonts| {
                 let found = other_font(letter, tried, fonts);
                 if found.is_none() {

@@ -9,7 +9,7 @@ pub(crate) const GRID: RGBColor = RGBColor(225, 225, 225);
 pub(crate) const TITLE: u32 = 20;
 pub(crate) const FONT: u32 = 14;
 
-/// Colours that are distinguishable, also for readers who see no red.
+/// Colours that everybody can tell apart, including readers who see no red.
 const PALETTE: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(230, 159, 0),
@@ -35,12 +35,12 @@ pub(crate) fn title_width(title: &str) -> i32 {
     title.chars().count() as i32 * 11 + 24
 }
 
-/// A text style of a size, anchored at the text's left end, right end or middle.
+/// A text style of this size, anchored at the left end, the right end or the middle of the text.
 pub(crate) fn text(size: u32, anchor: HPos) -> TextStyle<'static> {
     inked(INK, size, anchor)
 }
 
-/// A style for centred text on a background of a palette colour, dark or white so that it is readable.
+/// A style for centred text on a palette colour: dark or white, whichever is readable.
 pub(crate) fn text_on(number: usize) -> TextStyle<'static> {
     let RGBColor(red, green, blue) = colour(number);
     let brightness = (u32::from(red) * 3 + u32::from(green) * 6 + u32::from(blue)) / 10;

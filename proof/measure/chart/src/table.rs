@@ -58,7 +58,7 @@ pub(crate) fn number(text: &str) -> Option<f64> {
     word.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// The first number within a text such as `log of 10^3 frames`. Gigabytes are converted to megabytes.
+/// The first number in a text such as `log of 10^3 frames`. Gigabytes are converted to megabytes.
 pub(crate) fn quantity(text: &str) -> Option<f64> {
     let mut words =
         text.split_whitespace().skip_while(|word| !word.starts_with(|first: char| first.is_ascii_digit()));

@@ -1,4 +1,4 @@
-//! The tests of the pictures that are drawn of tables.
+//! Tests of the pictures of tables.
 
 mod figures;
 #[cfg(feature = "png")]

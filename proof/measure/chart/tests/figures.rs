@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use duralite_chart::{draw_known_in, draw_table, is_known};
 
-/// Where the tables and pictures of the documents are. The document is beside the directory.
+/// The directories of the documents' tables and pictures. The document that shows them is beside
+/// its directory.
 const KEPT: [&str; 2] = [
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/bench"),
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/store/bench"),
@@ -45,9 +46,9 @@ fn every_table_of_a_papers_figure_is_drawn_and_with_all_its_lines() {
     for word in ["insert", "update", "delete", "UH+LS+Diff", "write latency (ns per line)"] {
         assert!(figure.contains(word), "{word}");
     }
-    // The circles: three operations, six variants, six latencies.
+    // The circles stand for three operations, six variants and six latencies.
     assert_eq!(figure.matches("<circle").count(), 3 * 6 * 6);
-    // The rectangles: the background, four rows of five schemes, and the legend.
+    // The rectangles are the background, four rows of five schemes, and the legend.
     let figure = read(&dir.path().join("store_figure12.svg"));
     assert_eq!(figure.matches("<rect").count(), 1 + 4 * 5 + 5);
 }
@@ -101,7 +102,7 @@ fn any_table_has_bars_for_its_numbers_and_room_for_what_is_none() {
     for word in ["A title", "stock one", "Duralite", "a &lt;&amp;&gt; b", "1000"] {
         assert!(picture.contains(word), "{word} in {picture}");
     }
-    // The rectangles: the background, and four numbers.
+    // The rectangles are the background and four numbers.
     assert_eq!(picture.matches("<rect").count(), 1 + 4, "{picture}");
     std::fs::write(&source, "what,a\nx,1,2\n").expect("write");
     assert!(draw_table(&source, &path, "A title", true).is_err(), "rows of different lengths");

@@ -1,4 +1,4 @@
-//! PNG pictures are complete, have all letters, and are the same each time.
+//! PNG pictures are complete, show all letters, and are the same each time.
 
 #![allow(clippy::expect_used, reason = "a failed expectation is a failed test")]
 
@@ -19,7 +19,7 @@ fn table(dir: &Path, text: &str) -> PathBuf {
     path
 }
 
-/// An attribute of the first element.
+/// The number in an attribute of the first element.
 fn pixels(svg: &str, attribute: &str) -> u32 {
     let (_, after) = svg.split_once(&format!(" {attribute}=\"")).expect("the attribute");
     after.split_once('"').and_then(|(number, _)| number.parse().ok()).expect("a number")
@@ -52,7 +52,7 @@ fn a_known_table_has_a_png_of_its_svgs_proportions_and_the_same_one_each_time() 
     }
 }
 
-/// Whichever text is removed, the picture differs, and only at the place of that text.
+/// If any text is removed, the picture differs, but only at the place of that text.
 #[test]
 fn every_text_of_the_svg_is_seen_in_the_png_at_its_place() {
     let dir = tempfile::tempdir().expect("a directory");

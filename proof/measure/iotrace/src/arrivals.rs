@@ -1,4 +1,5 @@
-//! Reports new files: a rollback journal may appear and disappear between two looks at the directory.
+//! Reports new files, because a rollback journal may appear and disappear between two looks at the
+//! directory.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -22,14 +23,14 @@ impl Arrivals {
         for directory in directories {
             if let Some(messages) = &messages {
                 let come = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
-                // Without this watch, the regular looks still find most files.
+                // Without this watch, the regular looks still find most of the files.
                 let _ = inotify::add_watch(messages, directory, come);
             }
         }
         Self { messages }
     }
 
-    /// Waits at most this long. Returns whether a file has appeared.
+    /// Waits for at most `patience`. Returns whether a file has appeared.
     pub fn wait(&self, patience: Duration) -> bool {
         let Some(messages) = &self.messages else {
             thread::sleep(patience);

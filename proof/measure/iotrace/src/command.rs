@@ -14,12 +14,13 @@ use crate::{Trace, Tracer};
 
 /// How often the tracer checks for signals.
 const TICK: Duration = Duration::from_millis(2);
-/// Whether no command is being traced. Signals have their default effect then.
+/// Whether no command is being traced. While none is, signals have their default effect.
 static IDLE: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 /// Whether the command must be terminated.
 static TERMINATED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
-/// Defers signals that would end this process before it has removed its settings in the kernel.
+/// While it exists, defers signals that would end this process before it has removed its settings from the
+/// kernel.
 struct Deferred;
 
 impl Deferred {
@@ -30,7 +31,7 @@ impl Deferred {
         ONCE.call_once(|| {
             result = [SIGINT, SIGTERM, SIGHUP].into_iter().try_for_each(|signal| {
                 flag::register_conditional_default(signal, Arc::clone(&IDLE))?;
-                // The command also gets an interrupt from the terminal, so it need not be passed on.
+                // The terminal sends an interrupt to the command as well, so it need not be passed on.
                 if signal == SIGINT {
                     return Ok(());
                 }
@@ -49,12 +50,13 @@ impl Drop for Deferred {
 }
 
 impl Tracer {
-    /// Traces a command. The command itself gets and handles an interrupt from the terminal. The tracer
-    /// passes a request to terminate on to it. In both cases the tracer removes its settings in the kernel.
+    /// Traces a command. An interrupt from the terminal reaches the command directly, and the command
+    /// handles it. A request to terminate is passed on to the command. In both cases the tracer removes its
+    /// settings from the kernel.
     ///
     /// # Errors
-    /// As [`Tracer::run`]; with the [`std::io::Error`] if the command cannot be started. If the command
-    /// itself fails, its exit status says so.
+    /// As [`Tracer::run`]. If the command cannot be started, the cause is the [`std::io::Error`]. If the
+    /// command itself fails, its exit status says so.
     pub fn command(self, command: &mut Command) -> Result<(Trace, ExitStatus)> {
         let _deferred = Deferred::new()?;
         let program = command.get_program().to_string_lossy().into_owned();

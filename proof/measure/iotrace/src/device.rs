@@ -12,12 +12,12 @@ use crate::ranges::{Range, normalise};
 /// A block device, and the part of it that holds the file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
-    /// The number of the whole device rather than the partition, because requests name the whole device.
+    /// The number of the whole device, because requests name that and not the partition.
     pub major: u32,
     pub minor: u32,
     /// The file system's range of bytes: the first byte, and the end.
     pub part: Range,
-    /// Whether the device takes requests. Others (device mapper, md, zram) take only bios.
+    /// Whether the device takes requests. Other devices (device mapper, md, zram) take only bios.
     pub has_requests: bool,
     /// The number of the device or partition that holds the file system.
     pub number: u64,
@@ -32,7 +32,7 @@ struct Mount {
 }
 
 impl Device {
-    /// The device with this node, or the device of the file system that holds this file or directory.
+    /// The device whose node is `place`, or else the device that holds the file or directory `place`.
     pub fn of(place: &Path) -> Result<Self> {
         let meta = fs::metadata(place).with_context(|| format!("cannot examine {}", place.display()))?;
         let number = if meta.file_type().is_block_device() { meta.rdev() } else { meta.dev() };
@@ -67,7 +67,7 @@ impl Device {
         Self { major: 7, minor: 0, part, has_requests: true, number: 0, mount: None }
     }
 
-    /// Whether both are the same device or partition.
+    /// Whether `self` and `other` are the same device or partition.
     pub fn same(&self, other: &Self) -> bool {
         self.number == other.number
     }
@@ -83,7 +83,7 @@ impl Device {
     pub fn journal(&self) -> Option<Vec<Range>> {
         let block = self.ext4_block()?;
         let path = node_of(self.number)?;
-        // The journal is inode 8 if it is inside the file system.
+        // If the journal is inside the file system, it is inode 8.
         let run = |program: &str| {
             let mut command = Command::new(program);
             command.args(["-c", "-R", "stat <8>"]).arg(&path).stdin(Stdio::null()).stderr(Stdio::null());
@@ -96,7 +96,7 @@ impl Device {
         Some(normalise(ranges)).filter(|ranges| !ranges.is_empty())
     }
 
-    /// Whether a thread may be writing a journal to the device.
+    /// Whether a thread of the kernel may be writing a journal to the device.
     pub fn has_journal(&self) -> bool {
         if self.mount.is_some() && self.ext4_block().is_none() {
             return false;
@@ -109,7 +109,7 @@ impl Device {
         names.any(|entry| entry.to_string_lossy().starts_with(&name))
     }
 
-    /// Writes dirty data to the device, so that the trace has no writes from before.
+    /// Writes dirty data to the device, so that the trace does not contain earlier writes.
     pub fn settle(&self) {
         let opened = self.mount.as_ref().and_then(|mount| fs::File::open(&mount.place).ok());
         if let Some(dir) = opened {
@@ -146,8 +146,8 @@ fn unescape(text: &str) -> String {
     text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 }
 
-/// The blocks in the description of an inode by `debugfs`, as first block and end. The description has this
-/// form:
+/// The blocks that `debugfs` lists in its description of an inode, each range as its first block and its
+/// end. The description has this form:
 ///
 /// `EXTENTS:` and then `(0-9):23-32, (ETB0):33, (10-4095):2083-6168`
 fn parse_debugfs(text: &str) -> Vec<Range> {
@@ -155,7 +155,7 @@ fn parse_debugfs(text: &str) -> Vec<Range> {
     let words = list.split(|letter: char| letter == ',' || letter.is_whitespace());
     let blocks = words.filter_map(|word| {
         let (logical, physical) = word.strip_prefix('(')?.split_once("):")?;
-        // Blocks of the extent tree itself have names rather than numbers.
+        // Blocks of the extent tree itself have names instead of numbers, and are left out.
         if !logical.starts_with(|letter: char| letter.is_ascii_digit()) {
             return None;
         }

@@ -32,7 +32,7 @@ const PLOT_WIDTH: i64 = WIDTH - LEFT - RIGHT;
 const PLOT_HEIGHT: i64 = HEIGHT - TOP - BOTTOM;
 /// Pixels between the parts of a broken axis.
 const BREAK: i64 = 14;
-/// A margin in pixels at each end of the axes; no request's middle lies in it.
+/// The margin in pixels at each end of the axes. The middle of a request never lies in it.
 const MARGIN: i64 = 22;
 /// The most parts of the axis.
 const PARTS: usize = 6;
@@ -64,7 +64,7 @@ impl<'a> Canvas<'a> {
         self.rectangle(x, y, width, height, &colour.filled());
     }
 
-    /// A rectangle that includes the column at `x + width` and the row at `y + height`.
+    /// A rectangle. It includes the column at `x + width` and the row at `y + height`.
     fn rectangle(&mut self, x: i64, y: i64, width: i64, height: i64, style: &ShapeStyle) {
         if width > 0 && height > 0 {
             let last = point(x + width, y + height);
@@ -95,7 +95,7 @@ impl<'a> Canvas<'a> {
         self.anchored(x, y, text, HPos::Right);
     }
 
-    /// Text whose middle is at `x`, moved if necessary to stay inside the picture.
+    /// Text whose middle is at `x`. It is moved if it would reach out of the picture.
     fn text_around(&mut self, x: i64, y: i64, text: &str) {
         let half = width_of(text) / 2;
         self.anchored(x.clamp(half.min(WIDTH / 2), (WIDTH - half).max(WIDTH / 2)), y, text, HPos::Center);
@@ -130,14 +130,14 @@ fn colour_of(class: Class) -> Colour {
     }
 }
 
-/// The address axis: ranges of the device, each with its part of the picture.
+/// The address axis. Each range of the device has its part of the picture.
 struct Axis {
     parts: Vec<AxisPart>,
 }
 
 struct AxisPart {
     bytes: Range,
-    /// The top and the height in pixels.
+    /// The top edge and the height, in pixels.
     top: i64,
     height: i64,
 }
@@ -151,7 +151,7 @@ impl Axis {
         }
         let whole = parts.last().map_or(0, |last| last.1) - parts.first().map_or(0, |first| first.0);
         let used: u64 = parts.iter().map(|(from, to)| to - from).sum();
-        // A gap stays if it does not dwarf the ranges around it.
+        // A gap stays in the picture unless it is wider than all written ranges together.
         let narrow = used.max(whole / 64);
         let mut gaps: Vec<u64> = parts
             .iter()
@@ -169,7 +169,7 @@ impl Axis {
                 _ => joined.push((from, to)),
             }
         }
-        // Half of the height is shared out evenly, the other half by size.
+        // Half of the height is shared evenly among the parts, the other half according to their sizes.
         let count = joined.len() as i64;
         let height = PLOT_HEIGHT - BREAK * (count - 1);
         let total: u64 = joined.iter().map(|(from, to)| to - from).sum();
@@ -198,7 +198,7 @@ impl AxisPart {
     }
 }
 
-/// The time axis in seconds: the time of the first request or flush, and the length of the trace.
+/// The time axis: when the first request or flush began, and the length of the trace, both in seconds.
 struct Times {
     start: f64,
     seconds: f64,
@@ -237,7 +237,7 @@ fn picture(trace: &Trace, title: &str, marker: Marker) -> String {
     draw_places(&mut canvas, trace, &axis);
     draw_grid(&mut canvas, &axis, &times);
     draw_writes(&mut canvas, trace, &axis, &times, marker, largest);
-    // Cover what reaches out of the plot, before the labels around the plot are drawn.
+    // Covers whatever reaches out of the plot. The labels around the plot are drawn after this.
     let (right, bottom) = (LEFT + PLOT_WIDTH, TOP + PLOT_HEIGHT);
     for (x, y, width, height) in
         [(0, 0, WIDTH, TOP), (0, bottom, WIDTH, BOTTOM), (0, 0, LEFT, HEIGHT), (right, 0, RIGHT, HEIGHT)]
@@ -259,7 +259,7 @@ fn draw_writes(
     marker: Marker,
     largest: u64,
 ) {
-    // Larger requests come first, so that they hide no smaller ones.
+    // Larger requests are drawn first, so that they hide no smaller ones.
     let mut order: Vec<_> = trace.writes.iter().collect();
     order.sort_by_key(|write| std::cmp::Reverse(write.bytes));
     for write in order {
@@ -304,7 +304,8 @@ fn side_of(bytes: u64) -> i64 {
     (5.0 * (bytes as f64 / 4096.0).sqrt()).clamp(4.0, 48.0) as i64
 }
 
-/// A radius proportional to the request, limited so that the largest circle fits.
+/// The radius for a request, proportional to its size. The scale is limited so that the largest circle
+/// fits.
 fn radius_of(bytes: u64, largest: u64) -> i64 {
     let pixels = (4.0 * largest as f64 / 4096.0).min(64.0);
     ((pixels * bytes as f64 / largest.max(1) as f64).round() as i64).max(2)
@@ -322,13 +323,13 @@ fn draw_places(canvas: &mut Canvas<'_>, trace: &Trace, axis: &Axis) {
     }
 }
 
-/// The values of an axis's ticks, from the first multiple of `step` that is not below `from`.
+/// The values at an axis's ticks, beginning with the first multiple of `step` that is not below `from`.
 fn ticks(from: f64, to: f64, step: f64) -> impl Iterator<Item = f64> {
     let first = (from / step).ceil();
     (0..).map(move |nth| (first + f64::from(nth)) * step).take_while(move |tick| *tick <= to)
 }
 
-/// The unit of the time axis, in seconds, and the axis's name. Short traces are shown in milliseconds.
+/// The unit of the time axis in seconds, and the name of the axis. Short traces are shown in milliseconds.
 fn unit_of(seconds: f64) -> (f64, &'static str) {
     match seconds < 2.0 {
         true => (1e-3, "time from the first request (ms)"),
@@ -339,7 +340,7 @@ fn unit_of(seconds: f64) -> (f64, &'static str) {
 const MIB: f64 = 1048576.0;
 
 impl Times {
-    /// The values and pixel columns of the ticks, and the step between them.
+    /// The ticks, each as a value and a pixel column, and the step between them.
     fn ticks(&self) -> (Vec<(f64, i64)>, f64) {
         let (unit, _) = unit_of(self.seconds);
         let step = round_step(self.seconds / unit / TICKS);
@@ -349,7 +350,7 @@ impl Times {
 }
 
 impl AxisPart {
-    /// The values in MiB and pixel rows of the ticks, and the step between them.
+    /// The ticks, each as a value in MiB and a pixel row, and the step between them.
     fn ticks(&self) -> (Vec<(f64, i64)>, f64) {
         let (from, to) = (self.bytes.0 as f64 / MIB, self.bytes.1 as f64 / MIB);
         let step = round_step((to - from) / (self.height as f64 / 80.0).max(1.0));
@@ -428,7 +429,7 @@ fn round_step(least: f64) -> f64 {
         .unwrap_or(power)
 }
 
-/// The value of a tick, with as many digits as distinguish it from the next tick.
+/// The value at a tick, with enough digits to distinguish it from the next tick.
 fn with_digits(value: f64, step: f64) -> String {
     let digits = (-step.log10().floor()).clamp(0.0, 6.0) as usize;
     format!("{value:.digits$}")

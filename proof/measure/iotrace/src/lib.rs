@@ -1,9 +1,9 @@
-//! Traces the writes to a block device, request by request, and finds out which file or journal each belongs
-//! to. The WALDIO paper calls such a tool MOST.
+//! Traces the writes to a block device, request by request, and finds the file or journal to which each
+//! belongs. The WALDIO paper calls such a tool MOST.
 //!
-//! The kernel's block tracepoints say where each request goes and who issued it. FIEMAP says where the blocks
-//! of the database and of its logs are. `debugfs` says where the journal of ext4 is; without `debugfs`, the
-//! thread that writes the journal identifies its requests.
+//! The kernel's block tracepoints tell where each request goes and who issued it. FIEMAP tells where the
+//! blocks of the database and of its logs are. `debugfs` tells where the journal of ext4 is. Without
+//! `debugfs`, requests to the journal are recognised by the thread that issues them.
 //!
 //! ```no_run
 //! use duralite_iotrace::{Class, trace};
@@ -43,9 +43,10 @@ use parse::{Event, Mapping, parse_line, parse_mapping};
 use tracefs::Session;
 use watch::{Atlas, Target, directory_of};
 
-/// The interval between two looks at the files, because logs appear and disappear while the body runs.
+/// The interval between two looks at the files. They are looked at again because logs appear and disappear
+/// while the body runs.
 const LOOK: Duration = Duration::from_millis(20);
-/// The looks take at most one part in this many of the time.
+/// The looks take at most one part in this many of the running time.
 const IDLE_PARTS: u32 = 9;
 
 /// Traces what is written to a device while `body` runs.
@@ -55,7 +56,7 @@ const IDLE_PARTS: u32 = 9;
 /// directory. Any other file is a database. A database need not exist yet, and the logs beside it are watched
 /// as well.
 ///
-/// Dirty data is written to the device before `body` runs, but not afterwards: data that `body` leaves in the
+/// Dirty data is written to the device before `body` runs, but not after it: data that `body` leaves in the
 /// page cache does not count.
 ///
 /// # Errors
@@ -169,7 +170,7 @@ impl Tracer {
     }
 }
 
-/// Tells the collector to stop when it is dropped, so also if the traced code panics.
+/// On drop, tells the collector to stop. So the collector also stops if the traced code panics.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -178,14 +179,14 @@ impl Drop for End<'_> {
     }
 }
 
-/// Collects events and looks at the files, on a thread of its own.
+/// Collects events and looks at the files, in a thread of its own.
 struct Collector {
     session: Session,
     atlas: Atlas,
     lines: Lines,
 }
 
-/// The kernel's events and mappings, and its lines if they are kept.
+/// The kernel's events and mappings, and its lines if they are to be kept.
 #[derive(Default)]
 struct Lines {
     events: Vec<Event>,
@@ -204,7 +205,7 @@ impl Lines {
 }
 
 impl Collector {
-    /// Collects until `ended` is set. The last value is the number of lost events.
+    /// Collects until `ended` is set. The last value that it returns is the number of lost events.
     fn until(mut self, ended: &AtomicBool) -> Result<(Lines, Atlas, u64)> {
         let arrivals = Arrivals::new(&self.atlas.directories());
         let mut next = Instant::now();
@@ -229,7 +230,7 @@ impl Collector {
     }
 }
 
-/// The time in seconds of the clock that the trace uses.
+/// The time now, in seconds, by the clock that the trace uses.
 fn now() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9

@@ -6,7 +6,7 @@ pub enum Step {
     /// The request went to the device (`block_rq_issue`), or to a device without requests
     /// (`block_bio_queue`).
     Issue,
-    /// The device did not accept the request, which will be issued again (`block_rq_requeue`).
+    /// The device did not accept the request, and the kernel will issue it again (`block_rq_requeue`).
     Requeue,
     /// The request is complete (`block_rq_complete`).
     Complete,
@@ -34,7 +34,7 @@ pub struct Event {
     pub step: Step,
     /// What the request does.
     pub action: Action,
-    /// Whether the device's cache is flushed before anything else.
+    /// Whether the device's cache is flushed before the rest of the request.
     pub flush: bool,
     /// Whether the request's data must be durable on completion (FUA).
     pub fua: bool,
@@ -42,7 +42,7 @@ pub struct Event {
     pub offset: u64,
     /// The number of bytes; 0 for a request that only flushes.
     pub bytes: u64,
-    /// The task that the event happened in; empty for [`Step::Requeue`] and [`Step::Complete`].
+    /// The task in which the event happened; empty for [`Step::Requeue`] and [`Step::Complete`].
     pub task: String,
 }
 
@@ -51,7 +51,8 @@ pub struct Event {
 /// `  python3-123  [001] d..1.  12.345678: block_rq_issue: 7,0 WS 4096 () 8216 + 8 be,0,4 [python3]`
 #[must_use]
 pub fn parse_line(line: &str) -> Option<Event> {
-    // The name of a task is shorter than these strings, so the first match is the event's name.
+    // A task's name is too short to contain one of these strings, so the first match is the event's
+    // name.
     let steps = [
         (": block_rq_issue: ", Step::Issue),
         (": block_bio_queue: ", Step::Issue),
@@ -74,7 +75,7 @@ pub fn parse_line(line: &str) -> Option<Event> {
     let (sectors, rest) = place.split_once(' ')?;
     let sector: u64 = sector.parse().ok()?;
     let sectors: u64 = sectors.parse().ok()?;
-    // The task is in brackets at the end, whatever characters its name has.
+    // The task's name is in brackets at the end, and may contain any characters.
     let (_, task) = rest.split_once('[')?;
     let task = task.trim_end().strip_suffix(']')?;
     Some(Event {
@@ -123,8 +124,8 @@ pub fn parse_mapping(line: &str) -> Option<Mapping> {
     })
 }
 
-/// Decodes the kernel's letters: an F if the request flushes first, the operation, and attributes, among
-/// which an F means FUA. Returns `None` if the request reads.
+/// Decodes the kernel's letters: an F if the request flushes first, the operation, and attributes. An F
+/// among the attributes means FUA. Returns `None` if the request reads.
 fn decode(operation: &str) -> Option<(Action, bool, bool)> {
     let preflush = operation.starts_with('F');
     // A request that only flushes is "F", or "FF" if the kernel also marks it as a flush.
@@ -136,7 +137,8 @@ fn decode(operation: &str) -> Option<(Action, bool, bool)> {
     } else if let Some(rest) = rest.strip_prefix('D') {
         (Action::Discard, rest)
     } else if let Some(rest) = rest.strip_prefix('N') {
-        // Older kernels print N for operations that they do not name: zeroing, or resetting zones.
+        // Older kernels print N for operations that they have no letter for: zeroing, or resetting
+        // zones.
         (Action::Zero, rest)
     } else if rest.starts_with('R') {
         return None;

@@ -1,4 +1,4 @@
-//! Turns events into requests with purposes, and sums them up.
+//! Turns events into requests, finds their purposes, and sums them up.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ pub struct Volume {
 pub struct Trace {
     /// The device, as `MAJOR:MINOR`.
     pub device: String,
-    /// Whether the device takes no requests (device mapper, md, zram). Bios are counted then, before
+    /// Whether the device takes no requests (device mapper, md, zram). If so, bios are counted, before
     /// neighbouring ones are merged.
     pub of_bios: bool,
     /// The length of the trace in seconds.
@@ -102,8 +102,9 @@ pub struct Trace {
     pub journal: Vec<(u64, u64)>,
     /// How requests to the journal were identified.
     pub journal_by: JournalBy,
-    /// Requests to the journal's place that neither its thread nor a worker of the kernel issued. With fast
-    /// commits, processes that wait for a commit write there themselves; otherwise this is 0.
+    /// Requests to the journal's place that neither the journal's thread nor a worker of the kernel issued.
+    /// With fast commits, processes that wait for a commit write to that place themselves; otherwise this
+    /// is 0.
     pub journal_by_others: u64,
     /// The kernel's lines, if they were kept.
     pub raw: Option<String>,
@@ -196,7 +197,7 @@ impl Trace {
         let mut owners = Owners { journal_by, volumes: HashMap::new(), ends: HashMap::new() };
         for (event, took) in issued(events) {
             let at = rounded(event.seconds - start);
-            // A flush has no offset, so flushes for other partitions count too.
+            // A flush has no offset, so flushes for other partitions of the device count too.
             if event.flush {
                 trace.flushes.push(at);
             }
@@ -230,7 +231,8 @@ impl Trace {
 struct Owners {
     journal_by: JournalBy,
     volumes: HashMap<usize, Volume>,
-    /// The offsets where the journal's thread stopped writing, with the times: a worker may continue there.
+    /// The offsets at which the journal's thread stopped writing, with the times. A worker of the kernel
+    /// may continue there.
     ends: HashMap<u64, f64>,
 }
 
@@ -268,7 +270,8 @@ fn rounded(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
 }
 
-/// The write of an event, given the owners of its bytes.
+/// The write of an event, given which files own its bytes. `otherwise` is the class of bytes without an
+/// owner.
 fn write_of(event: Event, seconds: f64, took: Option<f64>, parts: &[Part], otherwise: Class) -> Write {
     let mut sums: BTreeMap<Class, u64> = BTreeMap::new();
     for part in parts {

@@ -1,4 +1,4 @@
-//! A trace instance of the kernel that belongs to this process.
+//! A trace instance in the kernel that belongs to this process.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read};
@@ -20,10 +20,10 @@ const MAPPINGS: [&str; 2] = ["events/ext4/ext4_ext_map_blocks_exit", "events/ext
 /// The buffer size for each processor. The collector empties the buffers many times a second.
 const BUFFER_KIB: &str = "4096";
 const NAME: &str = "duralite-";
-/// The most traces that a process can run at once.
+/// How many traces a process can run at once.
 const ATTEMPTS: u32 = 64;
 
-/// Tracing, from [`Session::start`] until it is dropped.
+/// A running trace. Dropping it ends the trace.
 pub struct Session {
     dir: PathBuf,
     events: Vec<&'static str>,
@@ -60,7 +60,7 @@ impl Session {
         }
         remove_stale(root);
         let mut session = Self { dir: make_instance(root)?, events, pipe: None, partial: Vec::new() };
-        // The looks at the files use the same clock.
+        // The times of the looks at the files come from the same clock.
         session.set("trace_clock", "mono")?;
         session.set("buffer_size_kb", BUFFER_KIB)?;
         let pipe = session.dir.join("trace_pipe");
@@ -129,7 +129,8 @@ impl Drop for Session {
     }
 }
 
-/// A device number as the kernel encodes it: 12 bits of major above 20 bits of minor.
+/// A device number as the kernel encodes it: 12 bits of the major number above 20 bits of the
+/// minor.
 fn kernels_number(major: u32, minor: u32) -> u32 {
     major << 20 | minor
 }

@@ -1,9 +1,9 @@
-//! Finds out which file a byte of the device belonged to, and when.
+//! Finds the file to which a byte of the device belonged at a given time.
 //!
 //! The collector looks at the files again and again while the command runs: logs appear, grow and disappear,
-//! and their blocks pass to other files. The atlas keeps for each piece of a file the times when it was first
-//! and last seen. A rollback journal may live for less than the time between two looks. For these, ext4
-//! reports which inode it places where, and the looks tell which file has that inode.
+//! and their blocks pass to other files. For each piece of a file, the atlas keeps the times when it was
+//! first and last seen. A rollback journal may live for less than the time between two looks. For such files,
+//! ext4 reports which inode it places where, and the looks tell which file has that inode.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,12 +18,12 @@ use crate::Class;
 use crate::parse::Mapping;
 use crate::ranges::{Range, common, normalise, without};
 
-/// A request belongs to a file that was seen at its place within this many seconds. Between two looks a file
-/// may appear or disappear, and an inode may get another name.
+/// A request belongs to a file that was seen at its place within this many seconds before or after it.
+/// Between two looks a file may appear or disappear, and an inode may get another name.
 const NEAR: f64 = 1.0;
 
-/// Database files that this process may have open elsewhere. They stay open here: closing *any* descriptor of
-/// a file drops the process's `fcntl` locks on it, and SQLite relies on these locks.
+/// Database files that this process may have open elsewhere. They stay open here, because closing *any*
+/// descriptor of a file drops the process's `fcntl` locks on it, on which SQLite relies.
 static KEPT: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
 /// What to watch.
@@ -43,14 +43,14 @@ struct Sighting {
     last: f64,
     /// `None` if the file is not watched.
     file: Option<usize>,
-    /// Whether ext4 reported the place when it placed the file there. The file was not there before.
+    /// Whether ext4 reported the place because it put the file there. If so, the file was not there before.
     placed: bool,
 }
 
 struct Watched {
     path: PathBuf,
     class: Class,
-    /// Its places at the last look: as a whole, and as pieces with the time when each was first seen.
+    /// The file's places at the last look: as a whole, and in pieces with the time when each was first seen.
     latest: Vec<Range>,
     pieces: Vec<(Range, f64)>,
     seen: f64,
@@ -64,7 +64,7 @@ pub struct Atlas {
     start: u64,
     files: Vec<Watched>,
     by_path: HashMap<PathBuf, usize>,
-    /// The files that each inode belonged to, with the first and last time.
+    /// The files to which each inode belonged, each with the first and the last time.
     inodes: HashMap<u64, Vec<(f64, f64, usize)>>,
     past: Vec<Sighting>,
     open: HashMap<(u64, u64), File>,
@@ -84,7 +84,7 @@ impl Atlas {
         }
     }
 
-    /// Records where the files are at this time.
+    /// Records where the files are at time `now`.
     pub fn look(&mut self, now: f64) {
         let there = self.glance(now);
         for index in 0..self.files.len() {
@@ -95,13 +95,13 @@ impl Atlas {
         self.open.retain(|_, file| file.metadata().is_ok_and(|meta| meta.nlink() > 0));
     }
 
-    /// Records which files exist and which inodes they have, without opening any file. Returns the files that
+    /// Records which files exist and which inodes they have, without opening a file. Returns the files that
     /// have blocks, with their inodes.
     pub fn glance(&mut self, now: f64) -> Vec<(usize, u64)> {
         let mut there = Vec::new();
         let found: Vec<(PathBuf, Class)> = self.targets.iter().flat_map(files_of).collect();
         for (path, class) in found {
-            // Addresses on another file system mean something else.
+            // A file on another file system is left out, because its addresses belong to another device.
             let Ok(meta) = fs::metadata(&path) else { continue };
             if !meta.is_file() || meta.dev() != self.number {
                 continue;
@@ -185,8 +185,8 @@ impl Atlas {
         watched.seen = now;
     }
 
-    /// Ends the watching. `journal` is the place of the file system's journal. `mappings` are the places that
-    /// ext4 reported, in blocks of size `block`.
+    /// Ends the recording. `journal` is the place of the file system's journal. `mappings` are the places
+    /// that ext4 reported, in blocks of `block` bytes.
     pub fn finish(mut self, journal: &[Range], mappings: &[Mapping], block: u64) -> Map {
         for (file, watched) in self.files.iter().enumerate() {
             let (last, file) = (watched.seen, Some(file));
@@ -210,7 +210,7 @@ impl Atlas {
         Map::new(files.collect(), std::mem::take(&mut self.past), journal.to_vec())
     }
 
-    /// The file that the inode belonged to at this time.
+    /// The file to which the inode belonged at this time.
     fn owner(&self, inode: u64, seconds: f64) -> Option<usize> {
         let owners = self.inodes.get(&inode)?.iter();
         let near = owners.map(|(first, last, file)| (distance(*first, *last, seconds), *file));
@@ -259,8 +259,8 @@ fn files_of(target: &Target) -> Vec<(PathBuf, Class)> {
     }
 }
 
-/// The logs in a directory. Shared memory is never watched, because SQLite holds locks on it; writes of it to
-/// the device count as `other`.
+/// The logs in a directory. Shared memory is never watched, because SQLite holds locks on it. Writes of
+/// shared memory to the device count as `other`.
 fn logs_in(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<(PathBuf, Class)> {
     let entries = fs::read_dir(dir).into_iter().flatten().filter_map(Result::ok);
     let names = entries.filter(|entry| {
@@ -286,7 +286,7 @@ pub fn directory_of(file: &Path) -> &Path {
 /// The places of all files over the whole trace.
 pub struct Map {
     pub files: Vec<(PathBuf, Class)>,
-    /// The sightings, sorted by first byte. Each has the greatest end of itself and all before it.
+    /// The sightings, sorted by first byte. Each comes with the greatest end among itself and all before it.
     sightings: Vec<(Sighting, u64)>,
     journal: Vec<Range>,
 }
@@ -324,7 +324,7 @@ impl Map {
         Self::new(files.collect(), sightings.collect(), journal.to_vec())
     }
 
-    /// Divides a request at some time into parts by owner.
+    /// Divides a request into parts, each with one owner at the time of the request.
     pub fn parts(&self, range: Range, seconds: f64) -> Vec<Part> {
         let before = self.sightings.partition_point(|(sighting, _)| sighting.place.0 < range.1);
         let reaching = self.sightings[..before].iter().rev().take_while(|(_, end)| *end > range.0);
@@ -356,8 +356,8 @@ impl Map {
 
 /// Chooses the owner of a place among the files that were seen there.
 fn owner_of<'a>(seen: impl Iterator<Item = &'a &'a Sighting>, seconds: f64) -> Option<usize> {
-    // Best is a file that was seen there both before and after. Next is the file that ext4 placed there last.
-    // Otherwise the file that was seen there closest in time.
+    // The best choice is a file that was seen there both before and after. The next best is the file that
+    // ext4 put there last. Otherwise it is the file that was seen there closest in time.
     let rank = |sighting: &Sighting| {
         let far = distance(sighting.first, sighting.last, seconds);
         match sighting.placed {
@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn blocks_that_change_hands_belong_to_who_had_them_then() {
         let mut atlas = atlas();
-        // A log at blocks 10..12 grows to 14 and is deleted; the database takes blocks 11..13.
+        // A log at blocks 10..12 grows to 14 and is deleted. After that the database takes blocks 11..13.
         atlas.note(1, vec![(10 * BLOCK, 12 * BLOCK)], 1.0);
         atlas.note(1, vec![(10 * BLOCK, 14 * BLOCK)], 2.0);
         atlas.note(1, vec![(10 * BLOCK, 14 * BLOCK)], 3.0);

@@ -9,10 +9,11 @@ use std::sync::Mutex;
 use duralite_iotrace::{Class, JournalBy, Marker, Summary, Trace, Tracer, Volume, draw, trace};
 use duralite_testkit::{LoopDisk, skip};
 
-/// The tests run one at a time: each would see the writes that the others cause in the kernel.
+/// The tests run one at a time, because each would see the writes that the others cause in the
+/// kernel.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A disk that can be traced. Where that is impossible, returns `None` and prints why.
+/// Makes a disk that can be traced. If that is impossible, prints why and returns `None`.
 fn disk() -> Option<LoopDisk> {
     let disk = LoopDisk::new(64)?;
     // Fails if the kernel has no tracepoints.
@@ -25,7 +26,7 @@ fn disk() -> Option<LoopDisk> {
     }
 }
 
-/// A new file on the disk, of zeros.
+/// Makes a new file of zeros on the disk.
 fn file(disk: &LoopDisk, name: &str, bytes: usize) -> PathBuf {
     let path = disk.path().join(name);
     fs::write(&path, vec![0; bytes]).unwrap();

@@ -7,7 +7,7 @@ use crate::{find, lists, registers, words};
 /// Checks that a history is strictly serializable.
 ///
 /// # Errors
-/// Why it is not: the transactions that contradict each other, and what they did.
+/// Why it is not: the transactions that contradict each other, with their operations.
 pub fn check(history: &[Tx], last: &Last) -> Result<(), String> {
     let mut graph = Graph::new(history.len());
     let mut counts = lists::add_edges(history, &last.lists, &mut graph)?;
@@ -25,8 +25,8 @@ pub fn check(history: &[Tx], last: &Last) -> Result<(), String> {
     Ok(())
 }
 
-/// What transactions saw that did not commit, each as a snapshot: its reads before its first own change. Where also such
-/// a transaction has to see one state, a history is checked together with these.
+/// The reads of each transaction that did not commit, as a snapshot: those before its first own change. If
+/// such transactions must see one state too, check a history together with these snapshots.
 #[must_use]
 pub fn reads_of_the_uncommitted(history: &[Tx]) -> Vec<Tx> {
     let uncommitted = history.iter().filter(|tx| tx.fate != Fate::Committed);

@@ -1,9 +1,10 @@
-//! Reads by a property: which version a register had that was not found.
+//! Reads by a property: finds out which version of a register a reader saw if it did not find the register.
 //!
-//! The reader saw some version without the property. Where the order of all versions is known, the edges that are there
-//! say after which of them the reader comes, and before which. If all versions without the property that are left
-//! come after one writer, so does the reader; if another writer replaced all of them, the reader comes before that
-//! one. These are new edges, which may tell more about other readers.
+//! Such a reader saw some version without the property. If the order of all versions is known, the existing
+//! edges tell which of them come before the reader, and which after it. Only the versions in between are
+//! left. If all of those without the property come after one writer, so does the reader. If another writer
+//! has replaced all of them, the reader comes before that writer. These are new edges, which may tell more
+//! about other readers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +13,7 @@ use crate::history::{Property, Register, Written};
 use crate::uses::Use;
 use crate::why::{Place, Why};
 
-/// The versions of a register after the empty one, in order, each with its writer.
+/// The versions of a register in order, without the empty one at the beginning. Each has its writer.
 pub type Versions = Vec<(Written, usize)>;
 
 /// A register that a transaction did not find.
@@ -22,14 +23,14 @@ pub struct Unknown {
     property: Property,
 }
 
-/// What is left to find out.
+/// What is known, and what is still unknown.
 pub struct Found {
-    /// For each register whose versions have a known order, these versions.
+    /// The versions of each register whose order is known.
     pub versions: BTreeMap<Register, Versions>,
     pub unknown: Vec<Unknown>,
 }
 
-/// Notes what a transaction found. Returns the registers that it did not find.
+/// Records what a transaction found. Returns the registers that it did not find.
 pub fn note(
     reader: usize,
     property: &Property,
@@ -60,7 +61,7 @@ pub fn note(
     Ok(unknown)
 }
 
-/// Those of the registers that were not found whose version the transaction does not tell elsewhere.
+/// Of the registers that were not found, those whose version no other operation of the transaction tells.
 pub fn still_unknown(unknown: Vec<Unknown>, uses: &BTreeMap<Register, Use>) -> Result<Vec<Unknown>, String> {
     let mut left = Vec::new();
     for one in unknown {
@@ -76,7 +77,8 @@ pub fn still_unknown(unknown: Vec<Unknown>, uses: &BTreeMap<Register, Use>) -> R
     Ok(left)
 }
 
-/// Adds the edges that follow from the edges that are there, which must have no cycle. Returns whether it has added any.
+/// Adds the edges that follow from the existing edges, which must have no cycle. Returns whether there were
+/// any.
 pub fn narrow(found: &Found, graph: &mut Graph) -> Result<bool, String> {
     let order = graph.order();
     let mut is_new = false;
@@ -114,13 +116,13 @@ struct Around {
 impl Around {
     fn of(reader: usize, order: &Order) -> Self {
         let mut around = Self { before: order.before(reader), after: order.after(reader) };
-        // What the reader writes itself later, it has not seen.
+        // A reader has not seen what it writes itself later.
         around.after[reader] = true;
         around
     }
 
-    /// The first and the last of the versions that the reader can have seen, counted from 0 for the empty one. `None` if
-    /// there is none.
+    /// The first and the last version that the reader can have seen. The empty version counts as 0. `None` if
+    /// there is no such version.
     fn narrowed(&self, versions: &Versions, property: &Property) -> Option<(usize, usize)> {
         let first = versions.iter().rposition(|(_, by)| self.before[*by]).map_or(0, |nth| nth + 1);
         let end = versions.iter().position(|(_, by)| self.after[*by]).unwrap_or(versions.len());

@@ -1,17 +1,17 @@
-//! A graph of the order of transactions: which came before which, and why.
+//! A graph of the order of transactions: which comes before which, and why.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::why::Why;
 
-/// The nodes are the transactions, by number, and after them the moments at which transactions ended.
+/// The nodes are the transactions, by number. After them come the moments at which transactions ended.
 pub struct Graph {
     transactions: usize,
     nodes: usize,
     edges: BTreeMap<usize, BTreeMap<usize, Why>>,
 }
 
-/// Transactions each of which comes before the next one, the last one before the first.
+/// A cycle of transactions: each comes before the next one, and the last before the first.
 pub type Circle = Vec<(usize, Why)>;
 
 impl Graph {
@@ -24,9 +24,9 @@ impl Graph {
         from != to && self.edges.entry(from).or_default().insert(to, why).is_none()
     }
 
-    /// Adds edges for transactions that began and ended at these moments: a transaction that began after another one
-    /// had ended comes after it. Each end is a node in a chain of moments. A transaction is reached from the last
-    /// moment before its beginning, so the number of edges stays small.
+    /// Adds edges for transactions that began and ended at these moments. A transaction that began after another had
+    /// ended comes after it. Each end is a node in a chain of moments, and an edge leads from the last moment before a
+    /// transaction's beginning to the transaction. So the number of edges stays small.
     pub fn add_time(&mut self, spans: impl Iterator<Item = (usize, u64, Option<u64>)>) {
         let spans: Vec<_> = spans.collect();
         let mut ends: Vec<(u64, usize)> =
@@ -52,7 +52,8 @@ impl Graph {
         self.edges.get(&at).into_iter().flat_map(|edges| edges.keys().copied())
     }
 
-    /// Returns a short cycle as the error, if there is one. The search does not recurse, because histories are long.
+    /// Returns a short cycle as the error, if there is a cycle. The search does not recurse, because
+    /// histories are long.
     pub fn find_circle(&self) -> Result<(), Circle> {
         // 0: not visited; 1: on the current path; 2: done.
         let mut state = vec![0_u8; self.nodes];
@@ -84,7 +85,7 @@ impl Graph {
         Ok(())
     }
 
-    /// The shortest cycle through one of the nodes of a cycle. A long one is hard to read.
+    /// The shortest cycle through a node of the given cycle, because long cycles are hard to read.
     fn shorter(&self, circle: Vec<usize>) -> Vec<usize> {
         let others = circle.iter().take(64).filter_map(|start| self.back_to(*start));
         others.min_by_key(Vec::len).filter(|other| other.len() < circle.len()).unwrap_or(circle)
@@ -112,7 +113,7 @@ impl Graph {
         None
     }
 
-    /// The transactions of a cycle of nodes. Moments between two transactions are one edge.
+    /// The transactions in a cycle of nodes. Moments between two transactions become one edge.
     fn told(&self, circle: &[usize]) -> Circle {
         let first = circle.iter().position(|node| *node < self.transactions).unwrap_or(0);
         let turned = circle[first..].iter().chain(&circle[..first]).copied();
@@ -122,7 +123,7 @@ impl Graph {
         transactions.map(|(nth, node)| (*node, edge(nth))).collect()
     }
 
-    /// The edges as they are now, for questions about who comes before whom.
+    /// The present edges, for questions about the order.
     pub fn order(&self) -> Order {
         let mut order = Order { after: vec![Vec::new(); self.nodes], before: vec![Vec::new(); self.nodes] };
         for (from, edges) in &self.edges {
@@ -135,7 +136,7 @@ impl Graph {
     }
 }
 
-/// What comes directly after and directly before each node.
+/// The nodes directly after and directly before each node.
 pub struct Order {
     after: Vec<Vec<usize>>,
     before: Vec<Vec<usize>>,

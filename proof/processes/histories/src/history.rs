@@ -1,14 +1,14 @@
-//! What transactions did, and what was there at the end.
+//! What transactions did, and the content at the end.
 
 use std::collections::BTreeMap;
 
 /// The number of a list.
 pub type List = u64;
-/// The number of an element, which is appended once.
+/// The number of an element. Each element is appended at most once.
 pub type Element = u64;
 /// The number of a register.
 pub type Register = u64;
-/// A value that is written to a register, once.
+/// A value for a register. Each value is written at most once.
 pub type Written = u64;
 
 /// One operation of a transaction or a snapshot.
@@ -18,26 +18,26 @@ pub enum Op {
     Append(List, Element),
     /// Reads a list.
     Read(List, Vec<Element>),
-    /// Reads all lists that are not empty, from the first number up to before the second.
+    /// Reads the lists that are not empty, from the first number up to and excluding the second.
     Scan(List, List, Vec<(List, Vec<Element>)>),
     /// Writes a register.
     Write(Register, Written),
     /// Reads a register, which has no value before it is written.
     Look(Register, Option<Written>),
-    /// Reads all registers of a range whose value has a property.
+    /// Reads all registers of a range whose values have a property.
     Find(Property, Vec<(Register, Written)>),
 }
 
-/// A property of registers: the number is in a range, and the value leaves a remainder.
+/// A property of registers: the register's number is in a range, and its value has a remainder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Property {
     /// The first number of the range.
     pub from: Register,
-    /// The number after the last one.
+    /// The number after the last one of the range.
     pub to: Register,
-    /// What the value is divided by.
+    /// The number by which the value is divided.
     pub divisor: u64,
-    /// What then remains.
+    /// The remainder of that division.
     pub remainder: u64,
 }
 
@@ -75,8 +75,7 @@ pub struct Tx {
     pub ops: Vec<Op>,
     /// How it ended.
     pub fate: Fate,
-    /// The moments at which the transaction began, and at which its end was known. It takes effect at some moment in
-    /// between.
+    /// When the transaction began, and when its end was known. It takes effect at some moment in between.
     pub span: Option<(u64, u64)>,
 }
 

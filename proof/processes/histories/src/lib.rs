@@ -1,18 +1,19 @@
-//! Checks what transactions and snapshots saw of lists and registers: whether one order of the transactions explains
-//! all of it (Adya; Kingsbury and Alvaro, "Elle", VLDB 2020). Nothing here knows what has run the transactions.
+//! Checks whether one order of the transactions explains everything that transactions and snapshots saw of
+//! lists and registers (Adya; Kingsbury and Alvaro, "Elle", VLDB 2020). The checker does not know what ran
+//! the transactions.
 //!
-//! Every element is appended once. So a list tells the order in which its writers committed, and a read of the list
-//! tells after which of them the reader came. Every value is written to a register once. If a transaction reads a value
-//! before it writes another one, that tells which value came first.
+//! Each element is appended once. So a list tells the order in which its writers committed, and a read of the
+//! list tells after which of them the reader comes. Each value is written to a register once. If a
+//! transaction reads one value and then writes another, the first value came first.
 //!
-//! From this follow edges between transactions: a writer comes after another writer (ww), a reader after the writer of
-//! what it read (wr), a writer after a reader that did not see its write (rw), and a transaction that began after
-//! another one had ended comes after it (time). If the edges form a cycle, the history is not strictly serializable.
-//! The check also finds reads of values that were never committed, reads of values that their writer replaced, reads of
-//! a part of a transaction, and lists that contradict each other.
+//! This gives edges between transactions. A writer comes after another writer (ww). A reader comes after the
+//! writer of what it read (wr). A writer comes after a reader that did not see its write (rw). A transaction
+//! that began after another had ended comes after it (time). If the edges form a cycle, the history is not
+//! strictly serializable. The check also finds reads of values that were never committed, reads of values
+//! that their own writer replaced, reads of a part of a transaction, and lists that contradict each other.
 //!
-//! A read by a property ([`Op::Find`]) reads every register of its range: those that it has not returned had a value
-//! without the property. Which one, the check finds out as far as the other edges tell it.
+//! A read by a property ([`Op::Find`]) reads every register of its range. A register that it does not return
+//! had a value without the property. The check finds out which value, as far as the other edges tell.
 #![forbid(unsafe_code)]
 
 mod check;

@@ -1,4 +1,4 @@
-//! The order of the elements of lists, and what it tells of their writers and readers.
+//! The order of the elements in lists, and what it tells about their writers and readers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -87,7 +87,7 @@ fn edges_of(
     Ok(())
 }
 
-/// Whether a transaction with unknown outcome has taken effect. An error if only a part of it has.
+/// Whether a transaction with unknown outcome has taken effect. Fails if only a part of it has.
 fn came_about(number: usize, tx: &Tx, order: &BTreeMap<List, Vec<Element>>) -> Result<bool, String> {
     let appended = tx.ops.iter().filter_map(|op| match op {
         Op::Append(list, element) => Some(order.get(list).is_some_and(|order| order.contains(element))),
@@ -108,7 +108,7 @@ fn read_edges(
     writer: &HashMap<Element, usize>,
     graph: &mut Graph,
 ) -> Result<(), String> {
-    // The elements that the transaction appended itself are at the end.
+    // The elements that the transaction itself appended are at the end.
     let own = own.map_or(&[][..], Vec::as_slice);
     let Some(seen) = seen.strip_suffix(own) else {
         return Err(format!("transaction {reader} read {seen:?} of list {list}, and had appended {own:?}"));
@@ -122,8 +122,8 @@ fn read_edges(
     if let Some(next) = order.get(seen.len()) {
         graph.add(reader, writer[next], Why::Rw(Place::List(list)));
     }
-    // The first element that the transaction has not seen may be its own. It may also belong to a writer of which the
-    // transaction has seen another element: then the transaction saw a part of that writer.
+    // The first element that the transaction has not seen may be its own. If it belongs to a writer of which
+    // the transaction has seen another element, the transaction saw a part of that writer.
     match seen.last().zip(order.get(seen.len())) {
         Some((last, next)) if writer[last] == writer[next] && writer[last] != reader => {
             Err(format!("transaction {reader} read a part of what {} appended to list {list}", writer[last]))

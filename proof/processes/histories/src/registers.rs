@@ -8,11 +8,12 @@ use crate::history::{Fate, Op, Register, Tx, Written};
 use crate::uses::Use;
 use crate::why::{Place, Why};
 
-/// A value that a register had. A register has none at first.
+/// A value that a register had; `None` before it was first written.
 type Version = (Register, Option<Written>);
 
-/// Adds the edges of registers. `counts` says which transactions are known to have taken effect. This function finds
-/// out which others have, and sets them too. Returns what is left to find out about reads by a property.
+/// Adds the edges of registers. `counts` says which transactions are known to have taken effect. This
+/// function finds out which others have, and sets them too. Returns what is still unknown about reads by a
+/// property.
 pub fn add_edges(
     history: &[Tx],
     counts: &mut [bool],
@@ -67,8 +68,8 @@ pub fn add_edges(
     Ok(Found { versions: versions.collect(), unknown })
 }
 
-/// The versions of a register after the empty one, in order, each with its writer. `None` if the transactions do not
-/// tell the order of all of them.
+/// The versions of a register in order, without the empty one at the beginning. Each has its writer. `None`
+/// if the transactions do not tell the order of all versions.
 fn versions_of(register: Register, uses: &[BTreeMap<Register, Use>]) -> Option<Versions> {
     let mut after: HashMap<Option<Written>, (Written, usize)> = HashMap::new();
     let mut writers = 0;
@@ -106,7 +107,7 @@ fn later_versions(
     next
 }
 
-/// The writer of a value that was read. An error if that writer has replaced the value itself.
+/// The writer of a value that was read. Fails if that writer itself has replaced the value.
 fn final_writer(
     history: &[Tx],
     writer: &HashMap<Written, (Register, usize)>,
@@ -126,8 +127,8 @@ fn final_writer(
     }
 }
 
-/// Finds the transactions with unknown outcome that have taken effect: they wrote a value that is there at the end, or
-/// that a transaction which took effect has read.
+/// Finds the transactions with unknown outcome that have taken effect. Such a transaction wrote a value that
+/// is there at the end, or that a transaction which took effect has read.
 fn come_about(
     history: &[Tx],
     counts: &mut [bool],
@@ -186,7 +187,7 @@ fn uses_of(number: usize, tx: &Tx, registers: &BTreeSet<Register>) -> Result<Use
             Op::Append(..) | Op::Read(..) | Op::Scan(..) => {}
         }
     }
-    // A later read may have told what a register was that the transaction did not find.
+    // Another read of the transaction may have told the value of a register that it did not find.
     let unknown = find::still_unknown(missed, &uses)?;
     Ok(Uses { of: uses, unknown })
 }

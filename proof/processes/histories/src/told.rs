@@ -27,11 +27,11 @@ pub fn ended(number: u64, fate: Fate, end: u64) -> String {
 pub struct Told(BTreeMap<u64, Tx>);
 
 impl Told {
-    /// Reads a line. Returns whether it reports that a transaction has committed. A line that reports nothing counts
-    /// for nothing.
+    /// Reads a line. Returns whether it reports that a transaction has committed. A line that is no report
+    /// has no effect.
     ///
     /// # Errors
-    /// Names the line that reports something and cannot be read.
+    /// The line, if it is a report that cannot be read.
     pub fn line(&mut self, line: &str) -> Result<bool, String> {
         self.read(line).ok_or_else(|| format!("not a report: {line}"))
     }
@@ -56,7 +56,7 @@ impl Told {
         }
     }
 
-    /// What was reported, in the order of the numbers.
+    /// The reported transactions, by number.
     #[must_use]
     pub fn history(self) -> Vec<Tx> {
         self.0.into_values().collect()

@@ -5,19 +5,20 @@ use crate::history::{Register, Written};
 /// A transaction's use of one register.
 #[derive(Default)]
 pub struct Use {
-    /// The value that the transaction read before it wrote the register, if it did.
+    /// The value that the transaction read before it wrote the register; `None` if it read none.
     pub read: Option<Option<Written>>,
     /// The values that the transaction wrote, in order.
     pub wrote: Vec<Written>,
 }
 
 impl Use {
-    /// The value that the transaction has to read: its own, or what it has read before. `None` if it may be any.
+    /// The value that the transaction has to read: the one that it wrote, or else the one that it has read.
+    /// `None` if it may be any value.
     pub fn known(&self) -> Option<Option<Written>> {
         self.wrote.last().copied().map(Some).or(self.read)
     }
 
-    /// Notes a read.
+    /// Records a read.
     pub fn look(&mut self, number: usize, register: Register, value: Option<Written>) -> Result<(), String> {
         if let Some(known) = self.known().filter(|known| *known != value) {
             return Err(format!("transaction {number} read {value:?} of {register}, and then {known:?}"));

@@ -1,19 +1,19 @@
-//! Why one transaction comes before another one.
+//! Why one transaction comes before another.
 
 use std::fmt;
 
 use crate::history::{List, Register};
 
-/// Why one transaction comes before another one.
+/// Why a first transaction comes before a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Both wrote; the second one's write is the later one.
+    /// Both wrote, and the write of the second is the later one.
     Ww(Place),
-    /// The second one read what the first one wrote.
+    /// The second read what the first wrote.
     Wr(Place),
-    /// The first one did not see what the second one wrote.
+    /// The first did not see what the second wrote.
     Rw(Place),
-    /// The first one had ended before the second one began.
+    /// The first had ended before the second began.
     Time,
 }
 

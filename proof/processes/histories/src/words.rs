@@ -1,4 +1,4 @@
-//! The words in which a history is described to a reader.
+//! Describes a history in words for people.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ impl fmt::Display for Op {
     }
 }
 
-/// A list, of which only the end matters to a reader.
+/// A list, shown by its end, because only the end matters to people.
 struct End<'a>(&'a [u64]);
 
 impl fmt::Display for End<'_> {
@@ -51,7 +51,8 @@ pub fn transaction(number: usize, tx: &Tx) -> String {
     format!("transaction {number} ({fate}{span}) {}", ops.join("; "))
 }
 
-/// A cycle of transactions: who comes before whom and why, and what each of them did.
+/// A cycle of transactions: which comes before which and why, and the operations of
+/// each.
 pub fn circle(circle: &Circle, history: &[Tx]) -> String {
     let mut text = String::from("a circle:");
     for (nth, (from, why)) in circle.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! The tests of the checker: histories written by hand, and random ones.
+//! The tests of the checker, with histories written by hand, and with random
+//! ones.
 
 mod anomalies;
 mod finds;

@@ -1,9 +1,9 @@
-//! Reads by a property: those that were not found were read too.
+//! Reads by a property. Such a read also reads the registers that it does not find.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use duralite_histories::{Fate, Last, Op, Property, Tx, check};
 
-/// Values with this last digit.
+/// A read of the registers whose values have this last digit.
 fn find(digit: u64, found: &[(u64, u64)]) -> Op {
     Op::Find(Property { from: 1, to: 9, divisor: 10, remainder: digit }, found.to_vec())
 }
@@ -12,7 +12,7 @@ fn at(begin: u64, end: u64, ops: &[Op]) -> Tx {
     Tx { ops: ops.to_vec(), fate: Fate::Committed, span: Some((begin, end)) }
 }
 
-/// Transactions of which each may have been at the same time as the others.
+/// A transaction that may have run at the same time as all others.
 fn any(ops: &[Op]) -> Tx {
     at(1, 99, ops)
 }
@@ -39,7 +39,7 @@ fn what_is_found_was_read() {
 
 #[test]
 fn a_phantom_makes_write_skew() {
-    // Each looks for values that end with 5, finds none, and writes one.
+    // Each transaction looks for values that end with 5, finds none, and writes one.
     let both = [
         any(&[find(5, &[]), Op::Look(1, None), Op::Write(1, 15)]),
         any(&[&[find(5, &[])], &update(2, None, 25)[..]].concat()),
@@ -58,25 +58,27 @@ fn what_is_not_found_any_more_was_replaced() {
     };
     verdict(&history(&[], 7), &[(1, 16)]).unwrap();
     verdict(&history(&[], 5), &[(1, 16)]).unwrap();
-    // Between both it has to be found, and afterwards it must not.
+    // A read between the two writes has to find the value. A read after both must not.
     let missed = verdict(&history(&[], 3), &[(1, 16)]).unwrap_err();
     assert!(missed.contains("transaction 2 did not find register 1"), "{missed}");
     assert!(verdict(&history(&[(1, 15)], 7), &[(1, 16)]).unwrap_err().contains("rw, register 1"));
 }
 
-/// It follows only from one reader where the other one was.
+/// Where one reader belongs in the order follows only from another reader.
 #[test]
 fn one_read_tells_about_another_one() {
     let mut history = vec![
         any(&update(1, None, 15)),
         any(&update(1, 15, 16)),
-        // Before the first writer or after the second one, and the third register tells which.
+        // The reader comes before the first writer or after the second; the third register tells
+        // which.
         any(&[find(5, &[]), Op::Look(3, Some(30))]),
         any(&[Op::Look(1, Some(15)), Op::Look(2, None)]),
         any(&[Op::Look(1, Some(16)), Op::Look(3, None), Op::Write(3, 30)]),
     ];
     verdict(&history, &[(1, 16), (3, 30)]).unwrap();
-    // Now that the reader comes after both, it cannot be seen by those who have seen neither.
+    // The reader now comes after both writers, so a transaction that has seen neither cannot have
+    // seen it.
     history[2].ops.extend(update(4, None, 40));
     history.push(any(&[Op::Look(4, Some(40)), Op::Look(1, None)]));
     verdict(&history, &[(1, 16), (3, 30), (4, 40)]).unwrap_err();
@@ -89,7 +91,7 @@ fn a_transaction_finds_its_own_writes() {
     };
     own(&[(1, 15)]).unwrap();
     assert!(own(&[]).unwrap_err().contains("did not find 15"));
-    // Nor may it find later what it has read otherwise before, and the other way round.
+    // Nor may a transaction find a value and read another one, in either order.
     let writer = any(&update(1, None, 15));
     for ops in [[Op::Look(1, None), find(5, &[(1, 15)])], [find(5, &[]), Op::Look(1, Some(15))]] {
         verdict(&[writer.clone(), any(&ops)], &[(1, 15)]).unwrap_err();

@@ -1,4 +1,5 @@
-//! Random histories: run one after the other they are accepted, and a read that is changed afterwards is noticed.
+//! Random histories. Transactions that ran one by one are accepted, and a read that is changed afterwards is
+//! noticed.
 
 use duralite_histories::{Fate, Last, Op, Property, Tx, check};
 
@@ -16,7 +17,7 @@ impl Random {
     }
 }
 
-/// Runs an operation on the state.
+/// Runs an operation on the state. Returns it as the history has it.
 fn run(state: &mut Last, next: &mut u64, random: &mut Random) -> Vec<Op> {
     let key = random.below(KEYS);
     *next += 1;
@@ -43,7 +44,7 @@ fn run(state: &mut Last, next: &mut u64, random: &mut Random) -> Vec<Op> {
     }
 }
 
-/// A history of transactions that took effect one after the other, and began and ended around that.
+/// A history of transactions that took effect one by one. Each began before its effect and ended after it.
 fn history(seed: u64, transactions: u64) -> (Vec<Tx>, Last) {
     let (mut random, mut next, mut state) = (Random(seed * 2 + 1), 0, Last::default());
     let mut history = Vec::new();
@@ -73,7 +74,7 @@ fn what_took_effect_one_after_the_other_is_accepted() {
     }
 }
 
-/// Transactions see what was there twenty transactions before.
+/// Some transactions see the state of twenty transactions before.
 #[test]
 fn reads_of_an_old_state_are_noticed() {
     let mut noticed = [0; 4];
@@ -95,6 +96,7 @@ fn reads_of_an_old_state_are_noticed() {
         history[victim] = Tx { ops: vec![stale], fate: Fate::Committed, span: history[victim].span };
         noticed[kind] += u64::from(check(&history, &last).is_err());
     }
-    // What nobody has changed since is not old.
+    // A read of a value that no transaction has changed since is not old, so not every such history is
+    // noticed.
     assert!(noticed.iter().all(|times| *times >= 8), "{noticed:?}");
 }

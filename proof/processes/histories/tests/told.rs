@@ -1,4 +1,4 @@
-//! What a process reports is what it did.
+//! A process reports exactly what it did.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use duralite_histories::{Fate, Op, Property, Told, commits, ended};

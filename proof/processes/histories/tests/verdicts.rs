@@ -22,7 +22,7 @@ fn the_checker_accepts_what_is_serializable() {
     verdict(&history, &[(1, &[10]), (2, &[20, 21])]).unwrap();
 }
 
-/// This could happen without range locks.
+/// This could happen if there were no range locks.
 #[test]
 fn the_checker_catches_a_phantom() {
     let history = [
@@ -33,8 +33,8 @@ fn the_checker_catches_a_phantom() {
     assert!(why.contains("rw"), "{why}");
 }
 
-/// This could happen if locks were released before commits have their order in the log, and a crash then lost the
-/// commit that was read.
+/// This could happen if a transaction released its locks before its commit had a place in the log, and a
+/// crash lost a commit that another transaction had read.
 #[test]
 fn the_checker_catches_a_lost_dependency() {
     let history = [
@@ -67,7 +67,7 @@ fn verdict_of_both(history: &[Tx], lists: &[(u64, &[u64])], registers: &[(u64, u
     check(history, &Last { lists, registers: registers.iter().copied().collect() })
 }
 
-/// A transaction or a snapshot with the moments of its beginning and its end.
+/// A transaction or a snapshot, with the moments at which it began and ended.
 fn at(span: (u64, u64), ops: &[Op]) -> Tx {
     Tx { span: Some(span), ..committed(ops) }
 }
@@ -77,7 +77,7 @@ fn the_checker_accepts_registers_and_snapshots_that_are_serializable() {
     let history = [
         at((1, 9), &[Op::Look(1, None), Op::Write(1, 10), Op::Write(1, 11), Op::Look(1, Some(11))]),
         at((2, 8), &[Op::Write(1, 12), Op::Append(1, 20)]),
-        // A transaction that began before another one had ended may or may not have seen it.
+        // A transaction that began before another had ended may or may not have seen it.
         at((3, 4), &[Op::Look(1, Some(11)), Op::Read(1, vec![])]),
         at((10, 11), &[Op::Look(1, Some(12)), Op::Scan(0, 5, vec![(1, vec![20])]), Op::Look(1, Some(12))]),
         Tx { ops: vec![Op::Write(2, 30)], fate: Fate::Unknown, span: Some((5, 6)) },
@@ -94,7 +94,7 @@ fn the_checker_catches_a_snapshot_that_is_behind_the_time() {
     assert!(why.contains("time") && why.contains("rw"), "{why}");
     let read = at((3, 4), &[Op::Read(1, vec![])]);
     assert!(verdict_of_both(&[at((1, 2), &[Op::Append(1, 10)]), read], &[(1, &[10])], &[]).is_err());
-    // A snapshot that is opened before a transaction begins must not see it.
+    // A snapshot that was opened before a transaction began must not see it.
     let early = at((1, 2), &[Op::Look(1, Some(10))]);
     assert!(verdict_of_both(&[early, Tx { span: Some((3, 4)), ..write }], &[], &[(1, 10)]).is_err());
 }
@@ -117,8 +117,8 @@ fn the_checker_catches_what_registers_tell() {
     let both = |first: &[Op], second: &[Op], last| {
         verdict_of_both(&[committed(first), committed(second)], &[], &[(1, last)])
     };
-    // A lost update, a transaction that is seen in part, a value that its writer replaced, and a transaction that reads
-    // two values.
+    // A lost update, a transaction that is seen in part, a value that its writer replaced, and a transaction
+    // that reads two values of one register.
     let update = |value| [Op::Look(1, None), Op::Write(1, value)];
     assert!(both(&update(10), &update(11), 11).unwrap_err().contains("circle"));
     let seen = [Op::Look(1, Some(10)), Op::Look(2, None)];
@@ -130,7 +130,7 @@ fn the_checker_catches_what_registers_tell() {
     assert!(both(&[Op::Write(1, 10)], &twice, 10).unwrap_err().contains("and then"));
     let own = [Op::Write(1, 11), Op::Look(1, Some(10))];
     assert!(both(&[Op::Write(1, 10)], &own, 11).is_err());
-    // A value whose transaction aborted, and a value that nobody wrote.
+    // A value whose transaction aborted, and a value that no transaction wrote.
     let aborted = Tx { ops: vec![Op::Write(1, 10)], fate: Fate::Aborted, span: None };
     assert!(verdict_of_both(&[aborted.clone(), committed(&[Op::Look(1, Some(10))])], &[], &[]).is_err());
     assert!(verdict_of_both(&[aborted], &[], &[(1, 10)]).is_err());
@@ -145,7 +145,7 @@ fn the_checker_catches_a_part_of_what_nobody_was_told_of() {
     verdict_of_both(&both, &[], &[]).unwrap();
     verdict_of_both(&both, &[(1, &[10])], &[(1, 20)]).unwrap();
     assert!(verdict_of_both(&both, &[(1, &[10])], &[]).unwrap_err().contains("gone"));
-    // A snapshot had shown the value before the crash.
+    // A snapshot saw the value before the crash, so it must not be gone.
     let unknown = Tx { ops: vec![Op::Write(1, 20)], fate: Fate::Unknown, span: None };
     let shown = committed(&[Op::Look(1, Some(20))]);
     assert!(verdict_of_both(&[unknown, shown], &[], &[]).unwrap_err().contains("gone"));

@@ -14,11 +14,10 @@ use crate::scenario::{Actor, Via};
 const BUSY_MS: u64 = 30;
 /// How often an operation is attempted.
 const TRIES: u32 = 3;
-/// The most rows that exist when a schedule begins, and the number of row values that each process has for
-/// itself.
+/// The most rows that exist when a schedule begins, and the number of rows that each process may insert.
 const ROWS_BEFORE: usize = 4;
 const ROWS: usize = 10;
-/// The number of these values that are for the process's first life.
+/// How many of a process's rows are for its first life.
 const ROWS_OF_A_LIFE: usize = 5;
 
 /// The first row of a process in a schedule.
@@ -81,7 +80,7 @@ impl Run {
             ffi::SQLITE_OK => true,
             _ if self.actor.is_auditor => false,
             ffi::SQLITE_BUSY => true,
-            // A process that recovers the wal-index may stand still for long.
+            // A process that recovers the wal-index may be stalled for long.
             ffi::SQLITE_PROTOCOL => true,
             // The guard makes stock SQLite refuse the database.
             ffi::SQLITE_NOTADB if self.actor.via == Via::Stock => true,
@@ -131,7 +130,7 @@ impl Run {
     }
 
     fn sql(&mut self, sql: &str) -> Result<(), Error> {
-        // COMMIT is skipped if the transaction could not begin.
+        // If the transaction could not begin, COMMIT is skipped.
         let goes = |connection: &&Connection| sql != "COMMIT" || !connection.is_autocommit();
         let Some(connection) = self.connection.as_ref().filter(goes) else { return Ok(()) };
         let mut statement = connection.prepare(sql)?;
@@ -171,7 +170,7 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that each row that was acknowledged before the transaction began is there.
+    /// Checks that every row that was acknowledged before the transaction began is there.
     fn read(&mut self) -> Result<(), Error> {
         let Some(connection) = &self.connection else { return Ok(()) };
         let before = board().acknowledged.load(SeqCst);

@@ -1,8 +1,8 @@
-//! Memory that the processes of a schedule share with their leader: whose turn it is, which files each process has
-//! open, which locks it holds, what it has done, and what was acknowledged.
+//! Memory that the processes of a schedule share with their leader: whose turn it is, which files each
+//! process has open, which locks it holds, its steps, and the acknowledged rows.
 //!
-//! Only one process runs at a time. It hands over its turn at a stop, and waits for its next turn. So only one process
-//! at a time stores to this memory. The words are atomic because several processes map them.
+//! Only one process runs at a time. At a stop, a process hands over its turn, and waits for its next one. So
+//! only one process at a time stores to this memory. The words are atomic because several processes map them.
 #![allow(unsafe_code)] // memory that processes share
 
 use std::fmt;
@@ -27,13 +27,13 @@ const TEXT: usize = 1 << 14;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Stop {
-    /// It is about to take the step for which the leader wants to decide.
+    /// It is about to take the step before which the leader wants to decide.
     Limit,
     /// It sleeps.
     Yield,
     /// It waits until another process has ended an operation.
     Nap,
-    /// It has ended an operation of its program, and the leader wants to know.
+    /// It has ended an operation of its program, and the leader asked to be told.
     Operation,
     /// Its program has ended.
     Done,
@@ -70,11 +70,11 @@ pub struct Process {
     pub alive: AtomicBool,
     stop: AtomicU32,
     pub files: [OpenFile; FILES],
-    /// The number of files that it has opened.
+    /// The number of files that the process has opened.
     pub opened: AtomicU32,
-    /// The time on its own clock.
+    /// The time on the process's own clock.
     pub clock_ns: AtomicU64,
-    /// The time when its operation began.
+    /// The time when the process's operation began.
     pub began_ns: AtomicU64,
 }
 
@@ -86,7 +86,7 @@ pub struct Entry {
     pub process: AtomicU8,
     pub call: AtomicU8,
     pub kind: AtomicU8,
-    /// The processes that could have taken the step, a bit for each.
+    /// A bit for each process that could have taken the step.
     pub ready: AtomicU8,
     pub argument: AtomicI32,
     pub code: AtomicI32,
@@ -105,7 +105,7 @@ pub struct Board {
     entries: AtomicU32,
     text_bytes: AtomicU32,
     findings: AtomicU32,
-    /// The rows whose insertion was acknowledged, a bit for each.
+    /// A bit for each row whose insertion was acknowledged.
     pub acknowledged: AtomicU64,
     pub processes: [Process; PROCESSES],
     trace: [Entry; ENTRIES],
@@ -120,14 +120,14 @@ pub fn board() -> &'static Board {
         // SAFETY: new memory at a place of the kernel's choice, which is never unmapped.
         let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::SHARED) };
         let memory = memory.unwrap().cast::<Board>();
-        // SAFETY: mapped with this size and at a page's boundary; zeros are a value of every field, and every other
-        // reference to the memory is shared too.
+        // SAFETY: mapped with this size and at the boundary of a page. Zeros are a valid value of every
+        // field, and every other reference to the memory is shared too.
         unsafe { &*memory }
     })
 }
 
 impl Process {
-    /// Clears the files of a process that is gone.
+    /// Clears the files of a process that has ended.
     pub fn close_all(&self) {
         let opened = self.opened.swap(0, SeqCst) as usize;
         for file in self.files.iter().take(opened) {
@@ -154,8 +154,8 @@ impl Board {
         self.acknowledged.store(0, SeqCst);
     }
 
-    /// Gives a process its turn, up to the step `limit`, and waits until the process hands it back. `None` if that
-    /// takes longer than `patience`.
+    /// Gives a process its turn, up to the step `limit`, and waits until the process hands the turn back.
+    /// `None` if that takes longer than `patience`.
     pub fn run(&self, process: usize, limit: u32, patience: Duration) -> Option<Stop> {
         self.limit.store(limit, SeqCst);
         self.hand(process as u32 + 1);
@@ -202,8 +202,8 @@ impl Board {
         }
     }
 
-    /// Called by a process that is about to take a step; waits until the process may. Returns the entry of the step,
-    /// for its result.
+    /// Called by a process that is about to take a step. Waits until the process may. Returns the step's
+    /// entry, for the result.
     pub fn step(&self, process: usize, call: Call, kind: Kind, argument: i32) -> &Entry {
         if self.step.load(SeqCst) == self.limit.load(SeqCst) {
             self.hand_over(process, Stop::Limit);
@@ -265,12 +265,12 @@ impl Board {
         }
     }
 
-    /// Whether the trace is full; the leader abandons the schedule then.
+    /// Whether the trace is full. If it is, the leader abandons the schedule.
     pub fn is_full(&self) -> bool {
         self.entries.load(SeqCst) as usize >= ENTRIES - 1
     }
 
-    /// Sets which processes could run, and whether the leader wants to know when an operation has ended.
+    /// Sets which processes could run, and whether the leader wants to be told when an operation has ended.
     pub fn set_ready(&self, ready: u8, wants_operations: bool) {
         self.ready.store(ready, SeqCst);
         self.wants_operations.store(wants_operations, SeqCst);

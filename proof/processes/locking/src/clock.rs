@@ -14,10 +14,11 @@ use crate::call::{Call, Kind};
 use crate::me::process;
 use crate::watch;
 
-/// The shortest sleep. It makes a loop that polls at short intervals reach its time limit after fewer steps.
+/// The shortest sleep. A loop that polls at short intervals so reaches its time limit after fewer steps.
 const SHORTEST_NS: u64 = 250_000;
-/// The longest total time that an operation may wait. The busy handler of its connection gives up far sooner. SQLite itself waits for ten
-/// seconds for a process that has stopped while recovering the wal-index (`SQLITE_PROTOCOL`).
+/// The longest total time for which an operation may wait. The busy handler of its connection gives up far
+/// sooner. SQLite itself waits for ten seconds for a process that has stopped while it recovers the wal-index
+/// (`SQLITE_PROTOCOL`).
 const LONGEST_NS: u64 = 15_000_000_000;
 const START_NS: u64 = 1_000_000_000_000;
 
@@ -35,8 +36,8 @@ pub fn check() {
     );
 }
 
-/// Sleeps for `ns` nanoseconds of the process's own clock. If an operation has waited too long in total, this records a finding and ends
-/// the process.
+/// Sleeps for `ns` nanoseconds of the process's own clock. If the operation has waited too long in total,
+/// records a finding and ends the process.
 pub fn sleep(process: usize, ns: u64) {
     let state = &board().processes[process];
     let now = state.clock_ns.fetch_add(ns.max(SHORTEST_NS), SeqCst) + ns.max(SHORTEST_NS);
@@ -117,7 +118,7 @@ pub unsafe extern "C" fn clock_gettime(clock: clockid_t, to: *mut timespec) -> c
     0
 }
 
-/// Replaces the C library's function. SQLite's own VFS and the guard delete files by it.
+/// Replaces the C library's function, with which SQLite's own VFS and the guard delete files.
 ///
 /// # Safety
 /// As for the C library's function.

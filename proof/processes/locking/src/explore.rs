@@ -1,4 +1,5 @@
-//! Runs many schedules of a scenario: all with few deviations, or a seeded sample of them, and random ones.
+//! Runs many schedules of a scenario: all that have few deviations, or a seeded sample of them, and random
+//! ones.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -13,7 +14,8 @@ pub struct Bounds {
     pub preemptions: usize,
     /// The most deaths in a schedule.
     pub deaths: usize,
-    /// The most schedules with the same number of deviations. If there are more, a sample of this size is drawn.
+    /// The most schedules with the same number of deviations. If there are more, this many are drawn from
+    /// them.
     pub limit: usize,
     /// The number of additional random schedules.
     pub random: u64,
@@ -28,23 +30,24 @@ pub struct Report {
     pub schedules: u64,
     pub steps: u64,
     pub deaths: u64,
-    /// The number of schedules within the bounds, of which the explored ones are a sample; equal to `schedules` if none
-    /// was left out.
+    /// The number of schedules within the bounds. If it is larger than `schedules`, the explored schedules
+    /// are a sample of them.
     pub possible: u64,
     /// Schedules whose first steps differed from those of the schedule that they extend.
     pub diverged: u64,
-    /// Each kind of finding, with the plan of the first schedule that showed it (plans with fewer deviations run first),
-    /// and the number of schedules that showed it.
+    /// Each kind of finding, with the plan of the first schedule that showed it, and the number of schedules
+    /// that showed it. Plans with fewer deviations run first.
     pub findings: BTreeMap<String, (Plan, u64)>,
 }
 
-/// A schedule to run, and a hash of how the schedule that it extends began.
+/// A schedule to run, and a hash of the beginning of the schedule that it extends.
 struct Candidate {
     plan: Plan,
     begins: u64,
 }
 
-/// A random sample of at most `limit` candidates. Each candidate offered has the same chance of being in it.
+/// A random sample of at most `limit` candidates. Every candidate that was offered is in it with the same
+/// probability.
 struct Sample {
     kept: Vec<Candidate>,
     limit: usize,
@@ -72,18 +75,18 @@ fn with_step(hash: u64, step: &Step, code: i32) -> u64 {
     (hash ^ word ^ (code as u64) << 24).wrapping_mul(0x0100_0000_01b3)
 }
 
-/// A hash of the first steps of a schedule. It leaves out the results of the calls: a call has no result yet if its
-/// process is killed within it.
+/// A hash of the first steps of a schedule. It leaves out the results of calls, because a process that is
+/// killed within a call leaves no result.
 fn beginning(steps: &[Step]) -> u64 {
     steps.iter().fold(NO_STEPS, |hash, step| with_step(hash, step, 0))
 }
 
-/// The steps at which a deviation is worthwhile. A waiting process repeats the same steps between two sleeps. Of several
-/// rounds in which a process made the same calls with the same results, while no process did anything new, only the first
-/// counts.
+/// The steps at which a deviation is worthwhile. A waiting process repeats the same steps between two sleeps;
+/// such a repetition is a round. If a process makes the same calls with the same results in several rounds,
+/// and no process does anything new, only the first round counts.
 fn worth_leaving_at(steps: &[Step]) -> Vec<bool> {
     let mut worth = vec![false; steps.len()];
-    // The current round of each process: its hash, how much was known when it began, and its steps.
+    // The present round of each process: its hash, how much was known when it began, and its steps.
     let mut rounds: HashMap<u8, (u64, usize, Vec<usize>)> = HashMap::new();
     let (mut kinds, mut seen) = (HashSet::new(), HashSet::new());
     let mut end =
@@ -182,7 +185,7 @@ fn extend(plan: &Plan, steps: &[Step], bounds: &Bounds, next: &mut Sample, rando
             offer(Action::Kill);
             offer(Action::Restart);
         }
-        // After a nap, another process runs anyway.
+        // After a nap another process runs in any case, so preempting would change nothing.
         if may_preempt && step.call != Call::Nap {
             for to in (0..8).filter(|to| step.ready >> to & 1 == 1 && *to != step.process) {
                 offer(Action::Preempt(to));

@@ -1,4 +1,4 @@
-//! Runs one schedule: starts the processes anew, lets one of them run at a time, and has auditors check the
+//! Runs one schedule: starts the processes, lets one of them run at a time, and lets auditors check the
 //! result at the end.
 #![allow(unsafe_code)] // forks, and ends a child without what `exit` runs
 
@@ -17,7 +17,7 @@ use crate::plan::{Action, Chooser, Deviation, Follow, Plan};
 use crate::scenario::{Actor, Scenario, Start, auditor};
 use crate::watch;
 
-/// How long a process may take until its next stop, in real time. A process that takes longer hangs.
+/// How long a process may run until its next stop, in real time. A process that takes longer counts as hung.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A step that was taken.
@@ -28,7 +28,7 @@ pub struct Step {
     pub kind: Kind,
     /// The result of the call.
     pub code: i32,
-    /// The processes that could have taken the step, a bit for each.
+    /// A bit for each process that could have taken the step.
     pub ready: u8,
 }
 
@@ -42,9 +42,9 @@ pub struct Outcome {
 /// Runs the schedules of a scenario in a directory in memory, which becomes the working directory.
 pub struct Rig {
     pub scenario: &'static Scenario,
-    /// The files when a schedule begins.
+    /// The files with which a schedule begins.
     files: Vec<(String, Vec<u8>)>,
-    /// The rows that are acknowledged at that time.
+    /// The rows that are acknowledged when a schedule begins.
     acknowledged: u64,
     _dir: TempDir,
 }
@@ -56,20 +56,21 @@ struct Child {
     is_second_life: bool,
 }
 
-/// The first rows of the process that makes a scenario's files, and of the process that is then interrupted.
+/// The process that makes a scenario's files, and the process that is interrupted after that. Their rows
+/// begin at these numbers.
 const MADE: usize = 0;
 const INTERRUPTED: usize = 3;
 
 /// Starts a process of a schedule, which waits for its turn. Its rows begin at `first_row`.
 fn start(process: usize, actor: Actor, first_row: usize) -> Child {
     board().processes[process].alive.store(true, SeqCst);
-    // SAFETY: this program has one thread. What the child calls is SQLite and Duralite.
+    // SAFETY: this program has one thread. The child calls only SQLite and Duralite.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "no fork: {}", std::io::Error::last_os_error());
     if let Some(pid) = Pid::from_raw(pid) {
         return Child { process, pid, actor, is_second_life: false };
     }
-    // If the leader is killed, no process stays behind waiting for a turn.
+    // If the leader is killed, no process must stay behind and wait for a turn.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     me::become_process(process);
     watch::begin();
@@ -113,7 +114,7 @@ struct Led<'a> {
     order: &'a [u8],
     children: Vec<Child>,
     alive: u8,
-    /// Processes that stand still until another one has ended an operation.
+    /// Processes that stand still until another process has ended an operation.
     stalled: u8,
 }
 
@@ -125,7 +126,7 @@ impl Led<'_> {
         self.alive & !self.stalled
     }
 
-    /// The next ready process after this one.
+    /// The next process in the order, after `process`, that is ready.
     fn next(&mut self, process: u8) -> u8 {
         let ready = self.ready();
         let at = self.order.iter().position(|one| *one == process).unwrap_or(0);
@@ -241,8 +242,8 @@ impl Rig {
         self.acknowledged = board().acknowledged.load(SeqCst);
         self.take_files();
         if let Some(interrupted) = start_of.interrupted() {
-            // The first run finds the step at which the journal is deleted. The second run kills the process
-            // before that step.
+            // The first run finds the step that deletes the journal. The second run kills the process before
+            // that step.
             let from = board().steps();
             run_alone(1, interrupted, INTERRUPTED);
             let at = steps().iter().rposition(|step| (step.call, step.kind) == (Call::Delete, Kind::Journal));
@@ -271,7 +272,7 @@ impl Rig {
         }
     }
 
-    /// Runs a schedule in which the processes follow each other in this order.
+    /// Runs a schedule in which the processes follow each other in `order`.
     pub fn run(&self, order: &[u8], chooser: &mut impl Chooser) -> Outcome {
         self.put_files();
         board().clear();
@@ -308,7 +309,7 @@ impl Rig {
     }
 }
 
-/// Counts the steps from the beginning of the schedule's own processes.
+/// Counts steps from the beginning of the schedule's own processes, without the steps before it.
 struct Shifted<'a, C> {
     chooser: &'a mut C,
     offset: u32,
@@ -324,7 +325,7 @@ impl<C: Chooser> Chooser for Shifted<'_, C> {
     }
 }
 
-/// Prints the schedule that was run last, a line for each step and note.
+/// Prints the last schedule, with a line for each step and note.
 pub fn tell() {
     let mut offset = None;
     for entry in board().trace() {

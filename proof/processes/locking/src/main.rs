@@ -1,4 +1,4 @@
-//! Explores what processes do with the locks of a database file, with Duralite and without.
+//! Explores how processes use the locks of a database file, with Duralite and without.
 //!
 //! ```text
 //! duralite-locking list
@@ -7,9 +7,9 @@
 //! duralite-locking replay SCENARIO 'order=0,1 57>1' [engine=waldio]
 //! ```
 //!
-//! Every process is a real one and runs the real code. A VFS below stops it before each call that other processes can notice.
-//! One process runs at a time, and time passes only in sleeps. So a schedule is the list of choices of which process
-//! continues, and the text of the schedule reproduces it.
+//! Every process is real and runs the real code. A VFS below it stops it before each call that other
+//! processes can notice. One process runs at a time, and time passes only in sleeps. So a schedule is the
+//! list of choices which process continues next, and its text reproduces it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failure ends the program, and the test sees it
 
 mod actor;
@@ -32,10 +32,11 @@ use lead::Rig;
 use plan::Plan;
 use scenario::{ENGINE, SCENARIOS, Scenario};
 
-/// Settings, and what a schedule begins with.
+/// The names of settings and of parts of a schedule.
 const NAMES: [&str; 8] = ["preemptions", "deaths", "limit", "random", "seed", "until", "engine", "order"];
 
-/// Refuses a name that is not known: an exploration with the default instead would prove less than it seems to.
+/// Refuses an unknown name. If it were ignored, the exploration would use a default, and prove less than it
+/// seems to.
 fn check_names(arguments: &[String]) {
     for (name, _) in arguments.iter().filter_map(|argument| argument.split_once('=')) {
         assert!(NAMES.contains(&name), "no setting {name}; there are {NAMES:?}");

@@ -1,14 +1,15 @@
-//! Schedules as text: the order in which processes follow each other, and the deviations from it.
+//! Schedules as text: the order in which processes follow each other, and deviations from that order.
 //!
-//! `order=1,0,2 57>0 80|2 91x`: process 1 begins. When a process pauses or ends, the next one in the order follows. Before step 57,
-//! process 0 continues instead. Before step 80, process 2 continues, and the previous process stands still until another one has ended an
-//! operation. Before step 91, the process that was about to take that step is killed. With `91r` it is killed and started again: its
-//! program begins anew, in the same place in the order.
+//! `order=1,0,2 57>0 80|2 91x`: process 1 begins. When a process pauses or ends, the next one in the order
+//! follows. Before step 57, process 0 continues instead. Before step 80, process 2 continues, and the
+//! previous process stands still until another one has ended an operation. Before step 91, the process that
+//! was about to take that step is killed. With `91r` it is killed and started again: its program begins at
+//! its first operation, in the same place in the order.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What happens before a step.
+/// A deviation's effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Another process, with this number, continues.
@@ -99,11 +100,12 @@ impl FromStr for Plan {
     }
 }
 
-/// Decides about deviations.
+/// Decides on deviations while a schedule runs.
 pub trait Chooser {
-    /// The step before which the chooser next wants to decide.
+    /// The next step before which the chooser wants to decide.
     fn limit(&self) -> u32;
-    /// Decides about the step that `process` is about to take. The processes in `ready` could take it instead.
+    /// Decides about the step that `process` is about to take. Each process in `ready` could take a step
+    /// instead.
     fn decide(&mut self, step: u32, process: u8, ready: u8) -> Option<Action>;
 }
 

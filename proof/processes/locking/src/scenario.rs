@@ -1,4 +1,4 @@
-//! The scenarios to explore: a few processes, each with a small program, and the files they start with.
+//! The scenarios to explore: a few processes, each with a small program, and the files with which they start.
 
 use std::sync::OnceLock;
 
@@ -14,10 +14,11 @@ pub enum Via {
 pub struct Actor {
     pub via: Via,
     pub read_only: bool,
-    /// It runs alone at the end, so nothing can be in its way.
+    /// Whether it runs alone at the end, when no other process can be in its way.
     pub is_auditor: bool,
-    /// The operations: `open`, `close`, `insert` (one row), `read` (all rows), `yield` (others run), `nap` (others run until one of
-    /// them has ended an operation), or SQL. A program without `close` at its end ends as if killed.
+    /// The operations: `open`, `close`, `insert` (one row), `read` (all rows), `yield` (others run), `nap`
+    /// (others run until one of them has ended an operation), or SQL. If the program does not end with
+    /// `close`, the process ends as if killed.
     pub program: &'static [&'static str],
 }
 
@@ -53,7 +54,7 @@ const fn read_only(actor: Actor) -> Actor {
     Actor { read_only: true, ..actor }
 }
 
-/// A process that checks at the end whether everything is there.
+/// A process that checks the result at the end.
 pub fn auditor(via: Via) -> Actor {
     let program = &["open", "read", "PRAGMA integrity_check", "close"];
     Actor { is_auditor: true, ..actor(via, program) }
@@ -84,7 +85,7 @@ impl Start {
         })
     }
 
-    /// The process that is killed as it is about to commit by deleting its journal.
+    /// The process that is killed when it is about to commit by deleting its journal.
     pub fn interrupted(self) -> Option<Actor> {
         matches!(self, Self::HotJournal).then_some(stock(&["open", "UPDATE t SET filler = 1", "insert"]))
     }
@@ -98,9 +99,9 @@ pub struct Scenario {
     /// A process that runs before the others, alone.
     pub before: Option<Actor>,
     pub actors: &'static [Actor],
-    /// The auditors that run at the end, one after the other.
+    /// The auditors that run at the end, one after another.
     pub auditors: &'static [Via],
-    /// Whether the exploration must find a violation.
+    /// Whether the exploration has to find a violation.
     pub is_control: bool,
 }
 
@@ -111,11 +112,12 @@ pub fn named(name: &str) -> Option<&'static Scenario> {
 
 /// Reads page 1 and nothing else.
 ///
-/// Stock SQLite can lose commits when a connection leaves WAL mode while it has other pages in its cache. The connection then checks
-/// only the change counter, which a commit through the WAL need not have changed. And while a connection leaves WAL mode, another
-/// process that opens the database may commit to a new `-wal`, which the first connection does not read. So here, a process that leaves
-/// WAL mode has read only page 1. If that process is a stock one, no stock process opens the database meanwhile. The scenario
-/// `stock_leaves_wal` shows both losses.
+/// Stock SQLite can lose commits when a connection leaves WAL mode while it has other pages in its cache: it
+/// checks only the change counter, which a commit through the WAL need not have changed. It can also lose
+/// commits of another process that opens the database while the connection leaves WAL mode: that process may
+/// commit to a new `-wal`, which the connection does not read. So in these scenarios a process that leaves
+/// WAL mode has read only page 1. While a stock process leaves WAL mode, no other stock process opens the
+/// database. The scenario `stock_leaves_wal` shows both losses.
 const PEEK: &str = "SELECT name FROM sqlite_master";
 const TO_DELETE: &str = "PRAGMA journal_mode=DELETE";
 const TO_WAL: &str = "PRAGMA journal_mode=WAL";

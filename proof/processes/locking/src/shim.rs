@@ -1,5 +1,6 @@
-//! Two VFSs. One is over SQLite's own VFS, and stops before each call that other processes can notice. The other is
-//! above Duralite's VFS, and sees what SQLite has been told. Their files begin with a header and pass every call on.
+//! Two VFSs. One is over SQLite's own VFS, and stops before each call that other processes can notice. The
+//! other is above Duralite's VFS, and sees what SQLite is told. The files of both begin with a header, and
+//! pass every call on.
 #![allow(unsafe_code)] // VFSs
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -18,7 +19,7 @@ use crate::clock;
 use crate::me;
 use crate::watch::{self, Layer, Seat};
 
-/// The header of a file. The file of the VFS below follows it in memory.
+/// The header of an open file. The file object of the VFS below follows it in memory.
 #[repr(C)]
 struct Head {
     methods: *const sqlite3_io_methods,
@@ -31,7 +32,7 @@ fn below(file: *mut sqlite3_file) -> *mut sqlite3_file {
     file.wrapping_byte_add(size_of::<Head>())
 }
 
-/// The lock that the base VFS holds after a call that may have changed it.
+/// The lock that the base VFS holds after a call that may have changed the lock.
 ///
 /// # Safety
 /// `file` must be an open file of the VFS below that of `seat`.
@@ -49,7 +50,7 @@ unsafe fn held(seat: Seat, call: Call, file: *mut sqlite3_file) -> Option<c_int>
     (code == Some(SQLITE_OK)).then_some(state)
 }
 
-/// Defines a function for each method; it passes the call on.
+/// Defines a function for each method, which passes the call on.
 macro_rules! pass_on {
     ($($method:ident($($arg:ident: $type:ty),*), $call:expr, $argument:expr;)*) => {
         $(#[allow(non_snake_case)] // SQLite's name
@@ -65,7 +66,7 @@ macro_rules! pass_on {
                 Some(method) => unsafe { method(file $(, $arg)*) },
                 None => SQLITE_ERROR,
             };
-            // SAFETY: as above; a file that has been closed is not asked.
+            // SAFETY: as above; a file that has been closed is not used.
             let held = unsafe { held(seat, call, file) };
             watch::after(seat, entry, call, argument, code, held);
             code
@@ -105,7 +106,7 @@ unsafe extern "C" fn barrier(file: *mut sqlite3_file) {
     }
 }
 
-/// The methods by version of the file below. SQLite checks the version before it calls a method.
+/// The method tables, by the version of the file below. SQLite checks the version before it calls a method.
 static METHODS: [sqlite3_io_methods; 4] = [methods(0), methods(1), methods(2), methods(3)];
 
 fn kind_of(flags: c_int) -> Kind {
@@ -130,7 +131,7 @@ unsafe fn open_by(
     out: *mut c_int,
 ) -> c_int {
     let kind = kind_of(flags);
-    // SAFETY: SQLite gives room for the head and the file below.
+    // SAFETY: SQLite has allocated room for the head and the file below.
     unsafe {
         let seat = watch::opening(layer, kind);
         ptr::write(file.cast::<Head>(), Head { methods: ptr::null(), seat });
@@ -207,8 +208,8 @@ unsafe extern "C" fn randomness(_vfs: *mut sqlite3_vfs, bytes: c_int, to: *mut c
 /// Registers the VFS `shim` as the default, Duralite's VFS over it, and `top` above that. Must be called once per
 /// program.
 pub fn register() {
-    // SAFETY: copies of registered VFSs, which are never freed; what is not replaced is those VFSs' own, and does not
-    // look at which table it was called through.
+    // SAFETY: copies of registered VFSs, which are never freed. The methods that are not replaced belong to
+    // the original VFSs, and do not depend on the table through which they are called.
     unsafe {
         let mut base = *sqlite3_vfs_find(c"unix".as_ptr());
         base.szOsFile += size_of::<Head>() as c_int;
@@ -223,7 +224,8 @@ pub fn register() {
         top.szOsFile += size_of::<Head>() as c_int;
         (top.zName, top.pNext) = (c"top".as_ptr(), ptr::null_mut());
         top.xOpen = Some(open::<true>);
-        // Duralite's queue for WRITE is not in effect: here a sleep is a step. `proof/processes/schedules` explores the queue.
+        // Duralite's queue for WRITE has no effect, because here a sleep is a step.
+        // `proof/processes/schedules` explores the queue.
         top.xSleep = Some(sleep);
         assert_eq!(sqlite3_vfs_register(Box::into_raw(Box::new(top)), 0), SQLITE_OK);
     }

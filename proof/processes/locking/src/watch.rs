@@ -2,11 +2,11 @@
 //!
 //! 1. After a call that succeeds, SQLite never believes that it holds a stronger lock on the database file than the
 //!    base VFS holds. The same applies while a call that succeeds reads or writes the file. (After a call that fails,
-//!    SQLite releases its lock. In exclusive locking mode it keeps believing in the lock; then no later call may
+//!    SQLite releases its lock. In exclusive locking mode SQLite goes on believing in the lock, and no later call may
 //!    succeed.)
-//! 2. At each commit exactly one log is in force. A commit to a Duralite log or with a rollback journal finds no
-//!    ordinary `-wal` with frames, and a header that agrees. A commit to an ordinary `-wal` finds a header in WAL mode,
-//!    and the `-wal` is still the file at its path.
+//! 2. At each commit exactly one log is in force. A commit to a Duralite log, or with a rollback journal, finds no
+//!    ordinary `-wal` with frames, and finds a header that agrees. A commit to an ordinary `-wal` finds a header in WAL
+//!    mode, and the `-wal` is still the file at its path.
 //! 3. No process deletes a `-wal` or `-shm` that another living process has open.
 
 use std::cell::{Cell, RefCell};
@@ -39,7 +39,7 @@ pub enum Layer {
 pub struct Seat {
     pub layer: Layer,
     pub kind: Kind,
-    /// Counted from 0 within its layer.
+    /// The number of the file in its layer, from 0.
     pub handle: usize,
 }
 
@@ -47,27 +47,29 @@ pub struct Seat {
 #[derive(Debug, Clone, Copy)]
 struct Belief {
     held: i32,
-    /// The file of the base VFS that belongs to it.
+    /// The number of the database's file in the base VFS.
     base: Option<usize>,
-    /// Whether a violation was recorded; one for each database is enough.
+    /// Whether a violation was recorded. One for each database is enough.
     is_found: bool,
 }
 
 thread_local! {
     static BELIEFS: RefCell<Vec<Belief>> = const { RefCell::new(Vec::new()) };
-    /// The present call of SQLite, which has not returned yet.
+    /// SQLite's present call, which has not returned yet.
     static CURRENT: Cell<Option<(usize, Call)>> = const { Cell::new(None) };
-    /// The database that the top VFS is opening. The base VFS opens its file next.
+    /// The database that the top VFS is opening. The next file that the base VFS opens belongs to it.
     static OPENING: Cell<Option<usize>> = const { Cell::new(None) };
-    /// Whether the base VFS has read or written for that call under a weaker lock than SQLite believes to hold.
+    /// Whether, during that call, the base VFS has read or written under a weaker lock than SQLite believes
+    /// to hold.
     static UNLOCKED: Cell<bool> = const { Cell::new(false) };
     /// The number of files that SQLite has open as its `-wal`, including ordinary ones.
     static WALS_ABOVE: Cell<i32> = const { Cell::new(0) };
-    /// The database file, to read its header. It is never closed, because that would release the process's locks.
+    /// The database file, whose header the rules read. It is never closed, because closing it would release
+    /// the process's locks.
     static HEADER: RefCell<Option<File>> = const { RefCell::new(None) };
 }
 
-/// Opens the file that the rules read, before SQLite opens anything.
+/// Opens the database file for the rules, before SQLite opens anything.
 pub fn begin() {
     HEADER.with_borrow_mut(|header| *header = File::open("db").ok());
 }
@@ -76,7 +78,7 @@ fn inode(path: &Path) -> u64 {
     std::fs::metadata(path).map_or(0, |found| found.ino())
 }
 
-/// Called before a file is opened; returns its seat.
+/// Called before a file is opened. Returns the file's seat.
 pub fn opening(layer: Layer, kind: Kind) -> Seat {
     let handle = match (layer, me::process()) {
         (Layer::Base, Some(process)) => {
@@ -105,7 +107,7 @@ pub fn opening(layer: Layer, kind: Kind) -> Seat {
     seat
 }
 
-/// Called when the file has been opened.
+/// Called after the file was opened.
 pub fn opened(seat: Seat, path: &CStr) {
     match (seat.layer, me::process()) {
         (Layer::Base, Some(process)) => {
@@ -118,7 +120,7 @@ pub fn opened(seat: Seat, path: &CStr) {
     }
 }
 
-/// Whether other processes can tell when this call happens.
+/// Whether other processes can notice when this call happens.
 fn is_step(seat: Seat, call: Call, argument: i64) -> bool {
     match (call, seat.kind) {
         (Call::Lock | Call::Unlock | Call::CheckReserved, Kind::Database) => true,
@@ -155,7 +157,7 @@ pub fn before(seat: Seat, call: Call, argument: i64) -> Option<&'static Entry> {
     entry
 }
 
-/// Called when a call has returned; `held` is the lock that the base VFS holds now.
+/// Called after a call has returned. `held` is the lock that the base VFS holds now.
 pub fn after(seat: Seat, entry: Option<&Entry>, call: Call, argument: i64, code: i32, held: Option<i32>) {
     let Some(process) = me::process() else { return };
     if let Some(entry) = entry {
@@ -220,7 +222,7 @@ fn after_top(process: usize, seat: Seat, call: Call, argument: i64, code: i32) {
     }
 }
 
-/// Whether SQLite makes this call under the lock that it believes to hold, and then relies on the result.
+/// Whether SQLite makes this call under the lock that it believes to hold, and relies on the result.
 fn relies_on_lock(call: Call) -> bool {
     matches!(
         call,
@@ -234,7 +236,7 @@ fn relies_on_lock(call: Call) -> bool {
     )
 }
 
-/// Called when the top VFS has opened a file, or has failed to.
+/// Called after the top VFS has opened a file, or has failed to.
 pub fn returned(code: i32) {
     OPENING.set(None);
     if let Some(process) = me::process().filter(|_| code == SQLITE_OK) {
@@ -254,7 +256,7 @@ fn check_beliefs(process: usize, call: Call) {
     }
 }
 
-/// Checks rule 1 while the base VFS reads or writes for SQLite.
+/// Checks rule 1 when the base VFS reads or writes for SQLite.
 fn look_at_belief(process: usize, handle: usize) {
     let Some((above, Call::Read | Call::Write)) = CURRENT.get() else { return };
     let belief = BELIEFS.with_borrow(|beliefs| beliefs[above]);
@@ -376,8 +378,8 @@ fn check_commit(process: usize) {
     }
 }
 
-/// Encodes a lock request on the wal-index as a number for the trace: 100 times the first slot, plus 10 times the number of
-/// slots, plus 1 to take the lock, plus 2 for an exclusive lock.
+/// A lock request on the wal-index as a number for the trace: 100 times the first slot, plus 10 times the
+/// number of slots, plus 1 if it takes the lock, plus 2 if the lock is exclusive.
 pub fn shm_argument(offset: i32, count: i32, flags: i32) -> i64 {
     let takes = i32::from(flags & SQLITE_SHM_LOCK != 0);
     i64::from(offset * 100 + count * 10 + takes + (flags & 8) / 4)

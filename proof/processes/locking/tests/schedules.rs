@@ -1,14 +1,14 @@
-//! Explores some of the schedules of each scenario. `make proof` explores more.
+//! Explores some of the schedules of each scenario; `make proof` explores more.
 //!
-//! A test that fails prints the schedules that broke a rule. `duralite-locking replay SCENARIO 'SCHEDULE'` shows one of them step
-//! by step.
+//! A test that fails prints the schedules that broke a rule. `duralite-locking replay SCENARIO 'SCHEDULE'`
+//! shows such a schedule step by step.
 
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use std::process::{Command, Output};
 
-/// The variable that names a fault, which a build with the feature `controls` puts back into the guard. It must not have the form
-/// of a setting's name, because Duralite refuses unknown settings.
+/// The variable that names a fault. A build with the feature `controls` puts that fault back into the guard.
+/// The variable's name must not look like a setting's, because Duralite refuses unknown settings.
 const CONTROL: &str = "LOCKING_CONTROL";
 
 /// Explores a scenario in a separate process.
@@ -23,8 +23,8 @@ fn explore(scenario: &str, settings: &[&str], control: Option<&str>) -> Output {
     output
 }
 
-/// Explores a scenario in which no rule may be broken. Each schedule must begin like the one that it extends: a process's
-/// behaviour may depend only on the schedule.
+/// Explores a scenario in which no rule may be broken. Each schedule must begin like the one that it extends,
+/// because a process's behaviour may depend only on the schedule.
 fn finds_nothing_in(scenario: &str, settings: &[&str]) {
     let output = explore(scenario, settings, None);
     assert!(output.status.success(), "{scenario}: a rule was broken, see above");
@@ -38,7 +38,7 @@ fn finds_nothing(scenario: &str) {
     }
 }
 
-/// Asserts that something is found when a fault is put back into the guard, or without Duralite.
+/// Asserts that the exploration finds `what`, with a fault put back into the guard, or without Duralite.
 fn finds(scenario: &str, control: Option<&str>, what: &str) {
     let output = explore(scenario, &["limit=400", "random=400", &format!("until={what}")], control);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -77,7 +77,8 @@ scenarios! {
     ours_leaves_wal,
 }
 
-/// Some of these deaths leave a hot journal while the other process waits to open the log.
+/// One process leaves WAL mode and dies at any step. Some of these deaths leave a hot journal while the other
+/// process waits to open the log.
 #[test]
 fn finds_nothing_wherever_one_dies_that_leaves_wal() {
     let every_death = ["preemptions=0", "deaths=1", "limit=10000", "random=0"];
@@ -105,14 +106,16 @@ fn a_schedule_is_repeated_by_its_text() {
     assert_eq!(String::from_utf8(first).unwrap(), String::from_utf8(run()).unwrap());
 }
 
-/// Stock SQLite itself loses commits when a connection leaves WAL mode. This shows that the rules can be broken.
+/// A connection of stock SQLite loses commits when it leaves WAL mode. This shows that the rules can be
+/// broken.
 #[test]
 fn control_stock_sqlite_leaves_wal_mode() {
     finds("stock_leaves_wal", None, "are not there");
     finds("stock_leaves_wal", None, "commits to an ordinary -wal, and the header says Rollback");
 }
 
-/// The fault: SHARED is released while the log is opened, and what SQLite read before is not checked again.
+/// The fault: the guard releases SHARED while the log is opened, and does not check again what SQLite read
+/// before.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_lapse() {
@@ -120,14 +123,15 @@ fn control_lapse() {
     finds("leaving_wal_while_a_log_is_opened", Some("lapse"), what);
 }
 
-/// The fault: EXCLUSIVE is released while Duralite checkpoints an ordinary `-wal`, and SQLite is not told that the lock is gone.
+/// The fault: the guard releases EXCLUSIVE while Duralite checkpoints an ordinary `-wal`, and does not tell
+/// SQLite that the lock is gone.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_absorb() {
     finds("exclusive_over_an_ordinary_wal", Some("absorb"), "deletes the -wal that process 1 uses");
 }
 
-/// The fault: a read-only connection continues without SHARED after it failed to get that lock back.
+/// The fault: a read-only connection continues without SHARED after it failed to take that lock again.
 #[test]
 #[cfg_attr(not(feature = "controls"), ignore = "needs a build with the fault: --features controls")]
 fn control_unlocked() {

@@ -1,11 +1,11 @@
-//! What was acknowledged to which writer.
+//! Which commits were acknowledged to which writer.
 
 use std::collections::HashMap;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-/// A writer, in one of the two databases.
+/// The number of a database, and a writer in it.
 pub(crate) type Place = (usize, i64);
 
 /// Appends the acknowledgements of a process, and reads those of all processes.
@@ -26,7 +26,7 @@ impl Acks {
         Ok(self.file.record([i64::try_from(database)?, writer, seq])?)
     }
 
-    /// The newest commit of each writer that was acknowledged before the call.
+    /// The newest commit of each writer that was acknowledged before this call.
     pub(crate) fn refresh(&mut self) -> Result<&HashMap<Place, i64>> {
         for [database, writer, seq] in self.file.refresh()? {
             let newest = self.newest.entry((usize::try_from(database)?, writer)).or_default();

@@ -13,7 +13,7 @@ use crate::mind::Mind;
 use crate::site::Paths;
 use crate::{Plan, Side};
 
-/// How long killed processes may still hold locks.
+/// How long killed processes may hold their locks after the kill.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes both databases with stock SQLite.
@@ -39,7 +39,7 @@ pub(crate) fn audit(plan: &Plan, paths: &Paths, side: Side) -> Result<()> {
         conn.busy_timeout(PATIENCE)?;
         let checked = check(&conn, paths, database);
         if checked.is_err() {
-            // The connection is not closed, so that the files stay as they are.
+            // The connection is not closed, so that the files stay unchanged.
             std::mem::forget(conn);
         } else {
             conn.close().map_err(|(_, error)| error).context("closing")?;
@@ -52,7 +52,7 @@ pub(crate) fn audit(plan: &Plan, paths: &Paths, side: Side) -> Result<()> {
 fn check(conn: &Connection, paths: &Paths, database: usize) -> Result<()> {
     let start = Instant::now();
     let view = loop {
-        // The audit opens one database at a time, as the main database of its connection.
+        // The audit opens one database at a time, as its connection's main database.
         match View::of_main(conn) {
             Err(error)
                 if start.elapsed() < PATIENCE
@@ -76,8 +76,8 @@ fn check(conn: &Connection, paths: &Paths, database: usize) -> Result<()> {
     Ok(())
 }
 
-/// A writer may be one commit ahead of its last acknowledgement: it begins no new commit before that, unless
-/// the last one failed.
+/// A writer may be one commit ahead of its last acknowledgement: it begins no further commit before that
+/// acknowledgement, unless the last commit failed.
 fn no_more_than_tried(view: &View, floors: &HashMap<(usize, i64), i64>, database: usize) -> Result<()> {
     for (writer, found) in &view.newest {
         let acknowledged = floors.get(&(database, *writer)).copied().unwrap_or(0);

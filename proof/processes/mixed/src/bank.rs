@@ -1,8 +1,9 @@
-//! The contents of the two databases, the changes of one numbered transaction, and the conditions that every snapshot must
-//! meet.
+//! The content of the two databases, the changes of one numbered transaction, and the conditions that every
+//! snapshot must meet.
 //!
-//! A database has accounts, whose sum does not change in a transfer; a row for each commit of each writer, numbered without
-//! gaps; the newest number of each writer; and a counter of all commits.
+//! A database has accounts, whose sum no transfer changes. For each commit of each writer it has a row; a
+//! writer's rows are numbered without gaps. It also has the newest number of each writer, and a counter of
+//! all commits.
 
 use std::collections::HashMap;
 
@@ -12,7 +13,7 @@ use rusqlite::{Connection, Result};
 pub(crate) const SCHEMAS: [&str; 2] = ["main", "two"];
 const ACCOUNTS: i64 = 24;
 const BALANCE: i64 = 1000;
-/// The most bytes that a commit's row has besides its numbers.
+/// The most bytes that a commit's row has in addition to its numbers.
 const FILLER: i64 = 400;
 
 /// Creates the tables and rows of a database.
@@ -37,17 +38,18 @@ pub(crate) struct View {
     pub(crate) sum: i64,
     /// The newest number of each writer.
     pub(crate) newest: HashMap<i64, i64>,
-    /// The number of commits' rows, and the number of writers whose numbers have gaps; `None` if the rows were not counted.
+    /// The number of rows of commits, and the number of writers whose numbers have gaps; `None` if the rows
+    /// were not counted.
     pub(crate) rows: Option<(i64, i64)>,
 }
 
 impl View {
-    /// Reads within the open transaction. With `all`, it reads every row of a commit.
+    /// Reads a database within the open transaction. With `all`, reads every commit's row.
     pub(crate) fn of(conn: &Connection, database: usize, all: bool) -> Result<Self> {
         Self::of_schema(conn, SCHEMAS[database], all)
     }
 
-    /// Reads everything of the connection's main database.
+    /// Reads the connection's main database completely.
     pub(crate) fn of_main(conn: &Connection) -> Result<Self> {
         Self::of_schema(conn, SCHEMAS[0], true)
     }
@@ -127,7 +129,7 @@ pub(crate) fn change(
     Ok(())
 }
 
-/// Changes every account. The sum is right again only at the end.
+/// Changes every account twice. The sum is right only before and after both changes.
 pub(crate) fn reshuffle(conn: &Connection, database: usize, amount: i64) -> Result<()> {
     let schema = SCHEMAS[database];
     for statement in [

@@ -1,9 +1,9 @@
 //! Attacks the claim that stock SQLite and Duralite can use one database at the same time.
 //!
-//! Processes of stock SQLite (through its `unix` VFS) and of Duralite open the same two databases. They commit, read, change the
-//! journal mode, checkpoint and close all the time. Some of them are killed or stopped. Each writer numbers its commits, and
-//! records each commit that SQLite has acknowledged. Every reader checks its snapshot against these records, and at the end an
-//! audit checks what is left.
+//! Processes of stock SQLite (through its `unix` VFS) and of Duralite open the same two databases. They
+//! commit, read, change the journal mode, checkpoint and close all the time. Some of them are killed or
+//! stopped. Each writer numbers its commits, and records each commit that SQLite has acknowledged. Every
+//! reader checks its snapshot against these records. At the end an audit checks the databases.
 //!
 //! [`run`] carries out one round according to a [`Plan`]. It starts the processes through a [`Worker`], and each of them runs
 //! [`worker_main`].

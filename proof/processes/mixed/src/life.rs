@@ -1,4 +1,5 @@
-//! The life of one thread: it opens a connection, does some things with it, closes it, and opens another one.
+//! The life of one thread: it opens a connection, performs some operations with it, closes it, and opens
+//! another.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -15,13 +16,13 @@ use crate::site::Paths;
 use crate::slices::{Slices, now_ns};
 use crate::{Acknowledge, Plan, Side, Verdict, verdict};
 
-/// A connection that only [`Life::close`] closes. A process that has found a loss must neither checkpoint nor delete a log
-/// when it ends.
+/// A connection that only [`Life::close`] closes. When a process that has found a loss ends, it must neither
+/// checkpoint nor delete a log.
 type Kept = ManuallyDrop<Connection>;
 
-/// The limit for any wait, whichever process is stopped or holds locks.
+/// The limit for any wait, whichever processes are stopped or hold locks.
 const LONG: Duration = Duration::from_secs(10);
-/// How often a busy commit is tried.
+/// How often a commit is tried that finds the database busy.
 const COMMITS: u32 = 40;
 const MODES: [&str; 6] = ["wal", "wal", "wal", "delete", "truncate", "persist"];
 const CHECKPOINTS: [&str; 4] = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
@@ -118,8 +119,8 @@ impl Life<'_> {
         let synchronous = ["FULL", "FULL", "EXTRA"][rng.usize(..3)];
         Manner {
             read_only,
-            // In exclusive mode SQLite asks for EXCLUSIVE. The kernel refuses that lock on a file that is open read-only
-            // (IOERR_LOCK).
+            // In exclusive mode SQLite asks for EXCLUSIVE. The kernel refuses that lock on a file that is
+            // open read-only (IOERR_LOCK), so read-only connections leave that mode out.
             exclusive: plan.exclusive > 0 && !read_only && rng.u32(..plan.exclusive) == 0,
             second: plan.second && rng.u32(..3) == 0,
             busy: Duration::from_millis([0, 5, 30, 100][rng.usize(..4)]),
@@ -139,7 +140,8 @@ impl Life<'_> {
         let conn = Connection::open(uri(0)).context("opening")?;
         conn.busy_timeout(manner.busy)?;
         if manner.exclusive {
-            // Set before SQLite reads the database, so that the wal-index is in the memory of the process.
+            // Set before SQLite reads the database, so that SQLite keeps the wal-index in the process's own
+            // memory.
             conn.execute_batch("PRAGMA locking_mode=EXCLUSIVE").context("locking_mode")?;
         }
         if manner.second {
@@ -149,7 +151,8 @@ impl Life<'_> {
         Ok(Kept::new(conn))
     }
 
-    /// Records the result of an operation, and says how the thread continues. A violation is an error.
+    /// Records the result of an operation, and returns whether the thread keeps the connection. A violation
+    /// is an error.
     fn judge<T>(&mut self, doing: &str, manner: &Manner, result: Result<T>) -> Result<(Option<T>, Next)> {
         let error = match result {
             Ok(done) => {
@@ -181,11 +184,11 @@ impl Life<'_> {
     }
 
     fn note(&mut self, doing: &str, outcome: &str) {
-        // A failed write to the trace does no harm: only people read the trace.
+        // A failed write to the trace does no harm, because only people read the trace.
         let _ = writeln!(self.trace, "{}\t{}\t{doing}\t{outcome}", now_ns() / 1000, self.side.name());
     }
 
-    /// One operation, chosen at random.
+    /// Performs one operation, chosen at random.
     fn one_thing(&mut self, conn: &Connection, manner: &Manner) -> Result<Next> {
         let database = usize::from(manner.second && self.rng.bool());
         let both: &[usize] =
@@ -198,7 +201,8 @@ impl Life<'_> {
             15..=16 => ("hold", self.look(conn, both, true)),
             17 => ("roll back", self.roll_back(conn, database)),
             18..=20 if self.plan.modes => ("mode", self.change_mode(conn, database)),
-            // A process that is just opening the WAL may not have noticed the change when this commit begins.
+            // A process that is opening the WAL right now may not have noticed the change of the mode when
+            // this commit begins.
             21..=22 if self.plan.modes => {
                 ("mode and commit", self.change_mode(conn, 0).and_then(|()| self.commit(conn, &[0])))
             }
@@ -226,7 +230,7 @@ impl Life<'_> {
         Ok(if tired { Next::Close } else { next })
     }
 
-    /// Commits in one of the databases, or in both at once.
+    /// Commits in one of the databases, or in several at once.
     fn commit(&mut self, conn: &Connection, databases: &[usize]) -> Result<()> {
         let begin = ["BEGIN IMMEDIATE", "BEGIN IMMEDIATE", "BEGIN"][self.rng.usize(..3)];
         conn.execute_batch(begin).context("BEGIN")?;
@@ -236,7 +240,7 @@ impl Life<'_> {
                 bank::newest_of(conn, *database, self.mind.writer).context("reading the own number")?;
             let seq = self.mind.next(*database, found)?;
             if self.rng.u32(..10) == 0 {
-                // More pages than a small cache holds.
+                // The changes cover more pages than a small cache holds.
                 bank::reshuffle(conn, *database, self.rng.i64(1..9)).context("reshuffling")?;
             }
             bank::change(conn, *database, self.mind.writer, seq, &mut self.rng).context("changing")?;
@@ -268,7 +272,7 @@ impl Life<'_> {
         Ok(())
     }
 
-    /// Checks a snapshot of each database; with `hold`, also that the snapshot does not change.
+    /// Checks a snapshot of each database. With `hold`, also checks that the snapshot does not change.
     fn look(&mut self, conn: &Connection, databases: &[usize], hold: bool) -> Result<()> {
         let floors = self.mind.floors()?;
         conn.execute_batch("BEGIN").context("BEGIN")?;
@@ -298,7 +302,8 @@ impl Life<'_> {
 
     fn change_mode(&mut self, conn: &Connection, database: usize) -> Result<()> {
         let (schema, mode) = (SCHEMAS[database], MODES[self.rng.usize(..MODES.len())]);
-        // SQLite itself, at least since 3.40, goes on using outdated pages of its cache when a connection leaves WAL mode.
+        // When a connection leaves WAL mode, SQLite itself, at least since 3.40, may go on with outdated
+        // pages of its cache.
         conn.execute_batch("PRAGMA shrink_memory").context("shrink_memory")?;
         let pragma = format!("PRAGMA {schema}.journal_mode={mode}");
         let now: String = conn.query_row(&pragma, [], |row| row.get(0)).with_context(|| pragma.clone())?;

@@ -1,4 +1,5 @@
-//! What one thread remembers of the databases over all its connections. Every snapshot is checked against it.
+//! What one thread has learnt about the databases over all of its connections. Every snapshot is checked
+//! against it.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,7 @@ pub(crate) struct Mind {
     /// The newest number of each writer that the thread has seen, acknowledged or not.
     seen: HashMap<Place, i64>,
     counters: [i64; 2],
-    /// For each database, the thread's own newest commit that is certain, and its newest attempt.
+    /// For each database, the thread's newest commit that is certain, and its newest attempt.
     certain: [i64; 2],
     tried: [i64; 2],
 }
@@ -25,12 +26,13 @@ impl Mind {
         Self { writer, acks, seen: HashMap::new(), counters: [0; 2], certain: [0; 2], tried: [0; 2] }
     }
 
-    /// The commits that every snapshot begun after this call must show.
+    /// The commits that every snapshot that begins after this call must show.
     pub(crate) fn floors(&mut self) -> Result<HashMap<Place, i64>> {
         Ok(self.acks.refresh()?.clone())
     }
 
-    /// Compares a snapshot with what was acknowledged before it began, and with what this thread has seen before.
+    /// Compares a snapshot with the commits that were acknowledged before it began, and with what this thread
+    /// has seen before.
     pub(crate) fn compare(
         &mut self,
         database: usize,
@@ -64,8 +66,8 @@ impl Mind {
         Ok(())
     }
 
-    /// The number of the next commit. `found` is this writer's newest commit in the database; a commit that failed
-    /// may be there nevertheless.
+    /// The number of the next commit. `found` is this writer's newest commit in the database, which may be a
+    /// commit that failed.
     pub(crate) fn next(&mut self, database: usize, found: i64) -> Result<i64> {
         let (certain, tried) = (self.certain[database], self.tried[database]);
         ensure!(

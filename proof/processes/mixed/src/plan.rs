@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Error, Result, bail};
 use duralite_testkit::{Acknowledge, Arguments, Engine};
 
-/// The plan of a round. Its text has `name=value` pairs with spaces between them, which [`Plan::parse`] reads. The seed
-/// decides everything except when the kernel lets which process run.
+/// The plan of a round. Its text has `name=value` pairs, separated by spaces; [`Plan::parse`] reads it. The
+/// seed decides everything except which process the kernel runs when.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The engine of Duralite's logs; `None` in the control, where all processes use stock SQLite.
@@ -40,7 +40,7 @@ pub struct Plan {
     pub second: bool,
     /// Whether databases are vacuumed.
     pub vacuum: bool,
-    /// The length of a time slice in milliseconds; in some slices one side keeps away.
+    /// The length of a time slice in milliseconds. In some slices one side keeps away.
     pub slice_ms: u64,
     /// Additional URI parameters of Duralite.
     pub settings: String,
@@ -54,7 +54,7 @@ pub struct Plan {
 
 /// The engine's name in a plan of the control.
 const CONTROL: &str = "stock";
-/// Settings that the seed chooses from.
+/// The settings from which the seed chooses.
 const NVWAL: [&str; 4] = ["", "", "sync=eager", "cache_bytes=0"];
 const WALDIO: [&str; 4] = ["", "", "layout=embedded", "background_checkpoint=60"];
 const PPL: [&str; 4] = ["", "", "overflow_bytes=0", "background_checkpoint=1"];
@@ -100,10 +100,11 @@ impl Plan {
         plan
     }
 
-    /// Parses `name=value` arguments. A value that is not given is as [`Plan::varied`] chooses it for `engine` and `seed`.
+    /// Parses `name=value` arguments. If a value is not given, [`Plan::varied`] chooses it for `engine` and
+    /// `seed`.
     ///
     /// # Errors
-    /// An unknown name or value.
+    /// An unknown name, or a wrong value.
     pub fn parse<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self> {
         let arguments = Arguments::new(arguments).map_err(Error::msg)?;
         let engine = engine_named(arguments.get("engine").unwrap_or("nvwal"))?;

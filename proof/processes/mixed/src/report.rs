@@ -29,7 +29,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Counts what the processes have recorded.
+    /// Counts the events and acknowledgements that the processes have recorded.
     pub(crate) fn count(&mut self, paths: &Paths) -> Result<()> {
         (self.ours, self.stock) = (0, 0);
         for ((_, writer), seq) in Acks::open(&paths.acks())?.refresh()? {

@@ -12,15 +12,15 @@ use crate::slices::now_ns;
 use crate::worker::{Orders, Task};
 use crate::{Plan, Report, Side, Worker};
 
-/// How long the processes may take to close after the round.
+/// How long the processes may take to close their databases after the round.
 const ENDING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(1);
 const STOPS_MS: std::ops::Range<u64> = 1..150;
 
-/// Carries out a round. On return, all processes that it has started have ended.
+/// Carries out a round. On return, all of its processes have ended.
 ///
 /// # Errors
-/// The loss or violation, where the files are kept, and the arguments that repeat the round.
+/// The loss or violation, the directories that are kept, and the arguments that repeat the round.
 pub fn run(plan: &Plan, worker: &Worker) -> Result<Report> {
     let site = Site::new(plan)?;
     let mut round = Round {
@@ -47,7 +47,7 @@ struct Member {
     child: Child,
     side: Side,
     number: u32,
-    /// When a stopped process continues, and whether it is killed then instead.
+    /// When a stopped process continues, and whether it is killed at that time instead.
     stopped: Option<(Instant, bool)>,
 }
 
@@ -86,7 +86,7 @@ impl Round<'_> {
         if self.plan.engine.is_some() {
             self.run_alone(Task::Audit, Side::Ours)?;
         }
-        // No process has the database open, so it is an ordinary one.
+        // No process has the database open, so it is an ordinary database of SQLite.
         self.run_alone(Task::Audit, Side::Stock)
     }
 
@@ -168,7 +168,7 @@ impl Round<'_> {
 
     /// Kills a process, and starts another one in its place.
     fn kill(&mut self, at: usize) -> Result<()> {
-        // A process that has already failed counts as a failure, although it would be killed now.
+        // A process that has already failed must count as a failure, so look for it before killing.
         self.watch()?;
         let Some(member) = self.crowd.get_mut(at) else { return Ok(()) };
         member.child.kill()?;
@@ -180,7 +180,7 @@ impl Round<'_> {
         Ok(())
     }
 
-    /// Continues the stopped processes whose time has come.
+    /// Lets stopped processes continue whose time has come.
     fn go_on(&mut self, now: Instant) -> Result<()> {
         for at in 0..self.crowd.len() {
             match self.crowd.get(at).and_then(|member| member.stopped) {
@@ -230,7 +230,7 @@ fn signal(child: &Child, signal: Signal) -> Result<()> {
     Ok(kill_process(Pid::from_child(child), signal)?)
 }
 
-/// Where a process that does not end is waiting.
+/// Tells where a process that does not end is waiting.
 fn where_is(child: &Child) -> String {
     let pid = child.id();
     let file = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Divides a round into time slices. In some of them one side mostly keeps away. The other side then gets the database to
-//! itself and loses it again, which makes the guard come and go.
+//! Divides a round into time slices. In some slices one side mostly keeps away. The other side gets the
+//! database to itself, and loses it again, so the guard comes and goes.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::{Plan, Side};
 
-/// The time in nanoseconds, of a clock that all processes share.
+/// The time in nanoseconds, on a clock that all processes share.
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.cast_unsigned(), u32::try_from(now.tv_nsec).unwrap_or(0)).as_nanos() as u64

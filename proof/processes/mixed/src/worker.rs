@@ -33,7 +33,8 @@ pub(crate) enum Task {
     Audit,
 }
 
-/// The orders for a process, its first argument. The round's plan follows, as a user would give it.
+/// The orders for a process, its first argument. The round's plan follows, in the form in which a user
+/// would give it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) task: Task,
@@ -59,7 +60,7 @@ impl Orders {
     }
 }
 
-/// The number under which a thread commits; it also encodes the side.
+/// The number under which a thread commits, which also encodes the side.
 fn writer_of(process: u32, thread: u32, side: Side) -> i64 {
     (i64::from(process) * 16 + i64::from(thread)) * 2 + i64::from(side == Side::Stock)
 }
@@ -69,7 +70,7 @@ pub(crate) fn side_of(writer: i64) -> Side {
     if writer % 2 == 1 { Side::Stock } else { Side::Ours }
 }
 
-/// Runs one process of a round until it is killed or the round is over.
+/// Runs one process of a round, until it is killed or the round is over.
 #[must_use]
 pub fn worker_main(arguments: &[String]) -> ExitCode {
     match Orders::parse(arguments).and_then(|(orders, plan)| work(&orders, &plan)) {
@@ -100,7 +101,7 @@ fn work(orders: &Orders, plan: &Plan) -> Result<()> {
     }
 }
 
-/// Runs one thread. If the thread fails, the process ends at once and leaves every connection as it is.
+/// Runs one thread. If it fails, the process ends at once and leaves every connection unclosed.
 fn live(orders: &Orders, plan: &Plan, thread: u32) {
     // In some Duralite processes, every second thread uses stock SQLite.
     let side = if plan.both && thread % 2 == 1 { Side::Stock } else { orders.side };

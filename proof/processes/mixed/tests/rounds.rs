@@ -1,4 +1,5 @@
-//! Stock SQLite and Duralite use one database at the same time, and no acknowledged commit is lost (invariants 1, 2, 7).
+//! Stock SQLite and Duralite use one database at the same time, and must lose no acknowledged commit
+//! (invariants 1, 2, 7).
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use duralite_mixed::{Acknowledge, Engine, Plan, Report, Side, Verdict, Worker, run, verdict};
@@ -12,11 +13,12 @@ fn seed() -> u64 {
     std::env::var("DURALITE_SEED").map_or(1, |seed| seed.parse().unwrap())
 }
 
-/// The most rounds that the test runs until the two sides meet.
+/// The most rounds that a test runs until both sides have committed.
 const MOST_ROUNDS: u64 = 8;
 
-/// Runs two rounds: one with kills, and one in which no process is killed or stopped. In about one of a dozen rounds, Duralite has
-/// some connection open all the time, and stock SQLite commits nothing. Then another round like the second follows.
+/// Runs two rounds: one with kills, and one in which no process is killed or stopped. In about one round of a
+/// dozen, some connection of Duralite is open all the time, and stock SQLite commits nothing. If so, another
+/// round like the second follows.
 fn rounds(engine: Option<Engine>) {
     let all = Plan { modes: true, onlookers: true, second: true, ..Plan::varied(engine, seed()) };
     let killed = Plan { kills: true, stops: true, longest_ms: 60, exclusive: 3, vacuum: true, ..all.clone() };
@@ -62,7 +64,8 @@ fn inv02_stock_sqlite_beside_scratchpad() {
     rounds(Some(Engine::SCRATCHPAD));
 }
 
-/// A control: these tests would pass if nothing could ever be lost. A writer that acknowledges too early must be found.
+/// A control: if nothing could ever be lost, these tests would always pass. So a writer that acknowledges too
+/// early must be noticed.
 #[test]
 fn an_early_acknowledgement_is_found() {
     let plan =
@@ -71,7 +74,7 @@ fn an_early_acknowledgement_is_found() {
     let message = format!("{error:#}");
     assert!(message.contains("lost: "), "another failure: {message}");
     assert!(message.contains("to repeat: ") && message.contains("seed=3"), "{message}");
-    // The message names the directories that were kept.
+    // The message names the kept directories, which are removed here.
     for kept in message.split([' ', ',', ';']).filter(|word| word.contains("/duralite-mixed-")) {
         let _ = std::fs::remove_dir_all(kept);
     }
@@ -85,7 +88,7 @@ fn the_text_of_a_plan_repeats_it() {
                 directory: (seed % 3 == 0).then(|| "/somewhere".into()),
                 ..Plan::varied(engine, seed)
             };
-            // The text is quoted for a shell.
+            // The text is quoted for a shell, so the quotes are removed.
             let text = plan.to_string().replace('\'', "");
             assert_eq!(Plan::parse(text.split(' ')).unwrap().arguments(), plan.arguments());
         }
@@ -104,7 +107,7 @@ fn only_errors_that_stock_sqlite_gives_are_excused() {
         }
         assert_eq!(verdict(side, false, true, ffi::SQLITE_CANTOPEN), Verdict::Failure);
         assert_eq!(verdict(side, false, true, ffi::SQLITE_BUSY_SNAPSHOT), Verdict::Again);
-        // Without Duralite, no process may see this error.
+        // Without Duralite, no process may get this error.
         assert_eq!(verdict(side, false, false, ffi::SQLITE_NOTADB), Verdict::Failure);
         assert_eq!(verdict(side, true, true, ffi::SQLITE_READONLY_RECOVERY), Verdict::Reopen);
     }

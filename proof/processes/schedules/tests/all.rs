@@ -1,4 +1,5 @@
-//! What Duralite's processes and the store's threads do in memory that they share, under explored schedules.
+//! How Duralite's processes, and the store's threads, use the memory that they share, under explored
+//! schedules.
 
 mod groups;
 mod index_locks;
@@ -8,8 +9,8 @@ mod store_logs;
 mod store_snapshots;
 mod weak_locks;
 
-// The modules of the store that are explored, compiled here with other mutexes and atomics: those of `sync`. They find each
-// other, `sync` and the formats by paths from the root.
+// The modules of the store that are explored. They are compiled here with the mutexes and atomics of `sync`
+// instead of their own. They name each other, `sync` and the formats by paths from the root.
 #[path = "../../../../store/src/counter.rs"]
 mod counter;
 #[allow(dead_code)]

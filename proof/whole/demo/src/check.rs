@@ -19,11 +19,11 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Checks that the database is sound and holds at least `acknowledged` rows, which are the first rows of
-    /// the input.
+    /// Checks that the database is sound, that it holds at least `acknowledged` rows, and that its rows are
+    /// the first rows of the input.
     ///
     /// # Errors
-    /// What is missing or differs.
+    /// The row that is missing or differs.
     pub(crate) fn expect_at_least(&self, acknowledged: usize) -> Result<()> {
         if self.rows < acknowledged {
             bail!("{acknowledged} rows were committed, and {} are there", self.rows);
@@ -57,10 +57,10 @@ pub(crate) fn examine(conn: &Connection, expected: &[Row]) -> Result<Found> {
     Ok(Found { rows, differs, integrity })
 }
 
-/// Checks that a closed database is a plain one and holds exactly these rows.
+/// Checks that a closed database is a plain one, and that it holds the `expected` rows.
 ///
 /// # Errors
-/// What differs, or an error of SQLite.
+/// The row that differs, or an error of SQLite.
 pub(crate) fn expect_rows(database: &Path, expected: &[Row]) -> Result<()> {
     examine(&open_plain(database)?, expected)?.expect_at_least(expected.len())
 }
@@ -72,7 +72,7 @@ mod tests {
     use crate::modes::find;
     use crate::rows::read;
 
-    /// What the check says about a database of 100 rows after this statement.
+    /// The error of the check on a database of 100 rows, after this statement has changed it.
     fn after(sql: &str) -> Option<String> {
         let dir = tempfile::tempdir().unwrap();
         let (database, rows) = (dir.path().join("checked.db"), read(Some(100)));

@@ -1,4 +1,4 @@
-//! The process that inserts row after row, and is traced, or killed in the middle.
+//! The child process, which inserts row after row. It is traced, or killed in the middle.
 
 use std::io::{Read, Write, stdin, stdout};
 use std::path::PathBuf;
@@ -15,8 +15,8 @@ use crate::stock::load_duralite;
 /// The name of the hidden subcommand.
 pub(crate) const NAME: &str = "insert";
 
-/// The beginning of the line in which a resumed process reports what it found. The number of rows and the result of the
-/// integrity check follow.
+/// The beginning of the line in which a resumed process reports what it found. The number of rows and the
+/// result of the integrity check follow this text.
 pub(crate) const FOUND: &str = "found ";
 
 #[derive(Args)]
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// Where emulated memory is
     pool: PathBuf,
     rows: u32,
-    /// Say what is there, and go on behind it
+    /// Report the rows that exist, and insert the rest
     #[arg(long)]
     resume: bool,
     /// Acknowledge nothing and make no checkpoints, so that nothing but commits is counted; close the database
@@ -34,11 +34,11 @@ pub(crate) struct Options {
     traced: bool,
 }
 
-/// Inserts rows, and prints the number of each row after its commit has returned. Then waits to be killed, with the
-/// database open.
+/// Inserts rows, and prints the number of each row after its commit has returned. After the last row, waits
+/// to be killed, with the database open.
 ///
 /// # Errors
-/// An error of SQLite, or nobody reads standard output any more.
+/// An error of SQLite, or that nobody reads standard output any more.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mode = modes::find(&options.mode)?;
     if mode.settings.is_some() {
@@ -60,7 +60,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         Ok(true)
     })?;
     if !options.traced {
-        // The kill is on its way. If the parent is gone, standard input ends, and this process ends too.
+        // The parent is about to kill this process. If the parent is gone, standard input ends, and this
+        // process exits.
         stdin().read_to_end(&mut Vec::new())?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Many concurrent connections: stock SQLite starves all but one.
+//! Many connections that commit at once. On stock SQLite all but one starve.
 
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const TIME: Duration = Duration::from_secs(2);
 const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 const INSERT: &str = "INSERT INTO characters(code, name) VALUES('U+0041', 'LATIN CAPITAL LETTER A')";
 
-/// What one connection did.
+/// The commits of one connection.
 #[derive(Default)]
 struct Share {
     commits: u64,
@@ -24,7 +24,7 @@ struct Share {
     busy: u64,
 }
 
-/// Lets many connections commit on stock SQLite and on Duralite, and prints what each did.
+/// Lets many connections commit at once, on stock SQLite and on Duralite. Prints the commits of each.
 ///
 /// # Errors
 /// An error of SQLite, or an interrupt.
@@ -57,14 +57,15 @@ pub(crate) fn run(scene: &Scene) -> Result<()> {
 
 fn measure(scene: &Scene, mode: &Mode) -> Result<Vec<Share>> {
     let database = scene.database(&format!("crowd-{}", mode.key));
-    // Keeps the log open from the first connection to the last.
+    // This connection stays open from the first connection to the last, so that the log is kept.
     let kept = mode.open(&database, scene.pool(), true)?;
     let barrier = Barrier::new(CONNECTIONS);
     let work = || -> Result<Share> {
         let opened = mode.open(&database, scene.pool(), true);
         barrier.wait();
         let conn = opened?;
-        // Not by the binding, which calls functions then that older SQLite of a system does not have.
+        // The timeout is set by SQL: the binding's call would use functions that a system's older
+        // SQLite lacks.
         conn.execute_batch(&format!("PRAGMA busy_timeout={}", BUSY_TIMEOUT.as_millis()))?;
         let mut insert = conn.prepare(INSERT)?;
         let (mut share, start) = (Share::default(), Instant::now());
@@ -79,7 +80,7 @@ fn measure(scene: &Scene, mode: &Mode) -> Result<Vec<Share>> {
             }
             share.worst = share.worst.max(begun.elapsed());
         }
-        // A connection that waits for a lock is late.
+        // A connection may wait for a lock beyond the end, so its own time counts.
         share.seconds = start.elapsed().as_secs_f64();
         Ok(share)
     };

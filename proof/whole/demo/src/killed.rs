@@ -1,4 +1,4 @@
-//! Kills a process in the middle of its work, and checks that every row it acknowledged is there.
+//! Kills a process in the middle of its work, and checks that every row that it acknowledged is there.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
@@ -23,16 +23,17 @@ const ROWS: usize = 4000;
 /// The longest delay between an acknowledgement and the kill.
 const LONGEST_DELAY_MICROSECONDS: u64 = 3000;
 
-/// The acknowledgement at which a process is killed, and the delay after it.
+/// The acknowledgement after which a process is killed, and the delay between the two.
 struct Kill {
     at: usize,
     delay: Duration,
 }
 
-/// Kills a process that inserts. Then lets a second process continue, kills that too, and puts the log home.
+/// Kills a process that inserts. Lets a second process continue, and kills it too. At the end, checkpoints
+/// the log into the database.
 ///
 /// # Errors
-/// If an acknowledged row is missing, if anything else is wrong, or after an interrupt.
+/// If an acknowledged row is missing, if another check fails, or after an interrupt.
 pub(crate) fn run(scene: &Scene, mode: &Mode) -> Result<()> {
     let rows = &scene.rows[..scene.rows.len().min(ROWS)];
     let path = scene.database(&format!("killed-{}", mode.key));
@@ -48,10 +49,9 @@ pub(crate) fn run(scene: &Scene, mode: &Mode) -> Result<()> {
     expect_rows(&path, rows).with_context(|| shown(&path))
 }
 
-/// Draws a kill. It depends only on the seed and the mode.
+/// Draws the moment of a kill, which depends only on the seed and the mode.
 fn chance(seed: u64, key: &str, rows: usize) -> Kill {
-    // FNV-1a mixes the mode into the seed, because the generator's first numbers are alike for neighbouring
-    // seeds.
+    // FNV-1a mixes the mode into the seed, because neighbouring seeds would give similar first numbers.
     let hash = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let salt = key.bytes().fold(0xcbf2_9ce4_8422_2325, hash);
     let mut dice = fastrand::Rng::with_seed(seed ^ salt);
@@ -65,7 +65,8 @@ fn first_process(scene: &Scene, mode: &Mode, path: &Path, rows: &[Row], kill: &K
     follow(&scene.processes, child, lines, progress, 0, kill)
 }
 
-/// Reopens the database, reports what it found, inserts the rest, and is killed with the database open.
+/// Reopens the database in a second process, which reports what it found and inserts the rest. Kills that
+/// process with the database open.
 fn second_process(scene: &Scene, mode: &Mode, path: &Path, rows: &[Row], acknowledged: usize) -> Result<()> {
     let (child, mut lines) = start(scene, mode, path, rows.len(), true)?;
     let mut found = String::new();
@@ -111,8 +112,8 @@ fn start(
     Ok((child, BufReader::new(out)))
 }
 
-/// Reads acknowledgements until the output ends, and kills the process at one of them. Returns the last
-/// acknowledgement.
+/// Reads acknowledgements until the output ends, and kills the process after the one that `kill` names.
+/// Returns the last acknowledgement.
 fn follow(
     processes: &Processes,
     mut child: Child,
@@ -130,7 +131,7 @@ fn follow(
         }
         Ok(())
     };
-    // A process that finds all rows there has nothing left to acknowledge.
+    // A process that finds all rows in the database has none left to acknowledge.
     end(acknowledged)?;
     for line in lines.lines() {
         acknowledged = line?.parse().context("not an acknowledgement")?;
@@ -145,7 +146,7 @@ fn follow(
     Ok(acknowledged)
 }
 
-/// Plain SQLite must refuse the database: its newest commits are in the log.
+/// Checks that plain SQLite refuses the database, whose newest commits are in the log.
 fn show_refusal(scene: &Scene, path: &Path) -> Result<()> {
     let answer = sqlite3(scene, path, "SELECT count(*) FROM characters")?;
     if answer.status.success() {
@@ -190,7 +191,7 @@ fn text(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// Follows a child that runs this script, and that is to be killed at row 3. Returns the result.
+    /// Follows a child that runs this script and is killed at row 3. Returns the result.
     fn followed(script: &str) -> Result<usize> {
         let processes = Processes::new().unwrap();
         let mut command = Command::new("sh");

@@ -1,8 +1,9 @@
-//! `duralite-demo`: stock SQLite inserts real input with one durable transaction per row, first as it is, then with Duralite loaded.
-//! Then the demonstration kills processes in the middle of their work, and shows that every row they acknowledged is there. It ends
-//! with a table and a chart.
+//! `duralite-demo`: stock SQLite inserts real input with one durable transaction per row, first without
+//! Duralite, then with Duralite loaded. After that the demonstration kills processes in the middle of their
+//! work, and shows that every row that they acknowledged is there. It ends with a table and a chart.
 //!
-//! Exit status: 0 every acknowledged row was found, 1 a row was missing or the demonstration failed, 2 wrong usage, 130 interrupted.
+//! Exit status: 0 every acknowledged row was found, 1 a row was missing or the demonstration failed, 2 wrong
+//! usage, 130 interrupted.
 
 mod check;
 mod child;
@@ -89,7 +90,7 @@ fn demonstrate(options: &Options) -> ExitCode {
     exit_code(result)
 }
 
-/// Checks that everything the demonstration needs is there, and prepares it.
+/// Checks that everything that the demonstration needs exists, and prepares it.
 fn set(options: &Options) -> Result<Scene> {
     stock::built("duralite")?;
     stock::load_duralite()?;
@@ -130,7 +131,8 @@ fn count_system_calls(scene: &Scene, runs: &mut [Run]) -> Result<()> {
     Ok(())
 }
 
-/// A recycled log takes the same frames and system calls per commit as a growing one, so the warm run gets the counts of the cold run.
+/// Per commit, a recycled log takes the same frames and system calls as a growing one. So the warm run gets
+/// the counts of the cold run.
 fn like_the_cold(runs: &mut [Run]) {
     if let [cold, warm, ..] = runs {
         (warm.logged_bytes, warm.system_calls) = (cold.logged_bytes, cold.system_calls);

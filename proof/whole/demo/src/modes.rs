@@ -1,4 +1,4 @@
-//! The ways to commit that the demonstration compares. Every setting that is not named here is SQLite's
+//! The ways to commit that the demonstration compares. Every setting that a mode does not name has SQLite's
 //! default.
 
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ pub(crate) struct Mode {
 const PLAIN: Mode =
     Mode { key: "", label: "", settings: None, exclusive: false, checkpoints: true, journal_mode: "WAL" };
 const NVWAL: Option<&str> = Some("journal=nvwal&nvram=emulate");
-// The database is in emulated memory too, like the log.
+// The home keeps the database in emulated memory, as the scratchpad keeps the log.
 const SCRATCHPAD: Option<&str> = Some("journal=scratchpad&scratchpad=emulate&home=emulate");
 
 /// All modes, in the order of the table.
@@ -49,7 +49,7 @@ pub(crate) const MODES: [Mode; 9] = [
 /// The mode with this key.
 ///
 /// # Errors
-/// If there is none.
+/// If no mode has this key.
 pub(crate) fn find(key: &str) -> Result<&'static Mode> {
     MODES.iter().find(|mode| mode.key == key).with_context(|| format!("no mode {key}"))
 }

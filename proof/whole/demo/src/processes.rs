@@ -34,7 +34,8 @@ impl State {
 pub(crate) struct Processes(Arc<State>);
 
 impl Processes {
-    /// From now on, an interrupt or the loss of the terminal kills the processes, and [`Self::check`] reports it.
+    /// Begins to handle signals: an interrupt or the loss of the terminal kills all processes, and
+    /// [`Self::check`] reports it.
     ///
     /// # Errors
     /// If no signal handler can be installed.

@@ -8,7 +8,7 @@ use crate::scene::{Scene, shown};
 use crate::screen::{grouped, say, table};
 use crate::timed::{LONGEST, Run};
 
-/// Prints the table of the runs, and sentences about their ratios.
+/// Prints the table of the runs, and sentences about the ratios between them.
 ///
 /// # Errors
 /// If nobody reads standard output any more.
@@ -57,7 +57,8 @@ fn sentences(rates: &[f64]) -> Result<String> {
     ))
 }
 
-/// Draws commits per second and bytes logged per commit on a logarithmic scale, with a bar for each run.
+/// Draws a bar for each run: commits per second, and bytes logged per commit, both on a logarithmic
+/// scale.
 ///
 /// # Errors
 /// If the file cannot be written.

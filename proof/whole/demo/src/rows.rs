@@ -10,7 +10,8 @@ pub(crate) struct Row {
     pub(crate) name: String,
 }
 
-/// The standard derives these 100,000 names from the code or its parts, so they would add nothing.
+/// Prefixes of about 100,000 names that the standard derives from the code or from its parts. These
+/// characters are left out: such a name adds nothing to its code.
 const MADE_BY_RULE: [&str; 4] =
     ["CJK UNIFIED IDEOGRAPH-", "CJK COMPATIBILITY IDEOGRAPH-", "HANGUL SYLLABLE ", "TANGUT IDEOGRAPH-"];
 

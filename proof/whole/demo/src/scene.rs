@@ -11,11 +11,11 @@ use crate::rows::Row;
 
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// When this is dropped, all processes are killed first. Then everything in its directories is removed.
+/// On drop, first kills all processes, then removes everything in its directories.
 pub(crate) struct Scene {
     pub(crate) processes: Processes,
     pub(crate) rows: Vec<Row>,
-    /// The same seed repeats the kills.
+    /// The seed of the kills. The same seed repeats them.
     pub(crate) seed: u64,
     databases: TempDir,
     pool: TempDir,
@@ -52,7 +52,7 @@ impl Scene {
         self.databases().join(format!("{name}.db"))
     }
 
-    /// The lines that say which media the measurements depend on.
+    /// The lines that name the media on which the measurements depend.
     pub(crate) fn places(&self) -> String {
         let file_system = file_system(self.databases());
         let mut text = format!("Databases: {} ({file_system}).", shown(self.databases()));

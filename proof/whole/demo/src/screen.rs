@@ -14,7 +14,8 @@ pub(crate) fn say(line: &str) -> Result<()> {
     Ok(writeln!(stdout(), "{line}")?)
 }
 
-/// Shows a bar on a terminal while rows are inserted, and prints one line at the end everywhere.
+/// Shows a bar while rows are inserted, if standard output is a terminal. Prints one line at the
+/// end in any case.
 pub(crate) struct Progress {
     label: String,
     total: usize,
@@ -24,7 +25,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// `first` of `total` rows are already there.
+    /// Starts a bar of `total` rows, of which `first` are already in the database.
     pub(crate) fn new(label: &str, total: usize, first: usize) -> Self {
         // Draws nothing if standard output is no terminal.
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stdout());

@@ -51,7 +51,7 @@ fn load(library: &Path) -> Result<()> {
     loaded.with_context(|| format!("cannot load {}", library.display()))
 }
 
-/// The version of the SQLite that this process uses, and whether it is the system's library.
+/// The version of SQLite that this process uses, and where that library comes from.
 pub(crate) fn describe() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let shared = maps

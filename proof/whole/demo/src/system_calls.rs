@@ -11,7 +11,7 @@ use crate::scene::Scene;
 
 const COMMITS: usize = 400;
 
-/// Whether strace is installed and is allowed to trace.
+/// Whether strace is installed, and allowed to trace.
 pub(crate) fn can_count() -> bool {
     Command::new("strace")
         .args(["-o", "/dev/null", "true"])
@@ -19,7 +19,8 @@ pub(crate) fn can_count() -> bool {
         .is_ok_and(|output| output.status.success())
 }
 
-/// System calls per commit: the difference between two traced runs, so that start-up cancels out.
+/// Counts the system calls per commit. The result is the difference between two traced runs, so
+/// that start-up cancels out.
 ///
 /// # Errors
 /// If a traced run fails, or after an interrupt.
@@ -48,8 +49,8 @@ fn total(scene: &Scene, mode: &Mode, commits: usize) -> Result<u64> {
     calls_of(&fs::read_to_string(summary)?).context("strace has counted nothing")
 }
 
-/// The total of the column `calls`. Its position varies, because only most versions of strace print
-/// microseconds per call before it.
+/// The total of the column `calls`. The column's position varies between versions of strace,
+/// because most print microseconds per call before it.
 fn calls_of(summary: &str) -> Option<u64> {
     let column = summary
         .lines()

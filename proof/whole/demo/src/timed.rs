@@ -1,4 +1,4 @@
-//! The timed runs: insert as fast as possible, then check the closed database row by row.
+//! The timed runs. A run inserts as fast as possible, and then the closed database is checked row by row.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,12 +11,12 @@ use crate::modes::{Mode, counters};
 use crate::scene::{Scene, shown};
 use crate::screen::Progress;
 
-/// The longest time that a run inserts rows.
+/// The longest time for which a run inserts rows.
 pub(crate) const LONGEST: Duration = Duration::from_millis(1500);
 const ROWS_BETWEEN_LOOKS: u32 = 64;
 
-/// The results of a timed run. All values except rows and rate are per commit. A value is `None` if stock SQLite has
-/// no such thing, or if nothing counts it.
+/// The results of a timed run. All values except rows and rate are per commit. A value is `None` if stock
+/// SQLite has no such quantity, or if nothing counts it.
 pub(crate) struct Run {
     pub(crate) mode: &'static Mode,
     pub(crate) rows: usize,
@@ -65,7 +65,7 @@ pub(crate) fn run(scene: &Scene, mode: &'static Mode) -> Result<Run> {
     Ok(Run { mode, rows: done, rate, logged_bytes, lines, fences, system_calls: None })
 }
 
-/// The size of stock SQLite's log.
+/// The size of stock SQLite's WAL.
 fn log_bytes(database: &Path) -> f64 {
     let log = database.with_extension("db-wal");
     std::fs::metadata(log).map_or(0.0, |log| log.len() as f64)

@@ -1,5 +1,5 @@
-//! Runs the demonstration as a user would, on a few rows. `cargo build -p duralite -p duralite-cli` must have built the files
-//! beside it.
+//! Runs the demonstration on a few rows, as a user would. `cargo build -p duralite -p duralite-cli` must have
+//! built the files that it needs beside it.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -23,8 +23,9 @@ const MODES: [&str; 9] = [
 fn in_directory(program: &Path, dir: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(dir).stdin(Stdio::null()).env_remove("DURALITE_LIBRARY");
-    // A copied program is "busy" as long as a process that another thread has just forked has inherited the
-    // descriptor through which the copy was written.
+    // The copied program is "busy" while another process has it open for writing. Another thread may just
+    // have forked, and its child has inherited the descriptor through which the copy was written. So this
+    // tries again.
     loop {
         match command.output() {
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
@@ -72,7 +73,7 @@ fn an_interrupt_ends_it_and_leaves_nothing() {
     command.current_dir(dir.path()).args(["--rows", "1000000"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    // The program prints the directory of emulated memory, and goes on to the next process that it kills.
+    // The program prints the directory of emulated memory, and continues with the next process that it kills.
     let pool = lines.find_map(|line| Some(PathBuf::from(line.split_once("--nvram-dir ")?.1))).unwrap();
     assert!(pool.is_dir() && pool.starts_with("/dev/shm"), "{}", pool.display());
     assert!(lines.any(|line| line.contains("killed in the middle")));

@@ -1,5 +1,5 @@
-//! A VFS above Duralite's, like one that encrypts or traces. Its files have a header of their own, and it
-//! passes every call on.
+//! A VFS above Duralite's, such as one that encrypts or traces. It keeps a header of its own before each
+//! file object of Duralite's, and passes every call on.
 #![allow(unsafe_code)] // a VFS
 
 use std::ffi::{c_char, c_int, c_void};
@@ -14,7 +14,7 @@ use rusqlite::ffi::{
 /// The name of the VFS in URIs.
 pub const ABOVE: &str = "above";
 
-/// The file of the VFS below follows in memory.
+/// The head of an open file. The file object of the VFS below follows it in memory.
 #[repr(C)]
 struct Head {
     methods: *const sqlite3_io_methods,
@@ -64,7 +64,8 @@ pass_on! {
     xUnfetch(at: sqlite3_int64, page: *mut c_void) -> c_int, SQLITE_ERROR;
 }
 
-/// A table for each version of the file below. SQLite looks at the version before it calls a method.
+/// A method table for each version that the file below may have. SQLite looks at the version before it
+/// calls a method.
 static METHODS: [sqlite3_io_methods; 4] = [methods(0), methods(1), methods(2), methods(3)];
 
 unsafe extern "C" fn open(
@@ -74,7 +75,8 @@ unsafe extern "C" fn open(
     flags: c_int,
     out: *mut c_int,
 ) -> c_int {
-    // SAFETY: SQLite allocates space for the header and the file below; the VFS below stays registered.
+    // SAFETY: SQLite has allocated `szOsFile` bytes, room for the header and the file below. The VFS below
+    // stays registered.
     unsafe {
         (*file.cast::<Head>()).methods = ptr::null();
         let vfs = sqlite3_vfs_find(c"duralite".as_ptr());
@@ -91,8 +93,8 @@ pub fn register_above() {
     static ONCE: Once = Once::new();
     crate::register();
     ONCE.call_once(|| {
-        // SAFETY: a copy of a registered VFS, which is never freed. Methods that do not work on files are
-        // those of the original.
+        // SAFETY: a copy of a registered VFS, which is never freed. `xOpen` is replaced; the other
+        // methods do not work on files, and stay those of the original.
         unsafe {
             let mut vfs = *sqlite3_vfs_find(c"duralite".as_ptr());
             vfs.szOsFile += size_of::<Head>() as c_int;

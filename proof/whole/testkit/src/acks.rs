@@ -1,7 +1,8 @@
 //! The file in which the processes of a rig acknowledge transactions.
 //!
-//! A process appends a record with one write after `COMMIT` has returned. Whenever the process is killed, such a write is in
-//! the page cache either completely or not at all. The file grows only after the bytes are there.
+//! A process appends a record with one write after `COMMIT` has returned. If the process is killed,
+//! the page cache holds that write either completely or not at all. The file grows only after the
+//! bytes are there.
 
 use std::fs::File;
 use std::io::{Result, Write as _};
@@ -11,7 +12,8 @@ use std::path::Path;
 /// Records read at a time.
 const BATCH: usize = 4096;
 
-/// Appends the acknowledgements of a process, and reads those of all processes. Each is a record of `N` numbers.
+/// Appends the acknowledgements of one process, and reads those of all processes. An
+/// acknowledgement is a record of `N` numbers.
 pub struct Acks<const N: usize> {
     file: File,
     read: u64,
@@ -21,7 +23,7 @@ impl<const N: usize> Acks<N> {
     /// Bytes of a record in the file.
     pub const RECORD_BYTES: usize = N * size_of::<i64>();
 
-    /// Opens the file, and makes it if it is not there.
+    /// Opens the file, or creates it if it does not exist.
     ///
     /// # Errors
     /// An error of the file system.

@@ -1,4 +1,4 @@
-//! A second process.
+//! The second process of a test.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::process::CommandExt;
@@ -14,7 +14,8 @@ pub struct Actor {
 }
 
 impl Actor {
-    /// Starts an actor with a role and its arguments, without any settings from this process's environment.
+    /// Starts an actor with a role and the role's arguments. No setting of this process's environment is
+    /// passed on.
     #[must_use]
     pub fn start(arguments: &[&str]) -> Self {
         Self::start_with(arguments, &[])
@@ -37,8 +38,8 @@ impl Actor {
         let mut child = loop {
             match command.spawn() {
                 Ok(child) => break child,
-                // The program has just been copied, and a child that another test has forked keeps the copy
-                // open until it runs its own program.
+                // The program has just been copied. A child that another test has forked keeps the copy
+                // open for writing until that child runs its own program.
                 Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
                 Err(error) => panic!("{error}"),
             }
@@ -47,14 +48,14 @@ impl Actor {
         Self { child, stdin, stdout: BufReader::new(stdout) }
     }
 
-    /// Starts an actor with a connection that runs the statements it is given.
+    /// Starts an actor with a connection. It runs the statements that the test sends.
     #[must_use]
     pub fn sql(uri: &str) -> Self {
         Self::start(&["sql", uri])
     }
 
-    /// As [`Actor::sql`], with every system call that names a file written to `calls` by `strace`. Returns
-    /// `None`, with a note, if `strace` is missing.
+    /// As [`Actor::sql`]. `strace` writes every system call that names a file to `calls`. Returns `None`,
+    /// with a note, if `strace` is missing.
     #[must_use]
     pub fn traced(uri: &str, calls: &Path) -> Option<Self> {
         if Command::new("strace").arg("-V").output().is_err() {
@@ -66,7 +67,8 @@ impl Actor {
         Some(Self::spawn(command, &["sql", uri], &[]))
     }
 
-    /// As [`Actor::start`], as another user. The program is copied into `dir` for that user.
+    /// As [`Actor::start`], but as another user. The program is copied into `dir`, where that user may run
+    /// it.
     #[must_use]
     pub fn start_as(user: u32, dir: &Path, arguments: &[&str]) -> Self {
         let copy = dir.join("duralite-actor");
@@ -85,7 +87,7 @@ impl Actor {
         self.line()
     }
 
-    /// As [`Actor::run`]. Returns `None` if the actor has ended meanwhile.
+    /// As [`Actor::run`]. Returns `None` if the actor ends instead of answering.
     pub fn run_or_end(&mut self, sql: &str) -> Option<String> {
         writeln!(self.stdin.as_mut().unwrap(), "{sql}").ok()?;
         let mut line = String::new();
@@ -93,7 +95,7 @@ impl Actor {
         line.strip_suffix('\n').map(str::to_owned)
     }
 
-    /// Sends a statement to the actor. The result is its next line.
+    /// Sends a statement to the actor. [`Actor::line`] returns the result.
     pub fn tell(&mut self, sql: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{}", sql.replace('\n', " ")).unwrap();
     }
@@ -104,7 +106,7 @@ impl Actor {
         self.child.id()
     }
 
-    /// Waits until the actor has stopped itself.
+    /// Waits until the actor has stopped itself with a signal.
     pub fn until_stopped(&self) {
         let stat = format!("/proc/{}/stat", self.child.id());
         let is_stopped = || std::fs::read_to_string(&stat).unwrap().contains(") T ");
@@ -137,7 +139,7 @@ impl Actor {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Closes the actor's input and waits until it has ended by itself.
+    /// Closes the actor's input and waits until the actor exits.
     ///
     /// # Panics
     /// If the actor fails.

@@ -1,4 +1,4 @@
-//! The plans of test rigs as text: `name=value` pairs with spaces between.
+//! The plans of test rigs as text: `name=value` pairs, separated by spaces.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ impl<'a> Arguments<'a> {
     /// Parses the arguments.
     ///
     /// # Errors
-    /// Names the argument that is not `name=value`.
+    /// The first argument that is not `name=value`.
     pub fn new(arguments: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
         let pair = |argument: &'a str| {
             argument.split_once('=').ok_or_else(|| format!("{argument} is not name=value"))
@@ -31,7 +31,7 @@ impl<'a> Arguments<'a> {
     /// Passes each argument to `set`.
     ///
     /// # Errors
-    /// The error of `set`, after the argument.
+    /// The error of `set`, with the argument before it.
     pub fn each<Failure: fmt::Display>(
         &self,
         mut set: impl FnMut(&str, &str) -> Result<(), Failure>,
@@ -42,10 +42,11 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// One of the product's engines, by its name.
+/// Finds one of the product's engines by name.
 ///
 /// # Errors
-/// Lists the engines, and `others`, which the caller accepts instead of an engine.
+/// The names of the engines, and of `others`, which the caller accepts instead of
+/// an engine.
 pub fn engine_named(name: &str, others: &[&str]) -> Result<Engine, String> {
     let known = Engine::all();
     let names: Vec<&str> = known.iter().map(|engine| engine.name()).chain(others.iter().copied()).collect();

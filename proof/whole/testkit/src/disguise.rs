@@ -1,4 +1,4 @@
-//! Memory of a log whose magic number appears as that of another engine.
+//! A log's memory whose magic number reads as another engine's.
 
 use duralite_medium::{Counters, FileNvm, Guarantee, Latency, MediumError, Nvm};
 

@@ -29,14 +29,14 @@ pub(crate) fn register() {
 pub struct Engine(&'static Descriptor);
 
 impl Engine {
-    /// For tests of what only `nvwal` does.
+    /// For tests of behaviour that only `nvwal` has.
     pub const NVWAL: Self = Self(&nvwal::DESCRIPTOR);
-    /// For tests of what only `waldio` does.
+    /// For tests of behaviour that only `waldio` has.
     pub const WALDIO: Self = Self(&waldio::DESCRIPTOR);
-    /// For tests of what only `ppl` does.
+    /// For tests of behaviour that only `ppl` has.
     pub const PPL: Self = Self(&ppl::DESCRIPTOR);
 
-    /// For tests of what only `scratchpad` does.
+    /// For tests of behaviour that only `scratchpad` has.
     pub const SCRATCHPAD: Self = Self(&scratchpad::DESCRIPTOR);
 
     /// The product's engines.

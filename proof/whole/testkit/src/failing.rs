@@ -10,18 +10,19 @@ use rusqlite::ffi;
 
 use crate::fixture::{GUARD, VERSIONS};
 
-/// The size of a write that raises or lifts the guard: the database's header alone. In both cases the first
-/// such write has no guard in it, and that one is refused. SQLite writes whole pages; the header of the first
-/// page may be written by itself, too, but with the guard in it.
+/// The size of a write that raises or lifts the guard: the database's header alone. To raise or lift the
+/// guard, Duralite first writes a header without the guard, and that write is refused. Other writes pass:
+/// SQLite writes whole pages, and where the header of page 1 is written alone for SQLite, it has the guard in
+/// it.
 const HEADER_BYTES: usize = 100;
 
 /// The smallest page.
 const PAGE_BYTES: usize = 512;
 
 thread_local! {
-    /// How many headers without the guard were refused so far; `None` while none is refused.
+    /// How many headers without the guard were refused so far; `None` outside [`with_stuck_guard`].
     static REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
-    /// How many writes of pages were refused so far; `None` while none is refused.
+    /// How many writes of pages were refused so far; `None` outside [`without_space_for_pages`].
     static PAGES_REFUSED: Cell<Option<u32>> = const { Cell::new(None) };
 }
 
@@ -49,23 +50,23 @@ unsafe fn is_refused(data: *const c_void, bytes: usize) -> bool {
     refused.inspect(|refused| REFUSED.set(Some(refused + 1))).is_some()
 }
 
-/// Writes nothing, as on a full disk, if the write is to be refused.
+/// Writes nothing, as on a full disk, if `is_refused` says so.
 unsafe extern "C" fn write_unless_refused(file: c_int, data: *const c_void, bytes: usize) -> isize {
     // SAFETY: SQLite's own arguments.
     unsafe { if is_refused(data, bytes) { 0 } else { write(file, data, bytes) } }
 }
 
-/// As `write_unless_refused`, at an offset.
+/// As `write_unless_refused`, for a write at an offset.
 unsafe extern "C" fn place_unless_refused(file: c_int, data: *const c_void, bytes: usize, at: i64) -> isize {
     // SAFETY: SQLite's own arguments.
     unsafe { if is_refused(data, bytes) { 0 } else { pwrite64(file, data, bytes, at) } }
 }
 
-/// Runs `body` while there is no space for pages of a database: this thread's SQLite can write no page to any
-/// file.
+/// Runs `body` while the disk has no space for pages of a database: SQLite can write no page to any file on
+/// this thread.
 ///
 /// # Panics
-/// If no page was to be written.
+/// Unless `body` tried to write a page.
 pub fn without_space_for_pages<T>(body: impl FnOnce() -> T) -> T {
     replace_writes_once();
     PAGES_REFUSED.set(Some(0));
@@ -74,10 +75,10 @@ pub fn without_space_for_pages<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `body` while there is no space for the guard: this thread can neither raise nor lift it.
+/// Runs `body` while the disk has no space for the guard: this thread can neither raise nor lift it.
 ///
 /// # Panics
-/// If the guard was not to be written.
+/// Unless `body` tried to write the guard.
 pub fn with_stuck_guard<T>(body: impl FnOnce() -> T) -> T {
     replace_writes_once();
     REFUSED.set(Some(0));

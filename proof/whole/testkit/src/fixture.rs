@@ -1,4 +1,4 @@
-//! A directory with databases, and a log directory of its own for their logs.
+//! A directory with databases, and another directory for their logs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use crate::{Engine, SideFile, sql};
 
 /// The bytes of a database's header that hold the guard.
 pub const VERSIONS: std::ops::Range<usize> = 18..20;
-/// Their content while a log holds the newest commits.
+/// The content of these bytes while a log holds the newest commits.
 pub const GUARD: [u8; 2] = [2, 0xd7];
 
-/// Their content while a log holds the rollback journal.
+/// The content of these bytes while a log holds the rollback journal.
 pub const ROLLBACK_GUARD: [u8; 2] = [1, 0xd8];
 
 /// Databases and logs of one test, deleted when this is dropped.
@@ -101,8 +101,8 @@ impl Fixture {
         conn
     }
 
-    /// The logs in the log directory. Shared memory, regions and files that homes keep beside logs are left
-    /// out.
+    /// The logs in the log directory, without shared memory, regions, and the files that homes keep beside
+    /// logs.
     #[must_use]
     pub fn logs(&self) -> Vec<PathBuf> {
         let mut logs: Vec<_> = std::fs::read_dir(self.log_dir())
@@ -130,7 +130,8 @@ impl Fixture {
         bytes.get(VERSIONS) == Some(&GUARD) || bytes.get(VERSIONS) == Some(&ROLLBACK_GUARD)
     }
 
-    /// The content of all files in both directories, to find out whether anything has changed.
+    /// The content of all files in both directories. Comparing two snapshots shows whether anything has
+    /// changed.
     #[must_use]
     pub fn snapshot(&self) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut files = snapshot(self.dir.path());
@@ -147,7 +148,7 @@ impl Fixture {
     }
 }
 
-/// The content of every file in a directory, except shared memory, which is no data.
+/// The content of every file in a directory, except shared memory, which holds no data.
 #[must_use]
 pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());

@@ -12,9 +12,9 @@ pub struct Forked(Pid);
 /// How a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// By itself, and its body returned `true`.
+    /// It exited, and its body returned `true`.
     Well,
-    /// By itself, and its body returned `false`, or panicked.
+    /// It exited, and its body returned `false`, or panicked.
     Badly,
     /// By a signal.
     Killed(i32),
@@ -32,7 +32,7 @@ impl Ended {
     }
 }
 
-/// Forks. The child runs `body` and ends without dropping anything of its parent.
+/// Forks. The child runs `body`, and ends without dropping any value of its parent.
 ///
 /// # Panics
 /// If the fork fails.

@@ -46,15 +46,15 @@ impl Gate {
         std::fs::remove_file(self.file("closed")).unwrap();
     }
 
-    /// The places where groups were written, or are about to be, since the gate was closed: byte offsets in
-    /// the log. A group may be written more than once, by leaders that take over from each other.
+    /// Offsets in the log, in bytes, of the groups that reached the gate since it was closed. A group may
+    /// reach the gate more than once: a leader that takes over from another writes the same group again.
     #[must_use]
     pub fn places(&self) -> BTreeSet<u64> {
         let text = std::fs::read_to_string(self.file("reached")).unwrap_or_default();
         text.lines().map(|line| line.parse().unwrap()).collect()
     }
 
-    /// Waits until a writer waits at the gate.
+    /// Waits until a writer has reached the gate.
     pub fn until_reached(&self) {
         while self.places().is_empty() {
             std::thread::sleep(Duration::from_millis(1));

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rusqlite::ffi;
 use rustix::process::{Signal, getpid, kill_process};
 
-/// How many locks are left until the process stops, counting that one; 0 for never.
+/// How many locks are left until the process stops, counting the lock before which it stops; 0 for never.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
 /// Called before a lock is taken or released.
@@ -27,8 +27,8 @@ fn lock() {
     }
 }
 
-/// Prints `halted` and stops this process before SQLite's own VFS takes or releases the `number`-th file lock
-/// from now on.
+/// Makes this process print `halted` and stop at the `number`-th file lock from now on, before SQLite's own
+/// VFS takes or releases that lock.
 pub fn halt_before_lock(number: u64) {
     static ONCE: Once = Once::new();
     ONCE.call_once(replace_call);
@@ -46,9 +46,9 @@ unsafe extern "C" fn lock_and_fcntl(file: c_int, command: c_int, argument: *mut 
 type Fcntl = unsafe extern "C" fn(c_int, c_int, *mut c_void) -> c_int;
 
 fn replace_call() {
-    // SAFETY: SQLite calls it with two or three arguments. Linux passes them in the same registers, whether
-    // or not the function is variadic. If the third one is missing, its register is passed on and ignored.
-    // SQLite's default VFS stays registered.
+    // SAFETY: SQLite passes two or three arguments. Linux passes them in the same registers, whether or not
+    // the function is variadic. If the third argument is missing, the content of its register is passed on
+    // and ignored. SQLite's default VFS stays registered.
     unsafe {
         let vfs = ffi::sqlite3_vfs_find(ptr::null());
         let call = std::mem::transmute::<Fcntl, unsafe extern "C" fn()>(lock_and_fcntl);

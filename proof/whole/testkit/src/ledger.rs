@@ -1,10 +1,11 @@
-//! Numbered transactions. From the content it can be checked that they were made up to some number.
+//! Numbered transactions. The content shows whether it is the result of transactions 1 to some
+//! number.
 
 use rusqlite::{Connection, Result, params};
 
 use crate::sql;
 
-/// One of this many transactions is larger than the writer's cache.
+/// One transaction in this many is larger than the writer's cache.
 const LARGE_EVERY: i64 = 50;
 const LARGE_ROWS: i64 = 60;
 
@@ -15,7 +16,7 @@ impl Ledger {
     /// Makes the tables if they do not exist.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// SQLite's error.
     pub fn prepare(conn: &Connection) -> Result<Self> {
         conn.execute_batch(
             "BEGIN IMMEDIATE;
@@ -31,7 +32,7 @@ impl Ledger {
     /// Commits transaction `n`.
     ///
     /// # Errors
-    /// What SQLite says.
+    /// SQLite's error.
     pub fn append(&self, conn: &Connection, n: i64) -> Result<()> {
         conn.execute_batch("BEGIN IMMEDIATE")?;
         conn.prepare_cached("INSERT INTO rows VALUES(?1, ?2, 0)")?.execute(params![n, payload(n)])?;

@@ -1,4 +1,4 @@
-//! A file system on a loop device, and the kernel's counts for that device.
+//! A file system on a loop device, and the kernel's counts of that device's operations.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,14 +13,14 @@ pub struct LoopDisk {
     device: String,
 }
 
-/// The operations that a device has done.
+/// The operations that a device has performed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeviceCounts {
-    /// Write requests with content.
+    /// Write requests that carry data.
     pub writes: u64,
     /// Bytes written.
     pub written_bytes: u64,
-    /// Flushes of its cache.
+    /// Flushes of the device's cache.
     pub flushes: u64,
 }
 
@@ -37,7 +37,7 @@ impl LoopDisk {
     /// Makes a disk of this size. Returns `None`, with a note, if this user may not do so.
     ///
     /// # Panics
-    /// If it fails for root and `DURALITE_REQUIRE_RIGS` is set.
+    /// If the disk cannot be made although the user is root and `DURALITE_REQUIRE_RIGS` is set.
     #[must_use]
     pub fn new(mebibytes: u64) -> Option<Self> {
         match Self::make(mebibytes) {
@@ -57,12 +57,12 @@ impl LoopDisk {
         let file = std::fs::File::create(&image).map_err(|error| error.to_string())?;
         file.set_len(mebibytes << 20).map_err(|error| error.to_string())?;
         let path = |path: &Path| path.display().to_string();
-        // Initialise everything now, so that no initialisation is counted later.
+        // Initialise all of the file system now, so that no later count includes its initialisation.
         let eager = "lazy_itable_init=0,lazy_journal_init=0";
         run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-E", eager, &path(&image)])?;
         let device = run("losetup", &["--find", "--show", &path(&image)])?;
         let disk = Self { dir, device };
-        // Without times of access, so that no reading is counted.
+        // Without access times, so that a read causes no write that is counted.
         run("mount", &["-o", "noatime", &disk.device, &path(&mount)])?;
         Ok(disk)
     }
@@ -87,8 +87,8 @@ impl LoopDisk {
         DeviceCounts { writes, written_bytes: numbers[6] * 512, flushes }
     }
 
-    /// Writes out everything that waits for this disk, so that later counts do not include it. It syncs only
-    /// this file system, because other tests count on theirs.
+    /// Writes out everything that waits for this disk, so that later counts do not include it. Syncs only
+    /// this file system, because other tests count operations on theirs.
     pub fn settle(&self) {
         let settled = std::fs::File::open(self.path()).and_then(|mount| Ok(rustix::fs::syncfs(&mount)?));
         assert!(settled.is_ok(), "{settled:?}");

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Whether a rig that this machine can run must not be skipped.
+/// Whether to fail instead of skipping a rig that this machine can run.
 #[must_use]
 pub fn require_rigs() -> bool {
     std::env::var_os("DURALITE_REQUIRE_RIGS").is_some_and(|value| value == "1")
@@ -30,7 +30,7 @@ impl TinyDirectory {
     /// Mounts a tmpfs of this size. Returns `None`, with a note, if this user may not do so.
     ///
     /// # Panics
-    /// If it fails for root and `DURALITE_REQUIRE_RIGS` is set.
+    /// If the mount fails although the user is root and `DURALITE_REQUIRE_RIGS` is set.
     #[must_use]
     pub fn new(kibibytes: u32) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
@@ -64,7 +64,7 @@ impl TinyDirectory {
 
 impl Drop for TinyDirectory {
     fn drop(&mut self) {
-        // A lazy unmount, in case a failed test still has a file open there.
+        // Unmounts lazily, in case a failed test still has a file open there.
         let _ = Command::new("umount").arg("-l").arg(self.path()).output();
     }
 }
@@ -79,7 +79,7 @@ impl Overlay {
     /// user may not do so.
     ///
     /// # Panics
-    /// If it fails for root and `DURALITE_REQUIRE_RIGS` is set.
+    /// If the mount fails although the user is root and `DURALITE_REQUIRE_RIGS` is set.
     #[must_use]
     pub fn new(options: &str) -> Option<Self> {
         let memory = TinyDirectory::new(16 << 10)?;
@@ -113,7 +113,7 @@ impl Overlay {
 
 impl Drop for Overlay {
     fn drop(&mut self) {
-        // Lazy, as above. The memory is unmounted after this.
+        // Lazily, too. The memory below the overlay is unmounted after this.
         let _ = Command::new("umount").arg("-l").arg(self.path()).output();
     }
 }

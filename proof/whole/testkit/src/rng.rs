@@ -1,4 +1,4 @@
-//! Random numbers that a seed reproduces.
+//! Random numbers, reproducible from a seed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -10,7 +10,7 @@ impl Rng {
     /// A generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        // Mixes the seed, because small seeds would begin with small numbers.
+        // Mixes the seed: without this, small seeds would yield small first numbers.
         Self((seed ^ 0x9e37_79b9_7f4a_7c15).max(1))
     }
 
@@ -27,7 +27,7 @@ impl Rng {
         self.draw() % bound
     }
 
-    /// True once in `one_in` times on average.
+    /// True in one of `one_in` calls on average.
     pub fn chance(&mut self, one_in: u64) -> bool {
         self.below(one_in) == 0
     }

@@ -1,7 +1,7 @@
-//! Engines for tests. They are `nvwal` with more files beside the log:
+//! Engines for tests. They are `nvwal` with further files beside the log:
 //!
-//! - `side` has a home that keeps every page written home, including the header, until it is drained. So the
-//!   database file under SQLite is as old as the guard.
+//! - `side` has a home that keeps every page written home, including the header, until the home is drained.
+//!   So SQLite finds a database file as old as the guard.
 //! - `undo` keeps rollback journals.
 //! - `sideundo` does both.
 //!

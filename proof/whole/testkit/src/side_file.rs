@@ -1,5 +1,5 @@
-//! A home that keeps every page out of the database file until it is drained; the header too, if it is told
-//! to. A program that bypasses the home reads old content.
+//! A home that keeps pages out of the database file until it is drained: all of them, or all but the header.
+//! A program that bypasses the home reads old content.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{Error, ErrorKind, Result};
@@ -15,11 +15,12 @@ use crate::steps::step;
 /// The unit in which pages are held. Pages and their offsets are multiples of it.
 const SECTOR: u64 = 512;
 
-/// The endings of the names of its files.
+/// The endings of the names of the two files.
 const NAMES: [&str; 2] = ["-pages", "-held"];
 
-/// Written pages are in one file, at their offsets in the database. A second file has a byte for each sector,
-/// which says whether the sector is held. All processes share both files, like a database file.
+/// One file has the written pages, at their offsets in the database. A second file has a byte for each
+/// sector, which says whether the sector is held. All processes share both files, as they share a database
+/// file.
 pub struct SideFile {
     pages: PathBuf,
     held: PathBuf,
@@ -27,7 +28,8 @@ pub struct SideFile {
 }
 
 impl SideFile {
-    /// A home in files beside `path`, which may be a log. The files are made when the first page is written.
+    /// A home in two files beside `path`, which may be a log. The files are created when the first page is
+    /// written.
     #[must_use]
     pub fn beside(path: &Path, holds_header: bool) -> Self {
         let [pages, held] = NAMES.map(|end| {
@@ -38,13 +40,13 @@ impl SideFile {
         Self { pages, held, holds_header }
     }
 
-    /// Whether a file belongs to such a home, by its name.
+    /// Whether a file belongs to such a home, judged by its name.
     #[must_use]
     pub fn is_one(path: &Path) -> bool {
         NAMES.iter().any(|end| path.as_os_str().as_encoded_bytes().ends_with(end.as_bytes()))
     }
 
-    /// Makes both files anew, writable by every user.
+    /// Creates both files again, empty and writable by every user.
     ///
     /// # Errors
     /// `Io`.
@@ -53,7 +55,7 @@ impl SideFile {
         make(&self.pages).and_then(|()| make(&self.held)).map_err(self.failed())
     }
 
-    /// Releases everything, after it has been written to the database file. Durable on return.
+    /// Releases all pages, after the caller has written them to the database file. Durable on return.
     ///
     /// # Errors
     /// `Io`.
@@ -69,7 +71,7 @@ impl SideFile {
         Ok(Self::end(&self.held().map_err(self.failed())?) == 0)
     }
 
-    /// For each sector whether it is held.
+    /// Whether each sector is held.
     fn held(&self) -> Result<Vec<u8>> {
         match std::fs::read(&self.held) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Vec::new()),

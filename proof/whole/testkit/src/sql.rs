@@ -43,7 +43,7 @@ pub fn code(error: &Error) -> i32 {
 /// Opens a URI. The connection does not wait for locks.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite's error.
 pub fn connect(uri: &str) -> Result<Connection, Error> {
     register();
     let conn = Connection::open(uri)?;
@@ -63,7 +63,7 @@ pub fn stock(path: &Path) -> Connection {
 /// Runs one statement to its end.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite's error.
 pub fn run(conn: &Connection, sql: &str) -> Result<Vec<Vec<Value>>, Error> {
     let mut statement = conn.prepare(sql)?;
     let columns = statement.column_count();
@@ -78,7 +78,7 @@ pub fn one<T: FromSql>(conn: &Connection, sql: &str) -> T {
     conn.query_row(sql, [], |row| row.get(0)).unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
-/// Schema and content of the database, in a fixed order.
+/// The schema and the content of the database, in a fixed order.
 #[must_use]
 pub fn dump(conn: &Connection) -> Vec<(String, Vec<Vec<Value>>)> {
     let schema = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name";

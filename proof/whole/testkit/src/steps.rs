@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rusqlite::ffi;
 
-/// How many steps are left until the process dies, counting that one; 0 for never.
+/// How many steps are left until the process dies, counting the last; 0 for never.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
-/// Called before something is done to a file. Kills the process if this is its step.
+/// Called before each step, a change to a file. Kills the process if the chosen step is reached.
 pub(crate) fn step() {
     let left = LEFT.load(Ordering::Relaxed);
     if left == 0 {
@@ -68,7 +68,7 @@ type PlacedWrite = unsafe extern "C" fn(c_int, *const c_void, usize, i64) -> isi
 type Cut = unsafe extern "C" fn(c_int, i64) -> c_int;
 type Unlink = unsafe extern "C" fn(*const c_char) -> c_int;
 
-/// SQLite is built to use one of three functions for writes.
+/// SQLite is built to write with one of three functions, so all three are replaced.
 fn replace_calls() {
     // SAFETY: the functions have the signatures of the calls that they stand for (`off_t` has 64 bits),
     // and SQLite's default VFS stays registered.

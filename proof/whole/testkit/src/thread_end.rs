@@ -6,7 +6,7 @@ use std::ffi::c_void;
 type Body = Box<dyn FnOnce()>;
 
 unsafe extern "C" fn run(body: *mut c_void) {
-    // SAFETY: made by `when_thread_ends`, and given back once.
+    // SAFETY: `when_thread_ends` made this pointer, and C passes it to this destructor once.
     let body = unsafe { Box::from_raw(body.cast::<Body>()) };
     body();
 }
@@ -14,7 +14,7 @@ unsafe extern "C" fn run(body: *mut c_void) {
 /// Runs `body` on this thread when it ends, after the destructors of Rust's thread-local values.
 ///
 /// # Panics
-/// If the system has no key left.
+/// If the system has no thread-specific key left.
 pub fn when_thread_ends(body: impl FnOnce() + 'static) {
     let body: Box<Body> = Box::new(Box::new(body));
     let mut key = 0;

@@ -26,7 +26,7 @@ impl UndoFile {
         Self { path: name.into() }
     }
 
-    /// Whether a file is such a journal, by its name.
+    /// Whether a file is such a journal, judged by its name.
     pub fn is_one(path: &Path) -> bool {
         path.as_os_str().as_encoded_bytes().ends_with(NAME.as_bytes())
     }
@@ -59,15 +59,15 @@ impl RollbackJournal for UndoFile {
 
     fn read(&self, buf: &mut [u8], offset: u64) -> std::result::Result<usize, LogError> {
         let file = match File::open(&self.path) {
-            // A process that checks whether a journal is hot holds no lock that keeps the writer from
-            // deleting the journal meanwhile.
+            // A process that checks whether a journal is hot holds no lock that would keep the writer
+            // from deleting the journal.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
             file => file,
         };
         let read = file.and_then(|file| {
             let left = file.metadata()?.len().saturating_sub(offset);
             let wanted = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
-            // The file may be truncated meanwhile.
+            // The writer may truncate the file before this read.
             file.read_at(&mut buf[..wanted], offset)
         });
         read.map_err(|error| LogError::io("read", &self.path, &error))
@@ -83,7 +83,7 @@ impl RollbackJournal for UndoFile {
         self.with("cut", |file| file.set_len(file.metadata()?.len().min(bytes)))
     }
 
-    /// Writes nothing: in these tests processes die, but the machine does not.
+    /// Does not sync: in these tests processes die, but the machine does not.
     fn sync(&self) -> std::result::Result<(), LogError> {
         step();
         Ok(())

@@ -1,8 +1,9 @@
-//! An engine for tests that keeps frames in a `Vec`. It has what the interface between the product and an
+//! An engine for tests that keeps frames in a `Vec`. It does what the interface between the product and an
 //! engine requires, and no more.
 //!
-//! The file of a log only says which database the log belongs to. Its frames are in the memory of the process
-//! that made it, found by the log's id. Another process is refused, and nothing survives this process.
+//! The file of a log only says which database the log belongs to. The frames are in the memory of the process
+//! that made the log, and are found by the log's id. Other processes are refused, and the frames end with the
+//! process.
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::FileExt;
@@ -24,7 +25,7 @@ use duralite_wal::engine::{
 use duralite_wal::{EngineOptions, LogError};
 
 const MAGIC: [u8; 8] = *b"DURALVEC";
-/// Magic number, id, inode, birth time and page size. The path follows them.
+/// The bytes of the magic number, id, inode, birth time and page size, which come before the path.
 const FIXED_BYTES: usize = 44;
 
 pub static DESCRIPTOR: Descriptor = Descriptor {

@@ -1,4 +1,4 @@
-//! The tests of Duralite as a whole, and those of its source and its documents.
+//! Tests of Duralite as a whole, of its source, and of its documents.
 
 mod beside;
 mod concurrent;

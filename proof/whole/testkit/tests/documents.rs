@@ -55,7 +55,7 @@ fn links(text: &str) -> Vec<String> {
     found
 }
 
-/// The anchor of a heading: its words in lower case, with hyphens between.
+/// The anchor of a heading: its words in lower case, joined by hyphens.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
@@ -68,8 +68,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The targets of a document's links to other documents or into itself: the link's text, the file and the
-/// heading.
+/// The targets of a document's links to itself or to other documents: for each link its text, the file and
+/// the heading.
 fn targets(document: &Path) -> Vec<(String, PathBuf, String)> {
     let text = std::fs::read_to_string(document).unwrap();
     let local = links(&text).into_iter().filter(|link| !link.contains("://"));
@@ -108,7 +108,7 @@ fn every_page_is_in_the_table_of_contents() {
     assert_eq!(pages.collect::<BTreeSet<_>>(), listed);
 }
 
-/// Only pages below `docs` are on the site.
+/// The site has only the pages below `docs`.
 #[test]
 fn pages_link_to_pages_only() {
     let docs = root().join("docs");
@@ -132,7 +132,7 @@ fn sources() -> Vec<(String, String)> {
     files.into_iter().map(read).collect()
 }
 
-/// The name in a line that begins a function, or in one of a list that a macro makes tests of.
+/// The function that a line begins, or the name of a test in the list that a macro turns into tests.
 fn function(line: &str) -> Option<&str> {
     let after = |keyword| line.split_once(keyword).map(|(_, rest)| rest);
     let listed = Some(line.trim_start()).filter(|line| line.starts_with("inv"));
@@ -140,7 +140,7 @@ fn function(line: &str) -> Option<&str> {
     rest.split(|c: char| !(c.is_alphanumeric() || c == '_')).next()
 }
 
-/// The comment in a line. A line without one ends what the comment before it says.
+/// The comment in a line. A line without a comment ends the sentence of the comment before it.
 fn comment(line: &str) -> &str {
     line.split_once("//").map_or(".", |(_, comment)| comment.trim_start_matches(['/', '!']))
 }
@@ -193,7 +193,7 @@ fn in_backticks(text: &str) -> Vec<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// The invariant that begins with its number.
+/// The invariant in a paragraph that begins with its number.
 fn invariant(text: &str) -> Option<Invariant<'_>> {
     let (number, text) = text.split_once(". ")?;
     let (_, places) = text.split_once("- Kept by: ")?;
@@ -210,8 +210,8 @@ fn invariants(page: &str) -> Vec<Invariant<'_>> {
     page.split("\n**").skip(1).map(|text| invariant(text).unwrap_or_else(|| panic!("{text}"))).collect()
 }
 
-/// The page on invariants has no number twice, what it names exists, and the code and the tests say which invariant they
-/// keep or attack.
+/// The page on invariants must have no number twice, and must name only what exists. The code and the tests
+/// must say which invariants they keep or attack.
 #[test]
 fn the_page_on_invariants_is_true() {
     let page = std::fs::read_to_string(root().join("docs/invariants.md")).unwrap();
@@ -256,7 +256,7 @@ fn the_page_on_invariants_is_true() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The number in a part of a test's name.
+/// The number of the invariant that a part of a test's name gives.
 fn invariant_of(part: &str) -> Option<u32> {
     part.strip_prefix("inv")?.parse().ok()
 }

@@ -9,7 +9,7 @@ use duralite_wal::engine::media::MediaSet;
 use duralite_wal::{EngineOptions, ErrorKind, Follower, LogPlacement, engines};
 
 const NAME: &str = "followed.db";
-/// The bytes of the header that name the log.
+/// The bytes of the database header that name the log.
 const LOG_ID: std::ops::Range<usize> = 72..92;
 
 fn logs(fixture: &Fixture) -> LogPlacement {
@@ -28,7 +28,7 @@ fn follower_process(fixture: &Fixture) -> Actor {
     actor
 }
 
-/// A process with a connection that makes a checkpoint whenever the log has this many pages.
+/// A process with a connection that runs a checkpoint whenever the log has `checkpoint_pages` pages.
 fn connection(fixture: &Fixture, settings: &str, checkpoint_pages: u32) -> Actor {
     let mut actor = Actor::sql(&fixture.uri(NAME, settings));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -50,7 +50,8 @@ struct Rebuilt {
 }
 
 impl Rebuilt {
-    /// A copy of the database file, which becomes consistent once everything in the log is applied to it.
+    /// A copy of the database file. It becomes consistent once everything in the log has been applied to
+    /// it.
     fn copy(fixture: &Fixture, follower: &mut Follower) -> Self {
         let position = follower.oldest().unwrap();
         assert!(follower.pin(position).unwrap());
@@ -94,7 +95,7 @@ fn statement(rng: &mut Rng) -> String {
     }
 }
 
-/// Writes by a process that is replaced by another one now and then.
+/// Writes in one process at a time. Now and then another process replaces it.
 fn write(fixture: &Fixture, seed: u64, statements: u64) {
     let mut rng = Rng::new(seed);
     let mut actor = connection(fixture, "", 30);
@@ -111,8 +112,8 @@ fn write(fixture: &Fixture, seed: u64, statements: u64) {
     actor.finish();
 }
 
-/// Follows until it has seen everything that was there when `done` was set. Returns how many generations it
-/// has seen.
+/// Follows until it has seen everything that was in the log when `done` was set. Returns how many
+/// generations it has seen.
 fn follow_until(done: &AtomicBool, follower: &mut Follower, rebuilt: &mut Rebuilt) -> u64 {
     let (mut oldest, mut generations) = (follower.oldest().unwrap(), 0);
     loop {

@@ -5,7 +5,7 @@ use duralite_testkit::{Actor, Engine, Fixture, integrity, one, run};
 
 const INHERITED: [&str; 5] = ["ignored", "used", "closed-first", "closed-last", "rolled-back"];
 
-/// The parent and its children are processes with one thread each, in which freed memory is overwritten.
+/// Runs a parent and its children as processes with one thread each, in which freed memory is overwritten.
 fn family(engine: Engine) {
     for inherited in INHERITED {
         let fixture = Fixture::on(engine);
@@ -32,8 +32,8 @@ fn inv14_children_commit_beside_their_parent_on_ppl() {
     family(Engine::PPL);
 }
 
-/// The last connection to close belongs to a child whose parent has an older connection. The log stays for
-/// the next opening.
+/// A child closes the last connection although its parent has an older one. The log must stay for the next
+/// open.
 #[test]
 fn inv14_a_child_that_closes_last_keeps_the_log() {
     for inherited in INHERITED {
@@ -55,8 +55,8 @@ fn inv14_children_commit_beside_their_parent_with_a_home_in_memory() {
     family(Engine::SCRATCHPAD);
 }
 
-/// One database by two names, and by another one while it is open: every process must see what the others
-/// have committed.
+/// One database under two names, and under a third one that it gets while it is open. Every process must
+/// see what the others have committed.
 #[test]
 fn inv15_names_of_one_database_share_one_index() {
     for engine in Engine::all() {

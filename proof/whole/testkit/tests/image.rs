@@ -1,6 +1,6 @@
-//! Checks that the Dockerfile agrees with the tree: what it copies exists or is built by it, it builds and
-//! installs what `make demo` needs, and it sees everything that git keeps. Whether the image can be built and
-//! runs is not tested here.
+//! Checks that the Dockerfile agrees with the tree. Every file that it copies exists, or it builds that file.
+//! It builds and installs what `make demo` needs, and it sees everything that git keeps. Whether the image
+//! can be built and runs is not tested here.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ fn stages(dockerfile: &str) -> Vec<Vec<String>> {
     stages
 }
 
-/// The operands of the instructions that begin so: the words after it that are no options.
+/// The operands of the instructions that begin with `beginning`: all following words that are no options.
 fn operands<'a>(instructions: &'a [String], beginning: &str) -> Vec<Vec<&'a str>> {
     let of = |rest: &'a str| rest.split(' ').filter(|word| !word.starts_with('-')).collect();
     instructions.iter().filter_map(|line| line.strip_prefix(beginning)).map(of).collect()
@@ -40,7 +40,7 @@ fn cargo_packages(text: &str) -> BTreeSet<&str> {
         .collect()
 }
 
-/// The files that `cargo build` makes for each package of the workspace, according to its manifest.
+/// The files that `cargo build` makes for each package of the workspace, according to the package's manifest.
 fn artifacts() -> BTreeMap<String, Vec<String>> {
     let mut found = BTreeMap::new();
     for name in rooms::crates() {
@@ -66,12 +66,12 @@ fn artifacts() -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// Debian's packages for each word of scripts/setup.
+/// Debian's packages for each word that scripts/setup knows.
 fn debian_packages(setup: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut found = BTreeMap::new();
     for line in setup.lines() {
         let Some((word, need)) = line.trim().split_once(") need ") else { continue };
-        // `need WHAT 'PACKAGES' CHECK`: only several words are in quotes.
+        // `need WHAT 'PACKAGES' CHECK`: quotes enclose only several words.
         let mut rest = need;
         let mut words = Vec::new();
         while words.len() < 2 {
@@ -88,7 +88,7 @@ fn debian_packages(setup: &str) -> BTreeMap<&str, Vec<&str>> {
     found
 }
 
-/// The words of scripts/setup for a purpose.
+/// The words that scripts/setup lists for a purpose.
 fn needs_of<'a>(setup: &'a str, purpose: &str) -> Vec<&'a str> {
     let line = setup.lines().find(|line| line.starts_with(&format!("{purpose}) needs=")));
     line.unwrap_or_else(|| panic!("no purpose {purpose}")).split('\'').nth(1).unwrap().split(' ').collect()
@@ -148,7 +148,7 @@ fn the_image_builds_and_brings_what_the_demonstration_needs() {
         .split(' ')
         .filter(|word| !word.starts_with('-'))
         .collect();
-    // Packages that are only needed to compile and link are in the image that builds.
+    // The image that builds has the packages that are only needed to compile and link.
     for word in needs_of(&setup, "demo").into_iter().filter(|word| !["cc", "sqlite-headers"].contains(word)) {
         for package in &known[word] {
             assert!(installed.contains(package), "make demo needs {package}");

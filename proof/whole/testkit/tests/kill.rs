@@ -8,10 +8,10 @@ use std::time::Duration;
 use duralite_testkit::{Actor, Fixture, Ledger, Rng, integrity, run};
 use rusqlite::Connection;
 
-/// Kills of writers of one database, one after the other.
+/// How many writers of one database are killed, one after another.
 const CHAIN: u64 = 25;
 
-/// How the writer of a chain works.
+/// How the writers of one database work.
 struct Plan {
     settings: &'static str,
     page_bytes: u32,
@@ -27,7 +27,7 @@ fn acknowledged(path: &Path) -> i64 {
     bytes[..whole].rchunks(8).next().map_or(0, |last| i64::from_le_bytes(last.try_into().unwrap()))
 }
 
-/// Starts a writer and kills it, now and then while it is still opening the database.
+/// Starts a writer and kills it, now and then while the writer is still opening the database.
 fn kill_one(uri: &str, acknowledgements: &Path, plan: &Plan, rng: &mut Rng) {
     let every = plan.reopen_every.to_string();
     let mut writer = Actor::start(&["write", uri, acknowledgements.to_str().unwrap(), &every]);
@@ -46,7 +46,8 @@ fn open(fixture: &Fixture, plan: &Plan) -> Connection {
     conn
 }
 
-/// Checks that every acknowledged transaction is there, and at most one more.
+/// Checks that every acknowledged transaction is there, and at most one more. Returns the number of
+/// transactions.
 fn check(conn: &Connection, acknowledged: i64) -> i64 {
     let rows = Ledger::prepare(conn).unwrap().verify(conn);
     assert!(
@@ -73,11 +74,12 @@ fn chain(seed: u64, plan: &Plan) {
         if let Some(conn) = &survivor {
             conn.busy_timeout(Duration::from_secs(10)).unwrap();
             let rows = check(conn, known);
-            // The surviving process writes, too, over whatever the dead writer has left half done.
+            // The surviving process also writes, over whatever the dead writer has left half done.
             Ledger::prepare(conn).unwrap().append(conn, rows + 1).unwrap();
             fs::write(&acknowledgements, (rows + 1).to_le_bytes()).unwrap();
         } else if rng.chance(3) {
-            // No process looks here: the next writer does, after its own recovery.
+            // This process does not check here. The next writer runs its own recovery, and the next
+            // check follows that.
             continue;
         } else {
             let conn = open(&fixture, plan);

@@ -9,7 +9,8 @@ use duralite_wal::engines::ENGINES;
 
 use super::limits::{File, constants, dependencies, files, functions};
 
-/// Beyond this nobody reads a file, or a function, as one. `make check` asks about far shorter ones whether they tell one story.
+/// Nobody reads a longer file, or a longer function, as one. `make check` already asks about far shorter ones
+/// whether they tell one story.
 const FILE_LINES: usize = 1200;
 const FUNCTION_LINES: usize = 120;
 
@@ -46,7 +47,8 @@ fn no_function_is_longer_than_a_screen() {
     assert_none("functions of more than 120 lines", &long);
 }
 
-/// Where a crate's tests are one program, a file that neither its root nor its manifest names is never compiled.
+/// If a crate's tests are one program, the compiler ignores a file that neither the program's root nor the
+/// manifest names.
 #[test]
 fn every_file_of_tests_is_a_module_of_its_program() {
     let sources = files(&["crates", "store", "proof"], &["rs"]);
@@ -56,7 +58,7 @@ fn every_file_of_tests_is_a_module_of_its_program() {
         let module = file.strip_suffix("/mod.rs").or_else(|| file.strip_suffix(".rs"))?;
         let manifest = std::fs::read_to_string(crate::rooms::root().join(package).join("Cargo.toml")).ok()?;
         let has = |text: &str, wanted: String| text.lines().any(|line| line == wanted);
-        // Files below a module's directory are the compiler's to find missing.
+        // Files below a module's directory are left out; if one is missing, the compiler says so.
         Some(
             !module.contains('/')
                 && !has(&program.text, format!("mod {module};"))

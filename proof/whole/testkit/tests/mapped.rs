@@ -1,4 +1,4 @@
-//! A database file that its log's home has mapped, under real SQLite.
+//! A database file that its log's home has mapped, used by real SQLite.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 #![allow(unsafe_code)] // file controls
 
@@ -25,7 +25,7 @@ fn fixture() -> Fixture {
     Fixture::on(Engine::SCRATCHPAD)
 }
 
-/// Collects the memory of homes.
+/// Collects the mapped memory of homes.
 #[derive(Default)]
 struct Watch(Mutex<Vec<Arc<dyn Nvm>>>);
 
@@ -40,11 +40,11 @@ impl Hook for Watch {
     }
 }
 
-/// The locks that this process has on a file, according to the kernel's list. Any other way to ask would
-/// release them.
+/// The locks that this process has on a file, according to the kernel's list. Opening and closing the file
+/// to ask would release them.
 ///
-/// The kernel lists the locks of all processes, a part at a time. If other locks come and go meanwhile, it
-/// may miss one or list it twice. Most readings are right, so this returns the median.
+/// The kernel lists the locks of all processes, a part at a time. If other locks come and go between the
+/// parts, the list may miss a lock or have it twice. Most readings are right, so this returns the median.
 fn locks(path: &Path) -> usize {
     let mut readings = [(); 15].map(|()| locks_in_one_reading(path));
     readings.sort_unstable();
@@ -129,7 +129,7 @@ fn inv18_locks_of_the_process_stay_whatever_connection_goes_first() {
     }
 }
 
-/// Another connection, not one of Duralite, has a lock when the mapping's descriptor could be closed.
+/// A connection that is not one of Duralite's holds a lock when the mapping's descriptor could be closed.
 #[test]
 fn inv18_locks_of_other_connections_stay_when_the_mapping_has_gone() {
     let fixture = fixture();
@@ -159,7 +159,7 @@ fn inv19_a_file_that_an_outsider_cuts_ends_in_an_error() {
     run(&conn, "PRAGMA cache_size=5").unwrap();
     fill(&conn, 500);
     checkpoint(&conn);
-    // Another process must cut the file: closing it would release this process's locks.
+    // Another process must cut the file: if this process closed it, its locks would be released.
     let cut = Command::new("truncate").args(["-s", "8192"]).arg(&path).status();
     if !cut.is_ok_and(|status| status.success()) {
         return skip("no file is cut", "there is no truncate");
@@ -169,7 +169,7 @@ fn inv19_a_file_that_an_outsider_cuts_ends_in_an_error() {
     let refused = run(&conn, "CREATE TABLE more(a)").unwrap_err();
     assert_eq!(code(&refused) & 0xff, ffi::SQLITE_IOERR, "nothing more is acknowledged: {refused}");
     drop(conn);
-    // As with stock SQLite, the rest is not a sound database. A new connection reads it again.
+    // As with stock SQLite, the rest is no sound database. A new connection reads that rest.
     let conn = connect(&fixture.uri(NAME, "")).unwrap();
     let found = run(&conn, "SELECT sum(length(b)) FROM t");
     assert!(found.is_err());
@@ -219,7 +219,7 @@ fn others_follow_when_the_file_is_cut_and_grows_again() {
         assert!(size() < largest / 4);
         assert_eq!(size(), bytes_of(&conn), "the file has the size of the database");
         assert_eq!(other.run("SELECT sum(length(b)) FROM t"), "10000");
-        // Now the other process makes the file long again.
+        // The other process makes the file long again.
         let sql = "INSERT INTO t(b) SELECT randomblob(1000) FROM t a, t b, t c WHERE c.a <= 3";
         assert_eq!(other.run(sql), "");
         assert!(other.run("PRAGMA wal_checkpoint(TRUNCATE)").starts_with('0'), "round {round}");
@@ -231,7 +231,7 @@ fn others_follow_when_the_file_is_cut_and_grows_again() {
     integrity(&stock(&fixture.path(NAME)));
 }
 
-/// The log contains only frames, so the original keeps them.
+/// The log contains only frames, so the original keeps all of them.
 #[test]
 fn a_copy_takes_a_log_over_and_leaves_it_as_it_was() {
     let fixture = fixture();
@@ -254,13 +254,14 @@ fn a_copy_takes_a_log_over_and_leaves_it_as_it_was() {
     integrity(&conn);
 }
 
-/// The chunk size belongs to the VFS below, and this VFS does not grow the file through it.
+/// The chunk size belongs to the VFS below, and Duralite's VFS does not grow the file through that one.
 #[test]
 fn chunks_do_not_make_the_file_longer_than_the_database() {
     let fixture = fixture();
     let conn = fixture.open(NAME);
     let mut chunk: i32 = 1 << 20;
-    // SAFETY: an open connection, the name of its database, and a number as the control wants it.
+    // SAFETY: an open connection, the name of its database, and a pointer to an int, which the control
+    // expects.
     let set = unsafe {
         ffi::sqlite3_file_control(
             conn.handle(),
@@ -335,7 +336,7 @@ fn many_databases_leave_a_process_its_addresses() {
         let taken = addresses(path);
         assert!(taken > 0 && taken <= 64 << 20, "{taken} bytes for {}", path.display());
     }
-    // An allocation that any program may make.
+    // Any program may make such an allocation.
     let mut memory = Vec::<u8>::new();
     memory.try_reserve_exact(1 << 30).unwrap();
 }
@@ -347,7 +348,7 @@ fn a_database_outgrows_its_addresses_while_others_read() {
     let fixture = fixture();
     let patient = || {
         let conn = fixture.open(NAME);
-        // Neither connection gets a busy error while the other one starts or makes a checkpoint.
+        // Neither connection gets a busy error when the other starts a transaction or makes a checkpoint.
         conn.busy_timeout(Duration::from_secs(60)).unwrap();
         conn
     };
@@ -373,7 +374,7 @@ fn a_database_outgrows_its_addresses_while_others_read() {
         });
         for _ in 0..STEPS {
             fill(&writer, ROWS as usize);
-            // If a reader is in the way, the next checkpoint writes the rest.
+            // A reader may be in the way. The next checkpoint writes the rest.
             let _busy = one::<i64>(&writer, "PRAGMA wal_checkpoint(PASSIVE)");
         }
         drop(stop);

@@ -20,7 +20,8 @@ fn bank(fixture: &Fixture, settings: &str) -> rusqlite::Connection {
     conn
 }
 
-/// Writers and readers at once. This process stays connected and watches, or opens only at the end.
+/// Runs writers and readers at once. This process stays connected and watches, or connects only at
+/// the end.
 fn stress(settings: &str, writers: u64, transfers: u64, stay: bool) {
     let fixture = Fixture::new();
     let conn = Some(bank(&fixture, settings)).filter(|_| stay);
@@ -117,7 +118,8 @@ fn a_writer_killed_with_the_lock_in_its_hands_blocks_nobody() {
         assert_eq!(writer.run("PRAGMA cache_size=2"), "");
         assert_eq!(writer.run("BEGIN IMMEDIATE"), "");
         assert_eq!(writer.run("UPDATE accounts SET balance = 0"), "");
-        // Far more than the writer's cache holds, so that a part of it is already in the log.
+        // The transaction is far larger than the writer's cache, so a part of it is already in the
+        // log.
         let fill = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 500)
                     INSERT INTO history(who, amount) SELECT i, randomblob(200) FROM n";
         assert_eq!(writer.run(fill), "");

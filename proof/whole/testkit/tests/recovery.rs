@@ -5,8 +5,8 @@ use std::fs;
 
 use duralite_testkit::{Actor, Engine, Fixture, connect, integrity, one, run};
 
-/// A database whose writer was killed with some commits in the log. Returns the sum of what the writer has
-/// written.
+/// Makes a database whose writer was killed with commits in the log. Returns the sum of what the writer
+/// has written.
 fn crashed(fixture: &Fixture) -> i64 {
     let mut writer = Actor::sql(&fixture.uri("r.db", ""));
     for sql in
@@ -17,7 +17,7 @@ fn crashed(fixture: &Fixture) -> i64 {
     for n in 1..=300 {
         writer.run(&format!("INSERT INTO t VALUES({n}, printf('%0200d', {n}))"));
     }
-    // Rows change once more, and the database becomes shorter.
+    // Some rows change again, and the database becomes shorter.
     writer.run("UPDATE t SET b = printf('%0200d', a + 1) WHERE a % 3 = 0");
     writer.run("DELETE FROM t WHERE a > 200");
     writer.run("VACUUM");

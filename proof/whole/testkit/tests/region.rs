@@ -1,5 +1,5 @@
-//! The region that the logs of `scratchpad` share: which log owns which pages when logs are moved, deleted
-//! and replaced.
+//! The region that the logs of `scratchpad` share. Each of its pages must belong to the right log when
+//! logs are moved, deleted or replaced.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fs;
@@ -12,7 +12,7 @@ use duralite_wal::engines::scratchpad::{RegionUse, is_region_name, reclaim};
 use duralite_wal::placement::{FileStep, Hook, hook};
 use rusqlite::{Connection, ffi};
 
-/// The pages of a region of this size are soon used up.
+/// The size of a region whose pages are soon used up.
 const SMALL: &str = "scratchpad_bytes=256k";
 
 fn fixture() -> Fixture {
@@ -23,7 +23,7 @@ fn open(fixture: &Fixture, name: &str) -> Connection {
     connect(&fixture.uri(name, SMALL)).unwrap()
 }
 
-/// A process that has `name` open in WAL mode, and has committed `rows` rows of a kilobyte.
+/// A process that has opened `name` in WAL mode, and has committed `rows` rows of a kilobyte.
 fn writer(fixture: &Fixture, name: &str, rows: u32) -> Actor {
     let mut actor = Actor::sql(&fixture.uri(name, SMALL));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -40,7 +40,7 @@ fn fill(conn: &Connection) -> u32 {
     for sql in ["PRAGMA journal_mode=WAL", "PRAGMA wal_autocheckpoint=0", "CREATE TABLE IF NOT EXISTS f(b)"] {
         run(conn, sql).unwrap();
     }
-    // In one transaction, so that no checkpoint frees space.
+    // All insertions are in one transaction, so that no checkpoint frees space.
     run(conn, "PRAGMA cache_size=1").unwrap();
     run(conn, "BEGIN").unwrap();
     for count in 0.. {
@@ -67,7 +67,7 @@ fn region_file(fixture: &Fixture) -> Option<PathBuf> {
     entries.map(|entry| entry.unwrap().path()).find(|path| is_region_name(path))
 }
 
-/// Moves a database and its log elsewhere, like a user who does not know about regions.
+/// Moves a database and its log to another directory, as a user does who does not know about regions.
 fn move_away(fixture: &Fixture, name: &str) -> Fixture {
     let other = self::fixture();
     fs::rename(fixture.path(name), other.path(name)).unwrap();
@@ -162,7 +162,7 @@ fn the_region_of_an_empty_log_that_was_moved_stays() {
     assert_eq!(actor.run("PRAGMA wal_checkpoint(TRUNCATE)"), "0|0|0");
     actor.kill();
     let other = move_away(&fixture, "moved.db");
-    // The last close of another database finds a region without used pages.
+    // When another database is closed for the last time, no page of the region is in use.
     let conn = open(&fixture, "other.db");
     run(&conn, "PRAGMA journal_mode=WAL").unwrap();
     run(&conn, "CREATE TABLE t(a)").unwrap();
@@ -173,7 +173,8 @@ fn the_region_of_an_empty_log_that_was_moved_stays() {
     assert_eq!(region_file(&fixture), None, "it had no log any more");
 }
 
-/// A copy of a log beside it owns nothing: the pages that it refers to are the original's.
+/// A copy of a log that lies beside the log owns nothing: the pages to which it refers belong to the
+/// original.
 #[test]
 fn a_copy_of_a_log_that_is_collected_gives_nothing_back() {
     let fixture = fixture();
@@ -197,7 +198,7 @@ fn id_of(log: &Path) -> duralite_format::LogId {
     duralite_wal::placement::describe(log).unwrap().id
 }
 
-/// Closes a connection when a log is about to get its name.
+/// Closes a connection at the moment when a log is about to get its name.
 struct CloseAtPublish(Mutex<Option<Connection>>);
 
 impl Hook for CloseAtPublish {
@@ -228,7 +229,7 @@ fn the_last_user_of_a_region_may_leave_while_a_log_is_made_in_it() {
     assert_eq!(region_file(&fixture), None);
 }
 
-/// Space that killed processes of a log have left is also available to a rollback journal.
+/// Space left by killed processes of a log is also available to a rollback journal of that log.
 #[test]
 fn inv24_a_rollback_journal_finds_the_room_that_the_dead_have_left() {
     let fixture = fixture();
@@ -247,7 +248,7 @@ fn inv24_a_rollback_journal_finds_the_room_that_the_dead_have_left() {
     }
 }
 
-/// The space of a journal that PERSIST has zeroed is freed with its log.
+/// In PERSIST mode SQLite zeroes the journal. The journal's space is freed when its log ends.
 #[test]
 fn a_persisted_journal_leaves_nothing_in_the_region() {
     let fixture = fixture();
@@ -270,7 +271,7 @@ fn a_persisted_journal_leaves_nothing_in_the_region() {
     }
 }
 
-/// No checkpoint of this log frees the pages that other logs have in the region.
+/// A checkpoint of this log cannot free the pages that other logs have in the region.
 #[test]
 fn inv10_a_log_does_not_start_over_because_of_what_others_have() {
     let fixture = fixture();
@@ -292,7 +293,7 @@ fn inv10_a_log_does_not_start_over_because_of_what_others_have() {
     assert_eq!(other.run("SELECT count(*) FROM t"), "40");
 }
 
-/// A connection that found no space and is idle since must not hold any space.
+/// A connection whose transaction found no space must not hold any space while it is idle.
 #[test]
 fn a_transaction_that_was_rolled_back_leaves_its_room_to_others() {
     let fixture = fixture();

@@ -1,4 +1,4 @@
-//! A database with a home that keeps all pages out of the database file, including the header, under real
+//! A database whose home keeps all pages, including the header, out of the database file, used by real
 //! SQLite.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
@@ -17,7 +17,7 @@ fn fixture() -> Fixture {
     Fixture::on(Engine::named("side").unwrap())
 }
 
-/// The database file's header without the guard.
+/// The header in the database file, with the guard removed.
 fn header_on_disk(fixture: &Fixture, name: &str) -> Vec<u8> {
     let mut header = fs::read(fixture.path(name)).unwrap()[..HEADER_BYTES].to_vec();
     assert!(matches!(guard::inspect(&header), DatabaseHeader::Guarded { .. }));
@@ -25,7 +25,7 @@ fn header_on_disk(fixture: &Fixture, name: &str) -> Vec<u8> {
     header
 }
 
-/// A database that a killed process has left, with nothing in the log and all pages held by the home. Returns
+/// Makes a database that a killed process has left: its log is empty, and its home holds all pages. Returns
 /// the header on disk.
 fn held(fixture: &Fixture) -> Vec<u8> {
     let mut actor = Actor::sql(&fixture.uri(NAME, ""));
@@ -59,14 +59,14 @@ fn inv01_the_header_in_the_file_is_as_old_as_the_guard_until_it_is_lifted() {
     let before = held(&fixture);
     assert_eq!(header_on_disk(&fixture, NAME), before, "the header went past the home");
     check(&fixture, NAME);
-    // The last connection has drained the home, so the file by itself is the database.
+    // The last connection has drained the home, so the file alone is the database.
     fixture.assert_plain(NAME);
     assert!(fixture.logs().is_empty());
     let conn = stock(&fixture.path(NAME));
     assert_eq!(one::<i64>(&conn, "PRAGMA user_version"), 7);
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
     drop(conn);
-    // Under the next guard, pages that were held before do not appear again.
+    // Pages that the home held before must not appear again under the next guard.
     let conn = fixture.open(NAME);
     run(&conn, "UPDATE t SET a = 9").unwrap();
     assert_eq!(one::<i64>(&conn, "SELECT sum(length(b)) FROM t"), 20000);
@@ -111,12 +111,12 @@ fn a_copy_of_database_and_log_has_what_is_held() {
     copy_all(from.log_dir(), to.log_dir());
     check(&to, NAME);
     to.assert_plain(NAME);
-    // The original still has everything.
+    // The original still has all of its content.
     check(&from, NAME);
     from.assert_plain(NAME);
 }
 
-/// The original could not keep the log: draining a home may use up the pages that it holds.
+/// The original could not keep the log: draining a home may consume the pages that it holds.
 #[test]
 fn a_copy_does_not_take_over_a_log_whose_home_holds_pages() {
     let fixture = fixture();
@@ -137,14 +137,14 @@ fn a_log_whose_home_holds_pages_is_not_thrown_away_as_empty() {
     let fixture = fixture();
     held(&fixture);
     let log = fixture.log();
-    // An old database is put in the place of the one that names the log.
+    // Puts an older database in the place of the one that names the log.
     let kept = fs::read(fixture.path(NAME)).unwrap();
     let mut plain = kept.clone();
     guard::unmask(0, &mut plain);
     fs::write(fixture.path(NAME), plain).unwrap();
     drop(fixture.open(NAME));
     assert_eq!(fixture.logs(), [log]);
-    // And it is removed again.
+    // Puts the right database back.
     fs::write(fixture.path(NAME), kept).unwrap();
     check(&fixture, NAME);
 }

@@ -1,10 +1,10 @@
-//! The files of a crate must depend on each other in one direction: no file may use something of a file that
-//! uses it, directly or indirectly. The same must hold for folders: the modules below the root, with
-//! everything in them. A cycle is reported with its path.
+//! The files of a crate must depend on each other in one direction: no file may use something from a file
+//! that uses it, directly or indirectly. The same must hold for folders: the modules right below the root,
+//! each with everything in it. A cycle is reported with its path.
 //!
-//! A dependency is whatever a file names outside its tests: `use` and paths in code. Names that a module only
-//! re-exports (`use child::Name`) are followed to where they are defined. `mod child;` alone does not count
-//! as a use of the child.
+//! A file depends on whatever it names outside its tests, in `use` or in a path. If a module only re-exports
+//! a name (`use child::Name`), the dependency is on the file that defines it. `mod child;` alone is no use of
+//! the child.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,7 +26,7 @@ struct Import {
     is_public: bool,
 }
 
-/// What one file says about other files.
+/// What one file says about others.
 #[derive(Default)]
 struct File {
     children: Vec<String>,
@@ -41,7 +41,7 @@ impl File {
         file
     }
 
-    /// Reads tokens, and those in their groups: also those of macros, which may name other files as well.
+    /// Reads tokens, also those in groups and in macros, which may name other files too.
     fn read(&mut self, tokens: TokenStream) {
         let tokens = without_attributes(tokens);
         let mut at = 0;
@@ -64,8 +64,8 @@ impl File {
         }
     }
 
-    /// Reads what begins with `use`: an item, or the lifetimes that an `impl Trait` captures. Returns how many tokens
-    /// it has.
+    /// Reads tokens that begin with `use`: an item, or the lifetimes that an `impl Trait` captures. Returns
+    /// the number of tokens read.
     fn read_use(&mut self, tokens: &[TokenTree], at: usize) -> usize {
         let len = tokens[at..].iter().position(|token| is_mark(token, ';')).map_or(1, |end| end + 1);
         let Ok(item) = syn::parse2::<syn::ItemUse>(tokens[at..at + len].iter().cloned().collect()) else {
@@ -100,7 +100,7 @@ impl File {
         self.imports.push(Import { name, path, is_public });
     }
 
-    /// Reads the path that these tokens begin with. Returns how many tokens it has.
+    /// Reads the path at the beginning of these tokens. Returns the number of tokens in the path.
     fn read_path(&mut self, tokens: &[TokenTree]) -> usize {
         let mut path = vec![tokens[0].to_string()];
         let mut len = 1;
@@ -127,12 +127,12 @@ fn is_separator(tokens: &[TokenTree]) -> bool {
         if one.as_char() == ':' && one.spacing() == Spacing::Joint && is_mark(two, ':'))
 }
 
-/// Whether this `mod` is a file of its own.
+/// Whether this `mod` names a file, and has no braces.
 fn has_no_body(tokens: &[TokenTree]) -> bool {
     matches!(tokens, [_, TokenTree::Ident(_), end, ..] if is_mark(end, ';'))
 }
 
-/// Removes attributes, among which are the comments that document, and items that are only for tests.
+/// Removes items that are only for tests, and attributes, including documentation comments.
 fn without_attributes(tokens: TokenStream) -> Vec<TokenTree> {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let mut kept = Vec::new();
@@ -175,7 +175,7 @@ fn is_for_tests(attribute: TokenStream) -> bool {
     words.first().is_some_and(|first| first == "cfg") && says("test") && !says("not")
 }
 
-/// How many tokens the item has that these tokens begin with, and its other attributes.
+/// The number of tokens in the item at the beginning of these tokens, including the item's other attributes.
 fn len_of_item(tokens: &[TokenTree]) -> usize {
     let ends = |token: &TokenTree| match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
@@ -184,7 +184,7 @@ fn len_of_item(tokens: &[TokenTree]) -> usize {
     tokens.iter().position(ends).map_or(tokens.len(), |end| end + 1)
 }
 
-/// The modules of a crate, each a file.
+/// The modules of a crate that have a file of their own.
 struct Modules(BTreeMap<Module, File>);
 
 impl Modules {
@@ -200,7 +200,7 @@ impl Modules {
                 let of_child = [module.clone(), vec![child.clone()]].concat();
                 let below = dir.join(child);
                 let beside = [dir.join(format!("{child}.rs")), below.join("mod.rs")];
-                // A module in braces in this file, or under `#[path]`, has no such file.
+                // A module in braces in this file, or under `#[path]`, has no file at the usual place.
                 if let Some(path) = beside.into_iter().find(|path| path.is_file()) {
                     found.push((of_child, path, below));
                 }
@@ -225,7 +225,7 @@ impl Modules {
         }
     }
 
-    /// The module that owns what a path from the root names.
+    /// The module that owns the item that a path from the root names.
     fn owner(&self, path: &[String], depth: u32) -> Module {
         let len = (0..=path.len()).rev().find(|len| self.0.contains_key(&path[..*len])).unwrap_or(0);
         let (module, rest) = (path[..len].to_vec(), &path[len..]);
@@ -240,7 +240,7 @@ impl Modules {
         }
     }
 
-    /// The modules that each one uses.
+    /// The modules that each module uses.
     fn uses(&self) -> BTreeMap<Module, BTreeSet<Module>> {
         let used = |(module, file): (&Module, &File)| {
             let imports = file.imports.iter().filter(|import| !import.is_public).map(|import| &import.path);
@@ -271,13 +271,13 @@ fn way_back(uses: &BTreeMap<Module, BTreeSet<Module>>, start: &Module) -> Option
     None
 }
 
-/// How the modules below the root use each other, each with everything in it.
+/// Which modules right below the root use which others, each with everything in it.
 fn uses_of_folders(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module, BTreeSet<Module>> {
     let folder = |module: &Module| module.iter().take(1).cloned().collect::<Module>();
     let mut found: BTreeMap<Module, BTreeSet<Module>> = BTreeMap::new();
     for (module, used) in uses {
         let from = folder(module);
-        // The root is left out: it re-exports names, and has what all modules use.
+        // The root is left out, because it re-exports names and has what all modules use.
         let others = used.iter().map(folder).filter(|other| !other.is_empty() && *other != from);
         found.entry(from.clone()).or_default().extend(others);
     }
@@ -287,15 +287,15 @@ fn uses_of_folders(uses: &BTreeMap<Module, BTreeSet<Module>>) -> BTreeMap<Module
 /// Crates whose folders still have cycles.
 const WITH_CIRCLES_OF_FOLDERS: [&str; 1] = ["store/bench"];
 
-/// The cycles among the files of the crate with this root. If there are none and `of_folders` is set, those
-/// among its folders. The result is that of [`circles_among`].
+/// The cycles among the files of the crate with this root, as [`circles_among`] returns them. If there are
+/// none and `of_folders` is set, the cycles among its folders.
 fn circles(root: &Path, of_folders: bool) -> (usize, BTreeSet<String>) {
     let uses = Modules::of(root).uses();
     let in_files = circles_among(&uses);
     if in_files.0 > 0 || !of_folders { in_files } else { circles_among(&uses_of_folders(&uses)) }
 }
 
-/// How many modules are in cycles, and the paths of these cycles.
+/// The number of modules that are in cycles, and the paths of the cycles.
 fn circles_among(uses: &BTreeMap<Module, BTreeSet<Module>>) -> (usize, BTreeSet<String>) {
     let named = |module: &Module| if module.is_empty() { "the root".to_owned() } else { module.join("::") };
     let ways: Vec<_> = uses.keys().filter_map(|module| way_back(uses, module)).collect();
@@ -376,7 +376,8 @@ fn circles_are_found_however_they_are_written() {
     assert_eq!(folders, ["a -> b -> a"]);
 }
 
-/// Code that needs an engine asks the registry. No other code of `wal` depends on which engines exist.
+/// Code that needs an engine asks the registry. Apart from the registry, no code of `wal` depends on which
+/// engines exist.
 #[test]
 fn the_registry_alone_names_the_engines() {
     let root = rooms::root().join("crates/wal/src/lib.rs");
@@ -393,8 +394,8 @@ fn the_registry_alone_names_the_engines() {
     }
 }
 
-/// The lists that decide what is tested, and that no compiler checks: file, beginning, and what follows a
-/// name. CONTRIBUTING.md has all places that list engines.
+/// Lists that decide what is tested, and that no compiler checks: the file, the text before the list, and the
+/// text after each name. CONTRIBUTING.md lists all places that name engines.
 const LISTS: [(&str, &str, &str); 6] = [
     ("scripts/test", "for engine in ", ""),
     ("scripts/proof", "all_engines=", ""),
@@ -413,7 +414,7 @@ fn lists_of_engines_have_every_engine() {
         let words: Vec<&str> = list.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
         for engine in ENGINES {
             let name = format!("{}{suffix}", engine.name);
-            // The other tests run on the first engine without being told.
+            // The other tests run on the first engine by default.
             let is_default = file == "scripts/test" && engine.name == ENGINES[0].name;
             assert!(is_default || words.contains(&name.as_str()), "{file}: {beginning:?} lacks {name}");
         }
@@ -424,7 +425,7 @@ fn lists_of_engines_have_every_engine() {
 fn what_is_no_use_makes_no_circle() {
     let found = circles_of(&[
         ("lib.rs", "mod a; mod b; mod c; use b::B; pub use a::A; fn f(_: B, _: c::C) {}"),
-        // Re-exported by the root, which does not define it.
+        // The root re-exports this name, but does not define it.
         ("a.rs", "use super::B; pub struct A; impl<'c> A { fn g(&'c self) {} }"),
         (
             "b.rs",

@@ -1,4 +1,5 @@
-//! An engine that a program adds to the registry serves databases like the product's own engines.
+//! A program can add an engine to the registry. That engine serves databases as the product's own
+//! engines do.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use duralite_testkit::{Actor, Engine, Fixture, connect, integrity, one, run};

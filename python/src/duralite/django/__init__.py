@@ -8,10 +8,11 @@ from duralite._retry import attempts
 
 
 def run(work, using=DEFAULT_DB_ALIAS):
-    """As `duralite.run`: runs ``work()`` in `transaction.atomic`, again if it was overtaken, and returns what it returns.
+    """As `duralite.run`: runs ``work()`` in `transaction.atomic`, again if it was overtaken, and returns the result of
+    `work`.
 
-    It opens the outermost block: inside another one, and so with ``ATOMIC_REQUESTS``, Django raises RuntimeError. Functions
-    given to ``transaction.on_commit`` are called once, after the attempt that commits.
+    It must open the outermost block: inside another block, and so with ``ATOMIC_REQUESTS``, Django raises RuntimeError.
+    Functions passed to ``transaction.on_commit`` are called once, after the attempt that commits.
     """
     connection = connections[using]
     for attempt in attempts():

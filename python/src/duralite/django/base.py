@@ -1,7 +1,8 @@
 """The connection of the backend: Django's own, on a database in WAL mode, with settings in OPTIONS.
 
-What `duralite.connect` hands to sqlite3, and Django's ``transaction_mode`` and ``init_command``, mean in OPTIONS what they mean
-for Django; all else is a setting. ``"wal": False`` leaves the journal mode alone.
+In OPTIONS, Django's ``transaction_mode`` and ``init_command``, and the arguments that `duralite.connect` passes to sqlite3,
+keep the meaning that they have for Django. Everything else is a setting. With ``"wal": False`` the journal mode stays
+unchanged.
 """
 
 import contextlib
@@ -15,21 +16,21 @@ DJANGO_ARGUMENTS = duralite.CONNECT_ARGUMENTS | {"database", "uri"}
 
 
 class Cursor(base.SQLiteCursorWrapper):
-    """Django's cursor, whose exceptions say why Duralite refused a statement."""
+    """Django's cursor, whose exceptions give Duralite's reason if it refused a statement."""
 
     execute = duralite._telling(base.SQLiteCursorWrapper.execute)
     executemany = duralite._telling(base.SQLiteCursorWrapper.executemany)
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """Django's SQLite backend with connections through Duralite."""
+    """Django's SQLite backend, with connections through Duralite."""
 
     creation_class = DatabaseCreation
     _takes_lock = False
 
     @contextlib.contextmanager
     def beginning(self, takes_lock):
-        """Whether transactions that begin meanwhile take the write lock at once, whatever ``transaction_mode`` says."""
+        """Whether transactions take the write lock at their beginning for now, whatever ``transaction_mode`` says."""
         self._takes_lock = takes_lock
         try:
             yield
@@ -43,7 +44,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
             super()._start_transaction_under_autocommit()
 
     def get_connection_params(self):
-        """As for sqlite3, with the settings in the URI; databases in memory, as tests have them, stay as they are."""
+        """The parameters for sqlite3, with the settings in the URI. Databases in memory, which tests use, keep their name."""
         options = super().get_connection_params()
         settings = {name: options.pop(name) for name in options.keys() - DJANGO_ARGUMENTS}
         self._wal = settings.pop("wal", True) and duralite._takes_a_log(options["database"], settings)
@@ -56,7 +57,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return {"factory": duralite.Connection, **options}
 
     def get_new_connection(self, conn_params):
-        """Opens it and sets WAL mode; raises what sqlite3 does, with Duralite's reason."""
+        """Opens the database and sets WAL mode. Raises sqlite3's exceptions, with Duralite's reason."""
         duralite.register()
         before = duralite._count.value
         try:

@@ -42,8 +42,8 @@ fn is_busy(error: &rusqlite::Error) -> bool {
             || failure.extended_code == rusqlite::ffi::SQLITE_READONLY_ROLLBACK)
 }
 
-/// Whether the transaction must be rolled back and tried again: the log is full, or the database has been
-/// renamed, in which case stock SQLite makes no rollback journal either.
+/// Whether the transaction must be rolled back and tried again. Either the log is full, or the database has
+/// been renamed; after a renaming, stock SQLite makes no rollback journal either.
 fn has_no_room(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error);
     error.is_some_and(|error| {

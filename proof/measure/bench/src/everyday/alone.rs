@@ -1,4 +1,5 @@
-//! One connection: on disk, compared with raw writes to the disk; in memory, compared with `:memory:`.
+//! One connection: on disk, compared with raw writes to that disk; in memory, compared with
+//! `:memory:`.
 
 use std::path::Path;
 
@@ -10,10 +11,10 @@ use crate::nvwal::{self, Effort};
 use crate::waldio;
 use crate::workload::{Operation, Session, Target, median};
 
-/// The block size whose durable overwrite characterises a disk.
+/// A disk is characterised by the time of a durable overwrite of a block of this size.
 const BLOCK_BYTES: u32 = 4096;
-/// Runs in memory have this many times as many transactions, because a transaction there takes only
-/// microseconds.
+/// Runs in memory have this many times as many transactions, because a transaction in memory takes
+/// only microseconds.
 const IN_MEMORY: u32 = 20;
 
 /// The results of one connection on disk.

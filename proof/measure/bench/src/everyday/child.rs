@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// The program's argument for running a single task. The arguments that follow go to [`super::work`].
+/// The program's first argument for running a single task. The further arguments go to [`super::work`].
 pub const WORKER: &str = "bench-task";
 
 fn start(task: &str, uri: &str, numbers: &[u64], input: Stdio) -> Result<Child> {

@@ -11,7 +11,7 @@ impl Line {
     /// A measured value and its reference.
     ///
     /// # Errors
-    /// If either value is not a finite number: nothing was measured then.
+    /// If either value is not a finite number, as when nothing was measured.
     pub(super) fn beside(what: &str, figure: f64, reference: &str, its: f64, wanted: &str) -> Result<Self> {
         ensure!(figure.is_finite() && figure >= 0.0, "{what}: not measured");
         ensure!(its.is_finite() && its > 0.0, "{what}: {reference} was not measured");
@@ -22,7 +22,7 @@ impl Line {
     /// A measured value without a reference.
     ///
     /// # Errors
-    /// If the value is not a finite number: nothing was measured then.
+    /// If the value is not a finite number, as when nothing was measured.
     pub(super) fn alone(what: &str, figure: f64, wanted: &str) -> Result<Self> {
         ensure!(figure.is_finite() && figure >= 0.0, "{what}: not measured");
         let none = || "-".to_owned();

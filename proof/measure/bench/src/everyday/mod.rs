@@ -55,16 +55,17 @@ pub fn everyday(dir: &Path, effort: Effort) -> Result<Table> {
         table.row(line.cells());
     }
     table.note = format!(
-        "One 100-byte insert per transaction, `synchronous=FULL`, normal locking, automatic checkpoints every 1,000 \
-         pages, unless a row says otherwise. Medians of {} rounds, of {} for crowds, readers and recoveries, in turns with \
-         their references; one soak. nvwal is on emulated NVRAM. Stock SQLite's log is warm: it is recycled in place. \
-         **A durable 4 KiB overwrite of a preallocated file takes {} us in this run.** Crowds and readers work for {} s \
-         each; {} answers of SQLITE_BUSY. Each start is a new process that opens, does one thing and closes: medians of \
-         {}; one that does nothing takes {} ms. A recovery is the first open and SELECT after SIGKILL, in a new process, \
-         with `wal_autocheckpoint=0` before it; stock SQLite's log is in the page cache then, unless a row says that it was \
-         taken out, as a power failure does; that of waldio was written past it, and stock SQLite leaves the pages in the log until it closes, where Duralite has written \
-         them home. Against `:memory:`: exclusive locking, no \
-         automatic checkpoints.",
+        "One 100-byte insert per transaction, `synchronous=FULL`, normal locking, automatic checkpoints \
+         every 1,000 pages, unless a row says otherwise. Medians of {} rounds, of {} for crowds, readers and \
+         recoveries, in turns with their references; one soak. `nvwal` is on emulated NVRAM. Stock SQLite's \
+         log is warm: it is recycled in place. **A durable 4 KiB overwrite of a preallocated file takes {} \
+         us in this run.** Crowds and readers work for {} s each; {} answers of SQLITE_BUSY. Each start is a \
+         new process that opens, does one thing and closes: medians of {}; one that does nothing takes {} \
+         ms. A recovery is the first open and SELECT in a new process after SIGKILL; before the kill, \
+         `wal_autocheckpoint` was 0. During the recovery stock SQLite's log is in the page cache, unless a \
+         row says that it was dropped, as in a power failure. The log of `waldio` was written past the page \
+         cache. Stock SQLite leaves the pages in its log until it closes, while Duralite's recovery writes \
+         them home. Against `:memory:`: exclusive locking, no automatic checkpoints.",
         scale::rounds(effort),
         scale::crowd_rounds(effort),
         number(disk.raw_us),

@@ -50,8 +50,8 @@ fn repeat(mut step: Step<'_>, time: Duration) -> Result<u64> {
     Ok(count)
 }
 
-/// Lets the readers run beside this many writers. Returns the reads per second of all readers, and the commits per second
-/// of all writers.
+/// Lets the readers and `writers` writers run at the same time. Returns the reads per second of all readers,
+/// and the commits per second of all writers.
 fn together(uri: &str, writers: usize, time: Duration) -> Result<(f64, f64)> {
     let barrier = Barrier::new(READERS + writers);
     let one = |index: usize| -> Result<u64> {
@@ -74,7 +74,8 @@ fn together(uri: &str, writers: usize, time: Duration) -> Result<(f64, f64)> {
     Ok((per_second(reads), per_second(commits)))
 }
 
-/// Medians: reads per second without writers, reads per second beside writers, and commits per second of these writers.
+/// Medians: reads per second without writers, reads per second beside writers, and the commits per second of
+/// those writers.
 struct Crowd {
     alone: f64,
     beside: f64,
@@ -102,8 +103,8 @@ fn crowd(dir: &Path, parameters: Option<&str>, effort: Effort) -> Result<Crowd> 
     Ok(Crowd { alone: median(alone), beside: median(beside), commits: median(commits) })
 }
 
-/// A hundred reading threads, alone and beside sixteen writing threads, on `waldio` and on stock SQLite. A commit costs a
-/// reader the same on both: SQLite discards the reader's cached pages.
+/// A hundred reading threads, alone and beside sixteen writing threads, on `waldio` and on stock SQLite. On
+/// both, a commit costs a reader the same: SQLite discards the pages that the reader has cached.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -1,4 +1,4 @@
-//! How long the first connection takes to recover after a process was killed with many commits in the log.
+//! How long the first connection needs to recover after a process was killed with many commits in the log.
 
 use std::path::Path;
 
@@ -52,7 +52,8 @@ fn make_cold(dir: &Path) -> Result<()> {
 }
 
 impl Recoveries {
-    /// Kills a process after this many commits, and lets another process recover the database.
+    /// Kills a process after `commits` commits, lets another process recover the database, and records the
+    /// times.
     fn take(&mut self, dir: &Path, subject: &Subject, commits: u64) -> Result<()> {
         let own = tempfile::tempdir_in(dir)?;
         let uri = concurrent::fresh(own.path(), subject.parameters);

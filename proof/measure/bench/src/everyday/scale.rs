@@ -1,4 +1,4 @@
-//! How much a run measures, scaled down when the user asked for less; and the settings that it uses.
+//! How much a run measures: all of it, or less if the user asked for less. Also the settings that it uses.
 
 use std::time::Duration;
 

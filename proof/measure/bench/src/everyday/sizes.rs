@@ -31,8 +31,8 @@ const STEPS: [(&str, &str, u64, bool); 9] = [
     (LENGTH, "log of 10^6 frames", 1_000_000, true),
 ];
 
-/// Transactions per round. For a database size there are enough of them to reach checkpoints. For a log length
-/// there are at most a tenth of that length, so that the log stays about as long as it was.
+/// Transactions per round. For a database size they are enough to reach checkpoints. For a log length they
+/// are at most a tenth of that length, so that the log stays about as long as it was.
 fn transactions(task: &str, amount: u64, effort: Effort) -> u64 {
     let asked = u64::from(effort.transactions);
     if task == SIZE { asked * 3 } else { asked.min(amount / 10) }
@@ -79,11 +79,12 @@ pub fn sizes(dir: &Path, effort: Effort) -> Result<Table> {
         ]);
     }
     table.note = format!(
-        "A process for each row; medians of {rounds} rounds in it. Databases are filled by transactions of 10 MB, and then \
-         written with automatic checkpoints; logs have pages of a database of 1 MB, with `wal_autocheckpoint=0`. A row is \
-         inserted at the end, or changed wherever it is, one per transaction. Raw overwrites are durable, of 4 KiB each, \
-         and measured at once behind the row: a disk that has just taken gigabytes may be slow for a while. Resident is all \
-         memory of the process that is in RAM, what it shares included. 10 GB and 10^6 frames only with {LARGE} set."
+        "A process for each row; medians of {rounds} rounds in it. Databases are filled by transactions of \
+         10 MB, and then written with automatic checkpoints; logs have pages of a database of 1 MB, with \
+         `wal_autocheckpoint=0`. Each transaction inserts a row at the end, or changes a row at random. Raw \
+         overwrites are durable, of 4 KiB each, and measured immediately after the row, because a disk that \
+         has just taken gigabytes may be slow for a while. Resident is all memory of the process that is in \
+         RAM, including shared memory. 10 GB and 10^6 frames only with {LARGE} set."
     );
     Ok(table)
 }

@@ -1,4 +1,5 @@
-//! A process for each transaction: it starts, opens the database, runs one statement, and closes the database.
+//! One process for each transaction: it starts, opens the database, runs one statement, and closes the
+//! database.
 
 use std::path::Path;
 use std::time::Instant;
@@ -28,8 +29,8 @@ fn milliseconds(task: &str, uri: &str) -> Result<f64> {
     Ok(start.elapsed().as_secs_f64() * 1e3)
 }
 
-/// Runs each task in turns on stock SQLite, `waldio`, `nvwal`, and on `waldio` with a log that each process keeps for
-/// the next.
+/// Runs each task on stock SQLite, on `waldio`, on `nvwal`, and on `waldio` with a log that each process
+/// keeps for the next. These take turns.
 ///
 /// # Errors
 /// An error of SQLite, or of starting a process.

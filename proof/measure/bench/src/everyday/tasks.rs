@@ -1,4 +1,4 @@
-//! The tasks that a process can be started for.
+//! The tasks for which a process can be started.
 
 use std::io::Write;
 use std::time::Instant;
@@ -22,7 +22,7 @@ pub(super) const RECOVER: &str = "recover";
 /// Fills a database to a number of bytes; prints inserts and updates per second, and the resident memory in
 /// MiB.
 pub(super) const SIZE: &str = "size";
-/// The same with a number of frames in the log instead.
+/// As [`SIZE`], but the number is how many frames the log gets.
 pub(super) const LENGTH: &str = "length";
 
 /// Rows in a transaction of [`COMMIT`].
@@ -32,7 +32,7 @@ pub(super) const ROWS_EACH: u64 = 3;
 const ROW_BYTES: i64 = 1024;
 /// The most rows that one transaction inserts into `filler`.
 const BATCH_ROWS: i64 = 10_000;
-/// The number of rows of `filler` that are updated to make a log long, and the number of them in a page.
+/// The number of rows of `filler` that are updated to make a log long, and the number of rows in a page.
 const LONG_ROWS: i64 = 1000;
 const PAGE_ROWS: i64 = 4;
 
@@ -60,7 +60,8 @@ fn say(figures: &[f64]) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// Opens an existing database in WAL mode as programs do; for stock SQLite, without registering Duralite.
+/// Opens an existing database in WAL mode as programs do. Does not register Duralite for a database of
+/// stock SQLite.
 fn open(uri: &str) -> Result<Connection> {
     if uri.contains("vfs=duralite") {
         crate::register()?;
@@ -137,7 +138,8 @@ fn recover(uri: &str) -> Result<Vec<f64>> {
     Ok(vec![micros, rows as f64])
 }
 
-/// A database with an empty table for inserts, and a table with `bytes` of rows for updates.
+/// Makes a database with an empty table for inserts, and a table with `bytes` bytes of rows for updates.
+/// Returns the connection, and the number of rows to update.
 fn filled(uri: &str, bytes: i64) -> Result<(Connection, i64)> {
     let conn = concurrent::open(uri)?;
     conn.execute_batch(concurrent::TABLE)?;
@@ -163,7 +165,7 @@ fn empty_log(conn: &Connection) -> Result<()> {
     Ok(())
 }
 
-/// For each round, inserts per second and updates of random rows per second.
+/// Inserts per second, and updates of random rows per second, for each round.
 #[derive(Default)]
 struct Rates {
     inserts: Vec<f64>,
@@ -183,7 +185,7 @@ impl Rates {
         let mut update = conn.prepare("UPDATE filler SET v=?1 WHERE id=?2")?;
         let start = Instant::now();
         for number in 0..transactions {
-            // Each value is new: SQLite would commit nothing for a row that does not change.
+            // Each value is new, because SQLite would commit nothing for a row that does not change.
             let value = format!("round {} row {number:>width$}", self.updates.len(), width = payload.len());
             let changed = update.execute((value, random.i64(1..=rows)))?;
             ensure!(changed == 1, "an update found {changed} rows");
@@ -218,7 +220,7 @@ fn length(uri: &str, frames: u64, transactions: u64, rounds: u64) -> Result<Vec<
     rates.figures()
 }
 
-/// Updates pages, many in one transaction, until the log has this many frames.
+/// Updates many pages per transaction until the log has `frames` frames.
 fn lengthen(conn: &Connection, frames: f64) -> Result<()> {
     let mut update = conn.prepare("UPDATE filler SET v=hex(randomblob(50)) WHERE id<=?1")?;
     let mut have = shown(conn, "log_frames")?;

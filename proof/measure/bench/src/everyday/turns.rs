@@ -1,4 +1,4 @@
-//! How long a thread waits for its turn when the threads do nothing but pass the turn on in a ring.
+//! How long a thread waits for its turn if all threads do nothing but pass the turn on in a ring.
 
 use std::hint::spin_loop;
 use std::sync::OnceLock;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// How long the lock holder may go on while others wait.
+/// How long a lock holder may continue while others wait.
 pub(super) const TURN: Duration = Duration::from_micros(300);
 
 struct Ring {

@@ -1,4 +1,4 @@
-//! A model of what an application does to its database.
+//! A model of an application: which statements it runs on its database.
 
 use rusqlite::types::Value;
 
@@ -28,8 +28,8 @@ impl Purpose {
 pub struct Kind {
     /// Its category.
     pub purpose: Purpose,
-    /// How often it is chosen among the statements of its category: outside a batch, and between `BEGIN` and
-    /// `COMMIT`.
+    /// How often it is chosen among the statements of its category. The first weight holds outside a batch,
+    /// the second between `BEGIN` and `COMMIT`.
     pub weights: (u64, u64),
     /// The SQL text.
     pub sql: &'static str,

@@ -57,18 +57,19 @@ pub fn figure6(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
         }
     }
     elapsed.note = format!(
-        "Medians of {rounds} rounds, in each of which all modes take their turn. From the first statement until the \
-         database is closed, checkpoints included; synchronous=FULL, automatic checkpoints every 1,000 pages, \
-         normal locking. Engines with a log in NVRAM have the same limit for it. {} The paper's SQLite/PPL is up to \
-         16.54 times as fast as DELETE and 8.25 times as WAL on the five traces, 24.27 and 9.47 times on AndroBench; \
-         its SD card made a page durable in milliseconds, this disk takes a tenth of one, so that less can be \
-         saved of it by leaving it alone, and more of the time is SQLite's own.",
+        "Medians of {rounds} rounds, in each of which all modes take their turn. From the first statement \
+         until the database is closed, checkpoints included; synchronous=FULL, automatic checkpoints every \
+         1,000 pages, normal locking. All engines with a log in NVRAM have the same limit for that log. {} \
+         The paper's SQLite/PPL is up to 16.54 times as fast as DELETE and 8.25 times as WAL on the five \
+         traces, 24.27 and 9.47 times on AndroBench; its SD card made a page durable in milliseconds. This \
+         disk takes a tenth of a millisecond, so avoiding writes to it saves less, and more of the time is \
+         SQLite's own.",
         pcm_note()
     );
-    latency.note = "Of the same runs, without closing; a batch's last statement has its COMMIT in it. The paper's \
-                    figures are from its slower SD card. They are 30 to 300 times this disk's, and \
-                    only the columns with ratios compare. The median statement is a read or a statement inside \
-                    a batch where those are the most."
+    latency.note = "From the same runs, without closing; the time of a batch's last statement includes the \
+                    COMMIT. The paper's figures are from its slower SD card, and are 30 to 300 times those \
+                    of this disk, so only the columns with ratios can be compared. In workloads in which \
+                    most statements are reads, or are inside batches, the median statement is one of those."
         .to_owned();
     Ok(vec![elapsed, latency])
 }

@@ -1,4 +1,4 @@
-//! Counts for a workload what table 3 counts, to show how close it is to the paper's trace.
+//! Counts in a workload what table 3 counts, to show how close the workload is to the paper's trace.
 
 use std::collections::HashSet;
 use std::fs;
@@ -11,7 +11,8 @@ use super::config::Config;
 use super::generate::Workload;
 use super::replay::{Database, Template, run};
 
-/// SQLite's log: the size of its header, and of a frame with its page. A frame begins with the page's number.
+/// The bytes of the header of SQLite's WAL, and of a frame with its page. A frame begins with the page's
+/// number.
 const WAL_HEADER: usize = 32;
 const WAL_FRAME: usize = 24 + 4096;
 
@@ -22,7 +23,7 @@ pub struct Census {
     pub transactions: usize,
     /// Transactions between `BEGIN` and `COMMIT`.
     pub batches: usize,
-    /// Mean number of statements in such a transaction.
+    /// Mean number of statements in a transaction between `BEGIN` and `COMMIT`.
     pub statements_per_batch: f64,
     /// Joins among all statements, in percent.
     pub joins: f64,
@@ -32,8 +33,8 @@ pub struct Census {
     pub writing: usize,
     /// Pages that SQLite writes to its log, per transaction.
     pub pages_per_transaction: f64,
-    /// The number of different pages among them. A log that is checkpointed only once, at the end, writes so
-    /// many pages home.
+    /// The number of different pages among those. A log that is checkpointed only once, at the end, writes
+    /// this many pages home.
     pub different_pages: usize,
     /// Size of the database at the end, in megabytes of 1,048,576 bytes.
     pub megabytes: f64,

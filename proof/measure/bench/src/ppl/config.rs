@@ -1,5 +1,5 @@
-//! The configurations on which workloads run: stock SQLite in its journal modes, and Duralite's engines, all
-//! with the same NVRAM.
+//! The configurations on which workloads run: stock SQLite in its journal modes, and Duralite's engines. All
+//! engines use the same NVRAM.
 
 use std::path::Path;
 use std::sync::Once;
@@ -16,23 +16,23 @@ const SECTORS: [u32; 3] = [4096, 8192, 12_288];
 /// The latency of emulated NVRAM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Latency {
-    /// That of the machine's memory.
+    /// The latency of the machine's memory.
     None,
-    /// PCM's, from the paper's table 1.
+    /// The latency of PCM, from the paper's table 1.
     Pcm,
 }
 
-/// Explains in a table's note how PCM's latencies are set.
+/// The sentence in a table's note that explains how PCM's latencies are emulated.
 #[must_use]
 pub fn pcm_note() -> String {
     format!(
-        "`PCM`: the paper's table 1 (408 ns to read 4 bytes, 7.5 us to write them; its board writes up to 32 at \
-         once), a line of 64 bytes being two such accesses: nvram_write_ns={PCM_WRITE_NS}, nvram_read_ns={PCM_READ_NS}, \
-         and no cost of a fence besides, as none is named."
+        "`PCM`: the paper's table 1 (408 ns to read 4 bytes, 7.5 us to write them; its board writes up to 32 \
+         at once), so a line of 64 bytes takes two accesses: nvram_write_ns={PCM_WRITE_NS}, \
+         nvram_read_ns={PCM_READ_NS}. A fence costs nothing more, because the paper names no cost."
     )
 }
 
-/// The row of the paper's tables that a configuration is compared with.
+/// The row of the paper's tables with which a configuration is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InPaper {
     /// SQLite with a rollback journal that is deleted.
@@ -52,7 +52,7 @@ pub struct Config {
     pub name: String,
     /// The row of the paper's tables to compare it with.
     pub in_paper: InPaper,
-    /// Parameters of the URI; `None` for stock SQLite.
+    /// URI parameters of Duralite; `None` for stock SQLite.
     parameters: Option<String>,
 }
 

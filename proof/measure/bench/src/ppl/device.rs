@@ -72,7 +72,8 @@ fn complete(database: &Database, prepared: &Prepared) -> Result<u64> {
     Ok(asked)
 }
 
-/// Counts the pages of a workload, on the loop device if there is one, else without tracing a device.
+/// Counts the pages of a workload. Traces the loop device if there is one; without it, counts only what is
+/// passed to the kernel.
 fn count(dir: &Path, disk: Option<&LoopDisk>, prepared: &Prepared, config: &Config) -> Result<Pages> {
     let Some(disk) = disk else {
         let database = Database::new(dir, &prepared.template, config)?;
@@ -86,7 +87,7 @@ fn count(dir: &Path, disk: Option<&LoopDisk>, prepared: &Prepared, config: &Conf
     Ok(Pages { asked: asked?, device: Some(OnDevice::new(&summary)) })
 }
 
-/// A loop device that can be traced. Prints the reason if tracing fails.
+/// Makes a loop device that can be traced. Returns `None` and prints the reason if tracing fails.
 fn traceable_disk() -> Option<LoopDisk> {
     let disk = LoopDisk::new(DISK_MIB)?;
     match Tracer::at(&disk.path()).run(|| ()) {
@@ -142,7 +143,8 @@ pub fn table4(dir: &Path, _: Effort) -> Result<Table> {
     Ok(table)
 }
 
-/// A row of the table. The last argument holds the pages of WAL and of `nvwal`.
+/// A row of the table. The last argument holds the pages of WAL and of `nvwal`, with which the row is
+/// compared.
 fn row(prepared: &Prepared, config: &Config, pages: &Pages, (wal, nvwal): &(Pages, Pages)) -> Vec<String> {
     let ratio = |wal: u64, this: u64| format!("{:.2}x", wal as f64 / this.max(1) as f64);
     let none = || "-".to_owned();
@@ -177,19 +179,19 @@ fn row(prepared: &Prepared, config: &Config, pages: &Pages, (wal, nvwal): &(Page
 
 fn note(traced: bool) -> String {
     let how = if traced {
-        "From the block trace of a loop device with ext4, from opening to closing and a sync of the whole file system; \
-         `handed over` is what SQLite and Duralite wrote with system calls."
+        "From the block trace of a loop device with ext4, from opening to closing and a sync of the whole \
+         file system; `handed over` counts the pages that SQLite and Duralite wrote with system calls."
     } else {
-        "Tracing was not possible (it needs root, loop devices, mkfs.ext4 and tracefs): counted is what was \
-         written with system calls, and of the file system's own pages nothing is known."
+        "Tracing was not possible (it needs root, loop devices, mkfs.ext4 and tracefs): only the pages \
+         written with system calls are counted, without the file system's own pages."
     };
     format!(
         "{how} One run; the database and a log in NVRAM as in figure 6, with the same limits and automatic \
-         checkpoints for all. SQLite's own log has frames of 4,120 bytes, which touch two pages of the device where the \
-         paper counts one. The paper's file system wrote more in WAL mode: here SQLite syncs with fdatasync and, from the \
-         first checkpoint on, overwrites its log in place, which changes no metadata but times; those are written every \
-         few seconds, so that a busy machine writes more of them. `nvwal` writes each page that changed once per \
-         checkpoint and once on closing."
+         checkpoints for all. SQLite's own log has frames of 4,120 bytes, which touch two pages of the \
+         device where the paper counts one. The paper's file system wrote more in WAL mode: here SQLite \
+         syncs with fdatasync and, from the first checkpoint on, overwrites its log in place, which changes \
+         only times in the metadata. Times are written every few seconds, so a busy machine writes more of \
+         them. `nvwal` writes each changed page once per checkpoint, and once at the close."
     )
 }
 

@@ -1,4 +1,5 @@
-//! Generates workloads from a seed: as many statements of an application as table 3 counts.
+//! Generates workloads from a seed. A workload has the numbers of statements that table 3 counts for its
+//! application.
 
 use duralite_testkit::Rng;
 use rusqlite::types::Value;
@@ -71,7 +72,7 @@ impl Workload {
     }
 }
 
-/// A transaction whose statements are not chosen yet, only their categories.
+/// A transaction for whose statements only the categories are chosen yet.
 struct Shape {
     batch: bool,
     purposes: Vec<Purpose>,
@@ -96,8 +97,8 @@ fn shapes(app: &App, rng: &mut Rng) -> Vec<Shape> {
         .map(|size| Shape { batch: true, purposes: vec![Purpose::Update; size] })
         .collect();
     shapes.extend((0..alone).map(|_| Shape { batch: false, purposes: vec![Purpose::Update] }));
-    // A place is a transaction and a statement in it. The last statement of each batch is no place: it
-    // remains an update.
+    // A place is a transaction and a statement in it. The last statement of a batch is no place, so that
+    // it stays an update.
     let mut places: [Vec<(usize, usize)>; 2] = Default::default();
     for (at, shape) in shapes.iter().enumerate() {
         let free = if shape.batch { shape.purposes.len() - 1 } else { 1 };

@@ -1,4 +1,5 @@
-//! Counts what this thread reads and writes by system calls, whether or not it reaches a device.
+//! Counts the bytes that this thread reads and writes by system calls, whether or not they reach a
+//! device.
 
 use std::fs;
 
@@ -30,7 +31,7 @@ impl Bytes {
         Ok(Self { read: counter("rchar:")?, written: counter("wchar:")? })
     }
 
-    /// The bytes read and written since then.
+    /// The bytes read and written since `self` was taken.
     ///
     /// # Errors
     /// As [`Bytes::now`].

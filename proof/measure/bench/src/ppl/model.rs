@@ -1,5 +1,5 @@
-//! A model of the database that a generator's statements build. The generator draws the statements' values
-//! from the model.
+//! A model of the database that the generated statements build. The generator draws the values of the
+//! statements from it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,7 +11,7 @@ use rusqlite::types::Value;
 const LETTERS: [&[u8]; 2] = [b"bcdfghklmnprstvz", b"aeiou"];
 /// The time of the first event, in milliseconds since 1970.
 const EPOCH: i64 = 1_356_998_400_000;
-/// The mean number of transactions for which an application stays with the same conversation, page or person.
+/// The mean number of transactions before an application turns to another conversation, page or person.
 const STAY: u64 = 6;
 
 /// The rows that exist, a clock, and a random generator with a seed.
@@ -34,7 +34,7 @@ impl Model {
         &mut self.rng
     }
 
-    /// Must be called between transactions: at random, the application turns to another subject.
+    /// Must be called between transactions. At random, lets the application turn to another subject.
     pub fn turn(&mut self) {
         if self.rng.chance(STAY) {
             self.subject = self.rng.draw();
@@ -74,7 +74,7 @@ impl Model {
         self.recent(table, u64::MAX)
     }
 
-    /// The subject that the application is busy with now, one of `among`.
+    /// The conversation, page or person that the application is busy with now, one of `among`.
     pub fn subject(&self, among: u64) -> Value {
         Value::Integer((self.subject % among.max(1)).cast_signed() + 1)
     }
@@ -90,13 +90,13 @@ impl Model {
         Value::Integer(self.rng.below(bound).cast_signed())
     }
 
-    /// An identifier of a server that numbers objects in order.
+    /// An identifier from a server that numbers objects in order.
     pub fn ordered_id(&mut self) -> Value {
         self.clock += 1 + self.rng.below(30_000).cast_signed();
         Value::Integer(self.clock << 8)
     }
 
-    /// An identifier of a server whose numbers are random.
+    /// An identifier from a server that draws numbers at random.
     pub fn server_id(&mut self) -> Value {
         Value::Integer(self.rng.draw().cast_signed())
     }
@@ -127,7 +127,7 @@ impl Model {
         Value::Text(format!("http://www.site{:03}.com/news/{:x}", number(site), tail))
     }
 
-    /// Random bytes like those of a compressed picture, of a random length within `bytes`.
+    /// Random bytes, as in a compressed picture, of a random length within `bytes`.
     pub fn blob(&mut self, bytes: Range<u64>) -> Value {
         let wanted = self.between(bytes);
         Value::Blob((0..wanted).map(|_| self.rng.draw() as u8).collect())

@@ -9,7 +9,7 @@ pub struct Trace {
     pub transactions: u32,
     /// Transactions between `BEGIN` and `COMMIT`.
     pub batches: u32,
-    /// Mean number of statements in such a transaction.
+    /// Mean number of statements in a transaction between `BEGIN` and `COMMIT`.
     pub statements_per_batch: f64,
     /// Joins among all statements, in percent.
     pub joins: f64,
@@ -36,7 +36,7 @@ pub struct Trace {
 pub struct Reads {
     /// Pages read.
     pub pages: u32,
-    /// Pages among them that were rolled forward.
+    /// Of those pages, how many were rolled forward.
     pub rolled: u32,
     /// Milliseconds for all reads.
     pub elapsed_ms: f64,
@@ -150,12 +150,12 @@ pub const ANDROBENCH: Trace = Trace {
     reads: None,
 };
 
-/// Table 1: PCM reads 4 bytes in 408 ns and writes them in 7.5 us. The paper's board writes up to 32 bytes
-/// at once, so a line of 64 bytes is two accesses: 15 us. Table 2 agrees: 4.9 MB/s written are 13 us for a line.
+/// Table 1: PCM reads 4 bytes in 408 ns and writes them in 7.5 us. The paper's board writes up to 32 bytes at
+/// once, so a line of 64 bytes takes two accesses: 15 us. Table 2 agrees: at 4.9 MB/s a line takes 13 us.
 pub const PCM_WRITE_NS: u32 = 2 * 7500;
-/// Two reads, as above.
+/// A line takes two reads, as above.
 pub const PCM_READ_NS: u32 = 2 * 408;
-/// The paper names no barrier: its latency of a write includes all waiting.
+/// The paper names no barrier. Its write latency includes all waiting.
 pub const PCM_FENCE_NS: u32 = 0;
-/// The size of the line that [`PCM_WRITE_NS`] and [`PCM_READ_NS`] apply to.
+/// The size of the line to which [`PCM_WRITE_NS`] and [`PCM_READ_NS`] apply.
 pub const PCM_LINE_BYTES: u64 = 64;

@@ -14,7 +14,8 @@ use crate::nvwal::Effort;
 use crate::report::{Table, number};
 use crate::workload::{median, status};
 
-/// The names under which an engine that rolls pages forward counts this in `PRAGMA duralite`.
+/// The names in `PRAGMA duralite` under which an engine counts the pages that it rolls forward, and the
+/// time for that.
 const ROLLED_PAGES: &str = "pages_rolled";
 const ROLL_NS: &str = "roll_forward_ns";
 
@@ -26,12 +27,12 @@ struct Reads {
     rolled: Option<(f64, f64)>,
 }
 
-/// The number of pages that a connection has read and that were not in its cache.
+/// The number of pages that a connection has read because its cache did not hold them.
 #[allow(unsafe_code, reason = "rusqlite has no call for the counters of a connection")]
 fn pages_read(conn: &Connection) -> Result<f64> {
     let (mut current, mut highest) = (0, 0);
-    // SAFETY: the connection is open as long as it is borrowed, nothing else uses it meanwhile, and both
-    // results are written before this returns.
+    // SAFETY: the connection is open as long as it is borrowed, and nothing else uses it during the
+    // call. The call writes both results before it returns.
     let code = unsafe {
         rusqlite::ffi::sqlite3_db_status(
             conn.handle(),
@@ -49,7 +50,8 @@ fn counters(conn: &Connection, config: &Config) -> Result<HashMap<String, String
     if config.is_duralite() { status(conn) } else { Ok(HashMap::new()) }
 }
 
-/// Runs all reads on a connection with an empty cache, while another connection keeps the database open.
+/// Runs all reads on a new connection, whose cache is empty, while another connection keeps the database
+/// open.
 fn read_once(database: &Database, prepared: &Prepared, config: &Config) -> Result<Reads> {
     let conn = database.open()?;
     let (before, pages) = (counters(&conn, config)?, pages_read(&conn)?);
@@ -63,7 +65,7 @@ fn read_once(database: &Database, prepared: &Prepared, config: &Config) -> Resul
     Ok(Reads { pages, ms: elapsed.as_secs_f64() * 1e3, rolled })
 }
 
-/// The columns for every configuration, and the additional ones for engines that roll pages forward.
+/// The columns of all configurations, and further columns for engines that roll pages forward.
 const COLUMNS: [&str; 5] = ["workload", "mode", "pages read", "paper: pages read", "ms"];
 const ROLLING_COLUMNS: [&str; 6] =
     ["pages rolled forward", "ms for that", "share", "paper: rolled forward", "paper: ms", "paper: share"];
@@ -127,16 +129,17 @@ fn rolled_cells(rounds: &[Reads], ms: f64, paper: Option<&paper::Reads>) -> [Str
 
 fn note(effort: Effort, rolling: bool) -> String {
     let rolling = if rolling {
-        " Rolling forward is what an engine counts that applies logs of pages as it reads them. The paper's pages \
-         come from flash, here from the operating system's cache: more of the time would be left for rolling \
-         forward."
+        "An engine rolls a page forward if it applies the page's log when it reads the page. The paper's \
+         pages come from flash, these from the operating system's cache, so rolling forward could take a \
+         larger share of the time here."
     } else {
         ""
     };
     format!(
-        "Medians of {} rounds, each on a new connection, so that nothing is in SQLite's cache; the one that ran the \
-         workload stays open, so that nothing is checkpointed. AndroBench reads nothing. The counts of pages were not \
-         aimed at and are near the paper's: a page is read once, and is in SQLite's cache then.{rolling}",
+        "Medians of {} rounds, each on a new connection, so that SQLite's cache is empty. The connection \
+         that ran the workload stays open, so that nothing is checkpointed. AndroBench reads nothing. The \
+         workloads were not made to match the paper's counts of pages, but come near them, because each page \
+         is read only once, and stays in SQLite's cache after that.{rolling}",
         effort.rounds
     )
 }

@@ -11,7 +11,8 @@ use rusqlite::{Connection, OpenFlags, params_from_iter};
 use super::config::Config;
 use super::generate::{Statement, Workload};
 
-/// The initial databases of a workload, as the bytes of their files.
+/// The initial database of a workload, as the bytes of its file: once for rollback journals, once for
+/// WAL.
 pub struct Template {
     rollback: Vec<u8>,
     wal: Vec<u8>,

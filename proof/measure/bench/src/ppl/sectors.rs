@@ -10,7 +10,7 @@ use super::timing::{ROUNDS, time};
 use crate::nvwal::Effort;
 use crate::report::{Table, number};
 
-/// Figure 7: sizes of log sectors. No table if no engine has sectors.
+/// Figure 7: sizes of log sectors. Returns no table if no engine has sectors.
 ///
 /// # Errors
 /// An error of SQLite.
@@ -40,8 +40,8 @@ pub fn figure7(dir: &Path, effort: Effort) -> Result<Vec<Table>> {
         }
     }
     table.note = format!(
-        "Medians of {rounds} rounds. In the paper time falls with the sector's size on every workload, and from \
-         8 KiB on hardly, but for AndroBench."
+        "Medians of {rounds} rounds. In the paper, the time falls on every workload when sectors become \
+         larger, but hardly beyond 8 KiB, except on AndroBench."
     );
     Ok(vec![table])
 }

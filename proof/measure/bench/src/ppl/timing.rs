@@ -12,7 +12,7 @@ use super::replay::{Database, run};
 use crate::report::number;
 use crate::workload::{median, percentile};
 
-/// The most rounds to run: a workload already has thousands of transactions.
+/// The most rounds to run. Few suffice, because a workload already has thousands of transactions.
 pub const ROUNDS: usize = 3;
 
 /// The times of a workload on one configuration.
@@ -21,7 +21,7 @@ pub struct Timing {
     pub config: Config,
     /// Milliseconds for all statements and for closing the database; the median of the rounds.
     pub ms: f64,
-    /// Microseconds per statement, closing not included; the median of the rounds.
+    /// Microseconds per statement, without closing the database; the median of the rounds.
     pub mean_us: f64,
     /// Microseconds of every statement of every round, in ascending order.
     pub latencies: Vec<f64>,
@@ -30,8 +30,8 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// How many times as long as this configuration the one took that corresponds to that row of the paper
-    /// (the first such one).
+    /// How many times as fast this configuration is as the first configuration that corresponds to the row
+    /// `of` of the paper.
     #[must_use]
     pub fn times(&self, of: InPaper, all: &[Self]) -> String {
         let base = all.iter().find(|timing| timing.config.in_paper == of);
@@ -51,8 +51,8 @@ impl Timing {
     }
 }
 
-/// Times a workload on each configuration. In each round the configurations run one after the other, with
-/// their files in `dir`.
+/// Times a workload on each configuration. In each round the configurations run one after another. Their
+/// files are in `dir`.
 ///
 /// # Errors
 /// An error of SQLite or of the file system.

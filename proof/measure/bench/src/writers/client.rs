@@ -1,4 +1,4 @@
-//! A connection, of SQLite or of a peer, as the workloads use it.
+//! A connection of SQLite, or of a peer of SQLite, as the workloads use it.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use super::mode::Mode;
 use crate::concurrent;
 use crate::workload::status;
 
-/// How many statements a connection keeps prepared; more than a workload has.
+/// How many prepared statements a connection caches: more than any workload has.
 const STATEMENTS: usize = 64;
 /// `SQLITE_BUSY` and `SQLITE_BUSY_SNAPSHOT`.
 pub(super) const BUSY: i32 = 5;
@@ -20,9 +20,9 @@ pub(super) const BUSY_SNAPSHOT: i32 = 517;
 /// Why a transaction failed.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Another one was in the way, with SQLite's code: it is run again.
+    /// Another transaction was in the way, with SQLite's code. The transaction is run again.
     Lost(i32),
-    /// Anything else ends the measurement.
+    /// Any other error. It ends the measurement.
     Broken(anyhow::Error),
 }
 
@@ -50,12 +50,12 @@ impl From<Failure> for anyhow::Error {
     }
 }
 
-/// What a transaction gives back.
+/// The result of a step of a transaction.
 pub(super) type Done<T> = Result<T, Failure>;
 
 /// A connection.
 pub(super) trait Client {
-    /// Runs a statement that returns no row; the number of rows that it changed.
+    /// Runs a statement that returns no row. Returns the number of rows that it changed.
     fn run(&mut self, sql: &str, values: &[i64]) -> Done<u64>;
     /// The number in the first row of a query; `None` if there is no row, or it is NULL.
     fn ask(&mut self, sql: &str, values: &[i64]) -> Done<Option<i64>>;
@@ -65,14 +65,14 @@ pub(super) trait Client {
     fn is_open(&self) -> Result<bool>;
 }
 
-/// A database that connections can be made to.
+/// A database to which connections can be made.
 pub(super) trait Base: Sync {
     fn client(&self) -> Result<Box<dyn Client>>;
-    /// Its URI, where other processes can open it.
+    /// The URI by which other processes can open the database; `None` if they cannot.
     fn uri(&self) -> Option<&str>;
 }
 
-/// A fresh database of SQLite in `dir`. Its log is as warm as it gets.
+/// A fresh database of SQLite in `dir`, with a log as warm as possible.
 ///
 /// # Errors
 /// An error of SQLite, or the mode is not in effect.
@@ -91,7 +91,7 @@ pub(super) fn fresh(dir: &Path, mode: Mode) -> Result<Box<dyn Base>> {
 
 struct Sqlite {
     uri: String,
-    /// Open while others work, so that none of them is the last one, which would delete the log.
+    /// Stays open while others work, so that none of them is the last to close and deletes the log.
     _kept: Mutex<Connection>,
 }
 
@@ -135,7 +135,8 @@ impl Client for Connection {
     }
 }
 
-/// Runs one attempt at a transaction: begins as the mode does, works, and commits. What fails is rolled back.
+/// Runs one attempt at a transaction: runs `begin`, does the work, and commits. If anything fails, rolls
+/// back.
 pub(super) fn attempt<T>(
     client: &mut dyn Client,
     begin: &str,

@@ -1,4 +1,4 @@
-//! One run: writers that commit transactions for a time, as threads or as processes.
+//! One run: writers, which are threads or processes, commit transactions for a given time.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::mode::Mode;
 use super::works::{self, Effects, Turn, Work};
 use crate::concurrent;
 
-/// The program's argument that makes it a writer; see [`writer`].
+/// The program's first argument that makes it a writer; see [`writer`].
 pub const WORKER: &str = "bench-writer";
 
 /// What writers do.
@@ -29,23 +29,24 @@ pub(super) struct Job {
     pub(super) time: Duration,
 }
 
-/// What one writer has done.
+/// The results of one writer.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub(super) struct Share {
     commits: u64,
-    /// Attempts that failed with `SQLITE_BUSY`, and with `SQLITE_BUSY_SNAPSHOT`.
+    /// The number of attempts that failed with `SQLITE_BUSY`, and with `SQLITE_BUSY_SNAPSHOT`.
     busy: u64,
     overtaken: u64,
     effects: Effects,
-    /// Commits before the time was over. Later ones do not count as throughput: the others have stopped then.
+    /// Commits before the time was over. Later commits do not count as throughput, because by then the other
+    /// writers have stopped.
     in_time: u64,
-    /// Processor time of the process when it began and when it ended, in seconds.
+    /// Processor time of the writer's process, in seconds, when the writer began and when it ended.
     cpu: (f64, f64),
-    /// From the first BEGIN of a transaction to the COMMIT that succeeded: counts by bucket.
+    /// The times from the first BEGIN of a transaction to the COMMIT that succeeded, as counts by bucket.
     latencies: Vec<u64>,
 }
 
-/// What all writers have done together.
+/// The results of all writers together.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) per_second: f64,
@@ -64,7 +65,8 @@ fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Commits transactions until the time is over. What loses to others is run again, as the packages do it.
+/// Commits transactions until the time is over. Runs a transaction again if it loses to others, as the
+/// packages do.
 fn commit_for(client: &mut dyn Client, job: &Job, writer: usize) -> Result<Share> {
     let workload = job.work.workload();
     let mut random = Rng::with_seed(writer as u64 + 1);
@@ -88,7 +90,7 @@ fn commit_for(client: &mut dyn Client, job: &Job, writer: usize) -> Result<Share
             *if code == BUSY_SNAPSHOT { &mut share.overtaken } else { &mut share.busy } += 1;
             match attempts.pause_after(Some(code)) {
                 Some(pause) => std::thread::sleep(pause),
-                // It has waited in vain for the lock: it begins anew.
+                // Waiting for the lock failed. The transaction begins again, as if for the first time.
                 None => attempts = Attempts::default(),
             }
         };
@@ -114,10 +116,10 @@ fn fresh(dir: &Path, mode: Mode) -> Result<Box<dyn Base>> {
     client::fresh(dir, mode)
 }
 
-/// Runs a job on a fresh database in `dir`, and checks what it leaves.
+/// Runs a job on a fresh database in `dir`, and checks the resulting content.
 ///
 /// # Errors
-/// An error of SQLite or of starting a process; or the database does not hold what was committed.
+/// An error of SQLite or of starting a process, or the database does not hold what was committed.
 pub(super) fn run(dir: &Path, job: &Job, processes: bool) -> Result<Outcome> {
     let base = fresh(dir, job.mode)?;
     let workload = job.work.workload();
@@ -135,7 +137,7 @@ pub(super) fn run(dir: &Path, job: &Job, processes: bool) -> Result<Outcome> {
     Outcome::of(&shares, job.time, cpu)
 }
 
-/// Processor time of a process from the begin of its first writer to the end of its last one.
+/// Processor time of a process, from the beginning of its first writer to the end of its last.
 fn one_process(shares: &[Share]) -> f64 {
     let begin = shares.iter().map(|share| share.cpu.0).fold(f64::INFINITY, f64::min);
     shares.iter().map(|share| share.cpu.1).fold(0.0, f64::max) - begin

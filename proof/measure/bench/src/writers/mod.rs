@@ -1,6 +1,7 @@
-//! Many writers: each value of `concurrent` compared with stock SQLite's one writer, by workload.
+//! Many writers: each value of `concurrent` is compared with stock SQLite's single writer, by workload.
 //!
-//! A run is on a fresh database, and its result is checked. All modes of a row have a run in each round, by turns.
+//! Each run uses a fresh database, and its result is checked. In each round, all modes of a row run once, in
+//! turns.
 
 mod client;
 mod drive;
@@ -25,12 +26,13 @@ use works::{Place, Work};
 
 pub use drive::{WORKER, writer};
 
-/// The most rounds that a median is taken of.
+/// The most rounds of which a median is taken.
 const ROUNDS: usize = 3;
-/// How many writers there are where all numbers are measured, and where a few are.
+/// The numbers of writers in cases that are measured at every number, and in cases that are measured at a
+/// few.
 const EVERY: [usize; 6] = [1, 2, 4, 8, 16, 32];
 const SOME: [usize; 3] = [1, 8, 32];
-/// Columns after those of the case.
+/// The columns after those that describe the case.
 const FIGURES: [&str; 9] = [
     "mode",
     "commits/s",
@@ -43,7 +45,7 @@ const FIGURES: [&str; 9] = [
     "CPU s / 1,000 commits",
 ];
 
-/// A case: what its row says, and what its writers do.
+/// A case: the label of its row, and what its writers do.
 struct Case {
     what: String,
     work: Work,
@@ -51,7 +53,7 @@ struct Case {
     writers: usize,
 }
 
-/// A case for each time that transactions are held open, and each number of writers.
+/// A case for each time for which transactions are held open, and for each number of writers.
 fn cases(what: &str, work: Work, holds: &[u64], writers: &[usize]) -> Vec<Case> {
     let each = |&hold_ms: &u64| {
         writers.iter().map(move |&writers| Case { what: what.to_owned(), work, hold_ms, writers })
@@ -59,7 +61,7 @@ fn cases(what: &str, work: Work, holds: &[u64], writers: &[usize]) -> Vec<Case> 
     holds.iter().flat_map(each).collect()
 }
 
-/// The runs of one mode, and those of its references in the same rounds.
+/// The runs of one mode, and the runs of its references in the same rounds.
 struct Figures<'a> {
     own: &'a [Outcome],
     stock: &'a [Outcome],
@@ -86,14 +88,14 @@ impl Figures<'_> {
     }
 }
 
-/// Measures a table.
+/// A table to measure.
 struct Measurement {
     name: &'static str,
     title: &'static str,
     /// The heading of [`Case::what`].
     what: &'static str,
     note: &'static str,
-    /// Whether transactions begin without a lock with stock SQLite too.
+    /// Whether transactions on stock SQLite, too, begin without a lock.
     begins_plain: bool,
     cases: Vec<Case>,
 }
@@ -138,7 +140,7 @@ impl Measurement {
     }
 }
 
-/// The runs of a case: for each mode, one in each round. Each round begins with another mode.
+/// The runs of a case: for each mode, one run in each round. Each round begins with another mode.
 fn measure(
     dir: &Path,
     case: &Case,
@@ -159,10 +161,11 @@ fn measure(
     Ok(runs)
 }
 
-/// Writers that each update rows of their own.
+/// Writers that each update their own rows.
 ///
 /// # Errors
-/// An error of SQLite, or a database does not hold what was committed; so for all measurements here.
+/// An error of SQLite, or a database does not hold what was committed. The other measurements have the same
+/// errors.
 pub fn rows(dir: &Path, effort: Effort) -> Result<Table> {
     let work = Work::Own { reads: 0, updates: 1 };
     Measurement {
@@ -177,7 +180,7 @@ pub fn rows(dir: &Path, effort: Effort) -> Result<Table> {
     .take(dir, effort)
 }
 
-/// Inserts of random keys, and at the right edge.
+/// Inserts of random keys, and inserts at the right edge of a table.
 ///
 /// # Errors
 /// Those of [`rows`].
@@ -217,7 +220,7 @@ pub fn work(dir: &Path, effort: Effort) -> Result<Table> {
     .take(dir, effort)
 }
 
-/// What the mode costs one connection.
+/// What each mode costs a single connection.
 ///
 /// # Errors
 /// Those of [`rows`].
@@ -284,7 +287,7 @@ pub fn orders(dir: &Path, effort: Effort) -> Result<Table> {
     .take(dir, effort)
 }
 
-/// Transactions that read and go on to write.
+/// Transactions that read, and then write.
 ///
 /// # Errors
 /// Those of [`rows`].

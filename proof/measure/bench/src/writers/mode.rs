@@ -1,4 +1,5 @@
-//! What is compared: stock SQLite, and Duralite's engines with each value of `concurrent`; and peers, if they are built.
+//! What is compared: stock SQLite, Duralite's engines with each value of `concurrent`, and peers of SQLite if
+//! they are built.
 
 use rusqlite::Connection;
 use serde::{Deserialize, Serialize};
@@ -23,25 +24,25 @@ enum Way {
     Plain,
     Upgrade,
     On,
-    /// BEGIN CONCURRENT, of peers.
+    /// BEGIN CONCURRENT, which only peers have.
     Concurrent,
 }
 
-/// One of the things that are compared.
+/// An engine, and the way in which its transactions begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Mode {
     engine: Engine,
     way: Way,
 }
 
-/// The mode that all others are compared with.
+/// The mode with which all others are compared.
 pub(super) const STOCK: Mode = Mode { engine: Engine::Stock, way: Way::Immediate };
 
 const fn mode(engine: Engine, way: Way) -> Mode {
     Mode { engine, way }
 }
 
-/// Those that one writer at a time is compared with.
+/// The modes of most tables: one writer at a time, and each value of `concurrent`.
 const WAYS: [Mode; 7] = [
     STOCK,
     mode(Engine::Waldio, Way::Immediate),
@@ -52,7 +53,7 @@ const WAYS: [Mode; 7] = [
     mode(Engine::Nvwal, Way::On),
 ];
 
-/// Those whose transactions begin without a lock, beside stock SQLite.
+/// The modes of tables whose transactions begin without a lock. Stock SQLite with a lock stays the reference.
 const PLAIN: [Mode; 7] = [
     STOCK,
     mode(Engine::Stock, Way::Plain),
@@ -68,7 +69,7 @@ pub(super) fn is_branch() -> bool {
     Connection::open_in_memory().is_ok_and(|conn| conn.execute_batch("BEGIN CONCURRENT").is_ok())
 }
 
-/// The modes of a table. A peer may work with threads only.
+/// The modes of a table. With processes, a peer that works only with threads is left out.
 pub(super) fn all(begins_plain: bool, by_processes: bool) -> Vec<Mode> {
     let mut modes = if begins_plain { PLAIN } else { WAYS }.to_vec();
     if is_branch() {
@@ -109,7 +110,7 @@ impl Mode {
         self.engine == Engine::Turso
     }
 
-    /// The value of `concurrent`; `None` where there is no Duralite.
+    /// The value of `concurrent`; `None` for modes without Duralite.
     pub(super) fn concurrency(self) -> Option<&'static str> {
         let value = match self.way {
             Way::Immediate | Way::Plain => "off",
@@ -126,7 +127,7 @@ impl Mode {
         self.concurrency().map(|value| format!("{engine}&concurrent={value}"))
     }
 
-    /// How every attempt begins; `None` if it depends on how many have failed before.
+    /// The statement with which every attempt begins; `None` if it depends on how many attempts have failed.
     pub(super) fn begin(self) -> Option<&'static str> {
         match self.way {
             Way::Concurrent => Some("BEGIN CONCURRENT"),

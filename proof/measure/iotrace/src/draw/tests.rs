@@ -42,7 +42,8 @@ fn has_text(picture: &str, text: &str) -> bool {
     picture.lines().any(|line| line == text)
 }
 
-/// One request each to the log, the journal and the database, far apart on the device.
+/// A trace with one request each to the log, the journal and the database, far apart
+/// on the device.
 fn far() -> Trace {
     trace(vec![
         write(0.0, 4096, 8192, Class::Log),
@@ -60,7 +61,7 @@ fn requests_are_circles_at_their_times_and_places() {
     for write in far().writes {
         let (colour, middle) = (colour_of(write.class), write.offset + write.bytes / 2);
         let (x, y) = (times.x(write.seconds), axis.part_of(middle).unwrap().y(middle));
-        // One circle is the filling, the other the edge.
+        // One circle is the filling, the other is the edge.
         assert_eq!(values(&picture, "circle", "cx", colour), [x; 2], "{:?}", write.class);
         assert_eq!(values(&picture, "circle", "cy", colour), [y; 2], "{:?}", write.class);
         assert_eq!(values(&picture, "circle", "r", colour), [radius_of(write.bytes, 65536); 2]);

@@ -1,5 +1,5 @@
-//! Runs rounds: `duralite-mixed rounds=300 engine=waldio seed=1 ...`. Without an engine it runs all engines and the control.
-//! Started with `worker`, it is one of the processes of a round.
+//! Runs rounds: `duralite-mixed rounds=300 engine=waldio seed=1 ...`. Without an engine, runs all engines and
+//! the control. Started with `worker`, it is one of the processes of a round.
 
 use std::process::ExitCode;
 use std::time::Instant;

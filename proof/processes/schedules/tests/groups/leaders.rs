@@ -1,5 +1,5 @@
-//! Group leaders under explored schedules: reused process slots, exchanges that come late, and leaders that are
-//! replaced while they are in a write.
+//! Group leaders under explored schedules: process slots that are reused, compare-and-exchange operations
+//! that come too late, and leaders that are replaced during a write.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ fn slots_are_used_again(rules: &Rules, dies_at: &[u64], restarts: bool) -> Arc<W
     world
 }
 
-/// Returns the numbers 0, 1, ... below `limit`, another one in every schedule.
+/// A function that returns the numbers 0, 1, ... below `limit`, one for each schedule.
 fn counter(limit: u64) -> impl Fn() -> u64 + Clone {
     let at = Arc::new(AtomicU64::new(0));
     move || at.fetch_add(1, Ordering::SeqCst) % limit
@@ -107,8 +107,8 @@ fn let_others_run() {
     (0..200).for_each(|_| shuttle::thread::yield_now());
 }
 
-/// A process finds that the leader is dead, and is held up before it frees the lock. Meanwhile another process
-/// takes the dead leader's slot and leads.
+/// A process finds that the leader is dead, and is held up before it frees the leader lock. Before it
+/// continues, another process takes the dead leader's slot, and leads.
 fn a_late_exchange_finds_another_leader() {
     let (world, mut first) = World::new(&Rules::of(Layout::Delta));
     first.commit(&world, 1);
@@ -136,7 +136,7 @@ fn inv11_a_late_exchange_does_not_evict_the_leader_in_a_slot_that_is_used_again(
     shuttle::check_random(a_late_exchange_finds_another_leader, rounds(200));
 }
 
-/// A leader was replaced while it was stopped. It ends while its successor is in a write.
+/// A leader is stopped, and replaced. It ends while its successor is in a write.
 fn a_replaced_leader_ends() {
     let (world, mut first) = World::new(&Rules::of(Layout::Delta));
     first.commit(&world, 1);
@@ -169,8 +169,8 @@ fn inv11_a_replaced_leaders_late_write_hits_nothing() {
         let rules = Rules { patience: Duration::ZERO, ..Rules::of(layout) };
         let check = move || drop(slots_are_used_again(&rules, &[], true));
         shuttle::check_random(check.clone(), rounds(1000));
-        // Without patience, two processes may take the lead from each other for as long as no third one runs. A
-        // scheduler by priorities may never let a third one run. Such a schedule is abandoned.
+        // Without patience, two processes may take the lead from each other as long as no third process runs,
+        // and a scheduler by priorities may never let a third one run. Such a schedule is abandoned.
         let mut config = shuttle::Config::new();
         config.max_steps = shuttle::MaxSteps::ContinueAfter(100_000);
         let scheduler = shuttle::scheduler::PctScheduler::new(3, rounds(500));
@@ -222,8 +222,8 @@ fn a_leader_is_stopped(layout: Layout) {
     assert_eq!(world.check_order(0), [1, 11, 2, 3, 4, 12, 5]);
 }
 
-/// A process is stopped at an operation of its commit. It continues after the others have finished, or when they
-/// can do no more because it has the WRITE lock. Returns whether it reached that operation.
+/// A process is stopped at an operation of its commit. It continues after the others have finished, or after
+/// they can do no more because it holds the WRITE lock. Returns whether it reached that operation.
 fn a_process_is_stopped(layout: Layout, at: u64) -> bool {
     let rules = Rules { patience: Duration::from_millis(1), ..Rules::of(layout) };
     let (world, mut first) = World::new(&rules);
@@ -278,7 +278,7 @@ fn inv11_a_process_that_is_stopped_at_any_operation_does_no_harm_when_it_goes_on
                 reached.fetch_max(at, Ordering::SeqCst);
             }
         };
-        // While a process is stopped in the middle of a claim, processes that want the lock wait for it.
+        // While a process is stopped in the middle of a claim, processes that want the claimed lock wait.
         let mut config = shuttle::Config::new();
         config.max_steps = shuttle::MaxSteps::FailAfter(10_000_000);
         shuttle::Runner::new(shuttle::scheduler::RandomScheduler::new(rounds(800)), config).run(check);

@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    /// Lets other processes run until this one is stopped in a write.
+    /// Lets other processes run until this process is stopped in a write.
     pub fn until_stopped(&self, process_slot: u32) {
         while self.block.stopped.load(Ordering::SeqCst) != process_slot + 1 {
             shuttle::thread::yield_now();
@@ -251,9 +251,9 @@ impl World {
         home || self.recovered().contains(&number)
     }
 
-    /// Checks that what is durable was sealed in this order. Each dead process may have sealed one more
-    /// transaction that no process knows of, and whose place the next writer's transaction took. Returns the
-    /// transactions that survive.
+    /// Checks that the durable transactions were sealed in this order. Each dead process may have sealed one
+    /// more transaction of which no process knows, and whose place the next writer's transaction took.
+    /// Returns the transactions that survive.
     pub fn check_order(&self, dead: usize) -> Vec<u8> {
         let index = self.index.lock().expect("index");
         let recovered = self.recovered();
@@ -323,8 +323,8 @@ impl Process {
         }
         let mut page = [0; PAGE];
         page[100] = number;
-        // The index is copied, and written back only at the end. A process that dies in between has not
-        // changed it.
+        // The index is copied here, and written back only at the end. So a process that dies in between has
+        // not changed it.
         let (header, frames, sum) = {
             let index = world.index.lock().expect("index");
             (index.header, index.frames, index.sum)
@@ -360,7 +360,7 @@ impl Process {
         }
     }
 
-    /// Brings everything home and starts the log over, if all of it is settled. Returns whether it did.
+    /// Writes everything home and starts the log over, if all of it is settled. Returns whether it did.
     pub fn restart(&mut self, world: &World) -> bool {
         if !self.take_write_within(2) {
             return false;

@@ -1,8 +1,9 @@
 //! Snapshots of the store under the schedule explorer. Pages are a map under a lock, and each row is locked
 //! by a mutex.
 //!
-//! Transfers between two rows keep the sum of all rows. Each snapshot must show that sum, and the same rows when it reads
-//! again: whatever is rolled back, whenever snapshots open and close, and whichever thread purges versions meanwhile.
+//! Transfers between two rows keep the sum of all rows. Each snapshot must show that sum, and the same rows
+//! when it reads again, whatever is rolled back, whenever snapshots open and close, and while any thread
+//! purges versions.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
-//! A parent that commits before and after it forks each of its children. Every second fork is in the middle
-//! of a transaction of which a part is in the log. The children inherit the parent's connection, and open
-//! their own.
+//! A parent that commits before and after it forks each of its children. Every second fork happens in the
+//! middle of a transaction that is partly in the log. The children inherit the parent's connection, and
+//! open connections of their own.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn insert(conn: &Connection, rows: i64) {
     }
 }
 
-/// Returns how many rows the child has inserted.
+/// Runs the child. Returns how many rows the child has inserted.
 fn child(uri: &str, conn: &mut Option<Connection>, inherited: &str, done: &mut impl Write) -> i64 {
     match inherited {
         "used" => {

@@ -1,4 +1,4 @@
-//! Opens a database with a growing number of free file descriptors, and prints the result of each try.
+//! Opens a database with 0, 1, 2, … free file descriptors, and prints the result of each try.
 
 use duralite_testkit::{code, connect, run as run_sql};
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -25,7 +25,7 @@ fn run_with(left: u64, uri: &str, sql: &str) -> String {
     }
 }
 
-/// Prints a line for each number of descriptors, from 0 on; the last one is `ok`.
+/// Prints a line for each number of free descriptors, from 0 on. The last line is `ok`.
 pub fn run(uri: &str, sql: &str) {
     for left in 0..MOST {
         let line = run_with(left, uri, sql);

@@ -7,8 +7,8 @@ use duralite_testkit::Engine;
 use duralite_wal::engine::media::MediaSet;
 use duralite_wal::{EngineOptions, Follower, LogPlacement};
 
-/// Pins the log at its beginning and prints `pinned`. Then answers each line of input with the position after
-/// the newest transaction.
+/// Pins the log at its beginning and prints `pinned`. After that, answers each line of input with the
+/// position after the newest transaction.
 pub fn run(engine: &str, dir: &str, database: &str) {
     let engine = Engine::named(engine).unwrap().descriptor();
     let logs = LogPlacement::at(engine, Path::new(dir), &MediaSet::default());

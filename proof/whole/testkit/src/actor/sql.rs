@@ -1,4 +1,4 @@
-//! Runs the statements from its input, one in a line, and prints each result as a line.
+//! Runs the statements from its input, one a line, and prints each result as one line.
 
 use std::io::{BufRead, Write};
 
@@ -10,8 +10,8 @@ pub fn serve(uri: &str) {
     serve_or(uri, |_| false);
 }
 
-/// As [`serve`], except for lines that `takes` accepts and handles itself; these are answered with an empty
-/// line.
+/// As [`serve`], but hands each line to `takes` first. A line that `takes` accepts is answered with an
+/// empty line, and is not run.
 pub fn serve_or(uri: &str, takes: impl Fn(&str) -> bool) {
     let conn = connect(uri);
     let mut out = std::io::stdout();

@@ -7,7 +7,7 @@ use duralite_testkit::{Rng, connect, one, run};
 use rusqlite::Connection;
 
 fn patient(uri: &str) -> Connection {
-    // An open may fail while another process raises or lifts the guard, and must then be tried again.
+    // An open may fail while another process raises or lifts the guard, and must be tried again.
     for _ in 0..100 {
         if let Ok(conn) = connect(uri) {
             conn.busy_timeout(Duration::from_secs(30)).unwrap();
@@ -38,7 +38,7 @@ pub fn transfer(uri: &str, seed: u64, count: u64) {
     println!("done");
 }
 
-/// Checks the sum until the file `stop` exists. Prints how many states of the history it has seen.
+/// Checks the sum until the file `stop` exists. Prints how many states of the database it has seen.
 pub fn audit(uri: &str, total: i64, stop: &str) {
     let conn = patient(uri);
     println!("ready");

@@ -1,7 +1,9 @@
-//! Transactions on lists, to which they append, and on registers, which they write and find by a property.
+//! Transactions on lists and registers. They append to lists; they write registers, and find them by a
+//! property.
 //!
-//! A list is a text of numbers in one row. A register is a row with a number, and with the last digits of that number in
-//! a column that has an index. Between the rows of lists and registers there are others, so that they lie on many pages.
+//! A list is a text of numbers in one row. A register is a row with a number; the row's `tag` column,
+//! which has an index, is that number modulo `TAGS`. Rows of noise lie between the lists and registers, so
+//! that these are spread over many pages.
 
 use duralite_histories::{Fate, Last, Op, Property, commits, ended};
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, params};
@@ -20,13 +22,13 @@ pub const LISTS_SCHEMA: &str = "
     INSERT INTO lists SELECT i, printf('%.*c', 300 + i * 37 % 500, 'x') FROM n WHERE i % :spread <> 0;
     INSERT INTO registers SELECT k, k, -1 - k / 8 FROM lists;";
 
-/// How many values of tags there are. The tag of a value is its remainder.
+/// The number of different tags. The tag of a value is the value modulo this number.
 const TAGS: u64 = 4;
 
-/// Lists and registers as a connection sees them now.
+/// The lists and registers as the connection sees them now.
 ///
 /// # Errors
-/// What SQLite says.
+/// SQLite's error.
 pub fn read_lists(conn: &Connection, spread: u64) -> Result<Last, Error> {
     let mut last = Last::default();
     let mut all = conn.prepare("SELECT k, v FROM lists WHERE k % ?1 = 0")?;
@@ -68,7 +70,7 @@ pub fn run(mut session: Session<'_>) {
     }
 }
 
-/// One statement by itself, which is a transaction.
+/// A single statement outside `BEGIN` and `COMMIT`, which is a transaction of its own.
 fn single_statement(session: &mut Session<'_>) {
     let (number, begin) = (session.fresh(), now());
     if session.rng.chance(2) {
@@ -79,7 +81,7 @@ fn single_statement(session: &mut Session<'_>) {
     }
     let (key, element) = (session.rng.below(session.plan.keys), session.fresh());
     let ops = [Op::Append(key, element)];
-    // From now on the transaction counts, whether its end is reported or not.
+    // From here on the transaction may be committed, even if the process dies before it reports the end.
     session.report.tell(&commits(number, begin, &ops));
     let done = append(session, key, element);
     let fate = done.map_or(Fate::Aborted, |()| Fate::Committed);
@@ -126,7 +128,7 @@ fn transaction(session: &mut Session<'_>) {
         session.roll_back();
         return tell(session, number, begin, &ops, Fate::Aborted, now());
     }
-    // From now on the transaction counts, whether its end is reported or not.
+    // From here on the transaction may be committed, even if the process dies before it reports the end.
     session.report.tell(&commits(number, begin, &ops));
     let (is_there, end) = session.commit();
     let fate = if is_there { Fate::Committed } else { Fate::Aborted };
@@ -137,7 +139,8 @@ fn tell(session: &Session<'_>, number: u64, begin: u64, ops: &[Op], fate: Fate, 
     session.report.tell(&(commits(number, begin, ops) + &ended(number, fate, end)));
 }
 
-/// Some operations that are rolled back to a savepoint. What they write is reported as a transaction that aborted.
+/// Runs some operations and rolls them back to a savepoint. Reports their writes as a transaction that
+/// aborted.
 fn taken_back(session: &mut Session<'_>, begin: u64, ops: &mut Vec<Op>) -> Result<(), Overtaken> {
     session.execute("SAVEPOINT inner")?;
     let mut inside = ops.clone();
@@ -151,14 +154,15 @@ fn taken_back(session: &mut Session<'_>, begin: u64, ops: &mut Vec<Op>) -> Resul
     let inside = &inside[ops.len()..];
     let (number, written) = (session.fresh(), inside.iter().filter(|op| !op.is_read()));
     tell(session, number, begin, &written.cloned().collect::<Vec<_>>(), Fate::Aborted, now());
-    // What came after the first write may have seen it.
+    // Reads after the first write may have seen that write, which is rolled back. So only the reads before
+    // it belong to `ops`.
     ops.extend(inside.iter().take_while(|op| op.is_read()).cloned());
     done?;
     session.execute("ROLLBACK TO inner; RELEASE inner")
 }
 
-/// One operation of a transaction, which `ops` gets. A write is noted first, because it may take effect even if it
-/// fails.
+/// Runs one operation of a transaction and appends it to `ops`. A write is appended before it runs,
+/// because it may take effect even if it fails.
 fn operation(session: &mut Session<'_>, ops: &mut Vec<Op>) -> Result<(), Overtaken> {
     let key = session.rng.below(session.plan.keys);
     if session.reads_outside() {
@@ -181,7 +185,8 @@ fn operation(session: &mut Session<'_>, ops: &mut Vec<Op>) -> Result<(), Overtak
             set_list(session, key, &text)
         }
         3..=4 => {
-            // Even registers are never written without a look at them, so that their values have a known order.
+            // Even registers are always read before they are written, so that the order of their values is
+            // known.
             if key.is_multiple_of(2) || session.rng.chance(2) {
                 ops.push(look(session, key)?);
             }
@@ -197,8 +202,9 @@ fn operation(session: &mut Session<'_>, ops: &mut Vec<Op>) -> Result<(), Overtak
     }
 }
 
-/// One operation of a transaction that reads outside of itself. It uses each key once, since what it has written is not
-/// seen from outside, and what it has read may have changed since: so each read by itself is right.
+/// One operation of a transaction that reads on another connection. The transaction uses each key once:
+/// the other connection does not see what the transaction wrote, and what it read may have changed since.
+/// So each single read is right, but the transaction as a whole is not.
 fn torn(session: &mut Session<'_>, key: u64, ops: &mut Vec<Op>) -> Result<(), Overtaken> {
     let uses = |op: &Op| matches!(op, Op::Append(of, _) | Op::Read(of, _) | Op::Write(of, _) | Op::Look(of, _) if *of == key);
     if ops.iter().any(uses) {
@@ -239,7 +245,7 @@ fn write(session: &Session<'_>, key: u64, value: u64) -> Result<(), Overtaken> {
     step(|| session.conn.prepare_cached(sql)?.execute([row, signed(value), signed(value % TAGS)])).map(drop)
 }
 
-/// Rows that nobody checks take pages and give them back.
+/// Changes rows that nobody checks, which allocate pages and free them.
 fn noise(session: &mut Session<'_>) -> Result<(), Overtaken> {
     let (row, bytes) = (session.rng.below(40), session.rng.below(9000));
     let sql = if session.rng.chance(3) {
@@ -250,7 +256,7 @@ fn noise(session: &mut Session<'_>) -> Result<(), Overtaken> {
     session.execute(&sql)
 }
 
-/// A random read. Of what a transaction has used before it reads more often.
+/// Reads at random, more often a key that the transaction has used before.
 fn read(session: &mut Session<'_>, ops: &[Op]) -> Result<Op, Overtaken> {
     let keys = session.plan.keys;
     let key = match ops.last() {

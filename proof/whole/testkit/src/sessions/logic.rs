@@ -1,8 +1,8 @@
-//! Transactions of SQL on tables with constraints, a trigger and an index. Each statement is reported with its answer, so
-//! that another database can be asked the same.
+//! SQL transactions on tables with constraints, a trigger and an index. Each statement is reported
+//! with its answer, so that a judge can run the statement on another database and compare.
 //!
-//! A session has a table of its own with one row. Every transaction that changes anything changes that row too, so the
-//! pages of a transaction in the log tell whose it is.
+//! Each session has a table of its own with one row. A transaction that changes anything changes
+//! that row too, so the transaction's pages in the log show which session wrote them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::{code, run as rows_of};
 /// The result code of a violated constraint.
 const CONSTRAINT: i32 = 19;
 
-/// The schema, with a table for each of the sessions up to a number, and some rows.
+/// The schema, some rows, and one table for each of `sessions` sessions.
 #[must_use]
 pub fn logic_schema(sessions: u64) -> String {
     let mut schema = String::from(
@@ -47,30 +47,30 @@ fn own_table(session: u64) -> String {
     format!("done_{session}")
 }
 
-/// A transaction: its statements, each with its answer, and how it ended.
+/// A transaction: its statements, each with the answer, and how the transaction ended.
 #[derive(Clone, Debug)]
 pub struct Did {
-    /// The session.
+    /// The number of the session that ran it.
     pub session: u64,
-    /// Whether it changed something that only its session changes.
+    /// Whether it has changed the row that only its session changes.
     pub has_written: bool,
-    /// Its statements and their answers, without the one at which it was overtaken.
+    /// Its statements and their answers, without the statement at which it was overtaken.
     pub statements: Vec<(String, String)>,
     /// How it ended.
     pub fate: Fate,
-    /// When it began and when its end was known.
+    /// When it began, and when its outcome was known.
     pub span: (u64, u64),
 }
 
-/// The transactions that were reported, by their numbers.
+/// The reported transactions, by number.
 #[derive(Default)]
 pub struct Dids(BTreeMap<u64, Did>);
 
 impl Dids {
-    /// Reads a line of a report.
+    /// Adds a line of a report.
     ///
     /// # Panics
-    /// If it is none.
+    /// If `line` is no line of a report.
     pub fn line(&mut self, line: &str) {
         let words: Vec<&str> = line.split('\t').collect();
         let number = |word: &str| word.parse::<u64>().unwrap();
@@ -95,17 +95,18 @@ impl Dids {
         }
     }
 
-    /// All transactions. Those of a session are in order.
+    /// All transactions, those of each session in the order in which it ran them.
     #[must_use]
     pub fn all(self) -> Vec<Did> {
         self.0.into_values().collect()
     }
 }
 
-/// What a connection answers to a statement: its rows and how many it changed, or which constraint it violates.
+/// What a connection answers to a statement: the rows and the number of changed rows, or the
+/// constraint that the statement violates.
 ///
 /// # Errors
-/// Any error but a violated constraint.
+/// Any error other than a violated constraint.
 pub fn answer(conn: &Connection, sql: &str) -> Result<String, Error> {
     let before = conn.total_changes();
     match rows_of(conn, sql) {
@@ -142,14 +143,15 @@ fn transaction(session: &mut Session<'_>) {
         session.roll_back();
         return session.report.tell(&format!("ended\t{number}\taborted\t{}\n", now()));
     }
-    // From now on the transaction counts, whether its end is reported or not.
+    // From here on the transaction may be committed, even if the process dies before it reports the
+    // end.
     tell(session, number, &did);
     let (is_there, end) = commit(session);
     let fate = if is_there { "committed" } else { "aborted" };
     session.report.tell(&format!("ended\t{number}\t{fate}\t{end}\n"));
 }
 
-/// Commits, unless a constraint is still violated.
+/// Commits, unless `COMMIT` reports that a constraint is still violated.
 fn commit(session: &Session<'_>) -> (bool, u64) {
     let refused = step(|| answer(&session.conn, "COMMIT")).map(|text| text.starts_with("constraint"));
     let end = now();
@@ -177,7 +179,8 @@ fn statements(
             ask(session, "SAVEPOINT inner", did)?;
         }
         let sql = if only_reads || session.rng.chance(2) { question(session) } else { change(session) };
-        // From outside nobody sees what the transaction has changed.
+        // A reader on another connection does not see what the transaction has changed, so the
+        // answer would be wrong.
         if session.reads_outside() && sql.starts_with("SELECT") && did.has_written {
             continue;
         }
@@ -197,7 +200,7 @@ fn statements(
     Ok(())
 }
 
-/// Runs a statement, and notes its answer.
+/// Runs a statement, and records its answer.
 fn ask(session: &Session<'_>, sql: &str, did: &mut Did) -> Result<(), Overtaken> {
     let conn = if sql.starts_with("SELECT") { session.reader() } else { &session.conn };
     let answer = step(|| answer(conn, sql))?;
@@ -205,7 +208,7 @@ fn ask(session: &Session<'_>, sql: &str, did: &mut Did) -> Result<(), Overtaken>
     Ok(())
 }
 
-/// A customer, of whom a few are asked for most of the time. There may be none with this number.
+/// The number of a customer, who may not exist. Three of four calls return one of a few customers.
 fn customer(session: &mut Session<'_>) -> u64 {
     let few = session.plan.keys;
     1 + if session.rng.chance(4) { session.rng.below(620) } else { session.rng.below(few) * 10 + 9 }

@@ -1,9 +1,11 @@
-//! Sessions that run random transactions on one database at the same time, and report what they did and saw. A judge
-//! that knows nothing of the database decides whether that was possible.
+//! Sessions that run random transactions on one database at the same time, and
+//! report what they did and saw. A judge who sees only the reports decides
+//! whether a correct database could have given these answers.
 //!
-//! A process runs some sessions, each in a thread with a connection of its own. What a session reports before it calls
-//! `COMMIT` counts if the process is then killed: the transaction may be there or not. A transaction that was not
-//! reported has not been committed.
+//! A process runs several sessions, each in a thread with its own connection.
+//! Before a session calls `COMMIT`, it reports the transaction. If the process
+//! is killed after that, the transaction may be committed or not; a transaction
+//! that was not reported has not been committed.
 
 mod lists;
 mod logic;

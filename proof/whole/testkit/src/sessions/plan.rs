@@ -1,25 +1,26 @@
-//! What the sessions of a process do, as the arguments of that process.
+//! What the sessions of a process do, as arguments of the process.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::Arguments;
 
-/// What the transactions are made of.
+/// What the transactions consist of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Lists to which they append, and registers.
+    /// Appends to lists, and writes of registers.
     Lists,
     /// Tables with constraints, triggers and an index.
     Logic,
 }
 
-/// Where a transaction reads.
+/// Where a transaction reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reads {
-    /// In its own snapshot.
+    /// From its own snapshot.
     Inside,
-    /// On another connection, each read by itself. That is wrong, and shows that the judge notices it.
+    /// On another connection, where each read sees another snapshot. That is wrong, and shows that the
+    /// judge notices.
     Outside,
 }
 
@@ -30,11 +31,11 @@ pub struct SessionPlan {
     pub uri: String,
     /// The file for the reports.
     pub report: PathBuf,
-    /// What they do.
+    /// What the transactions consist of.
     pub work: Work,
-    /// Where they read.
+    /// Where the transactions read from.
     pub reads: Reads,
-    /// A seed of random numbers, together with the number of the session.
+    /// The seed of the random numbers. A session adds its number.
     pub seed: u64,
     /// The number of the first session. No other session on the database has the same number.
     pub first: u64,
@@ -44,9 +45,9 @@ pub struct SessionPlan {
     pub transactions: u64,
     /// How many keys all sessions use.
     pub keys: u64,
-    /// The distance between two of the keys. There are other rows in between.
+    /// The distance between neighbouring keys. Rows of noise lie between them.
     pub spread: u64,
-    /// More URI parameters, for one session after the other.
+    /// More URI parameters; the sessions take them in turn.
     pub settings: Vec<String>,
 }
 

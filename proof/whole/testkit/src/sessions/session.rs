@@ -1,7 +1,8 @@
 //! A session: a connection, its random numbers, and how it begins and ends transactions.
 //!
-//! The only errors that a statement may have are those that the caller expects, and that others were faster: the
-//! statement is then tried again a few times, or the transaction is rolled back. Every other error ends the process.
+//! A statement may fail only with an error that the caller expects, or because another session was
+//! faster. In the second case the session tries the statement again a few times, or rolls the
+//! transaction back. Every other error ends the process.
 
 use std::time::Duration;
 
@@ -11,13 +12,13 @@ use super::plan::{Reads, SessionPlan};
 use super::report::{Report, now};
 use crate::{Rng, code, connect, run};
 
-/// Numbers of a session's transactions and values.
+/// Each session has this many numbers for its transactions and values.
 const NUMBERS: u64 = 1_000_000;
 const BUSY: i32 = 5;
-/// How often a statement is tried that finds others at work.
+/// How often a statement is tried that finds the database busy.
 const TRIES: u32 = 5;
 
-/// Somebody else was faster: the transaction has to be rolled back.
+/// Another session was faster, and the transaction has to be rolled back.
 #[derive(Clone, Copy, Debug)]
 pub struct Overtaken;
 
@@ -39,7 +40,7 @@ impl<'a> Session<'a> {
         Self { plan, number, rng, report, conn, outside, next: 0 }
     }
 
-    /// A number that no other session draws.
+    /// A number that no other call, of any session, returns.
     pub fn fresh(&mut self) -> u64 {
         self.next += 1;
         assert!(self.next < NUMBERS);
@@ -55,7 +56,7 @@ impl<'a> Session<'a> {
         self.outside.is_some()
     }
 
-    /// Lets other sessions go on in the middle of a transaction.
+    /// Lets other sessions run in the middle of a transaction.
     pub fn pause(&mut self) {
         match self.rng.below(6) {
             0 => std::thread::sleep(Duration::from_micros(self.rng.below(400))),
@@ -64,25 +65,26 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Between transactions a session makes checkpoints, or closes its connection and opens another one.
+    /// Called between transactions: now and then runs a checkpoint, or closes the connection and opens
+    /// another.
     pub fn between(&mut self) {
         match self.rng.below(120) {
             0 => self.conn = open(self.plan, self.number, &mut self.rng),
             1..=3 => {
                 let mode = self.rng.pick(&["PASSIVE", "FULL", "RESTART", "TRUNCATE"]);
-                // It may be kept from its work.
+                // Other sessions may keep the checkpoint from its work.
                 let _ = step(|| run(&self.conn, &format!("PRAGMA wal_checkpoint({mode})")));
             }
             _ => self.pause(),
         }
     }
 
-    /// Runs a statement without a result.
+    /// Runs statements that return no rows.
     pub fn execute(&self, sql: &str) -> Result<(), Overtaken> {
         step(|| self.conn.execute_batch(sql))
     }
 
-    /// Commits. Returns the moment at which the outcome was known, and whether the transaction is there.
+    /// Commits. Returns when the outcome was known, and whether the transaction is committed.
     pub fn commit(&self) -> (bool, u64) {
         let is_done = self.execute("COMMIT").is_ok();
         let end = now();
@@ -92,7 +94,7 @@ impl<'a> Session<'a> {
         (is_done, end)
     }
 
-    /// Rolls back what is open. A transaction whose commit was refused may be closed already.
+    /// Rolls back the open transaction, if SQLite has not closed it when it refused the commit.
     pub fn roll_back(&self) {
         if !self.conn.is_autocommit() {
             self.conn.execute_batch("ROLLBACK").unwrap();
@@ -100,7 +102,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Does something on a connection, again if it is busy.
+/// Runs `what`, and again while it finds the database busy.
 pub fn step<T>(mut what: impl FnMut() -> Result<T, Error>) -> Result<T, Overtaken> {
     for nth in 1.. {
         let error = match what() {
@@ -109,7 +111,8 @@ pub fn step<T>(mut what: impl FnMut() -> Result<T, Error>) -> Result<T, Overtake
         };
         let found = code(&error);
         assert_eq!(found & 0xff, BUSY, "{error}, {found}");
-        // Of the codes of a busy database, only the plain one says that trying again may help.
+        // Among the codes for a busy database, only plain `SQLITE_BUSY` means that trying again may
+        // help.
         if found != BUSY || nth == TRIES {
             break;
         }
@@ -120,7 +123,7 @@ pub fn step<T>(mut what: impl FnMut() -> Result<T, Error>) -> Result<T, Overtake
 
 fn open(plan: &SessionPlan, number: u64, rng: &mut Rng) -> Connection {
     let uri = plan.uri_of(number);
-    // An open may fail while another process raises or lifts the guard, and must then be tried again.
+    // An open may fail while another process raises or lifts the guard, and must be tried again.
     let mut tries = 0;
     loop {
         match connect(&uri).and_then(|conn| set_up(&conn, rng).map(|()| conn)) {
@@ -134,7 +137,8 @@ fn open(plan: &SessionPlan, number: u64, rng: &mut Rng) -> Connection {
     }
 }
 
-/// Some sessions have a cache that is too small for their transactions, and some wait for locks.
+/// Sets up a session's connection. For some, the cache is too small for their transactions, and some
+/// wait for locks.
 fn set_up(conn: &Connection, rng: &mut Rng) -> Result<(), Error> {
     conn.busy_timeout(Duration::from_secs(10))?;
     let cache = rng.pick(&["4", "30", "-2000"]);

@@ -1,4 +1,4 @@
-//! Lets stock SQLite run at each moment at which a process of Duralite has released a lock, or is about to
+//! Lets stock SQLite run at each moment at which a process of Duralite has released a lock or is about to
 //! take one (invariants 1, 2, 7).
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
@@ -13,7 +13,7 @@ use place::{Place, at_every_lock, insert};
 const STOCK: bool = true;
 const OURS: bool = false;
 
-/// Where a connection leaves WAL mode, SQLite may use outdated pages of its cache.
+/// A connection that leaves WAL mode may go on with outdated pages in SQLite's cache, so it drops them first.
 const FORGET: &str = "PRAGMA shrink_memory";
 const LEAVE: &str = "PRAGMA journal_mode=DELETE";
 /// Changes more pages than a small cache holds, so that the database file changes before the commit.
@@ -52,12 +52,12 @@ fn inv02_stock_sqlite_leaves_wal_mode_while_a_log_is_opened() {
     });
 }
 
-/// Stock SQLite leaves WAL mode, returns to it, and dies before it has deleted the rollback journal of its
-/// return.
+/// Stock SQLite leaves WAL mode and returns to it. While it returns, it dies before it has deleted its
+/// rollback journal.
 #[test]
 fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
-    // Its writes are the journal's header, a page of the journal in three parts, the journal's page count,
-    // and the page of the database.
+    // Stock SQLite writes the journal's header, one page of the journal in three parts, the journal's page
+    // count, and the page of the database.
     const BEFORE_DELETION: u32 = 7;
     let deaths = Cell::new(0);
     at_every_lock("", 4, |place, ours| {
@@ -87,8 +87,8 @@ fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
     assert!(deaths.get() > 0, "no journal was left");
 }
 
-/// A killed program has left an ordinary `-wal`. Duralite checkpoints it with `locking_mode=EXCLUSIVE`, and
-/// stock SQLite opens the database meanwhile.
+/// A killed program has left an ordinary `-wal`. While Duralite checkpoints it with `locking_mode=EXCLUSIVE`,
+/// stock SQLite opens the database.
 #[test]
 fn inv02_stock_sqlite_comes_while_an_exclusive_connection_opens_a_log() {
     at_every_lock("", 4, |place, ours| {
@@ -108,8 +108,8 @@ fn inv02_stock_sqlite_comes_while_an_exclusive_connection_opens_a_log() {
         }
         for _ in 0..2 {
             place.insert(&mut stock, STOCK);
-            // This may checkpoint what stock SQLite has just written. A later statement may then take the
-            // `-wal` for one that no process needs.
+            // This statement may checkpoint what stock SQLite has just written. A later statement may believe
+            // that no process needs the `-wal`.
             place.insert_by(ours);
             let n = place.next();
             let begun = stock.run("BEGIN IMMEDIATE") + &stock.run(&insert(n));
@@ -128,7 +128,7 @@ fn inv02_stock_sqlite_comes_while_an_exclusive_connection_opens_a_log() {
     });
 }
 
-/// Stock SQLite takes EXCLUSIVE and changes the database in place while Duralite opens it read-only.
+/// While Duralite opens a database read-only, stock SQLite takes EXCLUSIVE and changes the database in place.
 #[test]
 fn inv13_stock_sqlite_writes_while_a_reader_opens_the_database() {
     at_every_lock("mode=ro", 40, |place, ours| {
@@ -146,7 +146,7 @@ fn inv13_stock_sqlite_writes_while_a_reader_opens_the_database() {
             let steps = ["BEGIN IMMEDIATE", CHANGE_ALL, "UPDATE pair SET a = a + 1 WHERE id <= 20"];
             changed = (left == "delete").then(|| steps.map(|step| stock.run(step)).concat());
             if changed.is_none() {
-                // Another process keeps this connection from staying connected.
+                // This connection must not stay connected, so another process replaces it.
                 stock = place.stock();
             }
         });
@@ -175,10 +175,11 @@ fn inv13_stock_sqlite_writes_while_a_reader_opens_the_database() {
     });
 }
 
-/// A program that stays connected keeps a log from being made. A reader must soon do without one.
+/// A program that stays connected keeps Duralite from making a log. A reader must give up waiting soon, and
+/// read without a log.
 #[test]
 fn inv13_a_reader_does_not_wait_for_a_program_that_stays_connected() {
-    // A process waits a quarter of a second by itself.
+    // Duralite itself waits for at most a quarter of a second.
     const LONG: Duration = Duration::from_secs(10);
     let mut place = Place::new(4);
     let mut stock = place.stock();

@@ -1,15 +1,15 @@
-//! Stops a process of Duralite before each of its locks in turn, lets a process of stock SQLite work
-//! meanwhile, and checks the final content.
+//! Stops a process of Duralite before each of its locks in turn, lets a process of stock SQLite work while
+//! it is stopped, and checks the final content.
 
 use std::collections::BTreeSet;
 
 use duralite_testkit::{Actor, Fixture, VERSIONS};
 
 const NAME: &str = "t.db";
-/// A few times the locks that an opening takes which waits and tries again.
+/// A few times the number of locks that an open takes if it has to wait and try again.
 const LOCKS: u64 = 48;
 
-/// A database, its acknowledged rows, and what was found wrong.
+/// A database, its acknowledged rows, and the errors that the test found.
 pub struct Place {
     fixture: Fixture,
     acknowledged: BTreeSet<i64>,
@@ -34,7 +34,7 @@ impl Place {
         place
     }
 
-    /// The database file's journal mode bytes: 2 is WAL.
+    /// The bytes of the database file that give the journal mode: 2 is WAL.
     pub fn versions(&self) -> Vec<u8> {
         std::fs::read(self.fixture.path(NAME)).unwrap()[VERSIONS].to_vec()
     }
@@ -53,7 +53,7 @@ impl Place {
         Actor::sql(&self.fixture.uri(NAME, "mode=ro"))
     }
 
-    /// A process of stock SQLite that can be told at which step to die.
+    /// A process of stock SQLite that dies at the step that the test chooses.
     pub fn mortal(&self) -> Actor {
         Actor::start(&["stepping", &self.stock_uri()])
     }
@@ -66,14 +66,15 @@ impl Place {
         answer
     }
 
-    /// Inserts a row by the process of Duralite that may have been stopped.
+    /// Inserts a row in the process of Duralite, which the test may have stopped once.
     pub fn insert_by(&mut self, ours: &mut Halting) {
         let n = self.next();
         let answer = ours.run(&insert(n), || {});
         self.answered(n, &answer, false);
     }
 
-    /// Checks a reader's answer to how many different values the rows of the pairs have: there must be one.
+    /// Checks a reader's answer. The reader counts the different values in the rows of the pairs, and must
+    /// find one.
     pub fn sees_one_state(&mut self, answer: &str) {
         self.may_say(answer, false);
         if !answer.starts_with("error: ") && answer != "1" {
@@ -95,7 +96,8 @@ impl Place {
         }
     }
 
-    /// Checks that an error is explained by a lock of another process. Stock SQLite may also meet the guard.
+    /// Checks that `answer` is no error, or an error that another process's lock explains. Stock SQLite may
+    /// also meet the guard.
     pub fn may_say(&mut self, answer: &str, stock: bool) {
         let guard = ["file is not a database", "attempt to write a readonly database"];
         let excused = !answer.starts_with("error: ")
@@ -118,7 +120,8 @@ impl Place {
         }
     }
 
-    /// Checks the rows after all have closed: by Duralite, and then by stock SQLite.
+    /// Checks the rows after all processes have closed the database: with Duralite, and after that with
+    /// stock SQLite.
     fn audit(&mut self) {
         for (who, uri) in [
             ("Duralite, in the end,", self.fixture.uri(NAME, "")),
@@ -144,14 +147,15 @@ pub fn insert(n: i64) -> String {
     format!("INSERT INTO t VALUES({n}, randomblob(100))")
 }
 
-/// A process of Duralite that stops itself once.
+/// A process of Duralite that stops itself once, before a chosen lock.
 pub struct Halting {
     actor: Actor,
     halted: bool,
 }
 
 impl Halting {
-    /// Runs a statement. If the process stops meanwhile, calls `meanwhile` before the process continues.
+    /// Runs a statement. If the process stops before the answer, calls `meanwhile` and lets the process
+    /// continue.
     pub fn run(&mut self, statement: &str, meanwhile: impl FnOnce()) -> String {
         self.actor.tell(statement);
         let line = self.actor.line();
@@ -166,12 +170,11 @@ impl Halting {
     }
 }
 
-/// Runs `case` with a process of Duralite that is stopped before its first lock, then with one that is
-/// stopped before its second lock, and so on. The case must close everything that it opens. A control runs
-/// first, in which that process is also one of stock SQLite.
+/// Runs `case` once for each lock, with a process of Duralite that is stopped before that lock. The case
+/// must close everything that it opens. A control runs first, in which stock SQLite plays Duralite's part.
 ///
 /// # Panics
-/// With everything that was wrong, if anything was.
+/// If anything was wrong, with all errors.
 pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut Halting)) {
     for control in [true, false] {
         let what = if control { "the control, " } else { "" };
@@ -181,7 +184,7 @@ pub fn at_every_lock(parameters: &str, rows: i64, case: impl Fn(&mut Place, &mut
     }
 }
 
-/// Returns how many locks there were, and what was wrong.
+/// Returns the number of locks, and all errors.
 fn at_each_lock(
     parameters: &str,
     rows: i64,

@@ -1,4 +1,5 @@
-//! Transactions that allocate and free pages beside each other: the list of free pages stays whole (invariant 64).
+//! Transactions that allocate and free pages at the same time. The list of free pages must stay whole
+//! (invariant 64).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,14 +9,14 @@ use rusqlite::{Connection, params};
 
 use super::{BUSY, OVERTAKEN, open};
 
-/// What one connection has in the table: the size of each row's value.
+/// One connection's rows in the table, each with the size of its value.
 type Rows = BTreeMap<i64, i64>;
 
 fn number(rng: &mut Rng, below: u64) -> i64 {
     i64::try_from(rng.below(below)).unwrap()
 }
 
-/// Runs one transaction of up to eight changes. Returns the rows after it.
+/// Runs one transaction of up to eight changes. Returns the rows that the table should have after it.
 fn change(conn: &Connection, own: i64, before: &Rows, rng: &mut Rng) -> Result<Rows, rusqlite::Error> {
     let mut rows = before.clone();
     run(conn, if rng.below(8) == 0 { "BEGIN IMMEDIATE" } else { "BEGIN" })?;
@@ -56,7 +57,7 @@ fn change(conn: &Connection, own: i64, before: &Rows, rng: &mut Rng) -> Result<R
     Ok(rows)
 }
 
-/// A connection's transactions. Returns how many of them were overtaken.
+/// Runs one connection's transactions. Returns how many of them were overtaken.
 fn work(fixture: &Fixture, mode: &str, own: i64, seed: u64) -> u64 {
     let conn = open(fixture, mode);
     conn.busy_timeout(Duration::from_secs(60)).unwrap();
@@ -136,11 +137,12 @@ fn two_transactions_that_allocate_both_commit() {
         }
         false
     };
-    // Each connection learns that it allocates, and the database gets free pages for both.
+    // Each connection learns from conflicts that it allocates pages, and the database gets free pages for
+    // both.
     let lost = (0..100).filter(|_| !pair(&a, &b)).count();
     assert!(lost < 60, "{lost} of 100 pairs were overtaken");
     [&a, &b].into_iter().for_each(integrity);
-    // No page is shown twice, and none is lost.
+    // No page is in use twice, and none is lost.
     run(&a, "DELETE FROM t").unwrap();
     run(&b, "DELETE FROM u").unwrap();
     integrity(&a);

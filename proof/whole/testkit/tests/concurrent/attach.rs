@@ -1,11 +1,11 @@
-//! Transactions that write several databases: all of it or nothing, whoever else writes.
+//! Transactions that write several databases commit in all of them or in none, whoever else writes.
 
 use duralite_testkit::{Fixture, integrity, one, run, stock};
 use rusqlite::Connection;
 
 use super::{MODES, OK, codes, open, rows};
 
-/// A connection to `c.db` with this setting, and with `z.db` attached as `z` with another one.
+/// A connection to `c.db` with the first setting, and with `z.db` attached as `z` with the second.
 fn with_attached(fixture: &Fixture, modes: [&str; 2]) -> Connection {
     let conn = open(fixture, modes[0]);
     attach(fixture, &conn, modes[1]);
@@ -33,7 +33,8 @@ fn sums(conns: &[Connection; 2]) -> [i64; 2] {
 
 #[test]
 fn inv62_a_transaction_writes_both_or_none() {
-    // What another connection has committed meanwhile: in the first, in the second, in both, or nowhere.
+    // Before the commit, another connection commits to the first database, to the second, to both, or to
+    // none.
     for modes in BOTH {
         for (in_first, in_second) in [(false, false), (true, false), (false, true), (true, true)] {
             let (fixture, plain) = two();
@@ -75,7 +76,7 @@ fn a_database_that_is_attached_when_the_transaction_has_written() {
             assert_eq!(result == OK, !other_commits);
             assert!(conn.is_autocommit());
             assert_eq!(sums(&plain), if other_commits { [1, 0] } else { [1, 1] });
-            // Neither lock was kept.
+            // The connection has released the locks of both databases.
             plain.iter().for_each(|conn| assert_eq!(codes(conn, "UPDATE t SET v=5 WHERE k=1"), OK));
         }
     }
@@ -139,7 +140,7 @@ fn temporary_tables_belong_to_the_transaction() {
             assert_eq!(codes(&conn, "ROLLBACK"), OK);
         }
         assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM x"), 0, "{mode}");
-        // A transaction that writes temporary tables alone conflicts with nobody.
+        // A transaction that writes only temporary tables conflicts with no other.
         assert_eq!(codes(&conn, "BEGIN; INSERT INTO x SELECT v FROM t"), OK);
         assert_eq!(codes(&first, "UPDATE t SET v=4 WHERE k=1"), OK);
         assert_eq!(codes(&conn, "COMMIT"), OK);

@@ -1,11 +1,11 @@
-//! Transactions that others overtake, and those that cannot be overtaken.
+//! Transactions that others overtake, and transactions that cannot be overtaken.
 
 use duralite_testkit::{integrity, one, run};
 
 use super::{BUSY, OK, OVERTAKEN, codes, with_rows};
 
-/// Two transactions, the second of which commits while the first is open. The statements of the first, those
-/// of the second, the result of the first COMMIT, and what `sum(v)` is after it.
+/// Two transactions; the second commits while the first is open. Each case has the statements of the first,
+/// those of the second, the result of the first one's COMMIT, and `sum(v)` after it.
 const CASES: &[(&str, &str, &str, i32, i64)] = &[
     ("other pages", "UPDATE t SET v=1 WHERE k=1", "UPDATE t SET v=2 WHERE k=90", OK, 3),
     ("the same row", "UPDATE t SET v=1 WHERE k=1", "UPDATE t SET v=2 WHERE k=1", OVERTAKEN, 2),
@@ -64,7 +64,7 @@ fn a_transaction_that_was_overtaken_fails_at_its_commit() {
             assert_eq!(one::<i64>(conn, "SELECT sum(v) FROM t"), *sum, "{case}");
             integrity(conn);
         }
-        // The connection that lost goes on.
+        // The connection that lost can go on.
         assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=100 WHERE k=50; COMMIT"), OK, "{case}");
         assert_eq!(one::<i64>(&b, "SELECT v FROM t WHERE k=50"), 100, "{case}");
     }
@@ -92,7 +92,7 @@ fn inv59_the_second_of_two_with_write_skew_fails_also_with_warm_caches() {
     let skew = |own: u32, other: u32| {
         format!("UPDATE t SET v=1 WHERE k={own} AND (SELECT v FROM t WHERE k={other})=0")
     };
-    // Their own commits fill the caches too.
+    // Each connection's own commits fill its cache too.
     assert_eq!(codes(&a, &skew(1, 90)), OK);
     assert_eq!(codes(&a, "UPDATE t SET v=0"), OK);
     assert_eq!(one::<i64>(&b, "SELECT sum(v) FROM t"), 0);
@@ -125,7 +125,7 @@ fn a_commit_that_found_the_lock_taken_can_be_tried_again() {
     assert_eq!(codes(&a, "PRAGMA cache_size=5; BEGIN; UPDATE t SET v=1 WHERE k<50"), OK);
     assert_eq!(codes(&b, "BEGIN IMMEDIATE"), OK);
     assert_eq!([codes(&a, "COMMIT"), codes(&a, "COMMIT")], [BUSY; 2]);
-    // The transaction goes on, also with its savepoints.
+    // The transaction can go on and use savepoints.
     assert_eq!(codes(&a, "SAVEPOINT s; UPDATE t SET v=5; ROLLBACK TO s; RELEASE s"), OK);
     assert_eq!(codes(&a, "UPDATE t SET v=2 WHERE k=60"), OK);
     assert_eq!(codes(&b, "COMMIT"), OK);
@@ -145,7 +145,7 @@ fn inv61_after_a_conflict_the_cache_shows_what_is_committed() {
         let commit = codes(&a, "COMMIT");
         assert!(open == OK && commit == OVERTAKEN || open == BUSY && commit == OK, "{open} {commit}");
         if open == BUSY {
-            // After conflicts `a` takes the lock when it begins to write.
+            // After several conflicts, `a` takes the lock when it begins to write.
             assert_eq!(codes(&b, "ROLLBACK"), OK);
         }
         let expected = if open == OK { 10 * round } else { -10 * round };

@@ -1,11 +1,11 @@
-//! A SELECT that stays open across commits, of its own connection and of others.
+//! A SELECT that stays open while its own connection and others commit.
 
 use duralite_testkit::{Fixture, integrity, one, run, stock};
 use rusqlite::{Connection, Rows};
 
 use super::{MODES, OK, OVERTAKEN, codes, rows, with_rows};
 
-/// The next rows of a SELECT on `k` and `v`, as `v` by position.
+/// Steps a SELECT on `k` and `v` `count` times. Appends each `v` to `values`.
 fn step(cursor: &mut Rows<'_>, count: usize, values: &mut Vec<i64>) {
     for _ in 0..count {
         let Some(row) = cursor.next().unwrap() else { return };
@@ -13,7 +13,8 @@ fn step(cursor: &mut Rows<'_>, count: usize, values: &mut Vec<i64>) {
     }
 }
 
-/// What a SELECT sees while its connection commits twice, and the values that are committed at the end.
+/// Runs a SELECT while its connection commits twice. Returns the values that it saw, the sum of the
+/// result codes, and the sum of `v` at the end.
 fn across_own_commits(conn: &Connection, begin: &str) -> (Vec<i64>, i32, i64) {
     let mut statement = conn.prepare("SELECT k, v FROM t").unwrap();
     let (mut cursor, mut values) = (statement.query([]).unwrap(), Vec::new());
@@ -54,7 +55,7 @@ fn across_commits_of_others_it_sees_its_snapshot() {
         step(&mut cursor, 10, &mut values);
         assert_eq!(codes(&b, "UPDATE t SET v=1; UPDATE t SET v=2"), OK);
         step(&mut cursor, 10, &mut values);
-        // As with stock SQLite the connection cannot write under the old snapshot.
+        // As with stock SQLite, the connection cannot write while the cursor keeps the old snapshot.
         assert_eq!(codes(&a, "UPDATE t SET v=5 WHERE k=99"), OVERTAKEN);
         assert_eq!(codes(&b, "PRAGMA wal_checkpoint(PASSIVE); UPDATE t SET v=3"), OK);
         step(&mut cursor, 1000, &mut values);
@@ -74,7 +75,7 @@ fn across_a_commit_that_was_merged_with_those_of_others() {
     assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=1 WHERE k=95"), OK);
     assert_eq!(codes(&b, "UPDATE t SET v=2 WHERE k=3"), OK);
     assert_eq!(codes(&a, "COMMIT"), OK);
-    // Under this cursor the connection sees what it did before, and what it has written.
+    // While this cursor is open, the connection sees what it saw before, and its own writes.
     assert_eq!(one::<i64>(&a, "SELECT v FROM t WHERE k=3"), 0);
     assert_eq!(one::<i64>(&a, "SELECT v FROM t WHERE k=95"), 1);
     let second = codes(&a, "BEGIN; UPDATE t SET v=v+5 WHERE k=3; COMMIT");

@@ -1,11 +1,11 @@
-//! Opening, closing, killing and forking, with and without the setting beside each other.
+//! Opening, closing, killing and forking, with concurrent connections and ordinary ones side by side.
 
 use duralite_testkit::{Actor, Engine, Fixture, integrity, one, run, stock};
 use rusqlite::{Connection, OpenFlags};
 
 use super::{MODES, OK, OVERTAKEN, codes, open, rows, with_rows};
 
-/// Two rounds of disjoint transactions on two connections, and a conflict. Returns what `sum(v)` is then.
+/// Runs two rounds of disjoint transactions on two connections, and a conflict. Returns the final `sum(v)`.
 fn use_both(a: &Connection, b: &Connection) -> i64 {
     for conn in [a, b] {
         for k in 0..5 {
@@ -25,7 +25,7 @@ fn use_both(a: &Connection, b: &Connection) -> i64 {
 fn on_every_engine_the_last_close_leaves_an_ordinary_database() {
     for engine in Engine::all() {
         for modes in [["on", "on"], ["on", "off"], ["off", "on"], ["upgrade", "on"]] {
-            // Which of them closes last.
+            // The connection that closes last.
             for last in [0, 1] {
                 let fixture = Fixture::on(engine);
                 let mut conns = Vec::from(modes.map(|mode| open(&fixture, mode)));
@@ -113,7 +113,8 @@ fn what_a_killed_process_has_committed_is_found_by_whoever_opens_it() {
     }
 }
 
-/// Leaves the header of the wal-index as a process leaves it that dies while it writes it: the copies differ.
+/// Tears the header of the wal-index, as a process does that dies while it writes the header: the two copies
+/// differ.
 fn tear_header(fixture: &Fixture) {
     let version = 3_007_000_u32.to_ne_bytes();
     let mut torn = 0;
@@ -151,8 +152,8 @@ fn a_commit_survives_a_process_that_died_while_it_published() {
     }
 }
 
-/// The parent and its children are processes with one thread each. (A child of a process with several threads may
-/// inherit a mutex of SQLite's that one of them holds.)
+/// The parent and its children have one thread each. (A child of a process with several threads may inherit a
+/// locked mutex of SQLite that nobody will unlock.)
 #[test]
 fn children_commit_beside_their_parent_and_cannot_use_what_they_inherit() {
     for mode in MODES {

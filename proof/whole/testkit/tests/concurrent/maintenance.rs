@@ -1,4 +1,5 @@
-//! VACUUM, backups, modes of the journal and of locking, and what tells of changes, beside transactions.
+//! VACUUM, backups, changes of the journal and locking modes, and the ways to notice changes, while
+//! transactions run.
 
 use std::time::Duration;
 
@@ -129,7 +130,7 @@ fn backups_from_and_to_a_concurrent_connection() {
         copy(&a, &mut memory).unwrap();
         assert_eq!(one::<i64>(&memory, "SELECT sum(v) FROM t"), 100);
         assert_eq!(codes(&memory, "UPDATE t SET v=2; DELETE FROM t WHERE k >= 50; VACUUM"), OK);
-        // A transaction that is open is overtaken by a backup into the database.
+        // A backup into the database overtakes an open transaction.
         assert_eq!(codes(&a, "BEGIN; SELECT v FROM t WHERE k=1"), OK);
         copy(&memory, &mut b).unwrap();
         assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 100);
@@ -152,7 +153,8 @@ fn a_backup_begins_anew_when_someone_commits() {
         backup.step(5).unwrap();
         assert_eq!(codes(&b, "UPDATE t SET v=1"), OK);
         backup.step(5).unwrap();
-        // Its own connection's commits reach the copy at once. One that was overtaken does not.
+        // Commits of the backup's own connection reach the copy at once. A transaction that was
+        // overtaken does not.
         assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=2 WHERE k=99; COMMIT"), OK);
         backup.step(5).unwrap();
         assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=5 WHERE k=98"), OK);
@@ -231,7 +233,8 @@ fn inv61_data_version_moves_with_the_commits_of_others_alone() {
         moves(true, "another one's commit");
         assert_eq!(codes(&b, "BEGIN; UPDATE t SET v=4 WHERE k=1; ROLLBACK"), OK);
         moves(false, "another one's rollback");
-        // A commit of others between the snapshot and the commit: absorbed by the upgrade, or merged.
+        // Another connection commits after the snapshot and before the commit: the upgrade absorbs that
+        // commit, or the merge does.
         assert_eq!(codes(&a, "BEGIN; SELECT v FROM t WHERE k=1"), OK);
         assert_eq!(codes(&b, "UPDATE t SET v=5 WHERE k=99"), OK);
         assert_eq!(codes(&a, "UPDATE t SET v=5 WHERE k=1; COMMIT"), OK);
@@ -264,7 +267,7 @@ fn connections_with_a_shared_cache_are_one() {
         let shared = format!("cache=shared&concurrent={mode}");
         let [a, b] = [(); 2].map(|()| fixture.open_with("c.db", &shared));
         assert_eq!(codes(&a, "BEGIN; UPDATE t SET v=1 WHERE k=1"), OK);
-        // SQLite's own table locks keep the second one out.
+        // SQLite's table locks keep the second connection out.
         assert_eq!(codes(&b, "SELECT sum(v) FROM t") & 0xff, rusqlite::ffi::SQLITE_LOCKED);
         let meanwhile = codes(&other, "UPDATE t SET v=2 WHERE k=90");
         assert_eq!(meanwhile, if mode == "on" { OK } else { BUSY });

@@ -1,4 +1,4 @@
-//! Concurrent write transactions (`concurrent=on` and `concurrent=upgrade`), beside stock SQLite.
+//! Concurrent write transactions (`concurrent=on` and `concurrent=upgrade`), compared with stock SQLite.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod allocation;
@@ -20,7 +20,7 @@ const MODES: [&str; 2] = ["on", "upgrade"];
 /// The code of a statement that succeeds.
 const OK: i32 = ffi::SQLITE_OK;
 const BUSY: i32 = ffi::SQLITE_BUSY;
-/// What a transaction gets that others have overtaken.
+/// The code of a statement whose transaction others have overtaken.
 const OVERTAKEN: i32 = ffi::SQLITE_BUSY_SNAPSHOT;
 
 /// A connection to `c.db` with this setting.
@@ -28,8 +28,8 @@ fn open(fixture: &Fixture, mode: &str) -> Connection {
     fixture.open_with("c.db", &format!("concurrent={mode}"))
 }
 
-/// A fixture whose database has the rows 0 to 99 in `t(k, v, pad)`, three or four in a page, and this many
-/// connections with this setting.
+/// A fixture and connections with this setting. The table `t(k, v, pad)` has the rows 0 to 99, three or
+/// four in a page.
 fn with_rows<const N: usize>(mode: &str) -> (Fixture, [Connection; N]) {
     on_engine(Engine::under_test(), mode)
 }
@@ -52,7 +52,7 @@ fn rows(conn: &Connection) {
     .unwrap();
 }
 
-/// Runs statements up to the first that fails. Returns its code.
+/// Runs statements up to the first that fails. Returns that statement's code, or `OK`.
 #[track_caller]
 fn codes(conn: &Connection, statements: &str) -> i32 {
     let failed = statements.split(';').find_map(|sql| run(conn, sql).err());

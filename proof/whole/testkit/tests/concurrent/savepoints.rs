@@ -5,14 +5,15 @@ use rusqlite::Connection;
 
 use super::{BUSY, MODES, OK, codes, open, with_rows};
 
-/// Runs a script statement by statement, errors included, and returns what each was and the content.
+/// Runs a script statement by statement, past errors. Returns the code of each statement, and the final
+/// content.
 fn outcome(conn: &Connection, script: &str) -> (Vec<i32>, String) {
     let codes = script.split(';').map(|sql| codes(conn, sql)).collect();
     (codes, format!("{:?}", dump(conn)))
 }
 
-/// Asserts that a script does with each mode what it does on stock SQLite, in one transaction with another
-/// connection's commit of other pages meanwhile, where the mode allows for it.
+/// Asserts that a script does in each mode what it does on stock SQLite. If the mode allows it, another
+/// connection commits other pages while the script's transaction is open.
 fn same(script: &str) {
     let fixture = Fixture::new();
     let theirs = stock(&fixture.path("theirs.db"));
@@ -69,7 +70,7 @@ fn statements_that_fail_are_rolled_back_alone() {
 
 #[test]
 fn a_transaction_of_several_regions_of_the_wal_index() {
-    // Small pages, so that a transaction has more frames than a region holds.
+    // Pages are small, so that a transaction has more frames than a region of the wal-index holds.
     same(&format!(
         "PRAGMA page_size=512; PRAGMA journal_mode=DELETE; VACUUM; PRAGMA journal_mode=WAL; {FILL};
          PRAGMA cache_size=5;
@@ -84,7 +85,7 @@ fn a_transaction_of_several_regions_of_the_wal_index() {
 #[test]
 fn a_savepoint_that_is_rolled_back_leaves_no_conflict_behind_it_unnoticed() {
     let (_fixture, [a, b]) = with_rows("on");
-    // What was read within the savepoint counts all the same.
+    // Reads within the savepoint count although it is rolled back.
     assert_eq!(codes(&a, "BEGIN; SAVEPOINT s; UPDATE t SET v=1 WHERE k=90; ROLLBACK TO s; RELEASE s"), OK);
     assert_eq!(codes(&a, "UPDATE t SET v=(SELECT v+1 FROM t WHERE k=90) WHERE k=1"), OK);
     assert_eq!(codes(&b, "UPDATE t SET v=5 WHERE k=90"), OK);
@@ -92,8 +93,8 @@ fn a_savepoint_that_is_rolled_back_leaves_no_conflict_behind_it_unnoticed() {
     assert_eq!(one::<i64>(&a, "SELECT sum(v) FROM t"), 5);
 }
 
-/// SQLite keeps a savepoint whose RELEASE fails, whatever has become of the transaction. If that were over, a
-/// second RELEASE would succeed although nothing is committed.
+/// If a RELEASE fails, SQLite keeps the savepoint, whatever has become of the transaction. If Duralite ended
+/// the transaction, a second RELEASE would succeed although nothing is committed.
 #[test]
 fn the_last_release_fails_until_there_is_a_rollback() {
     for release in ["RELEASE s", "  -- again\n/* and */ release SAVEPOINT s"] {

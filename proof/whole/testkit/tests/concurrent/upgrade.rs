@@ -1,4 +1,4 @@
-//! A transaction that has read, and then writes while others do.
+//! A transaction that reads, and writes after others have written.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use duralite_testkit::{Actor, Engine, integrity, one};
 
 use super::{BUSY, OK, OVERTAKEN, codes, on_engine, open, with_rows};
 
-/// Long enough for anything that another thread does in a test.
+/// Longer than any other thread needs in these tests.
 const LONG: Duration = Duration::from_secs(60);
 const READ: &str = "BEGIN; SELECT v FROM t WHERE k=1";
 
@@ -38,12 +38,12 @@ fn inv60_it_fails_at_the_write_if_a_page_has_changed_that_it_read() {
         assert_eq!(codes(&a, READ), OK);
         assert_eq!(codes(&b, change), OK);
         assert_eq!(codes(&a, "UPDATE t SET v=v+10 WHERE k=40"), OVERTAKEN, "{change}");
-        // As with stock SQLite the transaction goes on to read what it read.
+        // As with stock SQLite, the transaction can go on to read its snapshot.
         assert!(!a.is_autocommit());
         assert_eq!(one::<i64>(&a, "SELECT v FROM t WHERE k=1"), 0);
         assert_eq!(one::<i64>(&a, "SELECT count(*) FROM t"), 100);
         assert_eq!(codes(&a, "ROLLBACK; BEGIN; UPDATE t SET v=v+10 WHERE k=40; COMMIT"), OK);
-        // The lock was given back.
+        // The connection has released the lock.
         assert_eq!(codes(&b, "UPDATE t SET v=v+10 WHERE k=41"), OK);
         integrity(&b);
     }
@@ -71,7 +71,8 @@ fn it_waits_for_a_thread() {
         assert_eq!(codes(&b, "BEGIN IMMEDIATE; UPDATE t SET v=5 WHERE k=90"), OK);
         a.busy_timeout(LONG).unwrap();
         assert_eq!(codes(&a, READ), OK);
-        // The other thread takes the connection with its lock, and commits once this one waits.
+        // The other thread takes over the connection that holds the lock, and commits once this
+        // thread waits for it.
         let waiting = std::thread::spawn(move || {
             let result = codes(&a, "UPDATE t SET v=v+1 WHERE k=1; UPDATE t SET v=v+1 WHERE k=90; COMMIT");
             (a, result)
@@ -141,7 +142,7 @@ fn sixteen_connections_that_read_and_then_write_all_succeed() {
         .map(|thread| {
             let conn = open(&fixture, "upgrade");
             conn.busy_timeout(LONG).unwrap();
-            // Rows that are on pages of their own.
+            // Each thread's rows are on pages of their own.
             let k = 6 * thread;
             std::thread::spawn(move || {
                 for _ in 0..5 {

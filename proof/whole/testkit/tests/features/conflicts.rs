@@ -1,4 +1,5 @@
-//! Where transactions are overtaken, and how that is told: `PRAGMA duralite_conflicts`, the message, the counts.
+//! Which conflicts overtake transactions, and how the user learns of them: `PRAGMA duralite_conflicts`, the
+//! message, the counts.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ fn open(fixture: &Fixture, concurrent: &str) -> Connection {
     fixture.open_with("c.db", &format!("concurrent={concurrent}"))
 }
 
-/// A table `t` with an index, of many pages each, and a table `u` of one page.
+/// Makes a table `t` with an index, each of many pages, and a table `u` of one page.
 fn make(conn: &Connection) {
     conn.execute_batch(
         "CREATE TABLE t(k INTEGER PRIMARY KEY, v INT, pad TEXT); CREATE INDEX by_pad ON t(pad); CREATE TABLE u(x);
@@ -23,8 +24,8 @@ fn make(conn: &Connection) {
     .unwrap();
 }
 
-/// A transaction of `loser` that begins with `read`, and is overtaken by `change` of another connection.
-/// Returns what its user is told.
+/// Runs a transaction of `loser` that begins with `read`. `winner` overtakes it with `change`. Returns the
+/// message that the user of `loser` gets.
 fn lose(loser: &Connection, read: &str, winner: &Connection, change: &str) -> String {
     loser.execute_batch("BEGIN").unwrap();
     run(loser, read).unwrap();
@@ -86,7 +87,7 @@ fn conflicts_are_told_by_table_and_index_on_every_engine() {
         ];
         let told = conflicts(&observer);
         assert_eq!(told, names.map(|(count, name)| (count, name.to_owned())), "{engine:?}");
-        // Whoever asks, and in whatever transaction, is told the same.
+        // The answer is the same for every connection, in every transaction.
         for begin in ["BEGIN; SELECT count(*) FROM t", "BEGIN IMMEDIATE"] {
             for conn in [&loser, &observer] {
                 run(conn, "SELECT 1").unwrap();
@@ -132,7 +133,7 @@ fn where_nothing_can_have_happened_nothing_is_told() {
 #[test]
 fn what_concurrent_transactions_come_to_is_counted() {
     let fixture = Fixture::new();
-    // The pages that a connection has written count as read: another one makes the table.
+    // The pages that a connection has written count as read, so another connection makes the table.
     make(&open(&fixture, "off"));
     let (one, other) = (open(&fixture, "on"), open(&fixture, "on"));
     one.execute_batch("BEGIN; UPDATE t SET v = 1 WHERE k = 1").unwrap();
@@ -140,7 +141,7 @@ fn what_concurrent_transactions_come_to_is_counted() {
     assert_eq!(count_of(&one, "commits_merged"), 0);
     one.execute_batch("COMMIT").unwrap();
     assert_eq!(count_of(&one, "commits_merged"), 1);
-    // Statements that SQLite itself begins anew are not overtaken.
+    // SQLite itself restarts these statements, so they are not overtaken.
     for _ in 0..5 {
         one.execute_batch(CHANGE_ROW).unwrap();
         other.execute_batch(CHANGE_ROW).unwrap();

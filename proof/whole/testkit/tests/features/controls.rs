@@ -1,4 +1,4 @@
-//! `sqlite3_file_control`, and how VFSs above and below use it.
+//! `sqlite3_file_control`, and its use by VFSs above and below Duralite's.
 #![allow(unsafe_code)] // calls SQLite's C interface
 
 use std::ffi::c_int;
@@ -7,10 +7,10 @@ use std::os::unix::fs::FileExt;
 use duralite_testkit::{Actor, Engine, Fixture, one, run, stock};
 use rusqlite::{Connection, ffi};
 
-/// Calls a file control of the main database with a number, and returns the number's new value.
+/// Calls a file control of the main database with a number. Returns the number as the control leaves it.
 fn control(conn: &Connection, op: c_int, number: c_int) -> c_int {
     let mut number = number;
-    // SAFETY: an open connection; the controls used here take an int.
+    // SAFETY: an open connection; the controls used here take a pointer to an int.
     let code =
         unsafe { ffi::sqlite3_file_control(conn.handle(), c"main".as_ptr(), op, (&raw mut number).cast()) };
     assert_eq!(code, ffi::SQLITE_OK);
@@ -28,7 +28,7 @@ fn readers_in_other_processes_are_told_of() {
     assert_eq!(reader.run("BEGIN"), "");
     assert_eq!(reader.run("SELECT count(*) FROM t"), "0");
     assert_eq!(external(&conn), 1);
-    // Its own transaction does not count as that of another process.
+    // The connection's own transaction does not count as another process's.
     run(&conn, "BEGIN").unwrap();
     assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), 0);
     assert_eq!(reader.run("COMMIT"), "");
@@ -56,7 +56,7 @@ fn inv01_a_vfs_above_may_fill_reserved_bytes_on_the_way_home() {
     let conn = fixture.open("c.db");
     run(&conn, "INSERT INTO t VALUES(1)").unwrap();
     assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(PASSIVE)"), 0);
-    // Writes there like a VFS that keeps checksums in the reserved bytes.
+    // Writes into the reserved bytes, as a VFS does that keeps checksums there.
     let file = std::fs::OpenOptions::new().write(true).open(fixture.path("c.db")).unwrap();
     for page in 1..=2 {
         file.write_all_at(b"checksum", page * 4096 - RESERVED as u64).unwrap();
@@ -101,8 +101,8 @@ fn pages_with_reserved_bytes_go_home_by_sqlite_only() {
     }
 }
 
-/// The same for an ordinary `-wal` that stock SQLite has left: it is served as it is until SQLite closes it
-/// through that VFS.
+/// The same for an ordinary `-wal` that stock SQLite has left. Duralite serves it unchanged until SQLite
+/// closes it through the VFS above.
 #[test]
 fn an_ordinary_wal_with_reserved_bytes_goes_home_by_its_users_only() {
     let fixture = Fixture::new();

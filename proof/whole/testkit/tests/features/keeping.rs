@@ -1,4 +1,4 @@
-//! `on_close=keep`: the last close leaves guard and log in place for the next opening.
+//! `on_close=keep`: the last close leaves the guard and the log in place for the next open.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -15,7 +15,7 @@ fn can_stay(engine: &Engine) -> bool {
     engine.descriptor().settings.iter().any(|setting| setting.name == "on_close")
 }
 
-/// A fixture for the engine under test if its log can stay, otherwise for `ppl`.
+/// A fixture for the engine under test if that engine can keep its log, otherwise for `ppl`.
 fn place() -> Fixture {
     Fixture::on(Some(Engine::under_test()).filter(can_stay).unwrap_or(Engine::PPL))
 }
@@ -24,7 +24,7 @@ fn number(conn: &Connection, name: &str) -> u64 {
     status_of(conn)[name].parse().unwrap()
 }
 
-/// Asserts that guard and log are there, and that no process has the database open.
+/// Asserts that the database has its guard and its log, and that no process has it open.
 fn assert_kept(fixture: &Fixture, name: &str) {
     assert!(fixture.is_guarded(name), "the guard was lifted");
     assert_eq!(fixture.logs().len(), 1, "{:?}", fixture.logs());
@@ -32,7 +32,7 @@ fn assert_kept(fixture: &Fixture, name: &str) {
     assert_eq!(code(&error), ffi::SQLITE_NOTADB);
 }
 
-/// Makes a database that was closed with its log kept. Returns its rows.
+/// Makes a database, and closes it with its log kept. Returns the rows.
 fn kept(fixture: &Fixture, name: &str) -> Vec<Vec<rusqlite::types::Value>> {
     let conn = fixture.open_with(name, KEEP);
     fill(&conn, 300);
@@ -91,8 +91,8 @@ fn a_log_that_is_kept_goes_on_and_stays_short() {
     }
 }
 
-/// Opens a kept database of this many rows, reads and commits. Returns the flushes of the opening and of the
-/// commit.
+/// Opens a kept database of `rows` rows, reads and commits. Returns the number of flushes while it opens,
+/// and while it commits.
 fn flushes(fixture: &Fixture, rows: u32) -> [u64; 2] {
     let conn = fixture.open_with("k.db", KEEP);
     assert_eq!(one::<u32>(&conn, "SELECT count(*) FROM t"), rows);
@@ -117,7 +117,7 @@ fn inv07_what_the_last_process_left_counts_as_durable_only_where_its_memory_tell
     const BOOT: u64 = 72;
     let fixture = Fixture::on(Engine::WALDIO);
     kept(&fixture, "k.db");
-    // Fills the log until it is longer than a kept log may be, and is written home.
+    // Fills the log until it is longer than a kept log may be, so that the last close writes it home.
     let mut rows = 300;
     while flushes(&fixture, rows) == [0, 1] {
         rows += 1;
@@ -137,12 +137,13 @@ fn inv07_what_the_last_process_left_counts_as_durable_only_where_its_memory_tell
     memory.write_all_at(&[7; 8], BOOT).unwrap();
     assert_eq!(flushes(&fixture, rows + 5), [1, 1]);
     assert_eq!(flushes(&fixture, rows + 6), [0, 1]);
-    // A process has died just after it made the log longer.
+    // The log is longer than its shared memory says, as if a process had died just after it made the log
+    // longer.
     let log = fs::File::options().write(true).open(fixture.log()).unwrap();
     log.set_len(log.metadata().unwrap().len() + 65_536).unwrap();
     assert_eq!(flushes(&fixture, rows + 7), [1, 1]);
     assert_eq!(flushes(&fixture, rows + 8), [0, 1]);
-    // The files are restored from a backup, which the shared memory does not know.
+    // The files are restored from a backup, which the shared memory does not fit.
     for (path, bytes) in files.iter().zip(older) {
         fs::write(path, bytes).unwrap();
     }
@@ -236,7 +237,7 @@ fn inv07_a_process_that_is_killed_after_a_kept_close_loses_nothing() {
     kept(&fixture, "k.db");
     let uri = fixture.uri("k.db", KEEP);
     for round in 1..=5 {
-        // Opened again after it was kept, and killed with a commit that was not checkpointed.
+        // A process has opened the kept database again, and was killed before its commit was checkpointed.
         let mut actor = Actor::sql(&uri);
         assert_eq!(actor.run("INSERT INTO t(b) VALUES('x')"), "");
         actor.kill();
@@ -291,7 +292,7 @@ fn a_reader_of_a_kept_database_leaves_it_kept() {
     assert_eq!(content(&reader), rows);
     reader.close().unwrap();
     assert_kept(&fixture, "k.db");
-    // A connection without this setting writes the log home, like a log that a crash has left.
+    // A connection without this setting writes the log home, as it does with a log that a crash has left.
     let reader = connect(&fixture.uri("k.db", "mode=ro")).unwrap();
     assert_eq!(content(&reader), rows);
     reader.close().unwrap();
@@ -319,11 +320,12 @@ fn the_background_thread_is_done_when_a_kept_database_is_closed() {
 fn the_background_thread_goes_by_what_is_in_force() {
     let fixture = place();
     let conn = fixture.open_with("b.db", "on_close=keep&background_checkpoint=1");
-    // The background thread holds WRITE for a moment.
+    // The background thread may hold WRITE for a moment.
     conn.busy_timeout(std::time::Duration::from_secs(20)).unwrap();
     run(&conn, "PRAGMA wal_autocheckpoint=0").unwrap();
     fill(&conn, 10);
-    // The thread's own connections would be refused if they asked for the original setting.
+    // The background thread's connections must ask for the setting in force: they would be refused if they
+    // asked for the original one.
     assert_eq!(one::<String>(&conn, "PRAGMA duralite_on_close=drain"), "drain");
     let restarts = number(&conn, "log_restarts");
     let start = std::time::Instant::now();

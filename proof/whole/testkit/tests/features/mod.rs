@@ -1,4 +1,4 @@
-//! SQLite's features, on Duralite.
+//! SQLite's features on Duralite.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod conflicts;
@@ -19,7 +19,7 @@ use std::collections::HashMap;
 
 use rusqlite::Connection;
 
-/// `PRAGMA duralite` by name.
+/// The lines of `PRAGMA duralite`, by name.
 fn status_of(conn: &Connection) -> HashMap<String, String> {
     let text: String = duralite_testkit::one(conn, "PRAGMA duralite");
     text.lines().filter_map(|line| line.split_once('\t')).map(|(a, b)| (a.to_owned(), b.to_owned())).collect()
@@ -29,7 +29,7 @@ fn is_active(conn: &Connection) -> bool {
     status_of(conn)["state"] == "active"
 }
 
-/// Rows 1 to `count` of `t(a, b)`, with 100 bytes each.
+/// Makes rows 1 to `count` of `t(a, b)`, each with 100 bytes.
 fn fill(conn: &Connection, count: u32) {
     conn.execute_batch(&format!(
         "CREATE TABLE IF NOT EXISTS t(a INTEGER PRIMARY KEY, b BLOB);

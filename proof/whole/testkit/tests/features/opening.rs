@@ -16,7 +16,7 @@ fn read_only_opens_of_a_live_database() {
     run(&conn, "DELETE FROM t WHERE a > 10").unwrap();
     assert_eq!(content(&reader).len(), 10);
     drop(conn);
-    // The rows of the last writer are there, whichever connection closes last.
+    // The last writer's rows are there, whichever connection closes last.
     assert_eq!(content(&reader).len(), 10);
     drop(reader);
     drop(fixture.open("r.db"));
@@ -135,7 +135,8 @@ fn inv13_a_log_has_the_mode_of_its_database() {
     }
 }
 
-/// The flushes of a process that opens a database with its log beside it, runs a statement, and closes it.
+/// Counts the flushes of a process that opens a database with its log beside it, runs a statement, and
+/// closes the database.
 fn flushes(settings: &str, statement: &str) -> Option<usize> {
     let fixture = Fixture::on(Engine::WALDIO);
     let path = fixture.path("f.db");
@@ -155,9 +156,9 @@ fn flushes(settings: &str, statement: &str) -> Option<usize> {
 fn a_process_that_reads_flushes_once_and_one_that_commits_seven_times() {
     let (select, insert) = ("SELECT a FROM t", "INSERT INTO t VALUES(2)");
     let Some(reading) = flushes("", select) else { return };
-    // A reader flushes only when the guard is lifted. A writer flushes the log, the names, the guard, the
-    // commit, the pages, the guard's end and the log's end.
+    // A process that only reads flushes once, when it lifts the guard. A process that writes flushes the
+    // log, the directory, the guard, the commit, the pages, the lifted guard, and the end of the log.
     assert_eq!((reading, flushes("", insert)), (1, Some(7)));
-    // The log is kept from the first commit on.
+    // The log is kept only after the first commit, so this process lifts the guard too.
     assert_eq!(flushes("on_close=keep", select), Some(1));
 }

@@ -1,4 +1,4 @@
-//! Users who may only read a database, in processes of their own.
+//! Users who may only read a database. Each runs in a process of its own.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -58,7 +58,7 @@ fn reader(fixture: &Fixture) -> Actor {
     Actor::start_as(NOBODY, &fixture.path(""), &["sql", &fixture.uri("r.db", "")])
 }
 
-/// A process that writes.
+/// A process that may write.
 fn writer(fixture: &Fixture) -> Actor {
     let mut writer = Actor::sql(&fixture.uri("r.db", ""));
     assert_eq!(writer.run("PRAGMA journal_mode=WAL"), "wal");
@@ -107,8 +107,7 @@ fn inv13_a_snapshot_of_who_may_only_read_is_stable_and_holds_checkpoints_off() {
     insert(&conn, 200);
     let mut reader = reader(&fixture);
     for mark in 0..2 {
-        // In the second round the reader reads the database file alone, because the log has been written
-        // home.
+        // In the second round the log has been written home, so the reader reads the database file alone.
         assert!(mark == 0 || checkpoint(&conn) == 0);
         assert_eq!(reader.run("BEGIN"), "");
         let first = reader.run(SUM);
@@ -133,7 +132,7 @@ fn inv13_who_may_only_read_reads_what_a_crash_left_and_then_what_others_make_of_
     writer(&fixture).kill();
     let (mut early, mut idle) = (reader(&fixture), reader(&fixture));
     assert_eq!((early.run(COUNT), idle.run(COUNT)), ("11".into(), "11".into()));
-    // No other process is connected, so the reader has made an index of its own.
+    // No other process is connected, so the reader has built an index of its own.
     assert_eq!(early.run("BEGIN"), "");
     let first = early.run(SUM);
     let conn = fixture.open("r.db");
@@ -152,7 +151,7 @@ fn inv13_who_may_only_read_reads_what_a_crash_left_and_then_what_others_make_of_
 }
 
 /// The reader blocks no connection that opens the database. So the log may start over while the reader reads,
-/// and the reader must then get an error.
+/// and the reader must get an error.
 #[test]
 fn inv13_a_snapshot_of_what_a_crash_left_is_whole_or_refused() {
     const ZEROS: &str = "SELECT count(*), sum(length(b)), sum(b = zeroblob(100)) FROM t";
@@ -194,7 +193,7 @@ fn inv13_a_writer_that_comes_and_dies_between_two_transactions_is_not_overlooked
     let mut live = writer(&fixture);
     assert_eq!(reader.run(COUNT), "17");
     live.kill();
-    // By now the reader has mapped the others' index, in which no process has a slot.
+    // By now the reader has mapped the index that the other processes share, in which no process has a slot.
     for count in 17..22 {
         assert_eq!(reader.run(COUNT), count.to_string());
         writer(&fixture).kill();
@@ -313,7 +312,7 @@ fn inv13_who_may_only_read_never_sees_half_of_a_state() {
             (0..2).map(|n| Actor::start(&["transfer", &uri, &(2 * round + n).to_string(), "400"])).collect();
         for turn in 0..200 {
             let kind = ["PASSIVE", "PASSIVE", "FULL", "RESTART", "TRUNCATE"][turn % 5];
-            // Busy or not: other processes write and read.
+            // The checkpoint may be busy, because other processes write and read.
             drop(run(&conn, &format!("PRAGMA wal_checkpoint({kind})")));
         }
         for mut writer in writers {
@@ -334,7 +333,7 @@ fn inv13_who_may_only_read_never_sees_half_of_a_state() {
     end(&fixture, Vec::new());
 }
 
-/// As with stock SQLite: a WAL that cannot be checkpointed into the database can be read.
+/// As with stock SQLite, a WAL can be read even if it cannot be checkpointed into the database.
 #[test]
 fn an_ordinary_wal_that_may_only_be_read_is_read() {
     for end in ["-wal", "-shm"] {
@@ -344,7 +343,7 @@ fn an_ordinary_wal_that_may_only_be_read_is_read() {
         run(&conn, "PRAGMA journal_mode=WAL").unwrap();
         run(&conn, "CREATE TABLE t(a)").unwrap();
         run(&conn, "INSERT INTO t VALUES(6), (7)").unwrap();
-        // Leaves the files as a crash would.
+        // Leaves the files of an open database, as a crash would.
         let copy = |name: &str| {
             for part in ["", "-wal", "-shm"] {
                 let path = fixture.path(&format!("{name}{part}"));

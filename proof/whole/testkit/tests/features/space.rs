@@ -1,4 +1,4 @@
-//! Space that the log frees, like SQLite's own log.
+//! The log gives space back, as SQLite's own WAL does.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -9,7 +9,7 @@ use super::{content, fill, status_of};
 
 const ROOMY: &str = "PRAGMA wal_autocheckpoint=0";
 
-/// Bytes that the log takes of the disk, or of the region that logs share.
+/// The bytes that the log occupies on disk, or in the region that logs share.
 fn space(fixture: &Fixture, conn: &Connection) -> u64 {
     if Engine::under_test() == Engine::SCRATCHPAD {
         return status_of(conn)["region_bytes_used"].parse().unwrap();
@@ -24,8 +24,8 @@ fn grow(conn: &Connection) {
     }
 }
 
-/// Whether logs shrink. Those of `ppl` keep the space of their sectors, which is a part of the memory that
-/// was reserved for them.
+/// Whether this engine's logs shrink. A log of `ppl` keeps the space of its sectors, which is part of the
+/// memory reserved for logs.
 fn shrinks() -> bool {
     Engine::under_test() != Engine::PPL
 }
@@ -82,7 +82,7 @@ fn journal_size_limit_is_kept_when_the_log_starts_over() {
         grow(&conn);
         run(&conn, "PRAGMA wal_checkpoint(RESTART)").unwrap();
         run(&conn, "UPDATE t SET b = 'y' WHERE a = 9").unwrap();
-        // The space of a log that is no file of its own is freed regardless of the limit.
+        // A log that is no file of its own gives its space back regardless of the limit.
         let keeps = Engine::under_test() != Engine::SCRATCHPAD;
         assert!(!shrinks() || !keeps || space(&fixture, &conn) > kept);
         assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
@@ -145,7 +145,7 @@ fn rows(conn: &Connection) -> u64 {
     one::<i64>(conn, "SELECT count(*) FROM t WHERE length(b) > 0").unsigned_abs()
 }
 
-/// With and without automatic checkpoints of the application.
+/// With SQLite's automatic checkpoints, and without.
 #[test]
 fn inv10_a_log_with_a_limit_never_fills_up_where_nobody_reads() {
     for checkpoint in [0, 1000] {
@@ -165,7 +165,7 @@ fn inv10_a_log_with_a_limit_never_fills_up_where_nobody_reads() {
 }
 
 /// The writers commit faster than the log can start over. A writer that finds the log nearly full begins
-/// again once it has started over.
+/// its transaction again after the log has started over.
 #[test]
 fn inv10_many_writers_share_a_small_log() {
     const WRITERS: u64 = 16;
@@ -220,8 +220,8 @@ fn inv10_a_reader_that_stays_makes_a_log_full_and_nothing_is_lost() {
     fixture.assert_plain("l.db");
 }
 
-/// The transaction may be refused because of what the log already holds. Then the next try has the log to
-/// itself.
+/// The log may refuse the transaction because it still holds earlier commits. When the transaction is
+/// tried again, it has the log to itself.
 #[test]
 fn inv10_a_transaction_that_is_larger_than_what_is_left_finds_room_when_it_is_tried_again() {
     let fixture = Fixture::new();
@@ -237,7 +237,8 @@ fn inv10_a_transaction_that_is_larger_than_what_is_left_finds_room_when_it_is_tr
     assert_eq!(one::<String>(&conn, "PRAGMA integrity_check"), "ok");
 }
 
-/// No other connection can make a checkpoint then, so SQLite's own checkpoints, by frames, must do it.
+/// In this mode no other connection can make a checkpoint, so SQLite's own checkpoints, which count
+/// frames, must do it.
 #[test]
 fn inv10_in_exclusive_locking_mode_sqlite_checkpoints() {
     let fixture = Fixture::new();

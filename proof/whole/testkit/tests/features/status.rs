@@ -87,8 +87,8 @@ fn settings_are_read_and_changed() {
     }
 }
 
-/// The guarantee, and the reason why it is no better, of a database with a log of blocks in these
-/// directories.
+/// The guarantee of a database with a `waldio` log in these directories, and the reason why the guarantee is
+/// no better.
 fn guarantee_in(databases: &Path, logs: &Path) -> (String, Option<String>) {
     let (database, logs) = (databases.join("g.db"), logs.display());
     let conn = connect(&format!("file:{}?vfs=duralite&journal=waldio&log_dir={logs}", database.display()));
@@ -102,7 +102,8 @@ fn guarantee_in(databases: &Path, logs: &Path) -> (String, Option<String>) {
     (guarantee, status.remove("guarantee_reason"))
 }
 
-/// With `durability=normal` a commit is a write and nothing more. Through the page cache, even a crash of the system may lose it.
+/// With `durability=normal` a commit writes, and does not flush. Through the page cache, a crash of the
+/// system may lose the commit.
 #[test]
 fn normal_durability_through_the_page_cache_does_not_promise_to_survive_a_system_crash() {
     let fixture = Fixture::on(Engine::WALDIO);
@@ -120,7 +121,8 @@ fn a_mount_on_which_a_sync_does_nothing_is_not_taken_for_safe() {
     let ordinary = plain.path();
     assert_eq!(guarantee_in(&ordinary, &disk), ("power-loss".to_owned(), None));
     assert_eq!(guarantee_in(&disk, &ordinary), ("power-loss".to_owned(), None));
-    // The next file may get the inode number and the device of this one.
+    // The next overlay may get this file's device and inode numbers; what was learnt of this file must not be
+    // believed of it.
     drop(plain);
     let Some(overlay) = Overlay::new("volatile") else { return };
     let volatile = overlay.path();

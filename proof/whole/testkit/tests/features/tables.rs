@@ -8,7 +8,7 @@ use rusqlite::types::Value;
 
 use super::{fill, is_active, status_of};
 
-/// The table in the format of the pragma, without values that change from moment to moment.
+/// The table in the format of the pragma, without the values that change all the time.
 fn lines_of(conn: &Connection, from: &str) -> String {
     let sql = format!("SELECT group_concat(name || char(9) || value, char(10)) FROM {from} WHERE {STEADY}");
     one(conn, &sql)
@@ -65,7 +65,7 @@ fn the_table_and_the_pragma_say_the_same() {
     let fixture = Fixture::new();
     let conn = fixture.open("s.db");
     fill(&conn, 10);
-    // A statement that reads a table counts as a reader; the pragma does not.
+    // A statement that reads the table counts as a reader; the pragma does not.
     conn.execute_batch("BEGIN; SELECT count(*) FROM t").unwrap();
     let text: String = one(&conn, "PRAGMA duralite");
     let steady = |line: &&str| !line.starts_with("oldest_reader_ms");
@@ -126,7 +126,7 @@ fn each_schema_has_its_own_rows() {
     run(&conn, &format!("ATTACH '{}' AS two", fixture.uri("two.db", ""))).unwrap();
     assert_eq!(state(&conn, "duralite('two')"), "idle: journal_mode is not wal");
     conn.execute_batch("PRAGMA two.journal_mode = WAL; CREATE TABLE two.t(a)").unwrap();
-    // The schemas come from a table that is read first.
+    // The schemas' names come from another table, which the query reads first.
     let rows =
         "SELECT d.schema, l.value FROM pragma_database_list AS d, duralite(d.name) AS l WHERE l.name = 'log'";
     let logs = run(&conn, &rows.replace("d.schema", "d.name")).unwrap();
@@ -213,8 +213,8 @@ fn a_vfs_above_is_in_nobodys_way() {
     fixture.assert_plain("a.db");
 }
 
-/// The table has neither an open transaction nor one that was rolled back. A statement sees the log at one
-/// moment.
+/// The table shows neither an open transaction nor one that was rolled back. One statement sees the log as
+/// it was at one moment.
 #[test]
 fn a_statement_shows_the_log_as_it_was_when_it_began() {
     let fixture = Fixture::new();
@@ -237,7 +237,7 @@ fn a_statement_shows_the_log_as_it_was_when_it_began() {
     }
     assert_eq!(seen, before.len());
     drop(rows);
-    // A connection in an older snapshot sees the current log.
+    // The table shows the current log even to a connection that reads an older snapshot.
     conn.execute_batch("BEGIN; SELECT count(*) FROM t").unwrap();
     run(&other, "DELETE FROM t WHERE a = 5").unwrap();
     assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t WHERE a = 5"), 1);
@@ -310,7 +310,7 @@ fn the_tables_are_read_only_and_not_for_views() {
     }
     let error = error_of(&conn, "CREATE VIRTUAL TABLE x USING duralite");
     assert!(error.contains("no such module"), "{error}");
-    // A table of the application takes precedence.
+    // A table of the application with this name takes precedence.
     conn.execute_batch("CREATE TABLE duralite(a); INSERT INTO duralite VALUES('mine')").unwrap();
     assert_eq!(one::<String>(&conn, "SELECT a FROM duralite"), "mine");
 }

@@ -1,10 +1,10 @@
-//! Connections that outlive almost everything else of their thread.
+//! Connections that outlive almost everything else in their thread.
 
 use std::sync::mpsc;
 
 use duralite_testkit::{Fixture, one, run, stock, when_thread_ends};
 
-/// As with a connection in a thread-local value in C or C++.
+/// A thread-local value in C or C++ may own such a connection.
 #[test]
 fn a_connection_is_used_and_closed_in_the_last_destructors_of_its_thread() {
     let fixture = Fixture::new();

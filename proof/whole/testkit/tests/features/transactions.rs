@@ -81,14 +81,15 @@ fn writers_exclude_each_other() {
     assert_eq!(content(&second).len(), 9);
 }
 
-/// Statements on two connections, of which the first takes the database for itself.
+/// Statements on two connections. The first connection takes the database for itself.
 const EXCLUSIVE: &[(usize, &str)] = &[
     (0, "PRAGMA locking_mode=EXCLUSIVE"),
     (0, "PRAGMA journal_mode=WAL"),
     (0, "CREATE TABLE t(a)"),
     (0, "INSERT INTO t VALUES(1), (2), (3)"),
     (1, "SELECT * FROM t"),
-    // A log that was opened in exclusive mode has no shared memory. The way back is to leave WAL mode.
+    // A log that was opened in exclusive mode has no shared memory. Only leaving WAL mode leads back to
+    // normal mode.
     (0, "PRAGMA locking_mode=NORMAL"),
     (0, "SELECT * FROM t"),
     (1, "SELECT * FROM t"),
@@ -97,8 +98,8 @@ const EXCLUSIVE: &[(usize, &str)] = &[
     (0, "SELECT * FROM t"),
     (0, "PRAGMA journal_mode=WAL"),
     (1, "DELETE FROM t WHERE a = 1"),
-    // If the log was opened in normal mode, a connection can take exclusive mode for a while, but not beside
-    // another connection.
+    // If the log was opened in normal mode, a connection can take exclusive mode for a while, but only if no
+    // other connection is open.
     (0, "PRAGMA locking_mode=EXCLUSIVE"),
     (0, "SELECT * FROM t"),
     (0, "INSERT INTO t VALUES(4)"),
@@ -110,7 +111,7 @@ const EXCLUSIVE: &[(usize, &str)] = &[
     (0, "SELECT * FROM t"),
 ];
 
-/// The same, opened in normal mode while no other connection exists.
+/// The same with a log that was opened in normal mode, while no other connection exists.
 const FOR_A_WHILE: &[(usize, &str)] = &[
     (0, "PRAGMA journal_mode=WAL"),
     (0, "CREATE TABLE t(a)"),

@@ -1,4 +1,4 @@
-//! A log that is deleted while it is in use.
+//! A log that somebody deletes while it is in use.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use rusqlite::{Connection, ffi};
 
 use super::read_elsewhere;
 
-/// Far longer than the time between two checks.
+/// Far longer than the time between two checks for a deleted log.
 const NOTICED_WITHIN: Duration = Duration::from_secs(30);
 
 fn delete(log: &Path) {
@@ -19,7 +19,7 @@ fn delete(log: &Path) {
 }
 
 /// Inserts rows 1, 2, 3 and so on until an insertion is refused. Returns how many were acknowledged, and the
-/// refusal.
+/// message of the refusal.
 #[track_caller]
 fn insert_until_refused(mut insert: impl FnMut(i64) -> Option<String>) -> (i64, String) {
     let start = Instant::now();
@@ -64,7 +64,7 @@ fn inv09_nothing_more_is_committed_to_a_log_that_was_deleted() {
     // The first process has told the other one.
     assert_says_so(&insert_there(&mut other, -1).unwrap());
     assert_says_so(&insert_here(&conn, -1).unwrap());
-    // Readers go on, including new ones of this process.
+    // Readers go on, including connections of this process that open now.
     assert_eq!(one::<i64>(&conn, "SELECT max(a) FROM t"), rows);
     assert_eq!(other.run("SELECT count(*) FROM t"), (rows + 1).to_string());
     let third = duralite_testkit::connect(&fixture.uri("d.db", "")).unwrap();
@@ -81,8 +81,8 @@ fn inv09_nothing_more_is_committed_to_a_log_that_was_deleted() {
     fixture.assert_plain("d.db");
 }
 
-/// Whether checkpointed pages are in the database file. With `ppl`, and with a home that holds pages, they
-/// are in the log until it is closed.
+/// Whether a checkpoint writes pages to the database file. With `ppl`, and with a home that holds pages,
+/// they stay in or beside the log until it is closed.
 fn goes_home_at_once() -> bool {
     !["ppl", "side", "sideundo"].contains(&Engine::under_test().name())
 }
@@ -135,7 +135,7 @@ fn inv01_a_log_that_was_deleted_before_its_first_commit_is_not_made_durable() {
     fixture.assert_plain("p.db");
 }
 
-/// As with SQLite's own files: a user who deletes a database with all of its files wants none of it.
+/// As with SQLite's own files, a user who deletes a database with all its files wants none of it back.
 #[test]
 fn a_log_that_was_deleted_with_its_database_disturbs_nobody() {
     let fixture = Fixture::new();
@@ -179,7 +179,7 @@ fn inv26_no_transaction_begins_whose_rollback_journal_would_be_in_a_deleted_log(
     }
 }
 
-/// Two segments for one log would be two indexes of it.
+/// If one log had two shared memories, each would hold an index of it.
 #[test]
 fn inv15_who_does_not_find_the_shared_memory_of_a_log_in_use_is_refused() {
     let fixture = Fixture::new();
@@ -217,8 +217,8 @@ fn inv07_a_deleted_log_can_be_copied_from_the_process_that_has_it() {
     delete(&log);
     let found = find_deleted(id).unwrap().unwrap();
     assert_eq!((found.process, found.path.parent()), (writer.pid(), log.parent()));
-    // Under the log's own name other processes would open the copy, while this process still has the deleted
-    // log.
+    // The copy must not get the log's own name: other processes would open the copy, while this process
+    // still has the deleted log.
     found.copy(&log, &db, None).unwrap_err();
     assert!(!log.exists());
     let copy = fixture.log_dir().join("salvaged");

@@ -43,7 +43,7 @@ fn a_missing_log_directory_fails_the_open() {
     assert_eq!(code(&refused(&fixture.uri_with_log_dir("p.db", &nowhere, ""))), ffi::SQLITE_CANTOPEN);
     let error = refused(&fixture.uri_with_log_dir("new.db", &nowhere, ""));
     assert_eq!(code(&error), ffi::SQLITE_CANTOPEN);
-    // The directory is not on a DAX file system.
+    // The directory is not on a DAX file system, so the log cannot be made.
     let uri = format!(
         "file:{}?vfs=duralite&nvram={}",
         fixture.path("new.db").display(),
@@ -68,7 +68,8 @@ fn inv03_a_wrong_log_directory_does_not_open_a_guarded_database() {
 fn a_journal_that_cannot_be_looked_at_fails_the_open_before_there_is_a_log() {
     let fixture = Fixture::new();
     plain(&fixture, "p.db");
-    // The link leads to itself. SQLite takes this as no journal, and opening it fails.
+    // The link leads to itself. SQLite takes such a link for a missing journal, and fails to open the
+    // journal.
     let journal = fixture.path("p.db-journal");
     std::os::unix::fs::symlink(&journal, &journal).unwrap();
     assert_eq!(code(&refused(&fixture.uri("p.db", ""))), ffi::SQLITE_IOERR_DELETE);
@@ -125,7 +126,7 @@ fn inv10_a_log_at_its_limit_fails_the_write_and_loses_nothing() {
     fixture.assert_plain("f.db");
 }
 
-/// Writes until the log is full, while a reader keeps it from being recycled.
+/// Writes until the log is full. A reader keeps the log from starting over.
 fn fill_up(uri: &str) {
     let conn = connect(uri).unwrap();
     run(&conn, "PRAGMA journal_mode=WAL").unwrap();
@@ -153,7 +154,7 @@ fn fill_up(uri: &str) {
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), committed);
     assert_eq!(reader.run("SELECT count(*) FROM t"), "0");
     integrity(&conn);
-    // Once the reader has ended, the log is recycled, and writing continues.
+    // Once the reader has ended its transaction, the log can start over, and writing continues.
     assert_eq!(reader.run("COMMIT"), "");
     reader.finish();
     assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(TRUNCATE)"), 0);
@@ -163,11 +164,13 @@ fn fill_up(uri: &str) {
     conn.close().unwrap();
 }
 
-/// A directory that is copied while its database is closed: the log has ended, but still has its name.
+/// Somebody copies a directory while its database is closed. The copied log has ended, but still has its
+/// name.
 #[test]
 fn a_copy_of_a_log_that_has_ended_goes_with_the_next_log() {
     let fixture = Fixture::new();
-    // It cannot be told which pages of the region belong to the copy, so the copy stays (docs/limits.md).
+    // For `scratchpad` it is unknown which pages of the region belong to the copy, so the copy stays
+    // (docs/limits.md).
     if fixture.engine().name() == "scratchpad" {
         return;
     }

@@ -36,7 +36,7 @@ fn inv02_busy_also_when_the_stock_connection_has_nothing_in_its_wal() {
     run(&theirs, "INSERT INTO t VALUES(1)").unwrap();
 }
 
-/// Leaves a database like a killed process: the committed rows are only in the `-wal`.
+/// Leaves a database as a killed process does: the committed rows are only in the `-wal`.
 fn leave_wal(fixture: &Fixture) {
     let theirs = stock(&fixture.path("live.db"));
     theirs.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a); INSERT INTO t VALUES(1), (2)").unwrap();
@@ -63,7 +63,7 @@ fn a_wal_that_a_stock_program_left_is_taken_over() {
     takes_the_wal_over(&fixture, connect(&fixture.uri("left.db", "")).unwrap());
 }
 
-/// The first statement of an exclusive connection takes the WAL over, too, without a busy handler.
+/// In exclusive locking mode, too, the first statement takes the WAL over, even without a busy handler.
 #[test]
 fn inv44_a_wal_that_a_stock_program_left_is_taken_over_in_exclusive_locking_mode() {
     let fixture = Fixture::new();
@@ -74,7 +74,7 @@ fn inv44_a_wal_that_a_stock_program_left_is_taken_over_in_exclusive_locking_mode
     takes_the_wal_over(&fixture, conn);
 }
 
-/// Leaves a database and its rollback journal like a process that was killed in a large transaction.
+/// Leaves a database and its rollback journal as a process does that was killed in a large transaction.
 fn leave_journal(fixture: &Fixture) {
     let theirs = stock(&fixture.path("live.db"));
     theirs
@@ -99,7 +99,8 @@ fn a_hot_rollback_journal_is_rolled_back_first() {
     fixture.assert_plain("hot.db");
 }
 
-/// SQLite also plays the journal back if the database says that it is in WAL mode, for which a log is made.
+/// SQLite also plays the journal back if the database says that it is in WAL mode, for which Duralite makes
+/// a log.
 #[test]
 fn inv44_a_hot_journal_beside_a_database_in_wal_mode_is_rolled_back_first() {
     let fixture = Fixture::new();
@@ -117,8 +118,8 @@ fn inv44_a_hot_journal_beside_a_database_in_wal_mode_is_rolled_back_first() {
     assert_eq!(one::<i64>(&stock(&fixture.path("hot.db")), "SELECT sum(a) FROM t"), 6);
 }
 
-/// A power loss may leave both: the journal of the transaction that set WAL mode, and what was committed
-/// after it.
+/// A power loss may leave both: the journal of the transaction that set WAL mode, and a WAL with later
+/// commits.
 #[test]
 fn inv44_a_hot_journal_beside_a_wal_keeps_nobody_from_opening_the_database() {
     let fixture = Fixture::new();

@@ -40,7 +40,7 @@ fn inv03_a_database_that_was_moved_finds_its_log() {
     let fixture = Fixture::new();
     abandoned(&fixture, "o.db");
     fs::rename(fixture.path("o.db"), fixture.path("moved.db")).unwrap();
-    // Remove the wal-index that the killed process has left.
+    // Removes the wal-index that the killed process has left.
     let _ = fs::remove_file(fixture.path("o.db-shm"));
     let conn = fixture.open("moved.db");
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 6);
@@ -86,7 +86,8 @@ fn inv03_logs_of_other_databases_are_left_alone() {
     assert_eq!(read_elsewhere(&fixture.uri("a.db", "")), "6");
 }
 
-/// The process that made the log died before the database named it, while the database had another name.
+/// The process that made the log died before the database named the log. Since then the database has got
+/// another name.
 #[test]
 fn inv03_an_empty_log_of_another_name_is_deleted() {
     let fixture = Fixture::new();
@@ -94,7 +95,7 @@ fn inv03_an_empty_log_of_another_name_is_deleted() {
     run(&conn, "CREATE TABLE t(a)").unwrap();
     conn.close().unwrap();
     let unmarked = fs::read(fixture.path("before.db")).unwrap();
-    // Makes a log without commits that the database names.
+    // Makes a log without commits, which the database names.
     let uri = fixture.uri("before.db", "");
     let mut actor = Actor::sql(&uri);
     assert_eq!(actor.run("PRAGMA user_version"), "0");

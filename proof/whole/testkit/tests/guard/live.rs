@@ -87,7 +87,7 @@ fn inv07_a_killed_process_leaves_the_guard_and_everything_is_there() {
 
 #[test]
 fn inv01_a_reader_elsewhere_keeps_guard_and_log() {
-    // A reader in another process keeps the closing connection from being the last one.
+    // A reader in another process is still connected, so the close below is not the last.
     let fixture = Fixture::new();
     let conn = fixture.open("r.db");
     run(&conn, "CREATE TABLE t(a)").unwrap();
@@ -103,7 +103,7 @@ fn inv01_a_reader_elsewhere_keeps_guard_and_log() {
     assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 5);
 }
 
-/// SQLite then finds the WAL still there, and commits the new mode through it.
+/// SQLite finds that the WAL still exists, and commits the new mode through it.
 #[test]
 fn inv01_a_mode_that_changed_while_the_guard_was_stuck_lets_the_last_close_lift_it() {
     for pages_follow in [false, true] {
@@ -130,8 +130,8 @@ fn inv01_a_mode_that_changed_while_the_guard_was_stuck_lets_the_last_close_lift_
     }
 }
 
-/// SQLite then keeps EXCLUSIVE, and does not say that the mode is about to change. Its cache is from before
-/// another connection's commit.
+/// In this mode SQLite keeps EXCLUSIVE, and does not tell the VFS that the mode is about to change. The
+/// leaving connection's cache is older than another connection's commit.
 #[test]
 fn inv46_leaving_wal_mode_in_exclusive_locking_mode_loses_no_commit() {
     for (engine, settings) in
@@ -156,7 +156,8 @@ fn inv46_leaving_wal_mode_in_exclusive_locking_mode_loses_no_commit() {
     }
 }
 
-/// The connection has closed the WAL, cannot open a journal, and later finds that the mode has not changed.
+/// The connection has closed the WAL, but cannot open a journal. Later it finds that the mode has not
+/// changed.
 #[test]
 fn inv46_who_could_not_leave_wal_mode_keeps_nobody_out() {
     for engine in [Engine::NVWAL, Engine::WALDIO, Engine::PPL] {
@@ -216,7 +217,7 @@ fn inv01_a_guard_that_was_stuck_at_the_last_close_is_lifted_by_the_next() {
     assert_eq!(one::<i64>(&stock(&fixture.path("m.db")), "SELECT sum(a) FROM t"), 14);
 }
 
-/// The connection was refused EXCLUSIVE, so it has never opened the WAL of the log that it found.
+/// A log exists, but the connection was refused EXCLUSIVE, and so has never opened the log's WAL.
 #[test]
 fn inv01_who_was_refused_the_database_to_itself_lifts_the_guard_as_the_last() {
     let fixture = Fixture::new();

@@ -8,13 +8,13 @@ use rusqlite::ffi;
 
 use super::{abandoned, read_elsewhere, refused};
 
-/// Damages the log of an abandoned database, and expects an error that changes nothing. After that the
-/// undamaged log must work as before.
+/// Damages the log of an abandoned database, and expects that opening it fails and changes nothing. With
+/// the undamaged log everything must work as before.
 fn expect_refusal(what: &str, damage: impl FnOnce(&Path, &mut Vec<u8>)) {
     expect_refusal_on(Engine::under_test(), what, damage);
 }
 
-/// As `expect_refusal`, on this engine. Returns the reported reason.
+/// As `expect_refusal`, on this engine. Returns the reason that the error gives.
 fn expect_refusal_on(engine: Engine, what: &str, damage: impl FnOnce(&Path, &mut Vec<u8>)) -> String {
     let fixture = Fixture::on(engine);
     abandoned(&fixture, "d.db");
@@ -52,7 +52,7 @@ fn inv12_zeroed_logs_are_refused() {
     expect_refusal("zeroed superblock", |_, bytes| bytes[..4096].fill(0));
     expect_refusal("zeroed head", |_, bytes| bytes[..1096].fill(0));
     let slots = match Engine::under_test() {
-        // The slots of `ppl` are empty while no page is merged.
+        // The slots of `ppl` are empty as long as no page has been merged.
         engine if engine == Engine::PPL => return,
         engine if engine.is_in_memory() => 1216..1344,
         _ => 4096..12288,
@@ -88,7 +88,7 @@ fn inv12_the_log_of_another_database_under_this_name_is_refused() {
 
 #[test]
 fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
-    // The first block follows the table of states; committed frames begin after its header.
+    // The first block follows the table of states. Its committed frames begin after its header.
     let fixture = Fixture::on(Engine::NVWAL);
     abandoned(&fixture, "d.db");
     let log = fs::read(fixture.log()).unwrap();
@@ -102,8 +102,7 @@ fn inv12_a_flipped_bit_in_what_was_committed_is_refused() {
     );
     for at in places {
         let bit = rng.below(8);
-        // Bytes between records are no content. A flip there may go unnoticed, but then nothing may be lost
-        // either.
+        // Bytes between records hold no content. A flip there may go unnoticed, but must lose nothing.
         if at > first_block && log[at] == 0 {
             tolerate_or_refuse(at, bit);
         } else {
@@ -164,13 +163,13 @@ fn inv03_a_first_page_that_a_checkpoint_has_torn_comes_from_the_log() {
         let fixture = Fixture::new();
         abandoned(&fixture, "d.db");
         let mut bytes = fs::read(fixture.path("d.db")).unwrap();
-        // The database keeps the size that a checkpoint has given it.
+        // The database keeps the size that a checkpoint gave it.
         bytes[from..to].iter_mut().enumerate().for_each(|(i, byte)| *byte = (i * 7 + 3) as u8);
         let good = fs::read(fixture.path("d.db")).unwrap();
         fs::write(fixture.path("d.db"), &bytes).unwrap();
         if Engine::under_test() == Engine::PPL && from < 100 {
-            // A merge leaves nothing like this, because the page is then in a slot of the log. So this is
-            // damage, and is reported.
+            // A crash during a merge does not leave a page like this, because the page is in a slot of the
+            // log. So this page is damaged, and the damage is reported.
             assert_eq!(code(&refused(&fixture.uri("d.db", ""))), ffi::SQLITE_CANTOPEN);
             fs::write(fixture.path("d.db"), &good).unwrap();
         }

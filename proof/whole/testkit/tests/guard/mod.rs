@@ -1,5 +1,5 @@
-//! The guard on the database and the identity of its log (invariants 1 to 3). Bad input must lead to a clear
-//! error, and nothing may be changed or lost.
+//! The guard on the database, and the identity of its log (invariants 1 to 3). Bad input must lead to a
+//! clear error, and must not change or lose anything.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod deleted;
@@ -14,7 +14,7 @@ mod refusals;
 use duralite_testkit::{Actor, Fixture, run};
 use rusqlite::Error;
 
-/// A database that a killed process has left: guarded, with rows 1 to 3 only in the log.
+/// Makes a database that a killed process has left: it is guarded, and only the log has its rows 1 to 3.
 fn abandoned(fixture: &Fixture, name: &str) {
     let mut actor = Actor::sql(&fixture.uri(name, ""));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");
@@ -24,7 +24,7 @@ fn abandoned(fixture: &Fixture, name: &str) {
     assert!(fixture.is_guarded(name));
 }
 
-/// The answer of a new process that opens the database and reads it.
+/// The answer of another process, which opens the database and reads it.
 fn read_elsewhere(uri: &str) -> String {
     Actor::start_with(&["sql", uri], &[("DURALITE_LOG", "stderr")]).run("SELECT sum(a) FROM t")
 }

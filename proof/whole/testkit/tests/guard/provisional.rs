@@ -1,4 +1,4 @@
-//! The guard that a database has before anything is committed, and what a power loss leaves under it.
+//! The guard of a database before the first commit under it, and what a power loss leaves under such a guard.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -31,7 +31,7 @@ fn made(fixture: &Fixture, name: &str) {
     stock(&fixture.path(name)).execute_batch(sql).unwrap();
 }
 
-/// The same database, as left by a reader that was killed, or by a power failure while it read.
+/// The same database, left by a reader that was killed, or whose machine lost power while it read.
 fn read_and_killed(fixture: &Fixture, name: &str) {
     made(fixture, name);
     let mut actor = Actor::sql(&fixture.uri(name, ""));
@@ -61,7 +61,7 @@ fn inv01_the_guard_is_provisional_until_something_is_committed() {
         assert_eq!(is_provisional(&fixture, "p.db"), Some(true));
         let error = run(&stock(&fixture.path("p.db")), "SELECT * FROM t").unwrap_err();
         assert_eq!(code(&error), ffi::SQLITE_NOTADB);
-        // Other connections share the new log, in this process and elsewhere. The first one that commits
+        // Other connections share the new log, in this process and in others. The first of them to commit
         // makes the guard permanent.
         let other = fixture.open("p.db");
         let mut third = Actor::sql(&fixture.uri("p.db", ""));
@@ -98,7 +98,7 @@ fn remove_memory(fixture: &Fixture) {
 }
 
 /// Only a power loss can have torn the log. Making another log needs EXCLUSIVE, which a connection that opens
-/// at the same time blocks.
+/// at the same time prevents.
 #[test]
 fn a_log_goes_on_that_no_power_loss_can_have_torn() {
     for engine in [Engine::WALDIO, Engine::NVWAL, Engine::PPL] {
@@ -138,8 +138,8 @@ fn inv01_whatever_a_power_loss_leaves_of_a_log_without_commits_is_nothing() {
             ("without its second sector", &|log| zero(log, 512, 512)),
             ("without its slots", &|log| zero(log, 4096, 8192)),
         ];
-        // A log in memory has all of its lines written back before it has a name; emulated memory has none of
-        // them written back. So a log with only a part of them is damaged, and is kept.
+        // A log in memory has a name only after all of its lines have been written back, but in emulated
+        // memory no line is ever written back. So a log with only some of its lines is damaged, and is kept.
         let few = [0, 1, 2, 5];
         let possible = |at: &usize| engine == Engine::WALDIO || few.contains(at);
         for (_, (what, damage)) in damages.into_iter().enumerate().filter(|(at, _)| possible(at)) {
@@ -160,8 +160,8 @@ fn inv01_whatever_a_power_loss_leaves_of_a_log_without_commits_is_nothing() {
     }
 }
 
-/// A reader that does not find a log in use, or does not find it with its own settings, must not read without
-/// it.
+/// A reader that does not find a log in use, or cannot find it with its own settings, must not read the
+/// database without that log.
 #[test]
 fn inv03_a_reader_that_cannot_have_a_provisional_log_is_refused() {
     for engine in [Engine::WALDIO, Engine::NVWAL] {
@@ -182,7 +182,7 @@ fn inv03_a_reader_that_cannot_have_a_provisional_log_is_refused() {
     }
 }
 
-/// A file that has the name of a log but is none of Duralite's stays.
+/// A file that has a log's name, but is no log of Duralite's, stays.
 #[test]
 fn inv03_a_file_of_somebody_else_s_that_is_called_like_a_log_is_not_deleted() {
     for content in [b"notes".to_vec(), [&[0; 16384], b"something".as_slice()].concat()] {
@@ -197,8 +197,8 @@ fn inv03_a_file_of_somebody_else_s_that_is_called_like_a_log_is_not_deleted() {
     }
 }
 
-/// A power loss may bring back the name of a deleted journal. SQLite then plays back what is from before the
-/// log existed.
+/// A power loss may bring back the name of a deleted journal. SQLite plays back that journal, whose content
+/// is older than the log.
 #[test]
 fn inv01_a_rollback_journal_is_played_back_over_a_provisional_guard() {
     let fixture = Fixture::new();
@@ -226,7 +226,8 @@ fn inv01_a_rollback_journal_is_played_back_over_a_provisional_guard() {
     assert_eq!(one::<i64>(&stock(&hot), "SELECT sum(a) FROM t"), 7);
 }
 
-/// The same if the log still exists: SQLite opens no WAL of this log once the guard has been rolled back.
+/// The same while the log still exists: once the guard has been rolled back, SQLite must not open this log's
+/// WAL.
 #[test]
 fn inv01_a_log_whose_guard_was_rolled_back_gets_no_commits() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {
@@ -250,7 +251,7 @@ fn inv01_a_log_whose_guard_was_rolled_back_gets_no_commits() {
         assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 3);
         assert_eq!(one::<String>(&conn, "PRAGMA journal_mode"), "delete");
         run(&conn, "INSERT INTO t VALUES(4)").unwrap();
-        // A connection that is opened now sees the row: the database is an ordinary one.
+        // A connection that opens the database now sees the row: the database is an ordinary one.
         assert_eq!(one::<i64>(&stock(&hot), "SELECT sum(a) FROM t"), 7);
         let mut other = Actor::sql(&fixture.uri("hot.db", ""));
         assert_eq!(other.run("SELECT sum(a) FROM t"), "7");

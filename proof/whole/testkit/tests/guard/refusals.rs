@@ -5,7 +5,7 @@ use rusqlite::ffi;
 
 use super::{abandoned, read_elsewhere};
 
-/// The reason why a URI is not opened, or not read.
+/// The reason why a URI cannot be opened or read.
 fn refusal(uri: &str) -> String {
     let error = connect(uri).and_then(|conn| run(&conn, "SELECT * FROM t")).unwrap_err();
     assert_eq!(code(&error) & 0xff, ffi::SQLITE_CANTOPEN, "{error}");
@@ -34,8 +34,8 @@ fn a_path_that_is_not_there_is_named_and_no_medium_advised() {
     }
 }
 
-/// A process without free file descriptors must get this error and no other. A file that cannot be opened
-/// must not count as missing, and must be neither replaced nor discarded.
+/// A process without free file descriptors must get this error and no other. If it cannot open a file, it
+/// must not take the file for missing, and must neither replace nor discard it.
 #[test]
 fn inv03_who_is_out_of_file_descriptors_is_told_so() {
     for engine in Engine::all() {

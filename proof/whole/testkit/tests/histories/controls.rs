@@ -1,4 +1,5 @@
-//! The judge notices sessions that are not isolated: here they read on another connection, each read by itself.
+//! The judge must notice sessions that are not isolated. Here the sessions read on another connection, each
+//! read in its own snapshot.
 
 use duralite_testkit::{Fixture, Reads, Work};
 

@@ -1,4 +1,4 @@
-//! Judges what sessions report of lists and registers.
+//! Judges the sessions' reports on lists and registers.
 
 use duralite_histories::{Fate, Last, Told, Tx, check, reads_of_the_uncommitted};
 use duralite_testkit::{Fixture, LISTS_SCHEMA, integrity, read_lists, stock};
@@ -15,7 +15,7 @@ pub fn make(fixture: &Fixture, case: &Case) {
     conn.close().unwrap();
 }
 
-/// How many transactions ended how.
+/// How many transactions ended in which way.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub committed: usize,
@@ -32,7 +32,8 @@ pub fn history(fixture: &Fixture, processes: u64) -> Vec<Tx> {
     told.history()
 }
 
-/// Lists and registers at the end: on Duralite, and afterwards in the file that is left.
+/// The lists and registers at the end, read through Duralite. The file that remains must have the
+/// same.
 pub fn last(fixture: &Fixture, spread: u64) -> Last {
     let conn = fixture.open(NAME);
     integrity(&conn);
@@ -43,7 +44,8 @@ pub fn last(fixture: &Fixture, spread: u64) -> Last {
     last
 }
 
-/// Whether one order explains everything, also what those transactions saw that did not commit.
+/// Whether one order of the transactions explains all that they saw, including those that did not
+/// commit.
 pub fn verdict(mut history: Vec<Tx>, last: &Last) -> Result<Counts, String> {
     let count = |fate| history.iter().filter(|tx| tx.fate == fate).count();
     let counts = Counts {

@@ -1,5 +1,5 @@
-//! Processes with sessions are killed at any moment. Of the last transaction of each session nobody knows whether it is
-//! there; if it is, it is there as a whole, and fits to what all others saw.
+//! Processes with sessions are killed at any moment. Nobody knows whether the last transaction of each
+//! session is committed. If it is, it must be there as a whole, and fit what all others saw.
 
 use duralite_testkit::{Actor, Fixture, Reads, Rng, SessionPlan, Work};
 
@@ -10,13 +10,13 @@ const ALONE: &[&str] = &["concurrent=on&read_durable=on", "concurrent=upgrade&re
 /// Kills in a round.
 const KILLS: u64 = 6;
 
-/// Starts the next process. Its sessions go on until they are killed.
+/// Starts the next process. Its sessions run until they are killed.
 fn begin(fixture: &Fixture, case: &Case, seed: u64, process: u64) -> (u64, Actor) {
     let plan = SessionPlan { transactions: u64::MAX, ..case.plan(fixture, Work::Lists, seed, process) };
     (process, start(&plan))
 }
 
-/// Waits until a process has reported so much more.
+/// Waits until a process has reported `bytes` more bytes.
 fn until_reported(fixture: &Fixture, (process, actor): &mut (u64, Actor), bytes: u64) {
     let reported = || std::fs::metadata(report(fixture, *process)).map_or(0, |file| file.len());
     let wanted = reported() + bytes;
@@ -36,7 +36,7 @@ fn round(seed: u64, case: &Case) {
     for _ in 0..KILLS {
         let victim = usize::try_from(rng.below(case.processes)).unwrap();
         until_reported(&fixture, &mut processes[victim], rng.below(30_000));
-        // Now and then all processes die, and the next one recovers what they leave.
+        // Now and then all processes die, and the next process recovers what they leave.
         let dead =
             if rng.chance(4) { std::mem::take(&mut processes) } else { vec![processes.swap_remove(victim)] };
         for (_, actor) in dead {

@@ -4,7 +4,7 @@ use duralite_testkit::{Fixture, Reads, Work};
 
 use super::{Case, for_long, judge};
 
-/// The settings of the sessions of each test.
+/// The sessions' settings in the tests.
 const ALONE: &[&str] = &["concurrent=on"];
 const MIXED: &[&str] = &["concurrent=on", "concurrent=upgrade", "concurrent=off"];
 
@@ -52,7 +52,7 @@ fn sessions_of_several_processes_on_few_keys() {
     for_long(101, 2, |seed| round(seed, &case));
 }
 
-/// All rows that matter lie on a page or two.
+/// All rows that matter share a page or two.
 #[test]
 fn sessions_whose_rows_share_pages() {
     let case = Case {

@@ -1,5 +1,5 @@
-//! SQL with constraints, a trigger and an index: the transactions, run one after the other on stock SQLite in the order
-//! in which they are in the log, answer the same and leave the same rows.
+//! SQL with constraints, a trigger and an index. The log gives the order of the transactions. Run one by one
+//! on stock SQLite in that order, they must answer the same and leave the same rows.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use rusqlite::Connection;
 
 use super::{Case, NAME, for_long, replay, reported};
 
-/// The settings of the sessions of each test.
+/// The sessions' settings in the tests.
 const ALONE: &[&str] = &["concurrent=on"];
 
 fn follow(fixture: &Fixture) -> Follower {
@@ -19,7 +19,8 @@ fn follow(fixture: &Fixture) -> Follower {
     Follower::open(&logs, &EngineOptions::default(), &fixture.path(NAME)).unwrap()
 }
 
-/// The session of each transaction in the log: each changes the root page of its session's own table.
+/// The order of the transactions in the log, as the session of each. A transaction changes the root page of
+/// its session's own table.
 struct Order {
     roots: Vec<u32>,
     position: u64,
@@ -27,24 +28,25 @@ struct Order {
 }
 
 impl Order {
-    /// Takes what is new in the log. Returns whether there was anything.
+    /// Takes new transactions from the log. Returns whether there were any.
     fn take(&mut self, follower: &mut Follower) -> bool {
         let before = self.position;
         while let Some(transaction) = follower.read_since(self.position).unwrap() {
             let is_own = |root: &u32| transaction.pages.contains(root);
             let mut own = (0..).zip(&self.roots).filter(|(_, root)| is_own(root)).map(|(session, _)| session);
-            // The first transactions make the tables.
+            // The first transactions, which make the tables, belong to no session.
             self.sessions.extend(own.next());
             assert_eq!(own.next(), None, "two sessions wrote one transaction of the log");
             self.position = transaction.position;
         }
-        // The pin stays where it was if the log is about to start over; it moves the next time.
+        // If the log is about to start over, the pin stays where it was, and moves the next time.
         let _ = follower.pin(self.position).unwrap();
         self.position > before
     }
 }
 
-/// Makes the database on another process, which stays connected. Returns it, and the root pages of the sessions' tables.
+/// Makes the database, and lets another process stay connected to it. Returns that process, and the root
+/// pages of the sessions' tables.
 fn make(fixture: &Fixture, sessions: u64) -> (Actor, Vec<u32>) {
     let schema = logic_schema(sessions);
     let conn = fixture.open(NAME);
@@ -55,7 +57,7 @@ fn make(fixture: &Fixture, sessions: u64) -> (Actor, Vec<u32>) {
         })
         .collect();
     conn.close().unwrap();
-    // From here on this process has no connection, and can follow.
+    // From here on this process has no connection, so that it can follow the log.
     let mut holder = Actor::sql(&fixture.uri(NAME, ""));
     assert_eq!(holder.run("PRAGMA busy_timeout=30000"), "30000");
     assert_eq!(holder.run("PRAGMA journal_mode=WAL"), "wal");
@@ -63,7 +65,8 @@ fn make(fixture: &Fixture, sessions: u64) -> (Actor, Vec<u32>) {
     (holder, roots)
 }
 
-/// Runs a case. Returns the number of transactions in the log, or why no order explains the answers.
+/// Runs a case. Returns the number of transactions in the log, or the reason why no order explains the
+/// answers.
 pub fn judged(seed: u64, case: &Case) -> Result<usize, String> {
     let fixture = Fixture::new();
     let sessions = case.processes * case.threads;

@@ -1,11 +1,13 @@
-//! Many sessions on one database at the same time: whether one order of their transactions explains what all of them saw.
+//! Many sessions work on one database at the same time. One order of their transactions must explain what all
+//! of them saw.
 //!
-//! The sessions are threads of child processes (`duralite-actor sessions`). This process only judges what they report. It
-//! knows nothing of how the database keeps them apart.
+//! The sessions are threads of child processes (`duralite-actor sessions`). This process only judges their
+//! reports. It does not know how the database isolates them.
 //!
-//! `TESTKIT_CONCURRENT_SECONDS` lets each test go on for so long, with one seed after the other.
-//! `TESTKIT_CONCURRENT_SETTINGS` replaces the settings of the sessions: `a=1&b=2;c=3` for two kinds of sessions that take
-//! turns. `DURALITE_SEED` repeats a run, as far as the threads let it.
+//! `TESTKIT_CONCURRENT_SECONDS` lets each test run for so many seconds, with one seed after another.
+//! `TESTKIT_CONCURRENT_SETTINGS` replaces the settings of the sessions: `a=1&b=2;c=3` means two settings,
+//! which the sessions take in turn. `DURALITE_SEED` repeats a run, as far as the scheduling of threads
+//! allows.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod controls;
@@ -22,10 +24,10 @@ use duralite_testkit::{Actor, Fixture, Reads, SessionPlan, Work, for_seeds};
 
 const NAME: &str = "shared.db";
 
-/// Who works on a database, and how.
+/// The sessions on a database, and what they do.
 #[derive(Clone, Copy)]
 struct Case {
-    /// URI parameters, for one session after the other.
+    /// URI parameters; the sessions take them in turn.
     settings: &'static [&'static str],
     processes: u64,
     /// Sessions of a process.
@@ -33,7 +35,7 @@ struct Case {
     /// Transactions that each session tries.
     transactions: u64,
     keys: u64,
-    /// The distance of rows that matter.
+    /// The distance between neighbouring rows that matter.
     spread: u64,
     reads: Reads,
 }
@@ -73,11 +75,12 @@ fn report(fixture: &Fixture, process: u64) -> PathBuf {
     fixture.path(&format!("report-{process}"))
 }
 
-/// The lines that processes have reported. The last one may be cut off where its process was killed.
+/// The lines that the processes have reported, without a last line that was cut off when its process was
+/// killed.
 fn reported(fixture: &Fixture, processes: u64) -> String {
     let mut all = String::new();
     for process in 0..processes {
-        // A process that was killed early has none.
+        // A process that was killed early has no report.
         let text = std::fs::read_to_string(report(fixture, process)).unwrap_or_default();
         all += text.rsplit_once('\n').map_or("", |(lines, _)| lines);
         all.push('\n');
@@ -85,7 +88,7 @@ fn reported(fixture: &Fixture, processes: u64) -> String {
     all
 }
 
-/// Runs a case with one seed after the other: with `count` of them, or for as long as the environment says.
+/// Runs a case with one seed after another: `count` of them, or for as long as the environment says.
 fn for_long(first_seed: u64, count: u64, case: impl Fn(u64)) {
     let seconds = std::env::var("TESTKIT_CONCURRENT_SECONDS").ok().map(|seconds| seconds.parse().unwrap());
     let Some(seconds) = seconds.filter(|_: &u64| std::env::var_os("DURALITE_SEED").is_none()) else {

@@ -1,21 +1,21 @@
-//! Runs transactions again, one after the other, and compares the answers.
+//! Runs the reported transactions again, one by one, and compares the answers.
 //!
-//! Those that changed anything run in the order in which they are in the log. Of all others, those that only read or that did
-//! not commit, nothing is in the log: each has to fit to the state at one moment between its beginning and its end, and
-//! those of which one ended before another one began in that order.
+//! Transactions that changed anything run in their order in the log. The others, which only read or did not
+//! commit, have no place in the log. Each of those must fit the state at one moment between its beginning and
+//! its end. If one of them ended before another began, their moments must have that order.
 
 use duralite_histories::Fate;
 use duralite_testkit::{Did, answer};
 use rusqlite::Connection;
 
-/// Runs all of them on a database that is as the first ones have found it. `order` names the session of each transaction
-/// in the log.
+/// Runs all transactions on a database with the content that the first of them found. `order` names the
+/// session of each transaction in the log.
 pub fn replay(conn: &Connection, dids: &[Did], order: &[u64]) -> Result<(), String> {
     let (log, others) = places(dids, order)?;
     let mut open = others;
     open.sort_by_key(|did| did.span.0);
-    // A transaction without a place in the log can be at a state after all that ended before it began, and before all that
-    // began after it had ended.
+    // The state that such a transaction saw comes after all transactions that ended before it began, and
+    // before all that began after it had ended.
     let first = |did: &Did| log.iter().rposition(|other| other.span.1 < did.span.0).map_or(0, |nth| nth + 1);
     let last = |did: &Did| log.iter().position(|other| other.span.0 > did.span.1).unwrap_or(log.len());
     let mut open: Vec<(&Did, usize, usize)> =
@@ -23,7 +23,7 @@ pub fn replay(conn: &Connection, dids: &[Did], order: &[u64]) -> Result<(), Stri
     for state in 0..=log.len() {
         let mut left = Vec::new();
         let mut why = String::new();
-        // The earliest end of those that still have no place.
+        // The earliest end among the transactions that have no place yet.
         let mut earliest = u64::MAX;
         for (did, from, to) in open {
             let fits = state >= from && earliest >= did.span.0 && {
@@ -54,7 +54,7 @@ pub fn replay(conn: &Connection, dids: &[Did], order: &[u64]) -> Result<(), Stri
     Ok(())
 }
 
-/// The transactions in the log in their order, and all others.
+/// Separates the transactions in the log, in their order, from all others.
 fn places<'a>(dids: &'a [Did], order: &[u64]) -> Result<(Vec<&'a Did>, Vec<&'a Did>), String> {
     let can_be_there = |did: &Did| did.has_written && did.fate != Fate::Aborted;
     let (mut waiting, mut others): (Vec<&Did>, Vec<&Did>) = dids.iter().partition(|did| can_be_there(did));
@@ -66,7 +66,7 @@ fn places<'a>(dids: &'a [Did], order: &[u64]) -> Result<(Vec<&'a Did>, Vec<&'a D
         })?;
         log.push(waiting.remove(next));
     }
-    // What was acknowledged is there. What was not may be missing.
+    // An acknowledged transaction must be in the log. One that was not acknowledged may be missing.
     if let Some(lost) = waiting.iter().find(|did| did.fate == Fate::Committed) {
         return Err(format!("{}\n is not in the log", told(lost)));
     }
@@ -81,7 +81,7 @@ fn places<'a>(dids: &'a [Did], order: &[u64]) -> Result<(Vec<&'a Did>, Vec<&'a D
     Ok((log, others))
 }
 
-/// Whether a transaction answers the same here. It leaves nothing behind.
+/// Checks that a transaction answers the same here, and rolls it back.
 fn attempt(conn: &Connection, did: &Did) -> Result<(), String> {
     conn.execute_batch("BEGIN").map_err(|error| error.to_string())?;
     let compared = compare(conn, did);
@@ -142,11 +142,11 @@ mod tests {
             with(&[did(2, (6, 7), &seen(answer))]).unwrap();
         }
         with(&[did(2, (6, 7), &seen(two)), did(2, (8, 9), &seen(three))]).unwrap();
-        // Not back in time, neither among readers nor before or after writers.
+        // A state must not be older than one that was seen before, by another reader or by a writer.
         assert!(with(&[did(2, (6, 7), &seen(three)), did(3, (8, 9), &seen(two))]).is_err());
         assert!(with(&[did(2, (21, 22), &seen(one))]).unwrap_err().contains("at no moment from 1 to 2"));
         assert!(with(&[did(2, (2, 3), &seen(three))]).is_err());
-        // Nor may one that did not commit see two states.
+        // A transaction that did not commit must not see two states either.
         let torn = Did { fate: Fate::Aborted, ..did(2, (6, 7), &[seen(one)[0], seen(two)[0]]) };
         assert!(with(&[torn]).is_err());
         let late = [did(0, (10, 20), &[add]), did(1, (1, 5), &[add])];

@@ -1,4 +1,4 @@
-//! Constants of the formats, in the code and in the documents.
+//! The formats' constants, in the code and in the documents.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use syn::{BinOp, Expr, Item, Lit};
 use super::files;
 use crate::rooms::root;
 
-/// The formats of the logs with what all formats share, and those of the store.
+/// The directories of the logs' formats, including what these share, and of the store's.
 const FORMATS: [&str; 2] = ["crates/format/src", "store/src/format"];
 
-/// The constants of a format by name: those of the files named after the format, and those of files that
+/// The constants of a format by name. They are in the files named after the format, and in files that
 /// belong to no other format.
 pub fn in_code(format: &str, others: &[&str]) -> BTreeMap<String, String> {
     let all = files(&FORMATS, &["rs"]);
@@ -80,7 +80,7 @@ fn number_of(expression: &Expr, all: &BTreeMap<String, Expr>) -> Option<u128> {
     }
 }
 
-/// The rows `| NAME | value |` of a format document whose names are those of constants.
+/// The rows `| NAME | value |` of a format's document, if NAME is written like a constant.
 pub fn in_document(page: &str) -> BTreeMap<String, String> {
     let text = std::fs::read_to_string(root().join(page)).unwrap();
     let is_constant =
@@ -95,8 +95,8 @@ pub fn in_document(page: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A value in the form in which values are compared. A number is in decimals, whether it was written in
-/// decimals, as `0x…` or as `2^n`.
+/// A value in the form in which values are compared. A number becomes decimal, whether it was written in
+/// decimal, as `0x…` or as `2^n`.
 pub fn normal(value: &str) -> String {
     let value = value.trim_matches('`');
     let number = if let Some(digits) = value.strip_prefix("0x") {

@@ -1,9 +1,9 @@
-//! Checks whether the sources use the dependencies.
+//! Checks that the sources use the dependencies.
 
 use super::files;
 use crate::rooms::{self, root};
 
-/// `crate: dependency` for each dependency that no source of its crate names.
+/// `crate: dependency` for each dependency that no source of the crate names.
 pub fn unused() -> Vec<String> {
     let mut crates = rooms::crates();
     crates.push("fuzz".to_owned());
@@ -29,7 +29,7 @@ pub fn unused() -> Vec<String> {
     found
 }
 
-/// The programs of a crate whose sources are beside another crate.
+/// The sources of a crate's programs that are beside another crate.
 fn elsewhere(dir: &str, manifest: &str) -> Vec<super::File> {
     let paths = manifest.lines().filter_map(|line| line.strip_prefix("path = \"")?.strip_suffix('"'));
     let outside = paths.filter(|path| path.starts_with("..") && path.ends_with(".rs"));
@@ -37,8 +37,8 @@ fn elsewhere(dir: &str, manifest: &str) -> Vec<super::File> {
     outside.map(|path| super::File { path: path.to_owned(), text: read(path) }).collect()
 }
 
-/// The unused dependencies of a manifest. The product's sources must name its dependencies; any source may
-/// name those of tests.
+/// The unused dependencies of a manifest. The sources of the product must name the product's dependencies;
+/// any source may name those of the tests.
 pub fn unused_in(manifest: &str, product: &[&str], tests: &[&str]) -> Vec<String> {
     let mut section = "";
     let mut found = Vec::new();

@@ -9,8 +9,8 @@ use duralite_testkit::{Engine, Fixture, Rng, dump, for_seeds, integrity, stock};
 
 use pair::Pair;
 
-/// Histories for the engine that is tested first. The other engines share most of the code, so they run
-/// fewer.
+/// The number of histories on the engine that is tested first. The other engines share most of the code, so
+/// they run fewer.
 const SEEDS: u64 = 16;
 const SEEDS_OF_OTHERS: u64 = 8;
 
@@ -18,14 +18,15 @@ fn seeds() -> u64 {
     if Engine::under_test() == Engine::NVWAL { SEEDS } else { SEEDS_OF_OTHERS }
 }
 const STATEMENTS: u64 = 500;
-/// Settings of `ppl`. With the last ones pages are merged again and again.
+/// Settings of `ppl`. With the last two, pages are merged again and again.
 const OWN: &[&str] = &["", "&sector_bytes=12288", "&overflow_bytes=0"];
 
 fn settings(rng: &mut Rng) -> String {
     let sync = rng.pick(&["lazy", "eager", "checksum"]);
     let more = rng.pick(&["", "", "&diff=off", "&heap=system", "&cache_bytes=0", "&block_bytes=128k"]);
 
-    // This engine's logs have a limit by default, and how much fits is specific to the engine.
+    // This engine's logs have a limit by default, and how much fits depends on the engine. So the limit is
+    // set high.
     let own = if Engine::under_test() == Engine::PPL {
         format!("&log_limit=1g{}", rng.pick(OWN))
     } else {
@@ -47,7 +48,7 @@ fn compare_on(fixture: &Fixture, mut rng: Rng, settings: &str, mode: &str, conne
     pair.run(0, &format!("PRAGMA page_size={page_bytes}"));
     pair.run(0, &format!("PRAGMA auto_vacuum={vacuum}"));
     for connection in 0..connections {
-        // A database is in WAL mode; any other journal mode is a setting of the connection.
+        // WAL mode belongs to the database; any other journal mode is a setting of the connection.
         if connection == 0 || mode != "WAL" {
             pair.run(connection, &format!("PRAGMA journal_mode={mode}"));
         }
@@ -60,8 +61,9 @@ fn compare_on(fixture: &Fixture, mut rng: Rng, settings: &str, mode: &str, conne
     for _ in 0..STATEMENTS {
         let connection = writer.choose(connections);
         match writer.next(pair.in_transaction(connection)) {
-            // If an idle connection has had its rollback journals in a log, that log stays when the last
-            // connection that has its WAL open closes. A -wal file would not stay.
+            // An idle connection may have its rollback journals in a log. When the last connection that has
+            // the log's WAL open closes, that log stays; a -wal file would not. So this statement is
+            // skipped.
             Some(sql) if mode != "WAL" && connections > 1 && sql.starts_with("PRAGMA journal_mode") => {}
             Some(sql) => pair.run(connection, &sql),
             None => pair.reopen(connection),

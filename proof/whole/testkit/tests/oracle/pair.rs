@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use duralite_testkit::{Engine, Fixture, Outcome, connect, run, stock};
 use rusqlite::Connection;
 
-/// How many statements a failure shows.
+/// How many statements the message of a failure shows.
 const SHOWN: usize = 40;
 
 struct Both {
@@ -13,7 +13,7 @@ struct Both {
     theirs: Connection,
 }
 
-/// Connections to a database on Duralite, and equally many to a database on stock SQLite.
+/// Connections to a database on Duralite, and as many to a database on stock SQLite.
 pub struct Pair<'a> {
     fixture: &'a Fixture,
     settings: String,
@@ -44,8 +44,8 @@ impl<'a> Pair<'a> {
 
     /// Runs a statement on both connections of a pair and compares the answers.
     pub fn run(&mut self, connection: usize, sql: &str) {
-        // If a home keeps SQLite from mapping the file, SQLite's cache holds other pages, and spills others
-        // into the log.
+        // Under `ppl` the home keeps SQLite from mapping the file. SQLite's cache would hold other pages
+        // than with a mapping, and would spill others into the log. So neither database is mapped.
         let maps = Engine::under_test() != Engine::PPL || !sql.starts_with("PRAGMA mmap_size");
         let sql = if maps { sql } else { "PRAGMA mmap_size=0" };
         let both = &self.connections[connection];
@@ -72,7 +72,7 @@ impl<'a> Pair<'a> {
         !self.connections[connection].theirs.is_autocommit()
     }
 
-    /// Closes a connection in whatever state it is, and opens another one.
+    /// Closes a connection in whatever state it is, and opens another.
     pub fn reopen(&mut self, connection: usize) {
         self.note(format!("{connection}: close and open"));
         let alone = self.connections.len() == 1;

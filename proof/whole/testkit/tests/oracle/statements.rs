@@ -1,10 +1,10 @@
-//! Random statements. The same seed gives the same statements.
+//! Random statements, reproducible from a seed.
 
 use duralite_testkit::Rng;
 
 pub const TABLES: u64 = 4;
 
-/// Creates a table that most statements use.
+/// Creates a table, if it does not exist. Most statements use one of these tables.
 pub fn create(table: u64) -> String {
     let rest = if table == 3 { ", PRIMARY KEY(a)) WITHOUT ROWID" } else { ")" };
     let kind = if table == 3 { "" } else { " PRIMARY KEY" };
@@ -13,7 +13,7 @@ pub fn create(table: u64) -> String {
 
 pub struct Writer {
     rng: Rng,
-    /// The connection that was chosen last. It is chosen again more often than not.
+    /// The connection that was chosen last. It is usually chosen again.
     last: usize,
 }
 
@@ -29,7 +29,7 @@ impl Writer {
         self.last
     }
 
-    /// A statement; `None` to close the connection and open another one.
+    /// The next statement, or `None` to close the connection and open another.
     pub fn next(&mut self, in_transaction: bool) -> Option<String> {
         Some(match self.rng.below(100) {
             0..28 => self.insert(),

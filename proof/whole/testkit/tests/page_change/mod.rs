@@ -1,4 +1,5 @@
-//! Changes that real SQLite makes to pages are encoded in few bytes, and decoded byte for byte.
+//! Changes that real SQLite makes to pages are encoded in few bytes, and decode to the same pages byte
+//! for byte.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 mod pages;
@@ -33,7 +34,7 @@ impl Sum {
         page_change::apply(&mut page, &payload).unwrap();
         assert!(page == change.new, "{kind:?} came out different");
         diff::encode(&change.old, &change.new, &mut plain);
-        // A new cell may lie where its bytes are left over from another cell.
+        // A new cell may lie where another cell has left its bytes.
         assert!(kind == ChangeKind::Cells || payload.len() <= plain.len() + 2);
         self.rearranged += rearranged(scratch, change, &plain);
         self.changes += 1;
@@ -43,7 +44,8 @@ impl Sum {
     }
 }
 
-/// Encodes with `encode_rearranged`, and applies the result. Returns how many bytes it has.
+/// Encodes a change with `encode_rearranged`, and applies the result. Returns the number of bytes in
+/// the encoding.
 fn rearranged(scratch: &mut Scratch, change: &Change, plain: &[u8]) -> usize {
     let (mut payload, mut page) = (Vec::new(), change.old.clone());
     match page_change::encode_rearranged(scratch, &change.old, &change.new, change.header, &mut payload) {
@@ -78,7 +80,7 @@ const SETTINGS: [Setting; 6] = [
     Setting { page_bytes: 65536, reserved: 0, pragmas: "" },
 ];
 
-/// The changes of each transaction.
+/// The page changes of each transaction.
 fn transactions(workload: &Workload, setting: &Setting, steps: i64) -> Vec<Vec<Change>> {
     let mut pages = Pages::new(setting.page_bytes, setting.reserved, setting.pragmas, 1);
     (workload.prepare)(&mut pages);
@@ -106,7 +108,8 @@ fn what_sqlite_does_to_pages_comes_out_byte_for_byte() {
     }
 }
 
-/// A row changes one leaf. A transaction that changes more pages than these has split some.
+/// An update of a row changes one leaf. A transaction that changes more pages than this has split a
+/// page.
 const PAGES_WITHOUT_SPLIT: usize = 2;
 
 /// `cargo test --release -p duralite-testkit --test all -- --ignored --nocapture page_change::figures`
@@ -120,7 +123,7 @@ fn figures() {
         );
         for workload in &WORKLOADS {
             let all = transactions(workload, setting, 1000);
-            // Leaves out the counters in the first page.
+            // Leaves out page 1, whose counters change in every transaction.
             let other_pages = |all: Vec<Vec<Change>>| {
                 all.into_iter().flatten().filter(|change| change.header == 0).collect::<Vec<_>>()
             };
@@ -146,7 +149,7 @@ fn print_row(name: &str, all: &[Change]) {
     println!("{name:18}{n:>7}{bytes:>8}{plain_bytes:>8}{encode:>8}{plain:>8}{apply:>8}   {kinds:?}");
 }
 
-/// Nanoseconds per change: encoding, encoding with `diff`, applying.
+/// Nanoseconds per change: encoding, encoding plain ranges, applying.
 fn times(scratch: &mut Scratch, all: &[Change]) -> (u128, u128, u128) {
     let mut out = Vec::with_capacity(1 << 18);
     let (mut encode, mut plain, mut apply) = (0, 0, 0);
@@ -170,7 +173,7 @@ fn times(scratch: &mut Scratch, all: &[Change]) -> (u128, u128, u128) {
 const ROUNDS: usize = 8;
 const CALLS: usize = 4;
 
-/// Nanoseconds of a call in the fastest round, so that other load of the machine counts little.
+/// Nanoseconds per call in the fastest round, so that other load on the machine counts little.
 fn shortest(mut call: impl FnMut()) -> u128 {
     let round = |_| {
         let started = Instant::now();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use duralite_testkit::Rng;
 use rusqlite::{Connection, ToSql, params_from_iter};
 
-/// A page before and after a transaction. A new page was zeros before.
+/// A page before and after a transaction. Before it is allocated, a page counts as zeros.
 pub struct Change {
     pub old: Vec<u8>,
     pub new: Vec<u8>,
@@ -24,8 +24,8 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// `pragmas` are set before the first table is made. The last `reserved` bytes of each page are not used
-    /// by SQLite.
+    /// Makes the database. `pragmas` are set before its first table exists. SQLite leaves the last
+    /// `reserved` bytes of each page unused.
     pub fn new(page_bytes: usize, reserved: u8, pragmas: &str, seed: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pages.db");
@@ -73,7 +73,7 @@ impl Pages {
     }
 }
 
-/// Makes a database without tables whose pages have reserved bytes.
+/// Makes a database without tables, whose pages have reserved bytes.
 fn reserve(path: &Path, page_bytes: usize, reserved: u8) {
     let db = Connection::open(path).unwrap();
     db.execute_batch(&format!("PRAGMA page_size={page_bytes}; PRAGMA user_version=1")).unwrap();

@@ -9,10 +9,11 @@ use super::{MODES, NAME, make};
 
 const ROUNDS: usize = 10;
 
-/// The number of calls of each kind on each file of the database, by the ending of the file's name.
+/// The number of calls, by kind of call and by the ending of the name of the database's file.
 type Calls = BTreeMap<(String, String), usize>;
 
-/// The calls of `ROUNDS` transactions that read and as many that write, once all files exist.
+/// Counts the calls of `ROUNDS` transactions that read, and as many that write, after all files
+/// exist.
 fn calls(fixture: &Fixture, uri: &str, mode: &str) -> Option<Calls> {
     make(fixture);
     let trace = fixture.path("trace");
@@ -50,7 +51,7 @@ fn of_stock(mode: &str) -> Option<Calls> {
     calls(&fixture, &format!("file:{}", fixture.path(NAME).display()), mode)
 }
 
-/// An engine without rollback journals does not look for them.
+/// An engine without rollback journals does not look for one.
 #[test]
 fn an_engine_without_rollback_journals_costs_no_call_more() {
     for mode in MODES {
@@ -59,19 +60,20 @@ fn an_engine_without_rollback_journals_costs_no_call_more() {
             let fixture = Fixture::on(engine);
             let ours = calls(&fixture, &fixture.uri(NAME, ""), mode).unwrap();
             let mut theirs = theirs.clone();
-            // The guard is read where SQLite looks for a WAL, and before page 1 is written.
+            // The guard is read when SQLite looks for a WAL, and before page 1 is written.
             *theirs.get_mut(&("pread64".to_owned(), String::new())).unwrap() += 3 * ROUNDS;
             assert_eq!(ours, theirs, "{engine:?}, {mode}");
         }
     }
 }
 
-/// Neither the journal nor the guard costs a call.
+/// The journal and the guard cost no call.
 #[test]
 fn a_transaction_costs_sqlites_locks_and_what_is_done_to_the_database() {
     for mode in MODES {
         let Some(theirs) = of_stock(mode) else { return };
-        // The home of the test engine asks its files about everything.
+        // The test engine `sideundo` is left out, because its home looks at its files in each
+        // operation.
         for engine in
             Engine::keeping_rollback_journals().into_iter().filter(|engine| engine.name() != "sideundo")
         {

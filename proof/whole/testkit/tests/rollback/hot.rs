@@ -1,4 +1,4 @@
-//! Processes die at every step of a transaction, and other processes recover.
+//! A process dies at each step of a transaction, and another process recovers.
 
 use duralite_testkit::{Actor, Engine, Fixture, connect, dump, integrity, one, run, stock};
 use duralite_wal::engine::media::MediaSet;
@@ -21,8 +21,8 @@ const TRANSACTION: [&str; 5] = [
 const BEFORE: i64 = 14005;
 const AFTER: i64 = 15000 + 6005 + 3 * 7000;
 
-/// Lets a process die at this step of the transaction. Returns whether it died, and whether the commit was
-/// acknowledged before.
+/// Lets a process die at this step of the transaction. Returns whether it died, and whether it acknowledged
+/// the commit before it died.
 fn die_at(fixture: &Fixture, mode: &str, step: u64) -> (bool, bool) {
     let mut actor = Actor::start(&["stepping", &fixture.uri(NAME, "")]);
     actor.run(&format!("PRAGMA journal_mode={mode}"));
@@ -47,8 +47,8 @@ fn check(found: i64, committed: bool) {
     assert!(found == AFTER || !committed && found == BEFORE, "{found} bytes, committed: {committed}");
 }
 
-/// Lets the transaction die at each of its steps, until it survives. After each death `recover` returns what
-/// the database holds.
+/// Lets a process die at each step of the transaction, until one survives. After each death `recover`
+/// recovers the database, and returns what it holds.
 fn each_step(recover: impl Fn(&Fixture, &str, u64) -> i64) {
     each(|fixture, mode| {
         for step in 1..STEPS {
@@ -73,15 +73,16 @@ fn inv21_a_transaction_that_dies_at_any_step_is_rolled_back_by_who_comes_next() 
     each_step(|fixture, mode, _| {
         let conn = open(fixture, mode);
         let found = state(&conn);
-        // A log that the dead process has just made, and that no database names, is deleted when the next log
-        // is made.
+        // The dead process may have just made a log that no database names. That log is deleted when the next
+        // log is made.
         run(&conn, "PRAGMA user_version=1").unwrap();
         conn.close().unwrap();
         found
     });
 }
 
-/// The first transaction whose journal is in the log follows one whose journal SQLite has kept open.
+/// In this mode SQLite has kept open the journal of the first transaction. The second transaction is the
+/// first to have its journal in the log.
 #[test]
 fn inv21_in_exclusive_locking_mode_a_new_database_dies_at_any_step() {
     each(|fixture, mode| {
@@ -125,7 +126,7 @@ fn inv21_and_by_a_checkpoint_without_sqlite() {
             let id = placement::describe(&log).unwrap().id;
             offline::checkpoint(&logs, &fixture.path(NAME), id, false).unwrap();
         }
-        // Without a guard a log that no database names may be left.
+        // Without a guard, a log may be left that no database names.
         let conn = connect(&fixture.uri(NAME, "")).unwrap();
         run(&conn, "PRAGMA user_version=1").unwrap();
         conn.close().unwrap();
@@ -133,7 +134,7 @@ fn inv21_and_by_a_checkpoint_without_sqlite() {
     });
 }
 
-/// The recovery dies as well, at each of its own steps.
+/// The process that recovers dies as well, at each of its own steps.
 #[test]
 fn inv21_a_recovery_that_dies_is_repeated() {
     each_step(|fixture, mode, step| {
@@ -149,7 +150,7 @@ fn inv21_a_recovery_that_dies_is_repeated() {
     });
 }
 
-/// A surviving idle connection takes over at once.
+/// An idle connection that survives recovers at once.
 #[test]
 fn inv21_a_connection_that_was_there_rolls_back() {
     each(|fixture, mode| {
@@ -159,7 +160,7 @@ fn inv21_a_connection_that_was_there_rolls_back() {
             let survivor = open(&fixture, mode);
             assert_eq!(state(&survivor), BEFORE);
             if step.is_multiple_of(2) {
-                // The survivor's log is the one that the guard names.
+                // The survivor's log must be the one that the guard names.
                 run(&survivor, "PRAGMA user_version=3").unwrap();
             }
             let before = dump(&survivor);
@@ -180,7 +181,7 @@ fn inv21_a_connection_that_was_there_rolls_back() {
     });
 }
 
-/// Changes of the journal mode, with a transaction between them.
+/// The journal mode changes, with a transaction between the changes.
 #[test]
 fn inv21_a_change_of_the_mode_dies_at_any_step() {
     let changes =
@@ -212,7 +213,7 @@ fn inv21_a_change_of_the_mode_dies_at_any_step() {
     }
 }
 
-/// A user who opens the database read-only cannot roll back, and gets the same error as from stock SQLite.
+/// A user who opens the database read-only cannot roll back, and gets the same error as on stock SQLite.
 #[test]
 fn a_reader_meets_a_hot_journal() {
     each(|fixture, mode| {

@@ -1,4 +1,4 @@
-//! Idle connections: of programs without this library, and of Duralite.
+//! Idle connections of programs without this library, and of Duralite.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use rusqlite::ffi;
 use super::{NAME, each, make, open};
 
 /// An idle connection of stock SQLite holds no lock. Its cache may be older than the database, and it does
-/// not see a journal that is in a log.
+/// not see a journal in a log.
 #[test]
 fn inv22_an_idle_stock_connection_with_a_warm_cache_is_refused_under_the_guard() {
     each(|fixture, mode| {
@@ -63,8 +63,8 @@ fn inv02_a_stock_reader_keeps_the_guard_off() {
     });
 }
 
-/// An idle connection of Duralite with a warm cache continues to work, whatever engine it would choose
-/// itself.
+/// An idle connection of Duralite with a warm cache continues to work, even if its settings name another
+/// engine.
 #[test]
 fn an_idle_connection_of_ours_with_a_warm_cache_sees_what_is_new() {
     each(|fixture, mode| {
@@ -91,8 +91,8 @@ fn an_idle_connection_of_ours_with_a_warm_cache_sees_what_is_new() {
     });
 }
 
-/// The log that an idle connection of Duralite has attached blocks nothing that SQLite allows: here a change
-/// of the page size and of the mode, which needs another log.
+/// An idle connection of Duralite that has a log attached blocks nothing that SQLite allows. Here the page
+/// size and the mode change, which needs another log.
 #[test]
 fn an_idle_connection_of_ours_follows_to_another_log() {
     each(|fixture, mode| {
@@ -114,7 +114,7 @@ fn an_idle_connection_of_ours_follows_to_another_log() {
             let idle = open(fixture, "WAL");
             assert_eq!(one::<i64>(&idle, "SELECT count(*) FROM t"), rows - 1);
             drop(idle);
-            // When stock SQLite 3.40 leaves WAL mode, it keeps its old cache, even if that is outdated.
+            // When stock SQLite 3.40 leaves WAL mode, it keeps its old cache, even if the cache is outdated.
             assert_eq!(one::<i64>(&conn, "SELECT count(*) FROM t"), rows - 1);
             run(&conn, &format!("PRAGMA journal_mode={sql}")).unwrap();
             run(&conn, &format!("INSERT INTO t VALUES({rows}, 'more')")).unwrap();
@@ -124,8 +124,7 @@ fn an_idle_connection_of_ours_follows_to_another_log() {
     });
 }
 
-/// A connection that leaves WAL mode is not blocked by the idle one either. The last close leaves one plain
-/// file.
+/// An idle connection does not keep another from leaving WAL mode. The last close leaves one plain file.
 #[test]
 fn an_idle_connection_of_ours_keeps_nobody_from_leaving_wal_mode() {
     each(|fixture, mode| {
@@ -152,8 +151,8 @@ fn an_idle_connection_of_ours_keeps_nobody_from_leaving_wal_mode() {
     });
 }
 
-/// A journal that stays open from one transaction to the next moves to another log after the first log was
-/// deleted. If a crash leaves the journal there, it is hot for a connection that was idle meanwhile.
+/// A journal that stays open from one transaction to the next moves to another log after its first log was
+/// deleted. If a crash leaves it in the second log, a connection that was idle all the time must find it hot.
 #[test]
 fn inv21_an_idle_connection_finds_a_hot_journal_in_another_log() {
     each(|fixture, mode| {
@@ -176,8 +175,8 @@ fn inv21_an_idle_connection_finds_a_hot_journal_in_another_log() {
     });
 }
 
-/// If no log can be made when a transaction spills, SQLite continues with RESERVED, and other connections can
-/// read.
+/// If no log can be made when a transaction spills pages, SQLite continues with RESERVED, and other
+/// connections can read.
 #[test]
 fn a_transaction_that_cannot_have_a_log_keeps_nobody_from_reading() {
     each(|fixture, mode| {

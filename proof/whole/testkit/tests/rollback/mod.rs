@@ -1,4 +1,4 @@
-//! Rollback journals that a log keeps, under real SQLite, on every engine that keeps them.
+//! Rollback journals that a log keeps, used by real SQLite, on every engine that keeps them.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 mod calls;
@@ -12,7 +12,7 @@ mod several;
 use duralite_testkit::{Engine, Fixture, connect, one, run};
 use rusqlite::Connection;
 
-/// The journal modes that have a rollback journal.
+/// The journal modes that use a rollback journal.
 const MODES: [&str; 3] = ["DELETE", "TRUNCATE", "PERSIST"];
 const NAME: &str = "r.db";
 

@@ -73,8 +73,8 @@ fn the_mode_changes_in_every_direction() {
             ];
             for sql in steps {
                 let (found, expected) = (Outcome::of(run(&ours, &sql)), Outcome::of(run(&theirs, &sql)));
-                // Without a journal a transaction cannot be rolled back. Stock SQLite's file is damaged in
-                // the same way.
+                // Without a journal, SQLite cannot roll a transaction back. Stock SQLite damages its file
+                // in the same way.
                 assert!(found == expected, "{sql}: {found:?} for {expected:?}");
             }
             ours.close().unwrap();
@@ -109,7 +109,8 @@ fn the_same_log_goes_on_in_wal_mode_and_another_connection_follows() {
     });
 }
 
-/// All pages of a WAL have one size, and so have those of its log. This is not so for a rollback journal.
+/// All pages of a WAL have one size, and so have those of its log. This does not hold for a rollback
+/// journal.
 #[test]
 fn vacuum_changes_the_page_size_and_the_wal_follows() {
     each(|fixture, mode| {
@@ -159,14 +160,16 @@ fn exclusive_locking_mode_comes_and_goes() {
     });
 }
 
-/// The database had no page yet, so SQLite keeps the journal open that the base VFS has opened.
+/// The database had no page yet, so the base VFS has opened SQLite's journal, and SQLite keeps that
+/// journal open.
 #[test]
 fn inv21_a_database_that_is_made_in_exclusive_locking_mode_is_served_from_its_second_transaction_on() {
     each(|fixture, mode| {
         let conn = connect(&fixture.uri(NAME, "strict=on")).unwrap();
         run(&conn, "PRAGMA locking_mode=EXCLUSIVE").unwrap();
         run(&conn, &format!("PRAGMA journal_mode={mode}")).unwrap();
-        // A transaction that is rolled back makes no page, so the journal stays that of the base VFS.
+        // A transaction that is rolled back adds no page to the database, so SQLite keeps the base VFS's
+        // journal open.
         run(&conn, "BEGIN").unwrap();
         run(&conn, "CREATE TABLE other(a)").unwrap();
         run(&conn, "ROLLBACK").unwrap();
@@ -193,7 +196,7 @@ fn inv21_a_database_that_is_made_in_exclusive_locking_mode_is_served_from_its_se
     });
 }
 
-/// Without EXCLUSIVE the journal would be in memory until SQLite opens it.
+/// Without EXCLUSIVE, SQLite would keep the journal in memory until it opens the journal file.
 #[test]
 fn inv21_a_log_that_cannot_be_made_fails_the_second_transaction_in_exclusive_locking_mode() {
     for engine in Engine::keeping_rollback_journals() {
@@ -203,7 +206,7 @@ fn inv21_a_log_that_cannot_be_made_fails_the_second_transaction_in_exclusive_loc
         run(&conn, "CREATE TABLE t(a)").unwrap();
         let elsewhere = fixture.path("elsewhere");
         std::fs::rename(fixture.log_dir(), &elsewhere).unwrap_or_else(|_| {
-            // The target is on another file system.
+            // The target is on another file system, so the directory is removed instead.
             std::fs::remove_dir_all(fixture.log_dir()).unwrap();
         });
         assert!(run(&conn, "INSERT INTO t VALUES(1)").is_err());
@@ -234,7 +237,7 @@ fn strict_takes_rollback_journals_that_a_log_keeps() {
     });
 }
 
-/// SQLite keeps its cache: nothing has gone wrong.
+/// SQLite keeps its cache, because nothing has gone wrong.
 #[test]
 fn a_first_transaction_that_is_rolled_back_leaves_nothing_and_no_error() {
     each(|fixture, mode| {

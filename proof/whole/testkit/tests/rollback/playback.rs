@@ -1,4 +1,4 @@
-//! Rolls back without SQLite, and compares with SQLite: the same journal, whole or in part, must leave the
+//! Rolls a database back without SQLite, and with it. The same journal, whole or in part, must leave the
 //! same database.
 
 use std::fs;
@@ -52,7 +52,7 @@ impl RollbackJournal for Bytes {
     }
 }
 
-/// A database and its journal in the middle of a transaction of stock SQLite that has spilled pages.
+/// A database and its journal in the middle of a transaction of stock SQLite, after it has spilled pages.
 fn hot(dir: &Path, rng: &mut Rng) -> (Vec<u8>, Vec<u8>) {
     let path = dir.join("hot.db");
     let conn = stock(&path);
@@ -123,7 +123,7 @@ fn inv21_playing_back_a_journal_in_part_is_what_sqlite_does() {
             match part {
                 0 => {}
                 1..7 => journal.truncate(rng.below(whole.len() as u64 + 1) as usize),
-                // A byte of the numbers in the first header, or any byte.
+                // Changes a byte of the numbers in the first header, or a byte anywhere.
                 7..10 => {
                     let at = 8 + rng.below(4.min(journal.len() as u64 - 8)) as usize;
                     journal[at] = rng.below(256) as u8;

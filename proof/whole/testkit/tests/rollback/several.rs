@@ -51,8 +51,8 @@ fn super_journals(fixture: &Fixture) -> usize {
     entries.filter(|entry| is_one(entry.as_ref().unwrap().file_name().to_str().unwrap())).count()
 }
 
-/// A transaction over both databases dies at each of its steps. Then each database is opened by itself, in
-/// one order or the other, by a connection that knows nothing of the other database. Returns how many
+/// A transaction over both databases dies at each of its steps. After each death, a connection that knows
+/// nothing of the other database opens each database, in one order or the other. Returns how many
 /// super-journals are left in all.
 fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
     let (mut last, mut left) = (false, 0);
@@ -78,7 +78,7 @@ fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
         for name in NAMES {
             fixture.assert_plain(name);
         }
-        // Both kinds of steps have been tried to their end.
+        // Steps of both kinds have been tried up to the last.
         if !died && last {
             eprintln!("{step} steps, {left} super-journals left");
             return left;
@@ -88,13 +88,14 @@ fn die_at_each_step(uri: Uri, engine: Engine, mode: &str) -> usize {
     panic!("it never lived");
 }
 
-/// Stock SQLite also leaves a super-journal that no journal names completely yet.
+/// Stock SQLite also leaves a super-journal if it dies before any journal names that super-journal
+/// completely.
 #[test]
 fn inv23_a_transaction_over_two_databases_dies_in_both_or_none() {
     for mode in MODES {
         let most = die_at_each_step(theirs, Engine::NVWAL, mode);
         for engine in Engine::keeping_rollback_journals() {
-            // A home makes no difference here, and each step costs a process.
+            // A home makes no difference here, and each step costs a process, so one mode suffices.
             if engine.name() == "sideundo" && mode != "DELETE" {
                 continue;
             }
@@ -162,8 +163,8 @@ fn processes_write_at_once() {
     });
 }
 
-/// A copy of a guarded database is refused without its log, a renamed database keeps its log, and the log of
-/// a deleted database is deleted.
+/// A copy of a guarded database is refused without its log; a renamed database keeps its log; the log of a
+/// deleted database is deleted.
 #[test]
 fn inv03_copies_renames_and_deletions_under_the_guard() {
     each(|fixture, mode| {

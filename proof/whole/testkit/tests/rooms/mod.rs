@@ -1,16 +1,16 @@
-//! Where the crates of the workspace are.
+//! The directories of the crates in the workspace.
 #![allow(clippy::unwrap_used)] // a failed helper is a failed test
 
 use std::path::{Path, PathBuf};
 
-/// The directories with crates in them. A crate may have others inside.
+/// The directories that hold crates. A crate may have others inside.
 const ROOMS: [&str; 3] = ["crates", "store", "proof"];
 
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").canonicalize().unwrap()
 }
 
-/// The directory of each crate, as a path in the repository, in order.
+/// The directory of each crate, as a path in the repository, sorted.
 pub fn crates() -> Vec<String> {
     let root = root();
     let mut found = Vec::new();

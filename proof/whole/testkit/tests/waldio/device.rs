@@ -8,8 +8,8 @@ use super::{insert, number, prepare};
 
 const COMMITS: u64 = 100;
 
-/// Bytes of `COMMITS` inserts once the log is preallocated. Checks that each insert was one write and one
-/// flush, and that nothing else was written.
+/// The bytes that `COMMITS` inserts write once the log is preallocated. Checks that each insert was one
+/// write and one flush, and that nothing else was written.
 fn bytes_of_commits(disk: &LoopDisk, name: &str, settings: &str) -> u64 {
     let conn = connect(&format!("file:{}/{name}?vfs=duralite&{settings}", disk.path().display())).unwrap();
     assert_eq!(one::<String>(&conn, "PRAGMA journal_mode=WAL"), "wal");
@@ -44,7 +44,7 @@ fn grow(conn: &Connection) {
 fn a_commit_is_one_write_and_one_flush_and_nothing_of_the_file_systems_journal() {
     let Some(disk) = LoopDisk::new(64) else { return };
     let delta = bytes_of_commits(&disk, "delta.db", "access=direct&device_block=512");
-    // Mostly one block each. A new page, or a page whose chain is cut, is logged whole.
+    // Most commits write one block. A new page, or a page whose chain of deltas is cut, is logged whole.
     assert!((COMMITS * 512..COMMITS * 1100).contains(&delta), "{delta}");
     let large = bytes_of_commits(&disk, "large.db", "access=direct&device_block=4096");
     assert!((COMMITS * 4096..COMMITS * 4900).contains(&large), "{large}");
@@ -76,14 +76,14 @@ fn a_transaction_of_eight_pages_is_one_write_and_one_flush() {
             let after = disk.counts();
             assert!(number(&conn, "frames") - frames >= 4);
             assert_eq!((counted().1 - writes, after.flushes - before.flushes), (1, 1), "{settings}");
-            // If the log has grown, one write may go to two places of the device.
+            // If the log has grown, its parts lie apart on the device, and one write may become two.
             assert!((1..=2).contains(&(after.writes - before.writes)), "{settings}");
         }
     }
 }
 
-/// What the same costs stock SQLite while its log grows. This control shows that the rig counts the file
-/// system's journal, too.
+/// What the same commits cost stock SQLite while its WAL grows. This control shows that the rig also
+/// counts the writes of the file system's journal.
 #[test]
 fn stock_wal_wakes_the_file_systems_journal() {
     let Some(disk) = LoopDisk::new(64) else { return };

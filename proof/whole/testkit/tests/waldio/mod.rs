@@ -1,4 +1,4 @@
-//! What `waldio` promises beyond the promises of every engine.
+//! Promises of `waldio` beyond those of every engine.
 #![allow(clippy::unwrap_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod crowd;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use rusqlite::Connection;
 
-/// `PRAGMA duralite` by name.
+/// The lines of `PRAGMA duralite`, by name.
 fn status_of(conn: &Connection) -> HashMap<String, String> {
     let text: String = duralite_testkit::one(conn, "PRAGMA duralite");
     text.lines().filter_map(|line| line.split_once('\t')).map(|(a, b)| (a.to_owned(), b.to_owned())).collect()
@@ -20,7 +20,7 @@ fn number(conn: &Connection, name: &str) -> u64 {
     status_of(conn)[name].parse().unwrap()
 }
 
-/// A table and one row.
+/// Makes a table with one row.
 fn prepare(conn: &Connection) {
     conn.execute_batch("CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT); INSERT INTO t(b) VALUES('first')")
         .unwrap();

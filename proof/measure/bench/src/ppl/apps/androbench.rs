@@ -49,7 +49,7 @@ pub(super) static APP: App = App {
     ],
 };
 
-/// All columns but the key.
+/// Values for all columns but the key.
 fn columns(model: &mut Model) -> Vec<Value> {
     let mut values: Vec<Value> = (0..8).map(|_| model.text(12..16)).collect();
     values.extend((0..6).map(|_| model.number(1 << 20)));

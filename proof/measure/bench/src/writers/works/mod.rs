@@ -1,4 +1,4 @@
-//! What the transactions do.
+//! The workloads: what transactions do.
 
 mod orders;
 mod queue;
@@ -14,22 +14,23 @@ use super::client::{Client, attempt};
 pub(super) use rows::Place;
 pub(super) use turn::{Effects, Turn, Workload};
 
-/// A kind of transactions.
+/// A kind of transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(super) enum Work {
-    /// Each writer reads and updates rows of its own, whose leaves are its own.
+    /// Each writer reads and updates its own rows, on leaves of its own.
     Own { reads: u64, updates: u64 },
     /// Inserts of random keys.
     Keys,
     /// Inserts at the right edge of a table.
     Append { autoincrement: bool },
-    /// Puts something into a queue at one end, or takes something from the other.
+    /// Puts a task into a queue at one end, or takes a task from the other end.
     Queue,
     /// A web application.
     Web,
-    /// New orders, payments and stock levels. The rows of warehouses and districts have leaves of their own, or not.
+    /// New orders, payments and stock levels. If `spread`, each row of a warehouse or a district has a leaf
+    /// of its own.
     Orders { warehouses: i64, spread: bool },
-    /// Each writer reads a row of its own, or its last row, and goes on to write.
+    /// Each writer reads a row, then updates it, or inserts the next one; [`Place`] says which, and where.
     Turns(Place),
 }
 
@@ -58,10 +59,10 @@ pub(super) fn prepare(workload: &dyn Workload, client: &mut dyn Client, writers:
     Ok(attempt(client, "BEGIN", |client| workload.fill(client, writers as i64))?)
 }
 
-/// Checks what the commits have left: each sum, and the structure of the database.
+/// Checks the result of all commits: each sum, and the structure of the database.
 ///
 /// # Errors
-/// If a sum is not what the commits make it, or the database is damaged.
+/// If a sum is not what the commits should make it, or if the database is damaged.
 pub(super) fn check(workload: &dyn Workload, client: &mut dyn Client, expected: &Effects) -> Result<()> {
     for (sql, expected) in workload.sums().iter().zip(expected) {
         let found = client.ask(sql, &[])?.unwrap_or(0);

@@ -3,17 +3,19 @@
 use super::turn::{Effects, LONG, SHORT, Turn, Workload};
 use crate::writers::client::{Client, Done};
 
-/// Per warehouse: districts, items in stock. Per district: customers.
+/// Districts and items in stock per warehouse, and customers per district.
 const DISTRICTS: i64 = 10;
 const ITEMS: i64 = 1000;
 const CUSTOMERS: i64 = 100;
-/// From the first order of a district to that of the next; and from the first line of an order to that of the next.
+/// The distance between the keys of a district's first order and the next district's, and between the keys of
+/// an order's first line and the next order's.
 const ORDERS: i64 = 1 << 32;
 const LINES: i64 = 16;
-/// The orders whose items a stock level is about.
+/// How many of the last orders a stock level looks at.
 const RECENT: i64 = 20;
 
-/// Each writer has a home warehouse. Of 23 transactions, eleven are orders, eleven payments, one a stock level.
+/// Each writer has a home warehouse. Of 23 transactions, eleven are orders, eleven are payments, and one is a
+/// stock level.
 pub(super) struct Orders {
     pub(super) warehouses: i64,
     pub(super) spread: bool,
@@ -81,7 +83,7 @@ impl Orders {
         }
     }
 
-    /// A new order of five to fifteen items. One item of a hundred comes from another warehouse.
+    /// A new order of five to fifteen items. One item in a hundred comes from another warehouse.
     fn order(&self, turn: &mut Turn<'_>, home: i64, district: i64) -> Done<Effects> {
         let customer = district * CUSTOMERS + turn.random.i64(0..CUSTOMERS);
         turn.read("SELECT balance FROM customer WHERE id=?1", &[customer])?;
@@ -107,7 +109,7 @@ impl Orders {
         Ok([lines, sold, 0, 0])
     }
 
-    /// A payment. Of a hundred, 15 are by a customer of another warehouse.
+    /// A payment. Fifteen in a hundred are by a customer of another warehouse.
     fn pay(&self, turn: &mut Turn<'_>, home: i64, district: i64) -> Done<Effects> {
         let is_remote = turn.random.u32(0..100) < 15;
         let warehouse = if is_remote { self.other(turn, home) } else { home };
@@ -122,7 +124,7 @@ impl Orders {
     }
 }
 
-/// How many of the items of the last orders are low in stock. Only reads.
+/// Counts the items of the last orders that are low in stock. Only reads.
 fn stock_level(turn: &mut Turn<'_>, home: i64, district: i64) -> Done<Effects> {
     let next = turn.read("SELECT next FROM district WHERE id=?1", &[district])?;
     turn.think();

@@ -1,13 +1,13 @@
-//! A queue: tasks are put in at one end, and taken from the other.
+//! A queue: tasks are put in at one end, and taken out at the other.
 
 use super::turn::{Effects, Turn, Workload};
 use crate::writers::client::{Client, Done};
 
-/// Tasks that are there when a run begins.
+/// The number of tasks in the queue when a run begins.
 const TASKS: i64 = 1000;
 const PUT: &str = "INSERT INTO tasks(v, pad) VALUES(?1, substr(hex(zeroblob(50)),1,100))";
 
-/// Each writer puts and takes by turns.
+/// Each writer puts a task and takes a task by turns.
 pub(super) struct Queue;
 
 impl Workload for Queue {

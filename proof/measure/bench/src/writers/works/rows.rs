@@ -1,18 +1,19 @@
-//! Transactions on one table: rows that each writer has for itself, random keys, and the right edge.
+//! Transactions on one table: on rows that belong to one writer, on random keys, and at the right edge.
 
 use serde::{Deserialize, Serialize};
 
 use super::turn::{Effects, LONG, SHORT, Turn, Workload};
 use crate::writers::client::{Client, Done};
 
-/// Rows of each writer.
+/// The number of rows of each writer.
 const ROWS: i64 = 2000;
-/// Random keys that are there when a run begins.
+/// The number of random keys in the table when a run begins.
 const KEYS: i64 = 20_000;
-/// From one writer's first key to the next one's.
+/// The distance between the first keys of neighbouring writers.
 const REACH: i64 = 1 << 32;
 
-/// Each writer's own rows. A row that fills a leaf is between those of two writers.
+/// Each writer has its own rows. Between the rows of two writers lies a row that fills a leaf, so that they
+/// share none.
 pub(super) struct Own {
     pub(super) reads: u64,
     pub(super) updates: u64,
@@ -114,18 +115,19 @@ impl Workload for Append {
     }
 }
 
-/// Where the rows are that writers read and then write.
+/// Where the rows are that writers read and then change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Place {
     /// A row on a leaf of its own for each writer.
     OwnLeaf,
     /// The rows of all writers on one leaf.
     SharedLeaf,
-    /// Each writer reads its last row and inserts the next one, far from those of the others; the table grows.
+    /// Each writer reads its last row and inserts the next one, far from the rows of other writers. The table
+    /// grows.
     Growing,
 }
 
-/// A transaction that begins with a SELECT and goes on to write.
+/// A transaction that begins with a SELECT, and then writes.
 pub(super) struct Turns(pub(super) Place);
 
 impl Workload for Turns {

@@ -1,4 +1,4 @@
-//! A transaction as its writer sees it, and what a kind of transactions has to say.
+//! A transaction as its writer sees it, and what a workload must define.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use fastrand::Rng;
 
 use crate::writers::client::{Client, Done};
 
-/// How much a transaction adds to the answer of each query of [`Workload::sums`].
+/// How much a transaction adds to the answer of each query in [`Workload::sums`].
 pub type Effects = [i64; 4];
 
-/// A hundred bytes, and three thousand: a row with them has a leaf of its own.
+/// Expressions for a hundred bytes, and for three thousand: a row with the longer one has a leaf of its own.
 pub(super) const SHORT: &str = "substr(hex(zeroblob(50)),1,100)";
 pub(super) const LONG: &str = "substr(hex(zeroblob(1500)),1,3000)";
 
 /// One attempt at a transaction of one writer.
 pub struct Turn<'a> {
     pub client: &'a mut dyn Client,
-    /// The same in each attempt at a transaction.
+    /// Random numbers, the same in each attempt at a transaction.
     pub random: Rng,
     /// The number of this transaction.
     pub number: u64,
@@ -27,7 +27,7 @@ pub struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Updates or inserts rows; there have to be some.
+    /// Updates or inserts rows. Fails if the statement changes no row.
     pub(super) fn write(&mut self, sql: &str, values: &[i64]) -> Done<()> {
         if self.client.run(sql, values)? == 0 {
             return Err(anyhow::anyhow!("{sql} {values:?} found no row").into());
@@ -35,13 +35,13 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// A number that has to be there.
+    /// The number that a query returns. Fails if there is none.
     pub(super) fn read(&mut self, sql: &str, values: &[i64]) -> Done<i64> {
         let found = self.client.ask(sql, values)?;
         found.ok_or_else(|| anyhow::anyhow!("{sql} {values:?} found no row").into())
     }
 
-    /// Holds the transaction open, as a program does that computes, or asks a server.
+    /// Holds the transaction open, like a program that computes or waits for a server.
     pub(super) fn think(&self) {
         if !self.hold.is_zero() {
             std::thread::sleep(self.hold);
@@ -49,15 +49,15 @@ impl Turn<'_> {
     }
 }
 
-/// Transactions, and what has to be true after them.
+/// A kind of transaction, and what must hold after any number of them.
 pub trait Workload {
     /// Creates the tables.
     fn tables(&self) -> String;
-    /// Fills them for this many writers, in one transaction; the answers of `sums` afterwards.
+    /// Fills the tables for this many writers, in one transaction. Returns the answers of `sums` after that.
     fn fill(&self, client: &mut dyn Client, writers: i64) -> Done<Effects>;
-    /// What is between BEGIN and COMMIT.
+    /// Does the work between BEGIN and COMMIT.
     fn work(&self, turn: &mut Turn<'_>) -> Done<Effects>;
-    /// Queries for sums and counts over the tables. Each answer is what [`Workload::fill`] said, and what each
-    /// commit has added since. A query for something that has to stay 0 has no effects.
+    /// Queries for sums and counts over the tables. Each answer must be what [`Workload::fill`] returned,
+    /// plus what each commit has added. No commit adds to a query whose answer must stay 0.
     fn sums(&self) -> &'static [&'static str];
 }

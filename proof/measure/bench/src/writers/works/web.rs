@@ -1,4 +1,5 @@
-//! A web application: requests update their session, and some write an event or count something.
+//! A web application: requests update their session, and some also write an event or increment a
+//! counter.
 
 use super::turn::{Effects, SHORT, Turn, Workload};
 use crate::writers::client::{Client, Done};
@@ -6,7 +7,8 @@ use crate::writers::client::{Client, Done};
 const SESSIONS: i64 = 10_000;
 const COUNTERS: i64 = 16;
 
-/// Of ten requests, six update their session, three also write an event, and one counts.
+/// Of ten requests, nine update their session, and three of these also write an event. The tenth increments a
+/// counter.
 pub(super) struct Web;
 
 impl Workload for Web {
