@@ -216,7 +216,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
 unsafe fn read_home(db: &Db, buf: *mut c_void, len: c_int, offset: i64) -> Result<c_int, Failure> {
     // SAFETY: as promised by the caller.
     let Some((buf, offset)) = (unsafe { to_fill(buf, len, offset) }) else { return Ok(ffi::IOERR_READ) };
-    db.read(buf, offset)
+    db.read(buf, offset).map_err(|failure| db.read_failure(failure))
 }
 
 unsafe extern "C" fn write(file: *mut File, data: *const c_void, len: c_int, offset: i64) -> c_int {

@@ -174,11 +174,7 @@ unsafe extern "C" fn read(file: *mut File, buf: *mut c_void, len: c_int, offset:
         match read {
             Ok(count) if count < buf.len() => ffi::IOERR_SHORT_READ,
             Ok(_) => ffi::OK,
-            Err(error) => {
-                let failure = Failure::of(&error, During::Read);
-                let is_writing = wal.attachment.writer_is_here();
-                wal.db.sqlite.fail(&if is_writing { failure.amid_writes() } else { failure })
-            }
+            Err(error) => wal.db.sqlite.fail(&wal.db.read_failure(Failure::of(&error, During::Read))),
         }
     })
 }

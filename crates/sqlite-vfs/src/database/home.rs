@@ -313,6 +313,13 @@ impl Db {
         Failure::of(error, during)
     }
 
+    /// What SQLite is told of a failure to read a page: where this thread holds WRITE, that of a read amid writes.
+    #[cold]
+    pub fn read_failure(&self, failure: Failure) -> Failure {
+        let is_writing = self.attached().is_some_and(|attachment| attachment.writer_is_here());
+        if is_writing { failure.amid_writes() } else { failure }
+    }
+
     /// Tells the home how large SQLite is about to make the database.
     pub fn hint(&self, bytes: u64) {
         if let Some(home) = self.attached_home() {
