@@ -41,7 +41,7 @@ fn persist(engine: &Engine, stop: &Stop) {
     }
 }
 
-/// Whether a checkpoint is due. Section 4.5: that is when a given part of the log has been consumed.
+/// Whether a checkpoint is due, that is, whether a given part of the log has been consumed (section 4.5).
 fn is_checkpoint_due(engine: &Engine) -> bool {
     let space = engine.pager.log.space();
     engine.admission.is_short()
@@ -57,8 +57,8 @@ fn keep(engine: &Engine, stop: &Stop) {
         if !has_more {
             pool.wait_for_need(LOOK_EVERY);
         }
-        // Errors need no handling here: either the thread that needs the page gets the error too, or it has poisoned
-        // the store.
+        // Errors need no handling here, because either the error has poisoned the store, or the thread that needs
+        // the page gets it too.
         has_more = !engine.poison.is_set() && pool.stay_ahead().unwrap_or(false);
         if !engine.poison.is_set() && is_checkpoint_due(engine) {
             let _ = engine.checkpoint(&is_over);

@@ -61,8 +61,8 @@ fn check(images: Images, (scheme, data): (Scheme, Data), acknowledged: u64, what
     }
 }
 
-/// Makes one call fail in each run, a later one each time; with ten times the cache, only every seventh. Returns in how
-/// many runs a caller got the error, in percent.
+/// Makes one call fail in each run, from the first call on. With ten times as much data as the cache holds, only every
+/// seventh call is made to fail. Returns in how many runs a caller got the error, in percent.
 fn fail_each(
     (scheme, data): (Scheme, Data),
     of: fn(&Rig) -> &RecordingBlock,

@@ -86,7 +86,7 @@ impl Frame {
         self.is_used.store(false, Ordering::Relaxed);
     }
 
-    /// Notes that the page is being read ahead. The caller has already counted it in [`Tallies::ahead`].
+    /// Marks the page as being read ahead. The caller has already counted it in [`Tallies::ahead`].
     pub(super) fn comes_ahead(&self) {
         self.is_ahead.store(true, Ordering::Relaxed);
     }
@@ -112,7 +112,7 @@ impl Frame {
         }
     }
 
-    /// Notes a use that counts: the page gets a second chance when it would be evicted.
+    /// Notes a use that counts. Because of it, the page gets a second chance when the cache would evict it.
     pub(super) fn used(&self) {
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl Frame {
         self.changes.store(self.changes.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
     }
 
-    /// Marks the page as clean: all of its changes are home.
+    /// Marks the page as clean, because all of its changes are home.
     pub(super) fn is_home(&self, tallies: &Tallies) {
         if self.first_change.swap(0, Ordering::SeqCst) != 0 {
             tallies.dirty.fetch_sub(1, Ordering::Relaxed);
@@ -158,8 +158,7 @@ pub(super) struct Tallies {
 const VAIN_COSTS: usize = 4;
 
 impl Tallies {
-    /// Called when a page is needed that was read ahead, or that is not in the cache. Pays off one page of what is
-    /// owed.
+    /// Called when a thread needs a page that was read ahead or is not in the cache. Pays off one page of what is owed.
     pub(super) fn needed(&self) {
         if self.owed.load(Ordering::Relaxed) > 0 {
             let one_less = |owed: usize| owed.checked_sub(1);

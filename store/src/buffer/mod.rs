@@ -258,8 +258,8 @@ impl Pool {
         if load {
             self.file.read_page(id, &mut content.bytes)?;
             if lsn(&content.bytes) >= self.log.next() {
-                // Before this page could go home again, the log would have to be durable up to that object, which does
-                // not exist.
+                // The page has the LSN of an object that does not exist. It could never go home again, because the log
+                // would first have to be durable up to that object.
                 return Err(Error::Corrupt {
                     what: "a page that is newer than the log".to_owned(),
                     page: Some(id),
@@ -282,7 +282,8 @@ impl Pool {
     }
 
     /// The oldest object whose change may be missing at home; `next` if every page is home. This overlooks changes that
-    /// are announced during the call (see [`Writing::announce`]).
+    /// are announced during the call. Their objects have numbers from `next` on if the caller has read `next` before
+    /// the call (see [`Writing::announce`]).
     pub(crate) fn first_change(&self, next: Lsn) -> Lsn {
         let changes = self.frames.iter().map(Frame::first_change).filter(|lsn| *lsn != 0);
         changes.min().map_or(next, |first| first.min(next))

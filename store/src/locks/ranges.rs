@@ -12,7 +12,8 @@ use super::key::Key;
 /// A range of row keys.
 pub(crate) type KeyRange = (Bound<Key>, Bound<Key>);
 
-/// Whether the range contains no key. For some of these ranges `BTreeMap::range` would panic.
+/// Whether the range contains no key. `BTreeMap::range` would panic for some of these ranges, so callers exclude them
+/// first.
 pub(crate) fn is_empty(range: &KeyRange) -> bool {
     match (&range.0, &range.1) {
         (Bound::Included(from), Bound::Included(to)) => from > to,

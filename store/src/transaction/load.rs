@@ -108,7 +108,8 @@ impl Transaction {
             let backups = engine.backups.lock();
             let has_to_be = engine.archive.is_some() || loaded.backups.is_one_open || *backups != begun;
             if is_in_log || !has_to_be {
-                // Commits while the mutex is held. A backup that begins later copies these pages from the file.
+                // Commits while the mutex is held, so that no backup begins in between. A backup that begins later
+                // copies these pages from the file.
                 break self.say_load(engine, loaded, is_in_log)?;
             }
             drop(backups);

@@ -72,7 +72,8 @@ impl Versions {
     }
 
     /// Whether transactions have to note their changes. A transaction asks before each change, while it holds the
-    /// leaf's latch and `noting`. The first snapshot waits for `noting`, so it does not miss the change.
+    /// leaf's latch and `noting`. If the answer is no, the first snapshot, which then waits for `noting`, finds the
+    /// change on the transaction's list.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::SeqCst)
     }

@@ -124,7 +124,8 @@ impl Noted {
                 continue;
             }
             let (grown, shrunk) = kept.chain.note(fate, step, || Image::of(old));
-            // Raises the counter before it lowers it: if a reader finds 0, it does not look for versions at all.
+            // Raises the counter before it lowers it, so that the counter is never too low. A reader that finds 0 does
+            // not look for versions at all.
             self.bytes.fetch_add(grown, Ordering::SeqCst);
             self.bytes.fetch_sub(shrunk, Ordering::SeqCst);
             drop(kept);

@@ -56,8 +56,8 @@ const IDLE_PARTS: u32 = 9;
 /// directory. Any other file is a database. A database need not exist yet, and the logs beside it are watched
 /// as well.
 ///
-/// Dirty data is written to the device before `body` runs, but not after it: data that `body` leaves in the
-/// page cache does not count.
+/// Dirty data is written to the device before `body` runs, but not after it. So data that `body` leaves in
+/// the page cache does not count.
 ///
 /// # Errors
 /// If the user is not root, if the kernel has no tracepoints, or if `place` is on no block device.

@@ -10,10 +10,10 @@ use rusqlite::ffi;
 
 use crate::fixture::{GUARD, VERSIONS};
 
-/// The size of a write that raises or lifts the guard: the database's header alone. To raise or lift the
-/// guard, Duralite first writes a header without the guard, and that write is refused. Other writes pass:
-/// SQLite writes whole pages, and where the header of page 1 is written alone for SQLite, it has the guard in
-/// it.
+/// The size of the database's header. To raise or lift the guard, Duralite first writes a header without the
+/// guard, and nothing else. Only such a write is refused. A write by SQLite passes, because SQLite writes
+/// whole pages. If Duralite writes only the header of page 1 for SQLite, that write passes too, because the
+/// header has the guard in it.
 const HEADER_BYTES: usize = 100;
 
 /// The smallest page.

@@ -47,7 +47,8 @@ impl Gate {
     }
 
     /// Offsets in the log, in bytes, of the groups that reached the gate since it was closed. A group may
-    /// reach the gate more than once: a leader that takes over from another writes the same group again.
+    /// reach the gate more than once, because a leader that takes over from another leader writes its group
+    /// again.
     #[must_use]
     pub fn places(&self) -> BTreeSet<u64> {
         let text = std::fs::read_to_string(self.file("reached")).unwrap_or_default();

@@ -71,7 +71,7 @@ fn debian_packages(setup: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut found = BTreeMap::new();
     for line in setup.lines() {
         let Some((word, need)) = line.trim().split_once(") need ") else { continue };
-        // `need WHAT 'PACKAGES' CHECK`: quotes enclose only several words.
+        // The line is `need WHAT 'PACKAGES' CHECK`. An operand of one word has no quotes.
         let mut rest = need;
         let mut words = Vec::new();
         while words.len() < 2 {

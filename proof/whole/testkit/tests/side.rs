@@ -116,7 +116,7 @@ fn a_copy_of_database_and_log_has_what_is_held() {
     from.assert_plain(NAME);
 }
 
-/// The original could not keep the log: draining a home may consume the pages that it holds.
+/// The original could not keep the log, because draining a home may consume the pages that the home holds.
 #[test]
 fn a_copy_does_not_take_over_a_log_whose_home_holds_pages() {
     let fixture = fixture();

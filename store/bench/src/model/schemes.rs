@@ -396,7 +396,8 @@ impl Store<'_> {
         }
     }
 
-    /// Makes objects durable that no other thread is making durable. If there are none, waits for those threads.
+    /// Makes the objects durable that no other thread is making durable. If other threads are making all of them
+    /// durable, waits for these threads.
     fn persist(&mut self, thread: usize, upto: u64, world: &mut World) -> Answer {
         let upto = upto.min(self.log.next - 1);
         let looked = (upto + 1).saturating_sub(self.log.durable) as usize;

@@ -2,7 +2,8 @@
 //!
 //! - The cores are a single station with as many servers. Ready threads wait in one queue. A thread runs until it
 //!   blocks, or until its time slice has ended and another thread is ready. The slice may end at any point. If the
-//!   thread holds a mutex then, it keeps the mutex, and threads that want it wait until the holder gets a core again.
+//!   thread holds a mutex at that point, it keeps the mutex, and threads that want the mutex wait until the holder gets
+//!   a core again.
 //! - A free mutex goes to the next thread that tries to take it, as with `parking_lot`. A thread that finds the mutex
 //!   taken spins if no other thread is ready, and otherwise yields its core. If that does not help, it sleeps until it
 //!   is woken.

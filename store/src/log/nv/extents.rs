@@ -1,7 +1,7 @@
 //! Memory for objects, in extents. Each extent is filled from its beginning by the threads of one stripe.
 //!
-//! The allocation itself is not stored durably. When the log is opened, those extents count as used that contain
-//! objects in the index.
+//! The allocation itself is not stored durably. When the log is opened, the extents that contain objects in the index
+//! count as used.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 

@@ -84,7 +84,7 @@ impl<'a> Session<'a> {
         step(|| self.conn.execute_batch(sql))
     }
 
-    /// Commits. Returns when the outcome was known, and whether the transaction is committed.
+    /// Commits. Returns whether the transaction is committed, and the time at which that was known.
     pub fn commit(&self) -> (bool, u64) {
         let is_done = self.execute("COMMIT").is_ok();
         let end = now();

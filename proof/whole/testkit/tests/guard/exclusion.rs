@@ -74,7 +74,7 @@ fn inv44_a_wal_that_a_stock_program_left_is_taken_over_in_exclusive_locking_mode
     takes_the_wal_over(&fixture, conn);
 }
 
-/// Leaves a database and its rollback journal as a process does that was killed in a large transaction.
+/// Leaves a database and its rollback journal, as a process that is killed in a large transaction does.
 fn leave_journal(fixture: &Fixture) {
     let theirs = stock(&fixture.path("live.db"));
     theirs

@@ -26,8 +26,8 @@ pub(super) struct Parts {
     pub(super) mutex: f64,
     /// The processor time that it takes to wake a sleeping thread, and to be woken.
     pub(super) switch: f64,
-    /// How long after a wake-up call the woken thread runs, without that processor time, if both cores are otherwise
-    /// idle.
+    /// How long it takes after a wake-up call until the woken thread runs, if both cores are otherwise idle. Does
+    /// not include the processor time `switch`.
     pub(super) idle_wake: f64,
     /// An atomic increment of a cache line that no other core uses, and of one that another core increments all the
     /// time.
