@@ -152,8 +152,8 @@ fn could_fit(room: Room, own: Room, space: Space) -> Result<(), Error> {
     if needs.bytes <= space.all_bytes && needs.objects <= space.all_objects {
         return Ok(());
     }
-    // The number of objects that fit grows with the log's size. The factor 3/2 allows for padding: a quarter of a log
-    // on blocks fills up partial blocks.
+    // The number of objects that fit grows with the log's size. The factor 3/2 allows for padding, because up to a
+    // quarter of a log on blocks fills up partial blocks.
     let all = u128::from(space.all_bytes);
     let for_objects = all * u128::from(needs.objects) / u128::from(space.all_objects.max(1));
     let bytes = u128::from(needs.bytes).max(for_objects) * 3 / 2 + MIB;

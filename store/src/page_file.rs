@@ -387,7 +387,8 @@ fn newest_head(block: &dyn Block) -> Result<PageFileHead, FormatOrError> {
         match PageFileHead::decode(&bytes) {
             Ok(head) if newest.is_none_or(|newest| newest.number < head.number) => newest = Some(head),
             Ok(_) => {}
-            // Prefer the other slot's error: a slot that was never written says less than one that is damaged or of another version.
+            // Prefer the other slot's error, because a slot that was never written says less than a slot that is damaged or of another
+            // version.
             Err(FormatError::Magic) => {
                 first_error.get_or_insert(FormatError::Magic);
             }

@@ -164,7 +164,7 @@ fn a_disk_that_runs_full_in_a_transaction_loses_nothing() {
     };
     assert!(matches!(error, Error::Full { .. }), "{error}");
     assert!(done > 100);
-    // The store must remain usable: deleting rows makes room for others.
+    // The store must remain usable, because deleting rows makes room for others.
     store.verify().unwrap();
     for n in 0..done / 2 {
         assert!(store.run(|tx| tx.delete(&table, &n.to_be_bytes())).unwrap());

@@ -102,7 +102,7 @@ impl Frame {
     }
 
     /// Notes a use of the page, when `now` pages have come in. If at most `moment` of them came in after this page, the
-    /// use does not count: it is part of the access that brought the page in.
+    /// use does not count, because it is part of the access that brought the page in.
     pub(super) fn touched(&self, now: u32, moment: u32, tallies: &Tallies) {
         if self.ends_ahead(tallies) {
             tallies.needed();
@@ -294,7 +294,7 @@ impl Writing<'_> {
 }
 
 /// Sorts by keys that other threads may change at the same time, such as the page of a frame. It reads each key only
-/// once: if a key changed between two comparisons, the order would contradict itself, and the sort might panic.
+/// once, because if a key changed between two comparisons, the order would contradict itself, and the sort might panic.
 pub(super) fn sort_by_changing<T, K: Ord>(items: &mut [T], key: impl FnMut(&T) -> K) {
     items.sort_by_cached_key(key);
 }

@@ -44,7 +44,7 @@ pub enum ObjectKind {
     System,
     /// The transaction has committed.
     Commit,
-    /// The transaction is complete: it was rolled back, or all pages that it gave up are free.
+    /// The transaction is complete, because it was rolled back, or because all pages that it gave up are free.
     End,
     /// The undo of an earlier step of an open transaction, logged again without the step's changes.
     Moved,

@@ -84,7 +84,7 @@ struct Place {
 /// What a transaction leaves to the next transaction on its thread.
 #[derive(Debug, Default)]
 struct Inherited {
-    /// The inherited locks, each with whether the current transaction uses it.
+    /// The inherited locks, each with a flag that says whether the current transaction uses it.
     left: Vec<(Left, bool)>,
     /// The emptied list of the last transaction's own locks, kept to reuse its memory.
     list: Vec<(usize, Target)>,

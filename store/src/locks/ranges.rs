@@ -87,7 +87,8 @@ impl Merged {
     }
 
     fn add(&mut self, mut from: Place, mut to: Place) {
-        // The common case: a scan extends its last range, which touches no range before it.
+        // In the common case, a scan extends its last range, which touches no range before it. Then nothing has to be
+        // merged.
         if let Some((_, end)) =
             self.0.range_mut(..=&to).next_back().filter(|(begin, end)| **begin <= from && **end >= from)
         {

@@ -38,7 +38,7 @@ fn splits(page_bytes: u64, freed: u64) -> u64 {
     if freed == 0 { 0 } else { 1 + freed / (page_bytes / 4) }
 }
 
-/// A change of the table of tables that affects handles, if it commits or is rolled back.
+/// A change of the table of tables that affects handles when the transaction commits or is rolled back.
 #[derive(Debug)]
 pub(super) struct Renamed {
     /// How many steps the transaction had made before this change.

@@ -65,7 +65,7 @@ impl Transaction {
         let not_empty = || Error::NotEmpty { name: table.name().to_owned() };
         let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         engine.tree(table.root()).each_cell(everything, |_, _| Err(not_empty()))?;
-        // An older snapshot that shows rows of this table would show the loaded rows instead of them.
+        // An older snapshot that shows rows of this table would show the loaded rows instead. So refuse the load.
         if engine.versions.open_snapshots() > 0 && engine.versions.has_rows_of(table.root()) {
             return Err(not_empty());
         }

@@ -79,7 +79,7 @@ impl Transaction {
     /// See [`get_stream`](Self::get_stream) for an example.
     ///
     /// # Errors
-    /// As [`put`](Self::put), and [`Error::Io`] if `value` fails: the transaction can then only be rolled back,
+    /// As [`put`](Self::put), and [`Error::Io`] if `value` fails. The transaction can then only be rolled back,
     /// completely or to a savepoint. [`Error::Full`] names the `log_bytes` that the part of the value read so far would
     /// need.
     pub fn put_stream(&mut self, table: &Table, key: &[u8], value: &mut impl Read) -> Result<u64, Error> {

@@ -24,7 +24,7 @@ pub(crate) struct Ahead {
     /// How many leaves were read ahead the last time, and how many of them the scan has not reached yet.
     window: usize,
     left: usize,
-    /// How many leaves after those the system was told to fetch.
+    /// How many leaves after the window the system was told to fetch.
     fetched: usize,
 }
 

@@ -150,7 +150,8 @@ impl Versions {
         self.noted.replace(table, key, cell, by);
     }
 
-    /// The content of a row for a snapshot, if it differs from the page. The caller has to read the page first.
+    /// The content of a row for a snapshot, if this content differs from the page. The caller has to read the page
+    /// first.
     pub(crate) fn find(&self, seen: &Seen, table: TableId, key: &[u8]) -> Option<Image> {
         self.noted.find(seen.moment(), table, key)
     }

@@ -189,7 +189,7 @@ impl Noted {
         }
     }
 
-    /// Puts every row in order that was noted before this call.
+    /// Puts in order every row that was noted before this call.
     fn put_in_order(&self) {
         let _ordering = self.ordering.lock();
         for part in &self.parts {
@@ -224,7 +224,8 @@ impl Noted {
         }
     }
 
-    /// The content of a row for a snapshot, if it differs from the page. The caller has to read the page first.
+    /// The content of a row for a snapshot, if this content differs from the page. The caller has to read the page
+    /// first.
     pub(super) fn find(&self, moment: u64, table: TableId, key: &[u8]) -> Option<Image> {
         if self.bytes() == 0 {
             return None;

@@ -62,8 +62,8 @@ unsafe extern "C" fn place_unless_refused(file: c_int, data: *const c_void, byte
     unsafe { if is_refused(data, bytes) { 0 } else { pwrite64(file, data, bytes, at) } }
 }
 
-/// Runs `body` while the disk has no space for pages of a database: SQLite can write no page to any file on
-/// this thread.
+/// Runs `body` while the disk has no space for pages of a database, so that SQLite on this thread can write
+/// no page to any file.
 ///
 /// # Panics
 /// Unless `body` tried to write a page.
@@ -75,7 +75,8 @@ pub fn without_space_for_pages<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `body` while the disk has no space for the guard: this thread can neither raise nor lift it.
+/// Runs `body` while the disk has no space for the guard, so that this thread can neither raise nor lift the
+/// guard.
 ///
 /// # Panics
 /// Unless `body` tried to write the guard.

@@ -35,13 +35,13 @@ impl Gate {
         hook(logs, Arc::new(self.clone()))
     }
 
-    /// Closes the gate: no group is written from now on.
+    /// Closes the gate, so that no group is written from now on.
     pub fn close(&self) {
         let _ = std::fs::remove_file(self.file("reached"));
         std::fs::write(self.file("closed"), "").unwrap();
     }
 
-    /// Opens the gate: waiting writers and all later ones continue.
+    /// Opens the gate, so that waiting writers and all later writers continue.
     pub fn open(&self) {
         std::fs::remove_file(self.file("closed")).unwrap();
     }

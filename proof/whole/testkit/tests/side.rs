@@ -25,7 +25,7 @@ fn header_on_disk(fixture: &Fixture, name: &str) -> Vec<u8> {
     header
 }
 
-/// Makes a database that a killed process has left: its log is empty, and its home holds all pages. Returns
+/// Makes a database that a killed process has left. The log is empty, and the home holds all pages. Returns
 /// the header on disk.
 fn held(fixture: &Fixture) -> Vec<u8> {
     let mut actor = Actor::sql(&fixture.uri(NAME, ""));

@@ -373,8 +373,8 @@ impl Log for DiskLog {
     fn space(&self) -> Space {
         let waiting = self.waiting_bytes.load(Ordering::SeqCst);
         let free = self.free.load(Ordering::SeqCst);
-        // Not all free space can be used: a batch may not fit at the end of the circular area, and each batch is padded
-        // to whole blocks.
+        // Not all free space can be used, because a batch may not fit at the end of the circular area, and each batch
+        // is padded to whole blocks.
         let kept = self.batch_bytes + LARGEST_OBJECT;
         let sure = |bytes: u64| bytes.saturating_sub(kept) / 4 * 3;
         Space {

@@ -104,7 +104,7 @@ impl RingsLog {
         }
     }
 
-    /// Makes all objects durable that a ring has so far.
+    /// Makes durable all objects that a ring has so far.
     fn persist(&self, at: usize) {
         let unflushed = {
             let mut ring = self.rings[at].lock();

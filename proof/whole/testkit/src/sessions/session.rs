@@ -102,7 +102,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Runs `what`, and again while it finds the database busy.
+/// Runs `what`, and repeats it while the database is busy.
 pub fn step<T>(mut what: impl FnMut() -> Result<T, Error>) -> Result<T, Overtaken> {
     for nth in 1.. {
         let error = match what() {

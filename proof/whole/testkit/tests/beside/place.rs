@@ -111,7 +111,7 @@ impl Place {
         }
     }
 
-    /// Checks a reader's answer to `SELECT n FROM t`: every acknowledged row must be there.
+    /// Checks that a reader's answer to `SELECT n FROM t` has every acknowledged row.
     pub fn has_all(&mut self, answer: &str, who: &str) {
         let found: BTreeSet<i64> = answer.split_whitespace().filter_map(|row| row.parse().ok()).collect();
         let lost: Vec<_> = self.acknowledged.difference(&found).collect();

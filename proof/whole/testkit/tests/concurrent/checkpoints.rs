@@ -96,7 +96,7 @@ fn the_log_starts_over_under_concurrent_connections_alone() {
     }
     let mut most = 0;
     for round in 0..300 {
-        // Of two transactions at least one is open at any time, as far as one thread can have it.
+        // At least one of two transactions is open at any time, as far as a single thread can arrange that.
         let k = round % 40;
         assert_eq!(codes(&a, &format!("BEGIN; UPDATE t SET v=v+1 WHERE k={k}")), OK);
         if round > 0 {

@@ -36,7 +36,7 @@ fn inv02_busy_also_when_the_stock_connection_has_nothing_in_its_wal() {
     run(&theirs, "INSERT INTO t VALUES(1)").unwrap();
 }
 
-/// Leaves a database as a killed process does: the committed rows are only in the `-wal`.
+/// Leaves a database as a killed process does, with the committed rows only in the `-wal`.
 fn leave_wal(fixture: &Fixture) {
     let theirs = stock(&fixture.path("live.db"));
     theirs.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a); INSERT INTO t VALUES(1), (2)").unwrap();

@@ -139,7 +139,7 @@ pub(super) fn parts() -> Parts {
         switch: least(|| switches(200).0),
         idle_wake: least(|| switches(200).1),
         alone: least(|| per_call(5000, add)),
-        // Takes the median: the minimum would be from a moment at which the other thread did not run.
+        // Takes the median, because the minimum would be from a moment at which the other thread did not run.
         contended: median([(); ROUNDS].map(|()| contended(5000, add))),
         transfer: least(|| transfer(500)),
         clock: least(|| per_call(5000, read_clock)),
