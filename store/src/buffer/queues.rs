@@ -116,8 +116,8 @@ impl Queues {
         self.next_inner(frames, may_be_inner)
     }
 
-    /// Takes a frame out of the queue of inner pages: one whose page is no longer an inner page, or, if `may_be_inner`,
-    /// any unused one.
+    /// Takes a frame whose page is no longer an inner page out of the queue of inner pages. If `may_be_inner`, takes
+    /// any unused frame out of that queue.
     fn next_inner(&mut self, frames: &[Frame], may_be_inner: bool) -> Option<u32> {
         for _ in 0..self.inner.len() * 2 {
             let at = self.inner.pop_front()?;

@@ -38,7 +38,7 @@ pub(super) struct Part {
     left: Vec<Left>,
     waiting: Vec<Waiting>,
     /// What a transaction reads under this part's locks is certain only once this log object, and all before it, are
-    /// durable.
+    /// durable. So the transaction's own commit waits for them.
     early: u64,
 }
 

@@ -30,8 +30,8 @@ impl Seen {
 #[derive(Debug)]
 struct Open<R> {
     seen: Vec<Arc<Seen>>,
-    /// Rows with a version for which these are the oldest snapshots that need it. When they are closed, these rows are
-    /// checked.
+    /// Rows with a version that these snapshots need, and no older snapshot. When the snapshots are closed, the rows
+    /// are checked.
     rows: Vec<R>,
 }
 

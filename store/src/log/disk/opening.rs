@@ -156,8 +156,8 @@ impl DiskLog {
         }
     }
 
-    /// The whole batches beyond the end, in the rest of the circular area. Some may be of a later turn through the area
-    /// than the slot knows, which means that a newer slot is damaged.
+    /// The whole batches beyond the end, in the rest of the circular area. If a batch shows that the log has wrapped
+    /// around since the slot was written, a newer slot is damaged.
     fn beyond(&self, circle: &Circle) -> Result<Beyond, Error> {
         let circle_bytes = self.head.circle_bytes;
         let block_bytes = self.head.block_bytes as usize;

@@ -3,8 +3,8 @@
 //!
 //! Threads store objects without flushing them. A thread that commits flushes its own log and fences, and then does the
 //! same for other logs that are behind. It can do so because a flush covers what another processor has stored, while a
-//! fence covers only the flushes of its own processor. A checksum shows whether an object is valid. Its seed depends on
-//! the object's place, and places only grow.
+//! fence covers only the flushes of its own processor. A checksum shows whether an object is valid. The seed of the
+//! checksum depends on the object's place, and places only grow, so what is left of older objects is not valid.
 //!
 //! Invariant 30 holds as for all logs: recovery finds one run of objects over all rings together.
 
@@ -126,8 +126,8 @@ impl RingsLog {
         thread_number() % self.rings.len()
     }
 
-    /// The seed of the checksum of an object at this place. Each turn of the ring has new places, so objects of earlier
-    /// turns are not valid.
+    /// The seed of the checksum of an object at this place. Whenever the ring wraps around, the places go on to grow,
+    /// so older objects are not valid.
     fn seed_at(&self, ring: u64, place: u64) -> u64 {
         self.layout.seed ^ place.rotate_left(20) ^ ring.rotate_left(56)
     }

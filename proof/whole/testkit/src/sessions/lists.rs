@@ -81,7 +81,8 @@ fn single_statement(session: &mut Session<'_>) {
     }
     let (key, element) = (session.rng.below(session.plan.keys), session.fresh());
     let ops = [Op::Append(key, element)];
-    // From here on the transaction may be committed, even if the process dies before it reports the end.
+    // From here on the transaction may be committed, even if the process dies before it reports the end. So
+    // report the transaction now.
     session.report.tell(&commits(number, begin, &ops));
     let done = append(session, key, element);
     let fate = done.map_or(Fate::Aborted, |()| Fate::Committed);
@@ -128,7 +129,8 @@ fn transaction(session: &mut Session<'_>) {
         session.roll_back();
         return tell(session, number, begin, &ops, Fate::Aborted, now());
     }
-    // From here on the transaction may be committed, even if the process dies before it reports the end.
+    // From here on the transaction may be committed, even if the process dies before it reports the end. So
+    // report the transaction now.
     session.report.tell(&commits(number, begin, &ops));
     let (is_there, end) = session.commit();
     let fate = if is_there { Fate::Committed } else { Fate::Aborted };

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use duralite_testkit::{Actor, Fixture, VERSIONS};
 
 const NAME: &str = "t.db";
-/// A few times the number of locks that an open takes if it has to wait and try again.
+/// How many locks are tried. This is a few times the number that an open takes if it has to wait and try
+/// again.
 const LOCKS: u64 = 48;
 
 /// A database, its acknowledged rows, and the errors that the test found.
