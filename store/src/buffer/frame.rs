@@ -42,7 +42,8 @@ pub(crate) struct Frame {
     /// Whether the page is an inner page of a tree. Every thread that goes down that tree needs the page, so it is
     /// evicted last.
     pub(super) is_inner: AtomicBool,
-    /// The LSN of the oldest change that is missing at home, or a lower number; 0 if the page is clean.
+    /// The LSN of the oldest change that is missing at home; 0 if the page is clean. It may be too low, because it is
+    /// set before that change gets its LSN.
     pub(super) first_change: AtomicU64,
     /// A number that increases when a page that has a shared copy is changed, and when the frame loses its page.
     pub(super) changes: AtomicU64,

@@ -19,8 +19,8 @@ impl Seen {
         self.moment
     }
 
-    /// Whether the store has ended the snapshot because old versions took too much memory. The caller has to read the
-    /// versions first.
+    /// Whether the store has ended the snapshot because old versions took too much memory. The caller asks only after
+    /// it has read the versions, because the snapshot may end during the read.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
     }

@@ -58,7 +58,8 @@ fn every_file_of_tests_is_a_module_of_its_program() {
         let module = file.strip_suffix("/mod.rs").or_else(|| file.strip_suffix(".rs"))?;
         let manifest = std::fs::read_to_string(crate::rooms::root().join(package).join("Cargo.toml")).ok()?;
         let has = |text: &str, wanted: String| text.lines().any(|line| line == wanted);
-        // Files below a module's directory are left out; if one is missing, the compiler says so.
+        // Files below a module's directory are left out, because the compiler reports a file that is missing
+        // there.
         Some(
             !module.contains('/')
                 && !has(&program.text, format!("mod {module};"))

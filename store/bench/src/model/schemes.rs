@@ -41,8 +41,8 @@ pub(crate) struct LogCosts {
     pub(crate) force_object: Time,
     /// Checking an object that another thread has made durable or is making durable.
     pub(crate) look: Time,
-    /// Writing a file: what a call costs, and what each byte adds. Then the added delays: per byte of whole blocks, and
-    /// per call.
+    /// Writing a file: what a call costs, and what each byte adds. The other two are the added delays, per byte of
+    /// whole blocks and per call.
     pub(crate) write: Time,
     pub(crate) write_byte: f64,
     pub(crate) added_byte: f64,
