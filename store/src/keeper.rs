@@ -13,7 +13,7 @@ use crate::running::Stop;
 const PERSIST_EVERY: Duration = Duration::from_micros(500);
 /// How often the log thread makes everything durable, in a store with eventual durability.
 const FORCE_EVERY: Duration = Duration::from_millis(10);
-/// How often the page thread checks the log. It also runs whenever the cache wakes it for lack of frames.
+/// How often the page thread checks the log. The thread also runs whenever the cache wakes it for lack of frames.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Starts the two background threads.

@@ -195,7 +195,7 @@ impl PageFile {
         check(bytes, id, self.seed).is_ok()
     }
 
-    /// Tells the system that these pages will be read soon. They must be in the order of the file.
+    /// Tells the system that these pages will be read soon. The caller passes them in the order of the file.
     pub(crate) fn will_read(&self, pages: &[PageId]) {
         for run in runs(pages) {
             self.block.will_read(run[0] * self.page_bytes as u64, (run.len() * self.page_bytes) as u64);

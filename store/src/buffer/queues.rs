@@ -27,7 +27,7 @@ struct Left {
     at: u32,
 }
 
-/// The queues. A thread must hold the surrounding mutex to change them. It needs no mutex to use the frames.
+/// The queues. A thread must hold the surrounding mutex to change the queues, but needs no mutex to use the frames.
 #[derive(Debug)]
 pub(super) struct Queues {
     /// Frames that are mapped for no page.

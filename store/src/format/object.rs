@@ -18,8 +18,8 @@ const BYTES_AT: usize = 36;
 const KIND_AT: usize = 40;
 const DURABLE_AT: usize = 41;
 const UNDO_BYTES_AT: usize = 44;
-/// The largest claim that an object can store. It is stored as the distance from the object's number back to the number
-/// below which everything was durable.
+/// The largest claim that an object can store. A claim is stored as the distance from the object's number back to the
+/// number below which everything was durable.
 const LARGEST_CLAIM: u64 = (1 << 24) - 1;
 
 const UNDO_ROW: u8 = 1;

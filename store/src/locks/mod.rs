@@ -317,8 +317,8 @@ impl Locks {
             *is_used = false;
             left.by.end();
             let at = part_of(left.table, &[]);
-            // If a transaction already waits for this lock, the count shows that, so let it through. If it begins to
-            // wait later, it finds the lock unused.
+            // If a transaction already waits for this lock, the count shows that, so let it through. A transaction that
+            // begins to wait later finds the lock unused.
             if self.sections[at].waiting.load(Ordering::SeqCst) > 0 {
                 self.part(at).let_through();
             }

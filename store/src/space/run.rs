@@ -1,8 +1,8 @@
 //! Runs of adjacent pages, for a bulk load that writes them home without the cache.
 //!
-//! Recovery redoes all changes of a page that are in the log, even if the page has since been freed and used again. It
-//! could not redo them if a load's write had torn the page. So a run contains only pages to which no object in the log
-//! refers, because none of them was freed after the log's head.
+//! Recovery redoes all changes of a page that are in the log, even if the page has since been freed and used again.
+//! Recovery could not redo the changes if a load's write had torn the page. So a run contains only pages to which no
+//! object in the log refers, because none of them was freed after the log's head.
 
 use std::sync::atomic::Ordering;
 

@@ -6,8 +6,8 @@
 //!
 //! Invariant 55: for snapshots, a transaction ends at a single moment. That moment is after its last change of a page,
 //! and before it releases its first lock. A snapshot shows exactly the transactions that had ended when it was opened.
-//! They are a prefix of a serial order that explains what all transactions have read, and they include every
-//! transaction that was acknowledged before.
+//! These transactions are a prefix of a serial order that explains what all transactions have read, and they include
+//! every transaction that was acknowledged before.
 //!
 //! Invariant 56: the content of a row for an open snapshot is noted before the row's page changes. The note stays until
 //! the snapshot is closed, or is marked as ended. So a reader that reads first the page and then the versions finds the

@@ -76,8 +76,8 @@ pub(super) struct Noted {
     parts: Box<[Part]>,
     /// The places that scans have put in order.
     rows: SkipMap<Row, Arc<Place>>,
-    /// Held by the scan that puts rows in order. Without it, another scan could miss rows that this one has taken out
-    /// of `fresh` but not inserted yet.
+    /// Held by the scan that puts rows in order. Without this mutex, another scan could miss rows that this scan has
+    /// taken out of `fresh` but not inserted yet.
     ordering: Mutex<()>,
     /// How many bytes the versions take. This may be too high for a moment, but never too low.
     bytes: AtomicU64,

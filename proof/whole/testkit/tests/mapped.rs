@@ -254,7 +254,7 @@ fn a_copy_takes_a_log_over_and_leaves_it_as_it_was() {
     integrity(&conn);
 }
 
-/// The chunk size belongs to the VFS below, and Duralite's VFS does not grow the file through that one.
+/// The chunk size is a setting of the VFS below, through which Duralite's VFS does not grow the file.
 #[test]
 fn chunks_do_not_make_the_file_longer_than_the_database() {
     let fixture = fixture();

@@ -43,7 +43,7 @@ const ARMS: [(&str, Scanned); 3] = [
 #[derive(Default)]
 struct Turn {
     commits_per_second: f64,
-    /// The processor time of a transaction, in microseconds. It does not depend on what else the machine does.
+    /// The processor time of a transaction, in microseconds. This time does not depend on what else the machine does.
     cpu_us: f64,
     /// The 99th percentile of the time of a transaction, in milliseconds.
     slow_ms: f64,

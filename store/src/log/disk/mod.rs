@@ -2,8 +2,8 @@
 //!
 //! Invariant 33: a batch begins at a block boundary, at a place that only grows, so no write touches blocks that are
 //! already durable. A batch counts only if it is whole, is at the place that it names, and continues the batch before
-//! it. It must also be of the newest epoch, unless its place is before the place where that epoch began; then it must
-//! be of an earlier one. So what a recovery has cut off never comes back.
+//! it. The batch must also be of the newest epoch, unless its place is before the place where that epoch began. In that
+//! case it must be of an earlier epoch. So what a recovery has cut off never comes back.
 
 mod buffer;
 mod circle;

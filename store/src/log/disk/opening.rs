@@ -97,9 +97,9 @@ impl DiskLog {
                     let last = batch.first_lsn + u64::from(batch.objects);
                     let continues = batch.first_lsn == circle.next;
                     let has_head = is_first && batch.first_lsn < slot.head && last > slot.head;
-                    // A batch that an earlier recovery cut off is still on the disk. It may seem to continue a batch
-                    // that was written later, in the place of another batch that was cut off. So its epoch has to be
-                    // checked.
+                    // A batch that an earlier recovery cut off is still on the disk. Such a batch may seem to continue
+                    // a batch that was written later, in the place of another batch that was cut off. So its epoch has
+                    // to be checked.
                     let is_of_epoch = if place < slot.began {
                         batch.epoch >= epoch && batch.epoch < slot.epoch
                     } else {

@@ -211,8 +211,8 @@ struct Epoch {
 
 impl Epoch {
     /// Whether an object of this epoch can be part of the log. An object that an earlier recovery cut off is still in
-    /// memory. It may seem to follow an object that was written later, in the place of another object that was cut off.
-    /// So the epoch decides whether it counts.
+    /// memory. Such an object may seem to follow an object that was written later, in the place of another object that
+    /// was cut off. So the epoch decides whether it counts.
     fn counts(self, lsn: Lsn, epoch: u32) -> bool {
         if lsn < self.began { epoch < self.number } else { epoch == self.number }
     }

@@ -81,8 +81,8 @@ fn inv09_nothing_more_is_committed_to_a_log_that_was_deleted() {
     fixture.assert_plain("d.db");
 }
 
-/// Whether a checkpoint writes pages to the database file. With `ppl`, and with a home that holds pages,
-/// they stay in or beside the log until it is closed.
+/// Whether a checkpoint writes pages to the database file. With `ppl`, and with a home that holds pages, the
+/// pages stay in or beside the log until the log is closed.
 fn goes_home_at_once() -> bool {
     !["ppl", "side", "sideundo"].contains(&Engine::under_test().name())
 }
