@@ -54,7 +54,7 @@ pub(crate) struct Engine {
     pub(crate) archive: Option<Archive>,
     pub(crate) next_tx: AtomicU64,
     /// Positions from which backups still need the log. A checkpoint holds the mutex while it gives up log, so that no
-    /// backup begins meanwhile to need that log.
+    /// backup that needs this log begins at the same time.
     pub(crate) pinned: Mutex<Vec<Lsn>>,
     /// How many backups have begun. A backup holds the mutex while it begins, and a bulk load while it commits, so each
     /// of them knows whether the other came first.

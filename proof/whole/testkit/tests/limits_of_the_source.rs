@@ -9,8 +9,8 @@ use duralite_wal::engines::ENGINES;
 
 use super::limits::{File, constants, dependencies, files, functions};
 
-/// Nobody reads a longer file or function as a whole. For files and functions that are far shorter, `make
-/// check` already asks whether they tell one story.
+/// Nobody reads a longer file or function as a whole. `make check` already asks of far shorter files and
+/// functions whether they tell one story.
 const FILE_LINES: usize = 1200;
 const FUNCTION_LINES: usize = 120;
 

@@ -189,8 +189,7 @@ impl NvLog {
         Ok(lsn)
     }
 
-    /// Flushes the newest objects and entries. The process may have died after it stored them, but before it flushed
-    /// them.
+    /// Flushes the newest objects and entries. The process that stored them may have died before it flushed them.
     fn flush_found(&self, found: &[(u64, Lsn)]) {
         for (at, last) in found.iter().rev().take(4096) {
             let mut header = [0; OBJECT_HEADER_BYTES];
