@@ -10,7 +10,7 @@ use crate::steps::Undoable;
 
 const PARTS: usize = 16;
 
-/// A transaction, and a lower bound of its needed log objects: none of them is older than `first`.
+/// A transaction, and a lower bound of the log objects that it still needs: none of these is older than `first`.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) tx: TxId,

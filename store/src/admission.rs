@@ -59,7 +59,7 @@ impl Admission {
             return Ok(());
         }
         // The count stays raised until there is room. So a checkpoint that begins between two tries sees that a thread
-        // waits.
+        // waits for room, and moves old transactions forward.
         *self.waiting.lock() += 1;
         let kept = self.wait(room, own, limit);
         *self.waiting.lock() -= 1;
@@ -72,8 +72,8 @@ impl Admission {
         loop {
             let Err(space) = self.try_keep(room) else { return Ok(()) };
             could_fit(room, own, space)?;
-            // A slow disk alone is no reason to fail. Until two whole checkpoints have ended without freeing enough,
-            // the thread waits longer than the limit.
+            // A slow disk alone is no reason to fail. Until two checkpoints have ended since the thread began to wait,
+            // the limit is longer by `LONGEST_WAIT`.
             let tried = self.rounds.load(Ordering::SeqCst) >= rounds + 2;
             if begun.elapsed() >= if tried { limit } else { limit + LONGEST_WAIT } {
                 return Err(Error::full(
@@ -107,22 +107,23 @@ impl Admission {
         Err(space)
     }
 
-    /// Whether something other than a step may use that much of the log, with enough left to undo every transaction.
+    /// Whether something other than a step may use this much of the log. What is then left has to be enough to undo
+    /// every transaction.
     pub(crate) fn may_spend(&self, room: Room) -> bool {
         let space = self.log.space();
         space.free_bytes >= self.bytes.load(Ordering::SeqCst) + room.bytes
             && space.free_objects >= self.objects.load(Ordering::SeqCst) + room.objects
     }
 
-    /// Gives back the room of a step, and reserves room for the undo of that step. This needs no check against the
-    /// log's free space, because the step's room was larger.
+    /// Gives back the room of a step, and reserves room for the undo of that step. The room for the undo is smaller, so
+    /// this needs no check against the log's free space.
     pub(crate) fn exchange(&self, step: Room, undo: Room) {
         self.bytes.fetch_add(undo.bytes.wrapping_sub(step.bytes), Ordering::SeqCst);
         self.objects.fetch_add(undo.objects.wrapping_sub(step.objects), Ordering::SeqCst);
     }
 
-    /// Reserves room for the undo of what a step has written. This needs no check against the log's free space, because
-    /// the step's room was larger.
+    /// Reserves room for the undo of what a step has written. The step's own room, which the caller still has to give
+    /// back, is larger. So this needs no check against the log's free space.
     pub(crate) fn keep_for_undo(&self, room: Room) {
         self.exchange(Room::default(), room);
     }
@@ -151,8 +152,8 @@ fn could_fit(room: Room, own: Room, space: Space) -> Result<(), Error> {
     if needs.bytes <= space.all_bytes && needs.objects <= space.all_objects {
         return Ok(());
     }
-    // The number of objects that fit grows with the log's size. The factor 3/2 allows for padding: a quarter of a log
-    // on blocks fills up partial blocks.
+    // The number of objects that fit grows with the log's size. The factor 3/2 allows for padding, because up to a
+    // quarter of a log on blocks fills up partial blocks.
     let all = u128::from(space.all_bytes);
     let for_objects = all * u128::from(needs.objects) / u128::from(space.all_objects.max(1));
     let bytes = u128::from(needs.bytes).max(for_objects) * 3 / 2 + MIB;

@@ -14,7 +14,8 @@ use crate::format::{PageId, Value, leaf_value};
 use crate::table::Table;
 use crate::tree::MOST_MOVES;
 
-/// How long `cut` repeats checkpoints, until the log that refers to pages at the end of the file is given up.
+/// For how long, at most, `cut` repeats checkpoints until the log that refers to pages at the end of the file is given
+/// up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The result of compacting a store.

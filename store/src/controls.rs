@@ -38,7 +38,7 @@ pub enum Rule {
     DirtyStays,
     /// The log keeps every object from the oldest change that is not home on.
     ChangesHoldLog,
-    /// The log keeps every object from the oldest one on that an open transaction may need.
+    /// The log keeps every object from the oldest object that an open transaction may need.
     OpenHoldsLog,
     /// Before log is given up, the commits and rollbacks of the transactions in it are durable.
     EndsBeforeGivingUp,

@@ -53,9 +53,11 @@ pub(crate) struct Engine {
     pub(crate) counts: Counts,
     pub(crate) archive: Option<Archive>,
     pub(crate) next_tx: AtomicU64,
-    /// Positions from which backups still need the log. A checkpoint holds the mutex while it gives up log.
+    /// Positions from which backups still need the log. A checkpoint holds the mutex while it gives up log, so that no
+    /// backup that needs this log begins at the same time.
     pub(crate) pinned: Mutex<Vec<Lsn>>,
-    /// How many backups have begun. A backup holds the mutex while it begins, and a bulk load while it commits.
+    /// How many backups have begun. A backup holds the mutex while it begins, and a bulk load while it commits, so each
+    /// of them knows whether the other came first.
     pub(crate) backups: Mutex<u64>,
     pub(crate) store_id: [u8; 16],
     pub(crate) versions: Versions,

@@ -24,7 +24,7 @@ pub(crate) fn free_chains(engine: &Engine, tx: TxId, chains: &[PageId]) -> Resul
                 next = match free_chain_step(&engine.pager, &engine.space, tx, next) {
                     Err(Error::Corrupt { .. } | Error::Io { .. }) => {
                         // The rest of the chain cannot be read. This object tells recovery that the chain ends here, so
-                        // that it continues with the next chain.
+                        // that recovery continues with the next chain.
                         engine.pager.say(Author { tx, ..Author::SYSTEM }, &[])?;
                         0
                     }

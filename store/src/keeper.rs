@@ -13,7 +13,7 @@ use crate::running::Stop;
 const PERSIST_EVERY: Duration = Duration::from_micros(500);
 /// How often the log thread makes everything durable, in a store with eventual durability.
 const FORCE_EVERY: Duration = Duration::from_millis(10);
-/// How often the page thread checks the log. It also runs whenever the cache wakes it for lack of frames.
+/// How often the page thread checks the log. The thread also runs whenever the cache wakes it for lack of frames.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Starts the two background threads.
@@ -41,7 +41,7 @@ fn persist(engine: &Engine, stop: &Stop) {
     }
 }
 
-/// Whether a checkpoint is due. Section 4.5: that is when a given part of the log has been consumed.
+/// Whether a checkpoint is due, that is, whether a given part of the log has been consumed (section 4.5).
 fn is_checkpoint_due(engine: &Engine) -> bool {
     let space = engine.pager.log.space();
     engine.admission.is_short()
@@ -57,8 +57,8 @@ fn keep(engine: &Engine, stop: &Stop) {
         if !has_more {
             pool.wait_for_need(LOOK_EVERY);
         }
-        // Errors need no handling here: either the thread that needs the page gets the error too, or it has poisoned
-        // the store.
+        // Errors need no handling here, because either the error has poisoned the store, or the thread that needs
+        // the page gets it too.
         has_more = !engine.poison.is_set() && pool.stay_ahead().unwrap_or(false);
         if !engine.poison.is_set() && is_checkpoint_due(engine) {
             let _ = engine.checkpoint(&is_over);

@@ -64,8 +64,8 @@ pub struct Metrics {
     pub cache_misses: u64,
     /// Misses that found no page to evict at once, and had to wait until dirty pages were written home.
     pub cache_waits: u64,
-    /// Inner pages of trees that were evicted. The next descent has to read such a page again, so this number should
-    /// stay small.
+    /// Inner pages of trees that were evicted. The next descent that passes such a page has to read it again, so this
+    /// number should stay small.
     pub inner_pages_left: u64,
     /// Checkpoints that were completed.
     pub checkpoints: u64,

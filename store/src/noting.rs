@@ -1,5 +1,5 @@
 //! Noting old row versions for snapshots. While a snapshot is open, each transaction notes the rows that it changes.
-//! When the first snapshot is opened, it notes the rows that transactions in progress have already changed.
+//! The opening of the first snapshot notes the rows that transactions in progress have already changed.
 
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ pub(crate) fn before_change<'u>(
 /// Takes the last step off the list, to undo it, if the list has more than `until` steps. Returns the step, and the LSN
 /// of the step before it. The caller holds `noting` until it has undone the step.
 ///
-/// While there are snapshots, also notes the step's old version. A snapshot that is being opened notes only the steps
-/// on the list, and no longer finds this one there.
+/// While there are snapshots, also notes the step's old version, because a snapshot that is being opened notes only the
+/// steps on the list, and no longer finds this one there.
 pub(crate) fn take_last(versions: &Versions, undoable: &Undoable, until: usize) -> Option<(Step, Lsn)> {
     let mut list = undoable.list.lock();
     if list.steps.len() <= until {
@@ -50,7 +50,8 @@ pub(crate) fn take_last(versions: &Versions, undoable: &Undoable, until: usize) 
 
 /// Notes the version that a row had before a step. `at` is the step's index in the list.
 fn note_step(versions: &Versions, fate: &Arc<Fate>, (at, step): (usize, &Step), noted: &mut Vec<Arc<Place>>) {
-    // If the undo cannot be decoded here, the step cannot be undone either, and that failure will poison the store.
+    // If the undo cannot be decoded, nothing is noted. The step cannot be undone then, and that failure will poison the
+    // store.
     if let Ok(Undo::Row { root, key, old }) = Undo::decode(&step.undo) {
         noted.extend(versions.note(fate, (root, key), at, old));
     }
@@ -59,8 +60,8 @@ fn note_step(versions: &Versions, fate: &Arc<Fate>, (at, step): (usize, &Step), 
 /// Ends a transaction for snapshots (invariant 55). Returns the rows whose noted versions the caller has to check after
 /// that.
 pub(crate) fn end(versions: &Versions, undoable: &Undoable) -> Vec<Arc<Place>> {
-    // The list's lock excludes any thread that is noting what the transaction has changed. After the transaction's end,
-    // no thread notes that.
+    // The list's lock excludes any thread that is noting what the transaction has changed. Once the transaction has
+    // ended, no thread notes any more of it.
     let mut list = undoable.list.lock();
     if versions.end(&undoable.fate) { std::mem::take(&mut list.noted) } else { Vec::new() }
 }

@@ -36,8 +36,8 @@ const ON_BLOCKS: u32 = 1;
 const IN_MEMORY: u32 = 2;
 const IN_RINGS: u32 = 3;
 
-/// The length of the longest log object in bytes. It has the images of two new pages and of two halves of a root, and
-/// little else.
+/// The length of the longest log object in bytes. Such an object has the images of three pages at most, and little
+/// else.
 fn largest_object(page_bytes: usize) -> u64 {
     page_bytes as u64 * 3 + 8192
 }
@@ -82,7 +82,7 @@ fn open_pages(media: &dyn Media, options: &Options, path: &Path) -> Result<(Page
             Ok(file) => return Ok((file, false)),
             Err(FormatOrError::Error(error)) => return Err(error),
             // The power failed while the store was being made, and its media do not record when a store is complete. So
-            // it is made again.
+            // the store is made again.
             Err(FormatOrError::Format(FormatError::Magic | FormatError::Short { .. }))
                 if is_unmade(&*block)? => {}
             Err(FormatOrError::Format(error)) => return Err(no_store(path, error)),
@@ -264,8 +264,8 @@ pub(crate) fn open(media: &dyn Media, options: &Options, path: &Path) -> Result<
         Some(log) => log,
         None => make_log(media, &file, first, options, &poison)?,
     };
-    // A crash may have lost the highest transaction number in use. So the numbers begin at a new multiple of 2^40 at
-    // each opening.
+    // A crash may have lost the highest transaction number in use. So at each opening the numbers begin at a new
+    // multiple of 2^40, above all numbers in use.
     file.write_head(|head| {
         head.opened += 1;
         head.last_tx = last_tx.max(head.opened << 40);
@@ -295,8 +295,8 @@ fn is_as_wanted(log: &dyn Log, options: &Options, file: &PageFile) -> bool {
     } else {
         options.log_bytes
     };
-    // `has` counts only the bytes that are sure to fit, which are somewhat fewer than all bytes. So anything above half
-    // is accepted.
+    // `has` counts only the bytes that are sure to fit, which are somewhat fewer than the options ask for. So anything
+    // above half of those is accepted.
     has > wants / 2 && has <= wants
 }
 

@@ -182,7 +182,7 @@ impl PageFile {
     /// Reads adjacent pages, from `first` on, with one call. Does not check them.
     ///
     /// # Errors
-    /// Errors of the medium. Even if the error concerns only one page, the content of all of them is uncertain.
+    /// Errors of the medium. Even if the error concerns only one page, the content of all buffers is uncertain.
     pub(crate) fn read_neighbours(&self, first: PageId, into: &mut [&mut [u8]]) -> Result<(), Error> {
         self.read.fetch_add(into.len() as u64, Ordering::Relaxed);
         self.reads.fetch_add(1, Ordering::Relaxed);
@@ -195,7 +195,7 @@ impl PageFile {
         check(bytes, id, self.seed).is_ok()
     }
 
-    /// Tells the system that these pages will be read soon. They must be in the order of the file.
+    /// Tells the system that these pages will be read soon. The caller passes them in the order of the file.
     pub(crate) fn will_read(&self, pages: &[PageId]) {
         for run in runs(pages) {
             self.block.will_read(run[0] * self.page_bytes as u64, (run.len() * self.page_bytes) as u64);
@@ -228,7 +228,8 @@ impl PageFile {
         check(into, id, self.seed).map_err(|error| Error::page(id, error))
     }
 
-    /// Begins a batch of pages that will be written home together. It locks the area, so there is only one batch at a time.
+    /// Begins a batch of pages that will be written home together. The batch keeps the double-write area locked, so there is only one batch
+    /// at a time.
     pub(crate) fn batch(&self) -> Batch<'_> {
         let mut area = self.area.lock();
         area.resize((1 + DOUBLE_WRITE_PAGES) * self.page_bytes);
@@ -264,8 +265,8 @@ impl PageFile {
         Ok(())
     }
 
-    /// Passes the whole file to `write`, from its beginning on, with no page torn. If a page is invalid, `is_whole` tells whether it should
-    /// be valid. If so, the page is read again; if not, it is passed as zeros.
+    /// Passes the whole file to `write`, from its beginning on, with no page torn. If a page is invalid, `is_whole` tells whether the page
+    /// should be valid. If it should, the page is read again; otherwise zeros are passed in its place.
     pub(crate) fn copy_to(
         &self,
         write: &mut dyn FnMut(&[u8]) -> Result<(), Error>,
@@ -332,7 +333,8 @@ impl PageFile {
             self.block.read(id * size as u64, &mut page).map_err(reading)?;
             let is_whole = check(image.as_slice(), *id, self.seed).is_ok();
             let home_is_whole = check(&page, *id, self.seed).is_ok();
-            // A page that reads well may not be durable, if a flush had failed. So the image is written again unless the page is newer.
+            // A page that reads well may not be durable, if a flush had failed. So the image is written again, unless the page at home is
+            // newer than the image.
             if is_whole && (!home_is_whole || lsn(&page) <= lsn(image.as_slice())) {
                 self.block.write(id * size as u64, image.as_slice()).map_err(reading)?;
             }
@@ -385,7 +387,8 @@ fn newest_head(block: &dyn Block) -> Result<PageFileHead, FormatOrError> {
         match PageFileHead::decode(&bytes) {
             Ok(head) if newest.is_none_or(|newest| newest.number < head.number) => newest = Some(head),
             Ok(_) => {}
-            // Prefer the other slot's error: a slot that was never written says less than one that is damaged or of another version.
+            // Prefer the other slot's error, because a slot that was never written says less than a slot that is damaged or of another
+            // version.
             Err(FormatError::Magic) => {
                 first_error.get_or_insert(FormatError::Magic);
             }

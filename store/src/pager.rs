@@ -13,7 +13,7 @@ use crate::log::Log;
 use crate::poison::Poison;
 
 thread_local! {
-    /// The buffer in which this thread builds its objects. It keeps the size of the largest one.
+    /// The buffer in which this thread builds its objects. The buffer keeps the size of the largest object.
     static OBJECT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 

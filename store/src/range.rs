@@ -39,7 +39,7 @@ pub(crate) fn is_above(key: &[u8], from: Edge<'_>) -> bool {
 }
 
 /// Whether a range that began at `before` and now begins at `now` has become smaller. If rows are out of order, it has
-/// not, and the scan would never end.
+/// not become smaller. The caller then has to stop, because the scan would never end.
 pub(crate) fn is_later(before: Edge<'_>, now: Edge<'_>) -> bool {
     match (before, now) {
         (_, Bound::Unbounded) => false,

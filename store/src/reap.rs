@@ -1,8 +1,8 @@
 //! Freeing the pages of dropped tables, in the background.
 //!
-//! A dropped table keeps a row in the table of tables, under a name that no program can use. By this row, after a
-//! crash, the reaper finds what is left of the table, and continues. It frees leaves, then the pages above them, and at
-//! last the root together with the row.
+//! A dropped table keeps a row in the table of tables, under a name that no program can use. After a crash, the reaper
+//! finds what is left of the table by this row, and continues. It frees leaves, then the pages above them, and at last
+//! the root together with the row.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -31,7 +31,8 @@ const OBJECT_BYTES: u64 = 128;
 const PATIENCE: Duration = Duration::from_millis(20);
 /// How often the reaper tries again what it could not do.
 const TRY_EVERY: Duration = Duration::from_millis(200);
-/// Practically forever. A transaction that drops a table wakes the reaper, and so does a snapshot that ends.
+/// Practically forever. The reaper needs no timer, because a transaction that drops a table wakes it, and so does a
+/// snapshot that ends.
 const UNTIL_WOKEN: Duration = Duration::from_secs(3600);
 
 /// Whether a row of the table of tables has a name that no program can use.

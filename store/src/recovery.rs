@@ -101,8 +101,8 @@ impl Analysis {
                     return;
                 }
                 let steps = &mut self.unfinished.entry(tx).or_default().steps;
-                // `steps` is in log order, and was undone from the end. So remove every step after `next`, the next one
-                // to undo.
+                // `steps` is in log order, and was undone from the end. So remove every step after `next`, which is the
+                // next step to undo.
                 while let Some((lsn, _)) = steps.last() {
                     self.report.steps_visited += 1;
                     if *lsn <= next {

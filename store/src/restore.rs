@@ -165,8 +165,8 @@ fn last_wanted(history: &History, Span { begin, end, .. }: Span, to: RestoreTo) 
                 }
                 Ok(())
             })?;
-            // No commit after the requested time was found. If log is missing here, it may belong to the time before
-            // that moment.
+            // If no commit after the requested time was found, and log is missing after the last object, the missing
+            // log may contain commits from before that time. So fail with the gap.
             match history.gap_at(next).filter(|_| found == next) {
                 Some(gap) => return Err(gap),
                 None => found,

@@ -19,10 +19,10 @@ pub(crate) struct Step {
 /// step.
 #[derive(Debug, Default)]
 pub(crate) struct Undoable {
-    /// Excludes the keeper while the transaction makes or undoes a step. To make one, the transaction locks this mutex
-    /// before it logs the step, and holds it until the step is on the list. To undo one, it holds the mutex until it
-    /// has logged the undo and removed the step from the list. The keeper locks the mutex to move the steps. No thread
-    /// waits for room in the log while it holds the mutex.
+    /// Excludes the keeper while the transaction makes or undoes a step. To make a step, the transaction locks this
+    /// mutex before it logs the step, and holds it until the step is on the list. To undo a step, the transaction
+    /// holds the mutex until it has logged the undo and removed the step from the list. The keeper locks the mutex to
+    /// move the steps. No thread waits for room in the log while it holds the mutex.
     pub(crate) busy: Mutex<()>,
     /// Excludes the thread that notes what the transaction has changed. The transaction locks this mutex before it
     /// checks whether it has to note a row. It holds the mutex until the step that changes the row is on the list. It

@@ -400,9 +400,9 @@ impl Store {
     }
 
     /// Returns free space in the page file to the file system, while transactions continue. The store moves pages from the end of the file
-    /// to free pages nearer to its beginning, and writes long values there again. Then it cuts the file. It cannot move the root page of a
-    /// table, nor a long value whose row another transaction has locked. A transaction or a backup that stays open for long may prevent the
-    /// cut; in that case, call `compact` again later. `compact` needs two pages of log for each page that it moves.
+    /// to free pages nearer to its beginning, and writes long values there again. Then it cuts the file. The store cannot move the root
+    /// page of a table, nor a long value whose row another transaction has locked. A transaction or a backup that stays open for long may
+    /// prevent the cut; in that case, call `compact` again later. `compact` needs two pages of log for each page that it moves.
     ///
     /// See [`Compacted`] for an example.
     ///
@@ -479,7 +479,7 @@ impl Store {
             .prune(keep)
     }
 
-    /// Makes a store in a new or empty directory from a backup. To restore to a moment after the backup, it also needs the archive.
+    /// Makes a store in a new or empty directory from a backup. To restore to a moment after the backup, this also needs the archive.
     /// `options` are the options of the new store, whose own archive has to be another directory. The new store is durable on return.
     ///
     /// ```

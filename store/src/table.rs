@@ -44,12 +44,13 @@ pub(crate) struct TreeOfTable {
     is_gone: AtomicBool,
     /// Whether the table's pages may already belong to another table.
     is_given_back: AtomicBool,
-    /// The moment of the table's last bulk load, or 0. Snapshots of this moment and earlier ones see no rows, whatever
-    /// the pages contain.
+    /// The moment of the table's last bulk load, or 0. Snapshots of this moment and of earlier moments see no rows,
+    /// whatever the pages contain.
     loaded: AtomicU64,
 }
 
-/// Stands for that moment until the load has ended for snapshots, so that no snapshot shows the rows.
+/// Stands in `loaded` for the moment of a load that has not ended for snapshots yet, so that no snapshot shows the
+/// rows.
 const BEING_LOADED: u64 = u64::MAX;
 
 /// Which snapshots may read a table's pages.
@@ -236,9 +237,9 @@ impl Tables {
         self.are_dropped.store(true, Ordering::SeqCst);
     }
 
-    /// Whether the pages of a table may be freed. The transaction that dropped the table has ended. While a snapshot is
-    /// open that is older than the drop, the pages must stay. If they may be freed, no snapshot can begin to read the
-    /// table from now on.
+    /// Whether the pages of a table may be freed. The caller has made sure that the transaction that dropped the table
+    /// has ended. The pages must stay while a snapshot from before the drop is open. If this returns true, no snapshot
+    /// can begin to read the table any more.
     pub(crate) fn may_give_back(&self, root: PageId, versions: &Versions) -> bool {
         let all = self.dropped.lock();
         // The table was dropped before the store was opened, so no snapshot can show it.
@@ -271,8 +272,8 @@ impl Tables {
         self.reaper.wake();
     }
 
-    /// Hides a table's rows from all snapshots. Called before a load adds rows to the table, which is locked, and has
-    /// no rows for any snapshot.
+    /// Hides a table's rows from all snapshots. Called before a load adds rows. The table is locked, and no open
+    /// snapshot sees a row of it.
     pub(crate) fn begin_load(&self, table: &Table) {
         let before = table.tree.loaded.swap(BEING_LOADED, Ordering::SeqCst);
         self.loaded.lock().push((table.clone(), before));

@@ -44,7 +44,7 @@ fn empty_tree(engine: &Engine, root: PageId) -> Result<(), Error> {
     while kind(engine.pager.pool.read(root)?.bytes()) == PageKind::Inner {
         match engine.tree(root).reap() {
             Ok(Reaped::Pages) => {}
-            // Leaves the pages in use. If this were an error, the store could not be opened at all.
+            // Leaves the pages in use. If recovery failed for lack of room here, the store could not be opened at all.
             Err(Error::Full { .. }) => return Ok(()),
             Ok(Reaped::LongRow { .. } | Reaped::Root) => {
                 return Err(Error::Corrupt {

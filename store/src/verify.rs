@@ -139,7 +139,7 @@ impl Walk {
     }
 }
 
-/// Checks that exactly those pages are in use that were reached from the roots.
+/// Checks that the pages in use are exactly those that were reached from the roots.
 fn compare_maps(engine: &Engine, reached: &HashSet<PageId>) -> Result<(u64, u64), Error> {
     let pool = &engine.pager.pool;
     let first = pool.file().first_page();

@@ -1,5 +1,5 @@
-//! Async tasks that wait until something is durable. They need no thread each: one thread forces the log for all of
-//! them.
+//! Async tasks that wait until something is durable. They need no thread each, because one thread forces the log
+//! for all of them.
 
 use std::sync::Arc;
 use std::task::Waker;

@@ -56,8 +56,8 @@ fn inv30_crash_states_at_length() {
     );
 }
 
-/// A control: if locks are released before the commit is logged, a crash may lose a transaction whose changes another
-/// one has read.
+/// A control. If locks are released before the commit is logged, a crash may lose a transaction whose changes another
+/// transaction has read. The check must notice that.
 #[test]
 fn inv39_locks_that_are_released_before_the_commit_is_logged_are_noticed() {
     let is_noticed = |seed| {
@@ -122,7 +122,7 @@ fn inv30_the_death_of_the_process_loses_nothing() {
     }
 }
 
-/// A control: if one flush or fence of the log's memory is left out, some crash must lose a row.
+/// A control. If one flush or fence of the log's memory is left out, some crash must lose a row.
 #[test]
 fn inv32_a_flush_or_fence_left_out_is_noticed() {
     for scheme in [Scheme::FlushOnInsert, Scheme::FlushOnCommit, Scheme::Distributed] {

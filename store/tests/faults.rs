@@ -61,8 +61,8 @@ fn check(images: Images, (scheme, data): (Scheme, Data), acknowledged: u64, what
     }
 }
 
-/// Makes one call fail in each run, a later one each time; with ten times the cache, only every seventh. Returns in how
-/// many runs a caller got the error, in percent.
+/// Makes one call fail in each run, from the first call on. With ten times as much data as the cache holds, only every
+/// seventh call is made to fail. Returns in how many runs a caller got the error, in percent.
 fn fail_each(
     (scheme, data): (Scheme, Data),
     of: fn(&Rig) -> &RecordingBlock,
@@ -164,7 +164,7 @@ fn a_disk_that_runs_full_in_a_transaction_loses_nothing() {
     };
     assert!(matches!(error, Error::Full { .. }), "{error}");
     assert!(done > 100);
-    // The store must remain usable: deleting rows makes room for others.
+    // The store must remain usable, because deleting rows makes room for others.
     store.verify().unwrap();
     for n in 0..done / 2 {
         assert!(store.run(|tx| tx.delete(&table, &n.to_be_bytes())).unwrap());

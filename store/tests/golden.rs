@@ -27,7 +27,7 @@ fn small(scheme: Scheme) -> Options {
     options(scheme).log_bytes(4 << 20).page_bytes(4096)
 }
 
-/// Encodes each medium: its length, and those pieces that are not all zeros, each with its number.
+/// Encodes each medium as its length and the pieces that are not all zeros, each with its number.
 fn encode(media: [&[u8]; 3]) -> Vec<u8> {
     let mut out = Vec::new();
     for bytes in media {

@@ -239,8 +239,8 @@ fn inv30_a_soak_at_ten_times_the_cache_loses_nothing() {
 
 const OPEN: &str = "STORE_KILL_OPEN";
 
-/// How many megabytes of pages there are, and how many changes the transaction makes that is open when its process
-/// dies. `STORE_LARGE` selects the full size.
+/// How many megabytes of pages there are, and how many changes the open transaction has made when its process dies.
+/// `STORE_LARGE` selects the full size.
 fn large() -> (u64, u64) {
     if std::env::var_os("STORE_LARGE").is_some() { (148, 20_000) } else { (12, 1600) }
 }

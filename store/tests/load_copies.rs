@@ -67,8 +67,8 @@ fn inv53_a_backup_during_a_load_has_all_rows_or_none() {
             let (store, is_over, dir) = (&store, &is_over, &dir);
             let backing_up = scope.spawn(move || {
                 let mut backups = 0;
-                // The last backup begins after the load has ended. The one before it may have begun before that, and
-                // ended after it.
+                // The last backup begins after the load has ended. The backup before it may have begun before the end
+                // of the load, and ended after it.
                 loop {
                     let is_last = is_over.load(Ordering::SeqCst);
                     store.backup(dir.path().join(format!("backup {backups}"))).unwrap();
@@ -94,7 +94,7 @@ fn inv53_a_backup_during_a_load_has_all_rows_or_none() {
 }
 
 /// A backup that begins during a load may end after it, so the load has to log its rows. In this test the backup ends
-/// first. So without the archive it has none of the rows, and with the archive all of them.
+/// first. So a restore has none of the rows without the archive, and all of them with the archive.
 #[test]
 fn inv53_a_load_that_a_backup_began_in_is_in_the_log() {
     for has_archive in [false, true] {

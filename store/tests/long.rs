@@ -23,8 +23,8 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// All schemes except one. With that one, each transaction writes its own blocks, so what fits into the log depends on
-/// how full these blocks are.
+/// All schemes except the one in which each transaction writes its own blocks. In that scheme, what fits into the log
+/// depends on how full these blocks are.
 fn schemes_that_fill_blocks() -> impl Iterator<Item = Scheme> {
     schemes().into_iter().filter(|scheme| *scheme != Scheme::NvDiskDecentralized)
 }

@@ -73,7 +73,7 @@ fn beside_checkpoints(rule: Rule, scheme: Scheme, seed: u64) -> Result<u64, Stri
     Ok(looked)
 }
 
-/// A control: as long as no rule is broken that matters here, the test must notice nothing.
+/// A control. If the broken rule does not matter here, the test must notice nothing.
 #[test]
 fn inv40_what_ends_beside_checkpoints_is_as_it_ended() {
     for (seed, scheme) in (0..4).zip([Scheme::Auto, Scheme::FlushOnInsert].into_iter().cycle()) {
@@ -85,8 +85,8 @@ fn inv40_what_ends_beside_checkpoints_is_as_it_ended() {
 
 fn noticed(rule: Rule, run: fn(Rule, Scheme, u64) -> Result<u64, String>) {
     let is_noticed = |seed: u64| {
-        // With one of these schemes, the log becomes durable when a thread waits for it. With the other, it is durable
-        // at once.
+        // With `Auto`, the log becomes durable when a thread waits for that. With `FlushOnInsert`, it is durable at
+        // once.
         let scheme = if seed.is_multiple_of(2) { Scheme::Auto } else { Scheme::FlushOnInsert };
         match catch_unwind(AssertUnwindSafe(|| run(rule, scheme, seed))) {
             Ok(Ok(_)) => None,

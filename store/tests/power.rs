@@ -1,5 +1,5 @@
-//! Power cuts on ext4. The test records every request to the disk. It mounts, recovers and checks what a power cut may
-//! leave.
+//! Power cuts on ext4. The test records every request to the disk. Then it mounts, recovers and checks what a power
+//! cut may leave.
 #![allow(clippy::unwrap_used, clippy::panic)] // a failed helper is a failed test
 
 use crate::common;

@@ -174,7 +174,7 @@ fn inv41_nor_recovery_from_taking_it_back() {
 }
 
 /// Once steps have been undone, they reserve no more room in the log or in the page file, however often a transaction
-/// does that.
+/// undoes steps.
 #[test]
 fn inv38_steps_that_were_taken_back_to_a_savepoint_keep_no_room() {
     for scheme in schemes() {

@@ -41,8 +41,8 @@ fn filled(rig: &Arc<Rig>, scheme: Scheme) -> (Store, Table) {
     (store, table)
 }
 
-/// What a process leaves that dies in the middle of a transaction. The transaction has made many changes, all of which
-/// are in the log.
+/// What a process leaves when it dies in the middle of a transaction that has made many changes. All of the changes are
+/// in the log.
 fn killed_in_the_middle(scheme: Scheme, seed: u64) -> Images {
     let rig = Rig::new(None);
     let (store, table) = filled(&rig, scheme);
@@ -64,8 +64,8 @@ fn inv50_recovery_ends_with_the_smallest_cache() {
     for (seed, scheme) in (1..).zip(schemes()) {
         let what = format!("{scheme:?}, seed {seed}");
         let rig = Rig::new(Some(killed_in_the_middle(scheme, seed)));
-        // Recovery redoes each change, and then undoes it. Both take a path of four pages, most of whose inner pages
-        // are in the cache.
+        // Recovery redoes each change, and then undoes it. Each of the two goes down four pages, most of which are in
+        // the cache if they are inner pages. So eight page reads per change suffice.
         let most = u64::from(CHANGES) * 8 + 2000;
         rig.page_reads_left.store(most, Ordering::SeqCst);
         let store = Store::open_on(OnRig(Arc::clone(&rig)), smallest(scheme))

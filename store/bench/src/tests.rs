@@ -166,7 +166,7 @@ fn each_condition_of_tpcc_finds_what_breaks_it() {
     six_and_eleven(&db);
 }
 
-/// For each of these two conditions, breaks it by two changes at once, because a single change would break an earlier
+/// Breaks each of these two conditions by two changes at once, because a single change would break an earlier
 /// condition.
 fn six_and_eleven(db: &NvDb) {
     let lines = |tx: &mut dyn crate::kv::Tx, order: u32, change: i64| {

@@ -168,7 +168,8 @@ async fn transfer(
     .await
 }
 
-/// Makes a backup while other requests continue. The archive has every later change.
+/// Makes a backup while other requests continue. The archive keeps the log after the backup, so the two can restore
+/// any later moment.
 async fn backup(State(bank): State<Arc<Bank>>, Path(name): Path<String>) -> Result<String, Failure> {
     if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
         return Err(Failure::Refused("a backup's name has letters, digits and hyphens"));

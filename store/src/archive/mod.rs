@@ -60,7 +60,7 @@ impl Archive {
         fs::create_dir_all(dir).map_err(|error| Error::io("making the archive", dir, error))?;
         let segments = list(dir)?;
         // Objects before `log_first` belong to the history that all logs of this store share. A newer object whose
-        // segment has another seed comes from another history.
+        // segment has another seed comes from another history, so the store refuses this archive.
         let is_foreign = |head: &SegmentHead| {
             head.store_id != store_id
                 || head.end > log.next()

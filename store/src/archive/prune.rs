@@ -22,8 +22,8 @@ pub enum Keep {
     Bytes(u64),
     /// Segments whose files were modified within this time.
     For(Duration),
-    /// The segments that restoring a backup needs. The number is the one that [`Store::backup`](crate::Store::backup)
-    /// returned.
+    /// The segments that are needed to restore a backup. The number is the one that
+    /// [`Store::backup`](crate::Store::backup) returned for this backup.
     After(u64),
 }
 

@@ -105,7 +105,7 @@ fn write_whole(path: &Path, parts: &[&[u8]]) -> Result<(), Error> {
 }
 
 /// The name of the file that says how far the store's history goes. If the archive ends earlier, a segment is missing
-/// at its end.
+/// at the archive's end.
 const REACHED: &str = "reached";
 
 /// Records that the store's history goes up to, but not including, the object `end`. Durable on return.

@@ -53,8 +53,8 @@ impl Pool {
             missing.truncate(room);
         }
         missing.sort_unstable();
-        // The reads of pages that are not adjacent follow each other. So tell the system now, which may fetch all of
-        // them in parallel.
+        // Pages that are not adjacent are read one after another. So tell the system about all of them now, and it may
+        // fetch them in parallel.
         if !is_fetched && runs(&missing).nth(1).is_some() {
             self.file.will_read(&missing);
         }

@@ -46,7 +46,7 @@ impl Pool {
             }
             if written == 0 {
                 // Other threads have all of these pages latched. They release the latches soon, because a thread with a
-                // latch waits for no lock.
+                // latch waits for no lock. So yield to them, and try again.
                 std::thread::yield_now();
             }
         }

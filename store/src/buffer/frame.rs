@@ -42,7 +42,8 @@ pub(crate) struct Frame {
     /// Whether the page is an inner page of a tree. Every thread that goes down that tree needs the page, so it is
     /// evicted last.
     pub(super) is_inner: AtomicBool,
-    /// The LSN of the oldest change that is missing at home, or a lower number; 0 if the page is clean.
+    /// The LSN of the oldest change that is missing at home; 0 if the page is clean. It may be too low, because it is
+    /// set before that change gets its LSN.
     pub(super) first_change: AtomicU64,
     /// A number that increases when a page that has a shared copy is changed, and when the frame loses its page.
     pub(super) changes: AtomicU64,
@@ -86,7 +87,7 @@ impl Frame {
         self.is_used.store(false, Ordering::Relaxed);
     }
 
-    /// Notes that the page is being read ahead. The caller has already counted it in [`Tallies::ahead`].
+    /// Marks the page as being read ahead. The caller has already counted it in [`Tallies::ahead`].
     pub(super) fn comes_ahead(&self) {
         self.is_ahead.store(true, Ordering::Relaxed);
     }
@@ -102,7 +103,7 @@ impl Frame {
     }
 
     /// Notes a use of the page, when `now` pages have come in. If at most `moment` of them came in after this page, the
-    /// use does not count: it is part of the access that brought the page in.
+    /// use does not count, because it is part of the access that brought the page in.
     pub(super) fn touched(&self, now: u32, moment: u32, tallies: &Tallies) {
         if self.ends_ahead(tallies) {
             tallies.needed();
@@ -112,7 +113,7 @@ impl Frame {
         }
     }
 
-    /// Notes a use that counts: the page gets a second chance when it would be evicted.
+    /// Notes a use that counts. Because of it, the page gets a second chance when the cache would evict it.
     pub(super) fn used(&self) {
         if !self.is_used.load(Ordering::Relaxed) {
             self.is_used.store(true, Ordering::Relaxed);
@@ -125,7 +126,7 @@ impl Frame {
         self.changes.store(self.changes.load(Ordering::Relaxed) + 1, Ordering::SeqCst);
     }
 
-    /// Marks the page as clean: all of its changes are home.
+    /// Marks the page as clean, because all of its changes are home.
     pub(super) fn is_home(&self, tallies: &Tallies) {
         if self.first_change.swap(0, Ordering::SeqCst) != 0 {
             tallies.dirty.fetch_sub(1, Ordering::Relaxed);
@@ -158,8 +159,7 @@ pub(super) struct Tallies {
 const VAIN_COSTS: usize = 4;
 
 impl Tallies {
-    /// Called when a page is needed that was read ahead, or that is not in the cache. Pays off one page of what is
-    /// owed.
+    /// Called when a thread needs a page that was read ahead or is not in the cache. Pays off one page of what is owed.
     pub(super) fn needed(&self) {
         if self.owed.load(Ordering::Relaxed) > 0 {
             let one_less = |owed: usize| owed.checked_sub(1);
@@ -295,7 +295,7 @@ impl Writing<'_> {
 }
 
 /// Sorts by keys that other threads may change at the same time, such as the page of a frame. It reads each key only
-/// once: if a key changed between two comparisons, the order would contradict itself, and the sort might panic.
+/// once, because if a key changed between two comparisons, the order would contradict itself, and the sort might panic.
 pub(super) fn sort_by_changing<T, K: Ord>(items: &mut [T], key: impl FnMut(&T) -> K) {
     items.sort_by_cached_key(key);
 }

@@ -38,9 +38,9 @@ use crate::sync::Parker;
 const PARTS: usize = 64;
 /// The memory that a frame takes besides its page, in bytes, including the entry in the map.
 const FRAME_BYTES: u64 = 248;
-/// The smallest number of frames. It has to suffice for recovery, which works on one thread, without the keeper. One
-/// step of recovery pins at most the pages of one path down a tree, and the two pages that a split makes. It also pins
-/// a space map for each page that it makes or frees. In a tree of 24 levels, that is 50 pages.
+/// The smallest number of frames. This number has to suffice for recovery, which works on one thread, without the
+/// keeper. One step of recovery pins at most the pages of one path down a tree, and the two pages that a split makes.
+/// The step also pins a space map for each page that it makes or frees. In a tree of 24 levels, that is 50 pages.
 ///
 /// No tree that fits a cache of this size is higher. An inner page that is split has at least three children. So even
 /// with the longest keys and the smallest pages, a tree of 24 levels has at least 2^24 leaves (64 GiB). With keys of 16
@@ -258,8 +258,8 @@ impl Pool {
         if load {
             self.file.read_page(id, &mut content.bytes)?;
             if lsn(&content.bytes) >= self.log.next() {
-                // Before this page could go home again, the log would have to be durable up to that object, which does
-                // not exist.
+                // The page has the LSN of an object that does not exist. The page could never go home again, because
+                // the log would first have to be durable up to that object.
                 return Err(Error::Corrupt {
                     what: "a page that is newer than the log".to_owned(),
                     page: Some(id),
@@ -282,7 +282,8 @@ impl Pool {
     }
 
     /// The oldest object whose change may be missing at home; `next` if every page is home. This overlooks changes that
-    /// are announced during the call (see [`Writing::announce`]).
+    /// are announced during the call. Their objects have numbers from `next` on if the caller has read `next` before
+    /// the call (see [`Writing::announce`]).
     pub(crate) fn first_change(&self, next: Lsn) -> Lsn {
         let changes = self.frames.iter().map(Frame::first_change).filter(|lsn| *lsn != 0);
         changes.min().map_or(next, |first| first.min(next))

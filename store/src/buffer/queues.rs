@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use super::frame::Frame;
 use crate::format::PageId;
 
-/// One frame in this many is for pages on probation. A use of a page counts only after half as many other pages have
-/// come in.
+/// One frame in this many is for pages on probation. After a page has come in, its uses count only once half as many
+/// other pages have come in as the probation queue holds.
 const PROBATION_PART: usize = 8;
 /// How many used pages in a row get a second chance; the next one is evicted even though it was used.
 const MOST_CHANCES: usize = 128;
@@ -27,7 +27,7 @@ struct Left {
     at: u32,
 }
 
-/// The queues. A thread must hold the surrounding mutex to change them. It needs no mutex to use the frames.
+/// The queues. A thread must hold the surrounding mutex to change the queues, but needs no mutex to use the frames.
 #[derive(Debug)]
 pub(super) struct Queues {
     /// Frames that are mapped for no page.
@@ -92,8 +92,8 @@ impl Queues {
         self.staying.push_back(at);
     }
 
-    /// Takes out the next frame to evict, clean or dirty. The frame's page is not pinned, and was not used recently. It
-    /// is an inner page only if `may_be_inner`.
+    /// Takes out the next frame to evict, clean or dirty. The frame's page is not pinned, and was not used recently.
+    /// The page is an inner page only if `may_be_inner`.
     pub(super) fn next(&mut self, frames: &[Frame], may_be_inner: bool) -> Option<u32> {
         let mut chances = 0;
         for _ in 0..frames.len() * 2 {
@@ -116,8 +116,8 @@ impl Queues {
         self.next_inner(frames, may_be_inner)
     }
 
-    /// Takes a frame out of the queue of inner pages: one whose page is no longer an inner page, or, if `may_be_inner`,
-    /// any unused one.
+    /// Takes a frame whose page is no longer an inner page out of the queue of inner pages. If `may_be_inner`, takes
+    /// any unused frame out of that queue.
     fn next_inner(&mut self, frames: &[Frame], may_be_inner: bool) -> Option<u32> {
         for _ in 0..self.inner.len() * 2 {
             let at = self.inner.pop_front()?;

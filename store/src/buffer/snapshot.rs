@@ -4,10 +4,10 @@
 //! that every thread would write, so their cache lines would move from core to core. Instead threads share a copy of
 //! such a page, and check a number that changes whenever the page does.
 //!
-//! Invariant 43: a frame's change number grows before a change of the frame's inner page becomes visible. It also grows
-//! before that page can be in another frame. A thread latches a child, and then checks that the copies on its path are
-//! current. If they are, latching every page from the root down would have led it to the same child. The reason is that
-//! a thread that splits or frees a page latches that page and its parent together.
+//! Invariant 43: a frame's change number grows before a change of the frame's inner page becomes visible. The number
+//! also grows before that page can be in another frame. A thread latches a child, and then checks that the copies on
+//! its path are current. If they are, latching every page from the root down would have led it to the same child. The
+//! reason is that a thread that splits or frees a page latches that page and its parent together.
 
 use std::cell::RefCell;
 use std::sync::Arc;

@@ -177,7 +177,7 @@ impl Pool {
         done.map(|()| ready)
     }
 
-    /// The keeper's work: when few frames are free, makes some ready before threads need them. Returns whether still
+    /// The keeper's work. When few frames are free, makes some ready before threads need them. Returns whether still
     /// more should be made ready.
     ///
     /// # Errors

@@ -18,8 +18,8 @@ const BYTES_AT: usize = 36;
 const KIND_AT: usize = 40;
 const DURABLE_AT: usize = 41;
 const UNDO_BYTES_AT: usize = 44;
-/// The largest claim that an object can store. A claim is a distance: from the object's number back to what was
-/// durable.
+/// The largest claim that an object can store. A claim is stored as the distance from the object's number back to the
+/// number below which everything was durable.
 const LARGEST_CLAIM: u64 = (1 << 24) - 1;
 
 const UNDO_ROW: u8 = 1;
@@ -44,7 +44,7 @@ pub enum ObjectKind {
     System,
     /// The transaction has committed.
     Commit,
-    /// The transaction is complete: it was rolled back, or all pages that it gave up are free.
+    /// The transaction is complete, because it was rolled back, or because all pages that it gave up are free.
     End,
     /// The undo of an earlier step of an open transaction, logged again without the step's changes.
     Moved,

@@ -1,7 +1,7 @@
 //! Cells of a tree's pages. The slots follow the header, in key order; cells are allocated from the page's end
 //! downwards.
 //!
-//! A page that has passed its checksum is well formed. The code here does not rely on that: it checks each slot's
+//! A page that has passed its checksum is well formed. The code here does not rely on that, but checks each slot's
 //! offset before use.
 
 use duralite_format::FormatError;

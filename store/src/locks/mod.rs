@@ -84,7 +84,7 @@ struct Place {
 /// What a transaction leaves to the next transaction on its thread.
 #[derive(Debug, Default)]
 struct Inherited {
-    /// The inherited locks, each with whether the current transaction uses it.
+    /// The inherited locks, each with a flag that says whether the current transaction uses it.
     left: Vec<(Left, bool)>,
     /// The emptied list of the last transaction's own locks, kept to reuse its memory.
     list: Vec<(usize, Target)>,
@@ -98,11 +98,12 @@ const MOST_LISTED: usize = 256;
 pub(crate) struct Held {
     owner: Arc<Owner>,
     locks: Vec<(usize, Target)>,
-    /// Locks that earlier transactions have left, each with whether this transaction uses it. They go back to the place
-    /// of `thread` when the transaction ends.
+    /// Locks that earlier transactions have left, each with a flag that says whether this transaction uses it. They go
+    /// back to the place of `thread` when the transaction ends.
     left: Vec<(Left, bool)>,
     thread: Option<usize>,
-    /// What the transaction has read is certain only once this log object, and all before it, are durable.
+    /// What the transaction has read is certain only once this log object, and all before it, are durable. So the
+    /// transaction's own commit waits for them.
     depends_on: u64,
 }
 
@@ -247,7 +248,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Waits in the queue of a part. Returns whether the granted lock is new to the owner, rather than a stronger one.
+    /// Waits in the queue of a part. Returns true if the granted lock is new to the owner, and false if the owner had
+    /// it in a weaker mode.
     fn wait(
         &self,
         at: usize,
@@ -315,8 +317,8 @@ impl Locks {
             *is_used = false;
             left.by.end();
             let at = part_of(left.table, &[]);
-            // If a transaction has already begun to wait, its count shows here. If it begins later, it finds the lock
-            // unused.
+            // If a transaction already waits for this lock, the count shows that, so let it through. A transaction that
+            // begins to wait later finds the lock unused.
             if self.sections[at].waiting.load(Ordering::SeqCst) > 0 {
                 self.part(at).let_through();
             }

@@ -38,7 +38,7 @@ pub(super) struct Part {
     left: Vec<Left>,
     waiting: Vec<Waiting>,
     /// What a transaction reads under this part's locks is certain only once this log object, and all before it, are
-    /// durable.
+    /// durable. So the transaction's own commit waits for them.
     early: u64,
 }
 
@@ -132,7 +132,7 @@ impl Part {
     /// The owners for whom a request has to wait: those that hold conflicting locks, and those of conflicting requests
     /// among the first `ahead` in the queue. Two kinds of request overtake the queue: one whose owner already has the
     /// lock in a weaker mode, and one for a row in a range that its owner has read. A request also overtakes every
-    /// queued request that waits for its owner: if it waited in turn, there would be a deadlock.
+    /// queued request that waits for its owner, because otherwise the two would wait for each other.
     fn against(&self, owner: u64, target: &Target, mode: Mode, ahead: usize) -> Vec<u64> {
         let mut against = self.held_against(owner, target, mode);
         if ahead > 0 && !self.is_upgrade(owner, target) {

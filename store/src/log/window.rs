@@ -1,5 +1,5 @@
-//! Tracks which objects are persistent. Objects become persistent in any order; the log is durable up to the first one
-//! that is not.
+//! Tracks which objects are persistent. Objects become persistent in any order. The log is durable up to the first
+//! object that is not persistent.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

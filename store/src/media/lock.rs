@@ -52,9 +52,9 @@ impl DirectoryLock {
 }
 
 impl Drop for DirectoryLock {
-    /// Releases the lock explicitly, because closing the file is not enough: a child process that another thread is
-    /// just starting has the file open too, until it executes its program. A child that was forked while the store was
-    /// open must not release its parent's lock.
+    /// Releases the lock explicitly, because closing the file may not be enough. A child process that another thread
+    /// is just starting has the file open too, until it executes its program. A process that was forked while the
+    /// store was open does nothing here, because it must not release its parent's lock.
     fn drop(&mut self) {
         if self.process == ProcessId::current() {
             // If unlocking fails, closing the file still releases the lock.

@@ -27,13 +27,13 @@ use crate::versions::{Image, Seen};
 
 /// All rows as they were at one moment: the changes of every transaction that had ended by then, and of no other.
 ///
-/// Reading takes no locks, waits for no transaction, and makes no transaction wait. Snapshots are serializable together
-/// with transactions: a snapshot behaves like a transaction that only reads, and reads everything at one moment. It
+/// Reading takes no locks, waits for no transaction, and makes no transaction wait. Snapshots and transactions are
+/// serializable together. A snapshot behaves like a transaction that only reads, and reads everything at one moment. It
 /// shows each transaction whose commit had returned before the snapshot was opened.
 ///
-/// A crash cannot take back what a snapshot has shown: the first read waits until all of it is durable, which is nearly
-/// always the case already (invariant 39). With [`Durability::Eventual`] the snapshot does not wait, and a crash may
-/// lose the newest part of what it showed.
+/// A crash cannot take back what a snapshot has shown, because the first read waits until all of it is durable, which
+/// is nearly always the case already (invariant 39). With [`Durability::Eventual`] the snapshot does not wait, and a
+/// crash may lose the newest part of what it showed.
 ///
 /// While snapshots are open, the store keeps old versions of changed rows in memory: for each row at most one per
 /// snapshot, and at most [`Options::snapshot_bytes`](method@crate::Options::snapshot_bytes) in all. If that memory is

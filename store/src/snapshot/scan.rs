@@ -21,7 +21,7 @@ const MOST: usize = 512;
 type Found = (Vec<u8>, Option<Vec<u8>>);
 
 /// The rows of a range in a [`Snapshot`], in key order, or backwards with `.rev()`. No transaction waits for a scan,
-/// however long the scan takes: it copies each page as a whole, and holds no lock or latch between two rows.
+/// however long the scan takes, because it copies each page as a whole, and holds no lock or latch between two rows.
 ///
 /// ```
 /// # let dir = tempfile::tempdir()?;
@@ -214,8 +214,8 @@ fn row(key: &[u8], image: &Image) -> Result<Option<Found>, Error> {
     match image {
         Image::Absent => Ok(None),
         Image::Cell(cell) => row_of_cell(key, cell).map(Some),
-        // A copied value is long, so it is read later, by the key. So is a damaged one, and that read reports the
-        // error.
+        // A copied value is long, so it is read later, by the key. A damaged value is read later too, and that read
+        // reports the error.
         Image::Copied(_) | Image::Damaged => Ok(Some((key.to_vec(), None))),
     }
 }

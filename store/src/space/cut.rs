@@ -67,8 +67,8 @@ impl Space {
                 return Ok(());
             }
             file.shrink_to(end)?;
-            // Another thread may have reserved pages at the same time. Either it sees the shorter file, or its
-            // reservation is counted here.
+            // Another thread may have reserved pages at the same time. Either that thread sees the shorter
+            // file and makes it larger itself, or its reservation is counted here.
             file.grow_to(self.pages_wanted())?;
             // Stop if a page was in use, or if the medium could not shrink.
             if end > from || file.pages() > end {

@@ -20,8 +20,8 @@ use crate::error::Error;
 use crate::format::{Change, Lsn, PageId, bits_of, first_clear, is_set, pages_in_use};
 use crate::pager::{Author, Logged, Pager};
 
-/// How many pages changes leave free for undo and its reservations. With them, rows can be removed even when the disk
-/// is full.
+/// How many pages changes leave free for undo and its reservations. Thanks to these pages, rows can be removed even
+/// when the disk is full.
 const SPARE_PAGES: u64 = 32;
 /// How often a search is repeated if other transactions free pages behind it. Practically without limit.
 const MOST_LOOKS: u32 = 1000;
@@ -170,8 +170,8 @@ impl Space {
         };
         self.make_room(pager, used + spare)?;
         for look in 1.. {
-            // The file certainly has enough free pages. But pages that were freed during the search may lie before the
-            // place where it began, so search again.
+            // The file certainly has enough free pages. But some may have been freed during the search, before the
+            // place where it began. So search again if this search fails.
             let found = self.look(pager, &mut given)?;
             if found.is_ok() || look == MOST_LOOKS {
                 return found.map(|()| given);
@@ -210,8 +210,8 @@ impl Space {
             group += 1;
             from = 1;
         }
-        // Moves the hint forward, but only if it has not changed since it was read: other threads may have freed pages
-        // before it.
+        // Moves the hint forward, but only if the hint has not changed since it was read. A thread that frees a page
+        // before the hint lowers the hint, and a lowered hint must stay.
         let next = first_free.unwrap_or(hint);
         let _ = self.hint.compare_exchange(hint, next, Ordering::SeqCst, Ordering::SeqCst);
         Ok(pager.pool.file().grow_to(given.pages.last().map_or(0, |page| page.id + 1)))

@@ -1,8 +1,8 @@
 //! Runs of adjacent pages, for a bulk load that writes them home without the cache.
 //!
-//! Recovery redoes all changes of a page that are in the log, even if the page has since been freed and used again. It
-//! could not redo them if a load's write had torn the page. So a run contains only pages to which no object in the log
-//! refers: none of them was freed after the log's head.
+//! Recovery redoes all changes of a page that are in the log, even if the page has since been freed and used again.
+//! Recovery could not redo the changes if a load's write had torn the page. So a run contains only pages to which no
+//! object in the log refers, because none of them was freed after the log's head.
 
 use std::sync::atomic::Ordering;
 
@@ -132,8 +132,8 @@ impl Space {
         self.runs.lock().is_forgotten(page, head)
     }
 
-    /// Whether the page at home has to be valid, unless a newer version is in the cache. It need not be valid if it is
-    /// free, or if a load is writing it.
+    /// Whether the page at home has to be valid, unless a newer version is in the cache. A page that is free, or that
+    /// a load is writing, need not be valid.
     ///
     /// # Errors
     /// Errors of reading the map.

@@ -135,7 +135,8 @@ impl Transaction {
         Ok(root.map(|root| self.engine().tables.handle(name, root)))
     }
 
-    /// Prevents other transactions from dropping a table until this one ends. They may still read and change its rows.
+    /// Prevents other transactions from dropping a table until this one ends. Other transactions may still read and
+    /// change the table's rows.
     pub(crate) fn keep_table(&self, table: &Table) -> Result<(), Error> {
         self.check()?;
         self.take(&Target::Table(table.root()), Mode::IntentionShared)?;

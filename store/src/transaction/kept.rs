@@ -24,8 +24,8 @@ pub(super) struct Kept {
     leaves: FxHashMap<PageId, Leaf>,
 }
 
-/// What this transaction has freed in a leaf, and the pages reserved for that. Other transactions may use the freed
-/// space.
+/// What this transaction has freed in a leaf. Other transactions may use the freed space, so undo may have to split
+/// the leaf, for which pages are reserved.
 #[derive(Clone, Copy, Debug, Default)]
 struct Leaf {
     freed: u64,
@@ -38,7 +38,7 @@ fn splits(page_bytes: u64, freed: u64) -> u64 {
     if freed == 0 { 0 } else { 1 + freed / (page_bytes / 4) }
 }
 
-/// A change of the table of tables that affects handles, if it commits or is rolled back.
+/// A change of the table of tables that affects handles when the transaction commits or is rolled back.
 #[derive(Debug)]
 pub(super) struct Renamed {
     /// How many steps the transaction had made before this change.
@@ -91,7 +91,8 @@ impl Kept {
 
     /// Gives back everything, because the transaction can no longer be undone.
     pub(super) fn give_up(&mut self, engine: &Engine) {
-        // A transaction that has changed nothing skips this, because all threads write to the shared counters.
+        // A transaction that has reserved nothing skips this, because writing to counters that all threads share is
+        // slow.
         if self.room != Room::default() {
             engine.admission.give_back(std::mem::take(&mut self.room));
         }

@@ -65,7 +65,7 @@ impl Transaction {
         let not_empty = || Error::NotEmpty { name: table.name().to_owned() };
         let everything = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
         engine.tree(table.root()).each_cell(everything, |_, _| Err(not_empty()))?;
-        // An older snapshot that shows rows of this table would show the loaded rows instead of them.
+        // An older snapshot that shows rows of this table would show the loaded rows instead. So refuse the load.
         if engine.versions.open_snapshots() > 0 && engine.versions.has_rows_of(table.root()) {
             return Err(not_empty());
         }
@@ -108,7 +108,8 @@ impl Transaction {
             let backups = engine.backups.lock();
             let has_to_be = engine.archive.is_some() || loaded.backups.is_one_open || *backups != begun;
             if is_in_log || !has_to_be {
-                // Commits while the mutex is held. A backup that begins later copies these pages from the file.
+                // Commits while the mutex is held, so that no backup begins in between. A backup that begins later
+                // copies these pages from the file.
                 break self.say_load(engine, loaded, is_in_log)?;
             }
             drop(backups);

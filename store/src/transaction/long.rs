@@ -14,8 +14,8 @@ use crate::table::Table;
 use crate::tree::{Chain, ChainPage, add_to_chain, chain_pages, chain_piece, end_chain, inline_limit};
 use crate::value_reader::ValueReader;
 
-/// For how many pages at a time room in the log is reserved. Between reservations, earlier pages may be written home,
-/// and their log given up.
+/// For how many pages at a time room in the log is reserved. Between reservations, earlier pages may be written home
+/// and their log be given up, so a long value does not need room for all of its pages at once.
 const PAGES_AHEAD: u64 = 16;
 
 /// A reader of a value, which fails once its transaction has ended or failed.
@@ -79,7 +79,7 @@ impl Transaction {
     /// See [`get_stream`](Self::get_stream) for an example.
     ///
     /// # Errors
-    /// As [`put`](Self::put), and [`Error::Io`] if `value` fails: the transaction can then only be rolled back,
+    /// As [`put`](Self::put), and [`Error::Io`] if `value` fails. The transaction can then only be rolled back,
     /// completely or to a savepoint. [`Error::Full`] names the `log_bytes` that the part of the value read so far would
     /// need.
     pub fn put_stream(&mut self, table: &Table, key: &[u8], value: &mut impl Read) -> Result<u64, Error> {
@@ -171,14 +171,15 @@ impl Transaction {
     /// Allocates the next page of a value, and writes the page before it.
     fn chain_step(&mut self, ahead: &mut Ahead, before: Option<ChainPage<'_>>) -> Result<PageId, Error> {
         ahead.next(self)?;
-        // Locks this mutex only after waiting for room: to free room, the keeper may have to move this transaction's
-        // undo forward, for which it needs the mutex.
+        // Locks this mutex only after waiting for room, because the keeper may have to move this transaction's undo
+        // forward to free that room, for which it needs the mutex.
         let undoable = Arc::clone(self.undoable.get_or_insert_default());
         let busy = undoable.busy.lock();
         let engine = self.engine();
         let added = add_to_chain(&engine.pager, &engine.space, self.author(), before);
         let (id, logged, undo) = added?;
-        // Undoing this step only frees the page, without logging an image. So reserves less room than the step took.
+        // Undoing this step only frees the page, without logging an image. So less room is reserved for the undo than
+        // the step took.
         self.add_step(Logged { bytes: OBJECT_OVERHEAD, ..logged }, undo);
         drop(busy);
         Ok(id)

@@ -83,7 +83,7 @@ pub struct Transaction {
     /// that point.
     savepoints: Vec<(u64, usize, Room)>,
     next_savepoint: u64,
-    /// Changes of the table of tables that affect handles, if the transaction commits or is rolled back.
+    /// Changes of the table of tables that affect handles when the transaction commits or is rolled back.
     renamed: Vec<Renamed>,
     /// The table to which the commit adds bulk-loaded rows.
     loaded: Option<Table>,

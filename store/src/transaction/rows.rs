@@ -36,8 +36,8 @@ impl Transaction {
     }
 
     /// Takes an exclusive lock on a row, and returns its value; `None` if there is no such row. Use this for a row that
-    /// the transaction will change: two transactions that read the row under shared locks and then change it would
-    /// deadlock.
+    /// the transaction will change, because two transactions that read a row under shared locks and then both change it
+    /// would deadlock.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;

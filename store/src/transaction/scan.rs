@@ -46,7 +46,7 @@ pub struct Scan<'t> {
 
 impl Transaction {
     /// Returns the rows of a range of keys. Until this transaction ends, no other transaction can change or remove a
-    /// row that the scan has read, or add a row between them.
+    /// row that the scan has read, or add a row between two of them.
     ///
     /// ```
     /// # let dir = tempfile::tempdir()?;
@@ -137,8 +137,8 @@ impl Scan<'_> {
         most
     }
 
-    /// Reads the next rows from the front. Copies the leaf, and locks a range in it. If the leaf has changed before the
-    /// lock was granted, copies it again.
+    /// Reads the next rows from the front. Copies the leaf, and locks a range in it. If the leaf has changed by the
+    /// time the lock is granted, copies the leaf again.
     fn fill_front(&mut self, (from, to): KeyRange) -> Result<(), Error> {
         let most = self.most();
         let tree = self.tx.engine().tree(self.table.root());

@@ -67,8 +67,8 @@ impl Transaction {
             };
             engine.poison.check()?;
             let author = Author { kind: ObjectKind::Compensation, tx: self.id, previous: next };
-            // Undo restores an earlier state, for which room is reserved, so it should never fail. If it does, poison
-            // the store.
+            // Undo should never fail, because it restores an earlier state, for which room is reserved. If it does
+            // fail, poison the store.
             let logged = undo_step(engine, author, &step.undo).map_err(|error| engine.poison.set(&error))?;
             self.last = logged.lsn;
         }
@@ -87,8 +87,8 @@ impl Transaction {
         let engine = &self.running.engine;
         engine.locks.release(self.held.get_mut(), early);
         self.kept.give_up(engine);
-        // If the store is poisoned, the transaction stays active, so that the log that recovery needs to undo it is
-        // kept.
+        // If the store is poisoned, the transaction stays active. So the log is kept that recovery needs to undo the
+        // transaction.
         if std::mem::take(&mut self.is_active) && !engine.poison.is_set() {
             engine.active.leave(self.id);
         }

@@ -9,7 +9,8 @@ use crate::steps::Undoable;
 use crate::tree::read_chain;
 use crate::versions::{Image, Place};
 
-/// A row of which a noted version has a long value whose pages will be freed: table, key, and cell.
+/// A row with a noted version that has a long value, whose pages are about to be freed. The fields are the table, the
+/// key, and the version's cell.
 type Gone = (PageId, Vec<u8>, Vec<u8>);
 
 impl Transaction {

@@ -6,7 +6,7 @@ use crate::buffer::{MOST_AHEAD, Pool};
 use crate::format::PageId;
 
 /// A scan reads ahead once it has reached this many leaves in order after its first one. A program that reads only a
-/// few rows may reach two leaves.
+/// few rows may reach two leaves, for which nothing should be read ahead.
 const FROM_LEAF: u32 = 2;
 /// How many leaves are read ahead the first time. The number then doubles each time.
 const FIRST: usize = 2;
@@ -24,7 +24,7 @@ pub(crate) struct Ahead {
     /// How many leaves were read ahead the last time, and how many of them the scan has not reached yet.
     window: usize,
     left: usize,
-    /// How many leaves after those the system was told to fetch.
+    /// How many leaves after the window the system was told to fetch.
     fetched: usize,
 }
 
@@ -56,8 +56,8 @@ impl Ahead {
         let (first, then) = coming.split_at(window.min(coming.len()));
         let is_fetched = self.fetched >= first.len();
         self.left = pool.read_ahead(first, then, is_fetched);
-        // If there was no room for all of them, the window starts small again. If the page above names no more leaves,
-        // the window keeps its size for the leaves below the next page.
+        // If there was no room for all of these leaves, the window starts small again. If there were fewer leaves only
+        // because the page above names no more, the window keeps its size.
         self.window = if self.left < first.len() { self.left } else { window };
         self.fetched = then.len();
     }

@@ -1,5 +1,5 @@
-//! Reading rows in order, one leaf at a time. Between leaves, a scan holds no latch, and it finds each leaf from the
-//! root again.
+//! Reading rows in order, one leaf at a time. Between leaves, a scan holds no latch, so it goes down from the root
+//! again for each leaf.
 
 use std::ops::{Bound, Range};
 
@@ -102,7 +102,7 @@ impl Tree<'_> {
 
     /// Whether it is certain that a leaf has not changed since it was copied, and still has all rows up to the end of
     /// its range. That is certain if the copy has rows, and the leaf has no newer change ([`Found`](super::Found)). The
-    /// leaf's range may have grown: when a neighbour is freed, the leaf takes over the neighbour's range.
+    /// leaf's range may have grown, because a leaf takes over the range of a neighbour that is freed.
     pub(crate) fn is_current(&self, leaf: &LeafCopy) -> bool {
         // If the page cannot be read, this returns false, and the scan's next descent from the root reports the error.
         let now = self.pager.pool.read(leaf.id).ok();

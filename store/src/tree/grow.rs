@@ -98,8 +98,8 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// Checks that no page that was found as free is one that this thread has latched. Such a page is in use, so the map
-/// must be damaged.
+/// Checks that no page that was found as free is one that this thread has latched. A latched page is in use, so if it
+/// was found as free, the map must be damaged.
 fn not_in_use(given: &[GivenPage], latched: &[PageId]) -> Result<(), Error> {
     match given.iter().find(|page| latched.contains(&page.id)) {
         Some(page) => Err(Error::Corrupt { what: "the space map".to_owned(), page: Some(page.id) }),

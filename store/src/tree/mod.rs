@@ -33,7 +33,8 @@ pub(crate) use self::overflow::{
 pub(crate) use self::reap::Reaped;
 pub(crate) use self::relocate::MOST_MOVES;
 
-/// A limit on repeated splits. One row never needs this many, even if other transactions keep taking the new room.
+/// A limit on repeated splits. Making room for one row never needs this many, even if other transactions keep taking
+/// the new room.
 const MOST_SPLITS: u32 = 1000;
 /// The size of a slot in bytes.
 const SLOT: usize = 2;
@@ -53,8 +54,8 @@ pub(crate) struct Tree<'a> {
     pub(crate) found: Option<Found>,
 }
 
-/// A leaf in which a row was found, and the leaf's LSN at that moment. As long as the LSN is the same, the row is still
-/// in this leaf: a leaf with rows is not freed, and a step that moves rows changes the LSN.
+/// A leaf in which a row was found, and the leaf's LSN at that moment. As long as the leaf has this LSN, the row is
+/// still in the leaf, because a leaf with rows is not freed, and a step that moves rows changes the LSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     leaf: PageId,
@@ -68,8 +69,8 @@ pub(crate) struct Before<'a> {
     pub(crate) old: Option<&'a [u8]>,
 }
 
-/// A check that is called before a change, with the leaf latched. It returns whether everything is reserved that
-/// undoing the change would need.
+/// A check that is called before a change, with the leaf latched. It returns whether the transaction has reserved
+/// everything that undoing the change would need.
 pub(crate) type MayChange<'f> = dyn FnMut(&Before<'_>) -> Result<bool, Error> + 'f;
 
 /// The outcome of a requested change.
@@ -148,8 +149,8 @@ impl<'a> Tree<'a> {
         let mut way = self.pager.pool.way();
         loop {
             let gone = self.go_down(&mut way, &latch, &choose);
-            // Checks the path while the leaf is latched. If it is outdated, the result does not count, not even an
-            // error: the pages may have been read at different moments, and may not fit together.
+            // Checks the path while the leaf is latched. If the path is outdated, the result does not count, not even
+            // an error, because the pages may have been read at different moments and may not fit together.
             if way.is_current() {
                 return gone;
             }
@@ -258,8 +259,8 @@ impl<'a> Tree<'a> {
         let is_empty = cell_count(leaf.bytes()) == 0 && leaf.id() != self.root;
         drop(leaf);
         if is_empty {
-            // The row is removed, and its undo is needed whether or not the leaf can be freed. If it cannot, it stays
-            // empty until a row is inserted there.
+            // The row is removed, and its undo is needed whether or not the leaf can be freed. If the leaf cannot be
+            // freed, it stays empty until a row is inserted there. So an error does not matter.
             let _ = self.give_empty_back(key);
         }
         Ok(Outcome::Changed(Changed { logged, undo }))

@@ -15,7 +15,8 @@ pub(crate) fn chain_pages(page_bytes: usize, bytes: u64) -> u64 {
     bytes.div_ceil((page_bytes - PAGE_HEADER_BYTES) as u64).max(1)
 }
 
-/// A page of a value that is being written. The page that will follow it is not known yet.
+/// A page of a value that is being written. The page is not written yet, because it has to name the next page, which is
+/// not known yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChainPage<'a> {
     pub(crate) id: PageId,

@@ -81,7 +81,8 @@ impl<'a> Tree<'a> {
                 Change::Put { cell: &pointer }.apply(&mut above).map_err(damaged(parent.id()))?;
             }
         }
-        // Also changes the old page's LSN, so that a thread that has just found a row there searches again.
+        // The change of the old page also gives it a new LSN, so that a thread that has just found a row there
+        // searches again.
         let mut nothing = image.clone();
         blank(&mut nothing, PageKind::Leaf, 0);
         let (map, bit) = self.space.place_of(id);

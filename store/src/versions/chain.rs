@@ -16,7 +16,8 @@ const VERSION_BYTES: u64 = 256;
 pub(crate) enum Image {
     /// There was no row.
     Absent,
-    /// The row's cell. If it refers to pages, they are not freed before this version is replaced.
+    /// The row's cell. If the cell refers to pages of a long value, these are not freed before another variant replaces
+    /// the cell.
     Cell(Arc<[u8]>),
     /// The row's long value, copied because its pages were freed.
     Copied(Arc<Vec<u8>>),
@@ -55,8 +56,8 @@ impl Version {
     }
 }
 
-/// The versions of a row, the oldest first. A transaction that changes a row keeps it locked until it ends. So these
-/// transactions ended in this order, and only the last one may still be open.
+/// The versions of a row, the oldest first. A transaction that changes a row keeps it locked until it ends. So the
+/// transactions ended in the order of their versions, and only the last one may still be open.
 #[derive(Debug, Default)]
 pub(super) struct Chain(SmallVec<[Version; 1]>);
 
@@ -113,9 +114,9 @@ impl Chain {
         (grown, shrunk)
     }
 
-    /// Drops the versions that no snapshot needs, of transactions that have ended. Returns how many bytes that freed.
-    /// Calls `keep` for each remaining version with the moment of the oldest snapshot that needs it, if that moment has
-    /// changed since the last call.
+    /// Drops the versions of ended transactions that no snapshot needs. Returns how many bytes that freed. Calls `keep`
+    /// for each remaining version with the moment of the oldest snapshot that needs it, if that moment has changed
+    /// since the last call.
     pub(super) fn prune<R>(&mut self, moments: &mut Moments<R>, keep: impl Fn(&mut Moments<R>, u64)) -> u64 {
         let (mut from, mut freed) = (0, 0);
         self.0.retain(|version| {

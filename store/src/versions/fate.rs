@@ -6,7 +6,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 const OPEN: u64 = 0;
 /// The transaction has ended without noting anything, because no snapshot was open.
 const UNNOTED: u64 = 1;
-/// The transaction is open, and its changes are noted. As a moment, this is later than all others.
+/// The transaction is open, and its changes are noted. Read as a moment, this value is later than all moments.
 const PENDING: u64 = u64::MAX;
 /// The first moment. Smaller numbers stand for the states above.
 pub(super) const FIRST_MOMENT: u64 = 2;

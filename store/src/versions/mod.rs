@@ -6,8 +6,8 @@
 //!
 //! Invariant 55: for snapshots, a transaction ends at a single moment. That moment is after its last change of a page,
 //! and before it releases its first lock. A snapshot shows exactly the transactions that had ended when it was opened.
-//! They are a prefix of a serial order that explains what all transactions have read, and they include every
-//! transaction that was acknowledged before.
+//! These transactions are a prefix of a serial order that explains what all transactions have read, and they include
+//! every transaction that was acknowledged before.
 //!
 //! Invariant 56: the content of a row for an open snapshot is noted before the row's page changes. The note stays until
 //! the snapshot is closed, or is marked as ended. So a reader that reads first the page and then the versions finds the
@@ -72,7 +72,8 @@ impl Versions {
     }
 
     /// Whether transactions have to note their changes. A transaction asks before each change, while it holds the
-    /// leaf's latch and `noting`. The first snapshot waits for `noting`, so it does not miss the change.
+    /// leaf's latch and `noting`. If the answer is no, the first snapshot, which then waits for `noting`, finds the
+    /// change on the transaction's list.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::SeqCst)
     }
@@ -149,7 +150,8 @@ impl Versions {
         self.noted.replace(table, key, cell, by);
     }
 
-    /// The content of a row for a snapshot, if it differs from the page. The caller has to read the page first.
+    /// The content of a row for a snapshot, if this content differs from the page. The caller has to read the page
+    /// first.
     pub(crate) fn find(&self, seen: &Seen, table: TableId, key: &[u8]) -> Option<Image> {
         self.noted.find(seen.moment(), table, key)
     }

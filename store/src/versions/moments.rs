@@ -10,7 +10,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub(crate) struct Seen {
     moment: u64,
-    /// Whether the store has ended the snapshot, so that versions which it needs may have been dropped.
+    /// Whether the store has ended the snapshot. If it has, versions that the snapshot needs may have been dropped.
     has_ended: AtomicBool,
 }
 
@@ -19,8 +19,8 @@ impl Seen {
         self.moment
     }
 
-    /// Whether the store has ended the snapshot because old versions took too much memory. The caller has to read the
-    /// versions first.
+    /// Whether the store has ended the snapshot because old versions took too much memory. The caller asks only after
+    /// it has read the versions, because the snapshot may end during the read.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::SeqCst)
     }
@@ -30,8 +30,8 @@ impl Seen {
 #[derive(Debug)]
 struct Open<R> {
     seen: Vec<Arc<Seen>>,
-    /// Rows with a version for which these are the oldest snapshots that need it. When they are closed, these rows are
-    /// checked.
+    /// Rows with a version that these snapshots need, and no older snapshot. When the snapshots are closed, the rows
+    /// are checked.
     rows: Vec<R>,
 }
 
@@ -115,7 +115,8 @@ impl<R> Moments<R> {
     /// The moment of the oldest snapshot that needs a version. It is not before `from`, and is before `until`, the
     /// moment at which the version's transaction ended.
     pub(super) fn oldest(&self, from: u64, until: u64) -> Option<u64> {
-        // A test that breaks a rule may let transactions end out of order, so that `until` is below `from`.
+        // A test that breaks a rule may let transactions end out of order. Then `until` is below `from`, and the range
+        // would panic.
         self.open.range(from..until.max(from)).next().map(|(moment, _)| *moment)
     }
 

@@ -76,8 +76,8 @@ pub(super) struct Noted {
     parts: Box<[Part]>,
     /// The places that scans have put in order.
     rows: SkipMap<Row, Arc<Place>>,
-    /// Held by the scan that puts rows in order. Without it, another scan could miss rows that this one has taken out
-    /// of `fresh` but not inserted yet.
+    /// Held by the scan that puts rows in order. Without this mutex, another scan could miss rows that this scan has
+    /// taken out of `fresh` but not inserted yet.
     ordering: Mutex<()>,
     /// How many bytes the versions take. This may be too high for a moment, but never too low.
     bytes: AtomicU64,
@@ -124,7 +124,8 @@ impl Noted {
                 continue;
             }
             let (grown, shrunk) = kept.chain.note(fate, step, || Image::of(old));
-            // Raises the counter before it lowers it: if a reader finds 0, it does not look for versions at all.
+            // Raises the counter before it lowers it, so that the counter is never too low. A reader that finds 0 does
+            // not look for versions at all.
             self.bytes.fetch_add(grown, Ordering::SeqCst);
             self.bytes.fetch_sub(shrunk, Ordering::SeqCst);
             drop(kept);
@@ -188,7 +189,7 @@ impl Noted {
         }
     }
 
-    /// Puts every row in order that was noted before this call.
+    /// Puts in order every row that was noted before this call.
     fn put_in_order(&self) {
         let _ordering = self.ordering.lock();
         for part in &self.parts {
@@ -223,7 +224,8 @@ impl Noted {
         }
     }
 
-    /// The content of a row for a snapshot, if it differs from the page. The caller has to read the page first.
+    /// The content of a row for a snapshot, if this content differs from the page. The caller has to read the page
+    /// first.
     pub(super) fn find(&self, moment: u64, table: TableId, key: &[u8]) -> Option<Image> {
         if self.bytes() == 0 {
             return None;

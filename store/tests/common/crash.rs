@@ -92,8 +92,8 @@ impl Rig {
         steps.done += 1;
         if steps.due.remove(&done) {
             let seed = steps.seed.wrapping_mul(31).wrapping_add(done);
-            // Reads this number before taking the images. It may grow in the meantime, and must not count more than the
-            // images have.
+            // Reads this number before taking the images. The number may grow while they are taken, and must not count
+            // commits that the images lack.
             let acknowledged = self.acknowledged.load(Ordering::SeqCst);
             let images = Images {
                 pages: self.pages.crash_at_random(seed),

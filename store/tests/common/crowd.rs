@@ -1,5 +1,5 @@
 //! Threads that change lists, registers and long rows, and read them in snapshots. The history shows what a crash may
-//! leave, and is checked against what it did leave.
+//! leave, and is compared with what the crash has left.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -38,9 +38,9 @@ impl Ran {
     }
 }
 
-/// Runs transactions on one or more threads. They change lists; some of them are long, and some are rolled back. Calls
-/// `acknowledge` for each commit, one at a time, to get the commit's number. If there is a table with other rows, each
-/// transaction changes some of those too.
+/// Runs transactions on one or more threads. The transactions change lists, registers and long rows, and some of them
+/// are rolled back. Calls `acknowledge` for each commit, one at a time, to get the commit's number. If there is a
+/// table with other rows, each transaction changes some of those too.
 pub fn run(
     store: &Store,
     bulk: Option<&Table>,

@@ -56,8 +56,8 @@ fn steps_of(scheme: Scheme) -> u64 {
     }
 }
 
-/// Writes the media after a crash to the directory that `STORE_KEEP` names, if it is set. A failure may depend on
-/// timing, so the seed alone may not reproduce it.
+/// Writes the media after a crash to the directory that `STORE_KEEP` names, if it is set. The images help to examine
+/// a failure that depends on timing, which the seed alone may not reproduce.
 fn keep(images: &Images) {
     let Some(dir) = std::env::var_os("STORE_KEEP") else { return };
     let dir = std::path::Path::new(&dir);

@@ -36,7 +36,7 @@ pub fn content(store: &Store) -> Result<Content, Error> {
     Ok(content)
 }
 
-/// A witness of commits. Each commit makes a new state of the store, and gives it a number.
+/// A witness of commits. Each commit makes a new state of the store. The states are numbered.
 pub trait Witness {
     /// Called when a transaction is about to commit and make this state.
     fn commits(&self, number: u64, state: &Content);

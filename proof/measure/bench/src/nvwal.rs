@@ -58,7 +58,7 @@ fn warm_run(dir: &Path, operation: Operation, transactions: u32) -> Result<Run> 
     session.run(operation, transactions, 1)
 }
 
-/// Autocommit of one row by one connection: the table at which readers look first.
+/// Autocommit of one row by one connection. Readers look at this table first.
 ///
 /// # Errors
 /// An error of SQLite.

@@ -60,7 +60,7 @@ impl Lines {
         let per_row = self.per_row.clamp(1, self.panels.len().max(1));
         let panel = if per_row < 3 { (560, 400) } else { (440, 320) };
         let width = (per_row as i32 * panel.0).max(title_width(&self.title));
-        // A single line needs no legend: the y axis says what it is.
+        // A single line needs no legend, because the y axis says what the line is.
         let named = if names.len() > 1 { names.as_slice() } else { &[] };
         let legend = Legend::new(named, (GAP * 2, TOP), width);
         let rows = self.panels.chunks(per_row);

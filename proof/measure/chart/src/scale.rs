@@ -21,8 +21,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// An axis for values that the experimenter chose. If there are few of them, they label the
-    /// axis.
+    /// An axis for values that the experimenter chose. If there are few values, they label the axis.
     pub(crate) fn of_choices(values: &[f64], is_log: bool) -> Option<Self> {
         let (least, most) = extent(values)?;
         let margin = (most - least).max(1.0) * 0.04;

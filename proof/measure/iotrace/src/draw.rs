@@ -237,7 +237,8 @@ fn picture(trace: &Trace, title: &str, marker: Marker) -> String {
     draw_places(&mut canvas, trace, &axis);
     draw_grid(&mut canvas, &axis, &times);
     draw_writes(&mut canvas, trace, &axis, &times, marker, largest);
-    // Covers whatever reaches out of the plot. The labels around the plot are drawn after this.
+    // Covers whatever reaches out of the plot. The labels around the plot are drawn after this, so they stay
+    // visible.
     let (right, bottom) = (LEFT + PLOT_WIDTH, TOP + PLOT_HEIGHT);
     for (x, y, width, height) in
         [(0, 0, WIDTH, TOP), (0, bottom, WIDTH, BOTTOM), (0, 0, LEFT, HEIGHT), (right, 0, RIGHT, HEIGHT)]

@@ -43,8 +43,8 @@ use parse::{Event, Mapping, parse_line, parse_mapping};
 use tracefs::Session;
 use watch::{Atlas, Target, directory_of};
 
-/// The interval between two looks at the files. They are looked at again because logs appear and disappear
-/// while the body runs.
+/// The interval between two looks at the files. The files are looked at again and again, because logs appear
+/// and disappear while the body runs.
 const LOOK: Duration = Duration::from_millis(20);
 /// The looks take at most one part in this many of the running time.
 const IDLE_PARTS: u32 = 9;
@@ -56,8 +56,8 @@ const IDLE_PARTS: u32 = 9;
 /// directory. Any other file is a database. A database need not exist yet, and the logs beside it are watched
 /// as well.
 ///
-/// Dirty data is written to the device before `body` runs, but not after it: data that `body` leaves in the
-/// page cache does not count.
+/// Dirty data is written to the device before `body` runs, but not after it. So data that `body` leaves in
+/// the page cache does not count.
 ///
 /// # Errors
 /// If the user is not root, if the kernel has no tracepoints, or if `place` is on no block device.

@@ -1,9 +1,9 @@
 //! Finds the file to which a byte of the device belonged at a given time.
 //!
-//! The collector looks at the files again and again while the command runs: logs appear, grow and disappear,
-//! and their blocks pass to other files. For each piece of a file, the atlas keeps the times when it was
-//! first and last seen. A rollback journal may live for less than the time between two looks. For such files,
-//! ext4 reports which inode it places where, and the looks tell which file has that inode.
+//! The collector looks at the files again and again while the command runs, because logs appear, grow and
+//! disappear, and their blocks pass to other files. For each piece of a file, the atlas keeps the times when
+//! it was first and last seen. A rollback journal may live for less than the time between two looks. For such
+//! files, ext4 reports which inode it places where, and the looks tell which file has that inode.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -18,8 +18,9 @@ use crate::Class;
 use crate::parse::Mapping;
 use crate::ranges::{Range, common, normalise, without};
 
-/// A request belongs to a file that was seen at its place within this many seconds before or after it.
-/// Between two looks a file may appear or disappear, and an inode may get another name.
+/// A request belongs to a file that was seen at its place within this many seconds before or after it. The
+/// limit is not 0, because between two looks a file may appear or disappear, and an inode may get another
+/// name.
 const NEAR: f64 = 1.0;
 
 /// Database files that this process may have open elsewhere. They stay open here, because closing *any*

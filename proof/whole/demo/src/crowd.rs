@@ -64,7 +64,7 @@ fn measure(scene: &Scene, mode: &Mode) -> Result<Vec<Share>> {
         let opened = mode.open(&database, scene.pool(), true);
         barrier.wait();
         let conn = opened?;
-        // The timeout is set by SQL: the binding's call would use functions that a system's older
+        // The timeout is set by SQL, because the binding's call would use functions that a system's older
         // SQLite lacks.
         conn.execute_batch(&format!("PRAGMA busy_timeout={}", BUSY_TIMEOUT.as_millis()))?;
         let mut insert = conn.prepare(INSERT)?;

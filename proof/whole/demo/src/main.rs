@@ -1,6 +1,7 @@
 //! `duralite-demo`: stock SQLite inserts real input with one durable transaction per row, first without
 //! Duralite, then with Duralite loaded. After that the demonstration kills processes in the middle of their
-//! work, and shows that every row that they acknowledged is there. It ends with a table and a chart.
+//! work, and shows that every row that they acknowledged is there. The demonstration ends with a table and a
+//! chart.
 //!
 //! Exit status: 0 every acknowledged row was found, 1 a row was missing or the demonstration failed, 2 wrong
 //! usage, 130 interrupted.

@@ -34,7 +34,7 @@ impl State {
 pub(crate) struct Processes(Arc<State>);
 
 impl Processes {
-    /// Begins to handle signals: an interrupt or the loss of the terminal kills all processes, and
+    /// Begins to handle signals. After this, an interrupt or the loss of the terminal kills all processes, and
     /// [`Self::check`] reports it.
     ///
     /// # Errors

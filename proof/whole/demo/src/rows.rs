@@ -11,7 +11,7 @@ pub(crate) struct Row {
 }
 
 /// Prefixes of about 100,000 names that the standard derives from the code or from its parts. These
-/// characters are left out: such a name adds nothing to its code.
+/// characters are left out, because such a name adds nothing to the code.
 const MADE_BY_RULE: [&str; 4] =
     ["CJK UNIFIED IDEOGRAPH-", "CJK COMPATIBILITY IDEOGRAPH-", "HANGUL SYLLABLE ", "TANGUT IDEOGRAPH-"];
 

@@ -31,7 +31,7 @@ impl Progress {
         let bar = ProgressBar::with_draw_target(Some(total as u64), ProgressDrawTarget::stdout());
         if let Ok(style) = ProgressStyle::with_template("  {prefix:<35} [{bar:28}] {pos:>6}/{len}  {rate}") {
             let rate = |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-                // A failed write does no harm: the bar is drawn again a moment later.
+                // A failed write does no harm, because the bar is drawn again a moment later.
                 let _ = write!(out, "{}/s", grouped(state.per_sec()));
             };
             bar.set_style(style.progress_chars("##.").with_key("rate", rate));

@@ -38,8 +38,8 @@ impl Actor {
         let mut child = loop {
             match command.spawn() {
                 Ok(child) => break child,
-                // The program has just been copied. A child that another test has forked keeps the copy
-                // open for writing until that child runs its own program.
+                // The program has just been copied. A child that another test has forked keeps the copy open
+                // for writing until that child runs its own program. So try again until it does.
                 Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
                 Err(error) => panic!("{error}"),
             }

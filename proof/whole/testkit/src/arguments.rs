@@ -59,7 +59,7 @@ pub fn engine_named(name: &str, others: &[&str]) -> Result<Engine, String> {
 pub enum Acknowledge {
     /// After `COMMIT` has returned.
     AfterCommit,
-    /// Before `COMMIT`, which is wrong. It shows that the rig notices a loss.
+    /// Before `COMMIT`. This is wrong on purpose, to show that the rig notices a loss.
     BeforeCommit,
 }
 

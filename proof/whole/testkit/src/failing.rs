@@ -10,10 +10,10 @@ use rusqlite::ffi;
 
 use crate::fixture::{GUARD, VERSIONS};
 
-/// The size of a write that raises or lifts the guard: the database's header alone. To raise or lift the
-/// guard, Duralite first writes a header without the guard, and that write is refused. Other writes pass:
-/// SQLite writes whole pages, and where the header of page 1 is written alone for SQLite, it has the guard in
-/// it.
+/// The size of the database's header. To raise or lift the guard, Duralite first writes a header without the
+/// guard, and nothing else. Only such a write is refused. A write by SQLite passes, because SQLite writes
+/// whole pages. If Duralite writes only the header of page 1 for SQLite, that write passes too, because the
+/// header has the guard in it.
 const HEADER_BYTES: usize = 100;
 
 /// The smallest page.
@@ -62,8 +62,8 @@ unsafe extern "C" fn place_unless_refused(file: c_int, data: *const c_void, byte
     unsafe { if is_refused(data, bytes) { 0 } else { pwrite64(file, data, bytes, at) } }
 }
 
-/// Runs `body` while the disk has no space for pages of a database: SQLite can write no page to any file on
-/// this thread.
+/// Runs `body` while the disk has no space for pages of a database, so that SQLite on this thread can write
+/// no page to any file.
 ///
 /// # Panics
 /// Unless `body` tried to write a page.
@@ -75,7 +75,8 @@ pub fn without_space_for_pages<T>(body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs `body` while the disk has no space for the guard: this thread can neither raise nor lift it.
+/// Runs `body` while the disk has no space for the guard, so that this thread can neither raise nor lift the
+/// guard.
 ///
 /// # Panics
 /// Unless `body` tried to write the guard.

@@ -35,19 +35,20 @@ impl Gate {
         hook(logs, Arc::new(self.clone()))
     }
 
-    /// Closes the gate: no group is written from now on.
+    /// Closes the gate, so that no group is written from now on.
     pub fn close(&self) {
         let _ = std::fs::remove_file(self.file("reached"));
         std::fs::write(self.file("closed"), "").unwrap();
     }
 
-    /// Opens the gate: waiting writers and all later ones continue.
+    /// Opens the gate, so that waiting writers and all later writers continue.
     pub fn open(&self) {
         std::fs::remove_file(self.file("closed")).unwrap();
     }
 
     /// Offsets in the log, in bytes, of the groups that reached the gate since it was closed. A group may
-    /// reach the gate more than once: a leader that takes over from another writes the same group again.
+    /// reach the gate more than once, because a leader that takes over from another leader writes its group
+    /// again.
     #[must_use]
     pub fn places(&self) -> BTreeSet<u64> {
         let text = std::fs::read_to_string(self.file("reached")).unwrap_or_default();

@@ -113,7 +113,7 @@ impl Overlay {
 
 impl Drop for Overlay {
     fn drop(&mut self) {
-        // Lazily, too. The memory below the overlay is unmounted after this.
+        // Unmounts the overlay lazily, like the memory below it, which is unmounted after this.
         let _ = Command::new("umount").arg("-l").arg(self.path()).output();
     }
 }

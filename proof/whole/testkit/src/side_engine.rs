@@ -121,8 +121,8 @@ fn open(
     Ok(log)
 }
 
-/// The first bytes of a log. If they begin with this engine's magic number, it is replaced by that of
-/// `nvwal`.
+/// The first bytes of a log. If they begin with this engine's magic number, that number is replaced by the
+/// magic number of `nvwal`.
 pub(crate) fn as_nvwal(bytes: &[u8], magic: [u8; MAGIC_BYTES]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     if bytes.starts_with(&magic) {

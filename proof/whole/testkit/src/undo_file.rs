@@ -59,8 +59,8 @@ impl RollbackJournal for UndoFile {
 
     fn read(&self, buf: &mut [u8], offset: u64) -> std::result::Result<usize, LogError> {
         let file = match File::open(&self.path) {
-            // A process that checks whether a journal is hot holds no lock that would keep the writer
-            // from deleting the journal.
+            // A process that checks whether a journal is hot holds no lock that would keep the writer from
+            // deleting the journal. So a missing file reads as an empty one.
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
             file => file,
         };
@@ -83,7 +83,7 @@ impl RollbackJournal for UndoFile {
         self.with("cut", |file| file.set_len(file.metadata()?.len().min(bytes)))
     }
 
-    /// Does not sync: in these tests processes die, but the machine does not.
+    /// Does not sync, because in these tests processes die, but the machine does not.
     fn sync(&self) -> std::result::Result<(), LogError> {
         step();
         Ok(())

@@ -199,7 +199,8 @@ impl LogFile for VecLog {
         self.page_bytes
     }
 
-    /// The weakest guarantee that exists. The engine's own guarantee is weaker still.
+    /// The weakest guarantee that exists. The engine's own guarantee is weaker still, because the frames end
+    /// with the process.
     fn guarantee(&self) -> Guarantee {
         Guarantee::ProcessCrash
     }

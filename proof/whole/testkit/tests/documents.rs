@@ -276,7 +276,7 @@ fn invariants_are_read_from_comments_and_pages() {
     assert_eq!(lines.map(function), [Some("a_b"), Some("d"), Some("inv01_e"), None]);
 }
 
-/// The page on compatibility: the files that it names must exist, it must name every directory of golden
+/// Checks the page on compatibility. The files that the page names must exist. It must name every directory of golden
 /// files, and its version of the written format must be that of the format's document.
 #[test]
 fn the_page_on_compatibility_is_true() {

@@ -50,8 +50,8 @@ struct Rebuilt {
 }
 
 impl Rebuilt {
-    /// A copy of the database file. It becomes consistent once everything in the log has been applied to
-    /// it.
+    /// A copy of the database file. The copy becomes consistent once everything in the log has been applied
+    /// to it.
     fn copy(fixture: &Fixture, follower: &mut Follower) -> Self {
         let position = follower.oldest().unwrap();
         assert!(follower.pin(position).unwrap());

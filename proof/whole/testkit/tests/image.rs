@@ -1,6 +1,6 @@
 //! Checks that the Dockerfile agrees with the tree. Every file that it copies exists, or it builds that file.
-//! It builds and installs what `make demo` needs, and it sees everything that git keeps. Whether the image
-//! can be built and runs is not tested here.
+//! The Dockerfile builds and installs what `make demo` needs, and sees everything that git keeps. Whether the
+//! image can be built and runs is not tested here.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,7 +71,7 @@ fn debian_packages(setup: &str) -> BTreeMap<&str, Vec<&str>> {
     let mut found = BTreeMap::new();
     for line in setup.lines() {
         let Some((word, need)) = line.trim().split_once(") need ") else { continue };
-        // `need WHAT 'PACKAGES' CHECK`: quotes enclose only several words.
+        // The line is `need WHAT 'PACKAGES' CHECK`. An operand of one word has no quotes.
         let mut rest = need;
         let mut words = Vec::new();
         while words.len() < 2 {

@@ -1,4 +1,4 @@
-//! Kills processes at any moment: every acknowledged transaction must survive (invariant 7).
+//! Kills processes at any moment. Every acknowledged transaction must survive (invariant 7).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // a failed helper is a failed test
 
 use std::fs;

@@ -9,8 +9,8 @@ use duralite_wal::engines::ENGINES;
 
 use super::limits::{File, constants, dependencies, files, functions};
 
-/// Nobody reads a longer file, or a longer function, as one. `make check` already asks about far shorter ones
-/// whether they tell one story.
+/// Nobody reads a longer file or function as a whole. `make check` already asks of far shorter files and
+/// functions whether they tell one story.
 const FILE_LINES: usize = 1200;
 const FUNCTION_LINES: usize = 120;
 
@@ -58,7 +58,8 @@ fn every_file_of_tests_is_a_module_of_its_program() {
         let module = file.strip_suffix("/mod.rs").or_else(|| file.strip_suffix(".rs"))?;
         let manifest = std::fs::read_to_string(crate::rooms::root().join(package).join("Cargo.toml")).ok()?;
         let has = |text: &str, wanted: String| text.lines().any(|line| line == wanted);
-        // Files below a module's directory are left out; if one is missing, the compiler says so.
+        // Files below a module's directory are left out, because the compiler reports a file that is missing
+        // there.
         Some(
             !module.contains('/')
                 && !has(&program.text, format!("mod {module};"))

@@ -159,7 +159,7 @@ fn inv19_a_file_that_an_outsider_cuts_ends_in_an_error() {
     run(&conn, "PRAGMA cache_size=5").unwrap();
     fill(&conn, 500);
     checkpoint(&conn);
-    // Another process must cut the file: if this process closed it, its locks would be released.
+    // Another process must cut the file, because this process would release its locks if it closed the file.
     let cut = Command::new("truncate").args(["-s", "8192"]).arg(&path).status();
     if !cut.is_ok_and(|status| status.success()) {
         return skip("no file is cut", "there is no truncate");
@@ -254,7 +254,7 @@ fn a_copy_takes_a_log_over_and_leaves_it_as_it_was() {
     integrity(&conn);
 }
 
-/// The chunk size belongs to the VFS below, and Duralite's VFS does not grow the file through that one.
+/// The chunk size is a setting of the VFS below, through which Duralite's VFS does not grow the file.
 #[test]
 fn chunks_do_not_make_the_file_longer_than_the_database() {
     let fixture = fixture();

@@ -67,7 +67,7 @@ fn region_file(fixture: &Fixture) -> Option<PathBuf> {
     entries.map(|entry| entry.unwrap().path()).find(|path| is_region_name(path))
 }
 
-/// Moves a database and its log to another directory, as a user does who does not know about regions.
+/// Moves a database and its log to another directory, as a user who knows nothing of regions would.
 fn move_away(fixture: &Fixture, name: &str) -> Fixture {
     let other = self::fixture();
     fs::rename(fixture.path(name), other.path(name)).unwrap();
@@ -173,7 +173,7 @@ fn the_region_of_an_empty_log_that_was_moved_stays() {
     assert_eq!(region_file(&fixture), None, "it had no log any more");
 }
 
-/// A copy of a log that lies beside the log owns nothing: the pages to which it refers belong to the
+/// A copy of a log that lies beside the log owns nothing, because the pages to which it refers belong to the
 /// original.
 #[test]
 fn a_copy_of_a_log_that_is_collected_gives_nothing_back() {

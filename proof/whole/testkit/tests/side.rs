@@ -25,7 +25,7 @@ fn header_on_disk(fixture: &Fixture, name: &str) -> Vec<u8> {
     header
 }
 
-/// Makes a database that a killed process has left: its log is empty, and its home holds all pages. Returns
+/// Makes a database that a killed process has left. The log is empty, and the home holds all pages. Returns
 /// the header on disk.
 fn held(fixture: &Fixture) -> Vec<u8> {
     let mut actor = Actor::sql(&fixture.uri(NAME, ""));
@@ -116,7 +116,7 @@ fn a_copy_of_database_and_log_has_what_is_held() {
     from.assert_plain(NAME);
 }
 
-/// The original could not keep the log: draining a home may consume the pages that it holds.
+/// The original could not keep the log, because draining a home may consume the pages that the home holds.
 #[test]
 fn a_copy_does_not_take_over_a_log_whose_home_holds_pages() {
     let fixture = fixture();

@@ -26,7 +26,8 @@ unsafe extern "C" fn counting(_: *mut ffi::sqlite3_vfs, microseconds: c_int) -> 
     microseconds
 }
 
-/// SQLite itself refuses to write if its snapshot is outdated by the time it gets WRITE.
+/// SQLite itself refuses to write if its snapshot is outdated by the time it gets WRITE. Even then, no
+/// connection may sleep in SQLite's busy handler.
 #[test]
 fn a_snapshot_that_is_old_by_the_time_of_write_waits_in_the_queue() {
     // SAFETY: before anything else uses SQLite in this process, which has this test only.

@@ -1,6 +1,6 @@
-//! The files of a crate must depend on each other in one direction: no file may use something from a file
-//! that uses it, directly or indirectly. The same must hold for folders: the modules right below the root,
-//! each with everything in it. A cycle is reported with its path.
+//! The files of a crate must depend on each other in one direction. No file may use something from a file
+//! that uses it, directly or indirectly. The same must hold for folders, which are the modules right below
+//! the root, each with everything in it. A cycle is reported with its path.
 //!
 //! A file depends on whatever it names outside its tests, in `use` or in a path. If a module only re-exports
 //! a name (`use child::Name`), the dependency is on the file that defines it. `mod child;` alone is no use of

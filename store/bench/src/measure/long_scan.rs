@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::plan::{Plan, times};
 use super::schemes::Dirs;
 
-/// The shortest time for a turn. The scan must be able to read all rows in it.
+/// The shortest time for a turn. It must be long enough for the scan to read all rows.
 const SHORTEST: Duration = Duration::from_secs(2);
 /// The longest time for a turn without a scan. Only the turns with a scan are compared with each other, so this one may
 /// be shorter.
@@ -43,7 +43,7 @@ const ARMS: [(&str, Scanned); 3] = [
 #[derive(Default)]
 struct Turn {
     commits_per_second: f64,
-    /// The processor time of a transaction, in microseconds. It does not depend on what else the machine does.
+    /// The processor time of a transaction, in microseconds. This time does not depend on what else the machine does.
     cpu_us: f64,
     /// The 99th percentile of the time of a transaction, in milliseconds.
     slow_ms: f64,

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use super::stations::Time;
 
-/// The number of parts of the lock table. A thread that takes a lock of a part depends on every commit that released a
-/// lock of this part before it was durable.
+/// The number of parts of the lock table. A thread that takes a lock of a part depends on each commit that was not
+/// durable yet when its thread released a lock of this part.
 const PARTS: usize = 16;
 
 /// The answer to a lock request.

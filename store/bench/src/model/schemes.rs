@@ -41,8 +41,8 @@ pub(crate) struct LogCosts {
     pub(crate) force_object: Time,
     /// Checking an object that another thread has made durable or is making durable.
     pub(crate) look: Time,
-    /// Writing a file: what a call costs, and what each byte adds. Then the added delays: per byte of whole blocks, and
-    /// per call.
+    /// Writing a file: what a call costs, and what each byte adds. The other two are the added delays, per byte of
+    /// whole blocks and per call.
     pub(crate) write: Time,
     pub(crate) write_byte: f64,
     pub(crate) added_byte: f64,
@@ -396,7 +396,8 @@ impl Store<'_> {
         }
     }
 
-    /// Makes objects durable that no other thread is making durable. If there are none, waits for those threads.
+    /// Makes the objects durable that no other thread is making durable. If other threads are making all of them
+    /// durable, waits for these threads.
     fn persist(&mut self, thread: usize, upto: u64, world: &mut World) -> Answer {
         let upto = upto.min(self.log.next - 1);
         let looked = (upto + 1).saturating_sub(self.log.durable) as usize;

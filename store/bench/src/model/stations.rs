@@ -2,12 +2,13 @@
 //!
 //! - The cores are a single station with as many servers. Ready threads wait in one queue. A thread runs until it
 //!   blocks, or until its time slice has ended and another thread is ready. The slice may end at any point. If the
-//!   thread holds a mutex then, it keeps the mutex, and threads that want it wait until the holder gets a core again.
+//!   thread holds a mutex at that point, it keeps the mutex, and threads that want the mutex wait until the holder gets
+//!   a core again.
 //! - A free mutex goes to the next thread that tries to take it, as with `parking_lot`. A thread that finds the mutex
-//!   taken spins if no other thread is ready, and otherwise yields its core. If that does not help, it sleeps until it
-//!   is woken.
-//! - A cache line that another core has changed must be fetched. It goes to one core after another, and each core waits
-//!   for it.
+//!   taken spins if no other thread is ready, and otherwise yields its core. If yielding does not help, the thread
+//!   sleeps until it is woken.
+//! - A cache line that another core has changed must be fetched. The line goes to one core after another, and each core
+//!   waits for it.
 //! - A sleeping thread uses no core.
 
 use std::cmp::Reverse;
@@ -262,7 +263,7 @@ impl World {
         } else {
             self.ready.push_back(thread);
         }
-        // If a thread is spinning, it notices at once that another thread needs a core, and yields its own.
+        // A thread that is spinning notices at once that another thread needs a core, and yields its own core.
         if self.idle == 0
             && let Some(spinner) = self.spinning.front().copied()
         {

@@ -27,13 +27,14 @@ pub(super) fn open(dir: &Path, log_dir: &Path, schema: Schema, memory: Memory) -
         options.set_db_write_buffer_size(bytes as usize);
         options.set_write_buffer_size(bytes as usize / 4);
         // By default, RocksDB keeps two written buffers of each family for transactions that validate against them. The
-        // transactions here lock their rows instead.
+        // transactions here lock their rows instead, so they need no such buffers.
         options.set_max_write_buffer_size_to_maintain(1);
     }
     let mut blocks = BlockBasedOptions::default();
     blocks.set_block_cache(&Cache::new_lru_cache(memory.cache_bytes as usize)?);
     blocks.set_bloom_filter(10.0, false);
     // By default, index and filter blocks take memory outside the cache, in proportion to the number of table files.
+    // Put them into the cache, so that its limit holds for them too.
     blocks.set_cache_index_and_filter_blocks(true);
     options.set_block_based_table_factory(&blocks);
     let mut transactions = TransactionDBOptions::new();

@@ -105,8 +105,8 @@ impl Case {
         format!("{}-{multiple}x-{threads}t-{row_bytes}b{drawn}", self.title())
     }
 
-    /// The size of all keys and values in bytes. If the multiple is 1, they take four fifths of the cache, so that
-    /// everything fits.
+    /// The size of all keys and values in bytes. If the multiple is 1, the keys and values take four fifths of the
+    /// cache, so that everything fits.
     pub(super) fn data_bytes(self, cache_bytes: u64) -> u64 {
         if self.multiple == 1 { cache_bytes / 5 * 4 } else { cache_bytes * self.multiple }
     }

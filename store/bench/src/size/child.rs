@@ -45,7 +45,8 @@ impl Task {
         let group = has_groups.then(|| Group::new(self.cache_bytes + SHARE_BYTES)).transpose()?;
         let mut command = Command::new(std::env::current_exe()?);
         command.env(CHILD, serde_json::to_string(self)?).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // By default, malloc makes an arena for each thread, for which the group's limit leaves no memory.
+        // By default, malloc makes an arena for nearly every thread, for which the group's limit leaves no memory. So
+        // allow only two arenas.
         command.env("MALLOC_ARENA_MAX", "2");
         let mut child = command.spawn()?;
         let mut begin = || -> Result<()> {
@@ -86,8 +87,8 @@ fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Drops a directory's files from the system's cache. Cached before the child starts, they would not count as memory of
-/// the store.
+/// Drops a directory's files from the system's cache. If they were cached before the child started, they would not
+/// count as memory of the store.
 fn forget(dir: &Path) -> Result<()> {
     for path in files(dir)? {
         let file = File::open(path)?;

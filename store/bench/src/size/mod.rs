@@ -22,7 +22,7 @@ pub(crate) struct Sizes {
     pub(crate) seconds: f64,
     /// How many turns each store gets for a row.
     pub(crate) turns: u32,
-    /// Only rows are measured whose names contain one of these texts. If there are none, the usual rows are measured.
+    /// Measures only the rows whose names contain one of these texts. If there are no texts, measures the usual rows.
     pub(crate) rows: Vec<String>,
     pub(crate) is_all: bool,
     /// The stores to measure. If there are none, all stores that were built in are measured.

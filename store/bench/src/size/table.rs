@@ -136,8 +136,8 @@ impl Rig<'_> {
                     continue;
                 }
                 let found = if case.is_load() {
-                    // The first turn reports how the first load went, whose data the other rows use. The other turns
-                    // load the data again.
+                    // The first turn reports on the load that has already been done, because the other rows use its
+                    // data. The other turns load the data again.
                     if turn > 0 { self.load(store, case)?.load } else { self.loaded_again(store)? }
                 } else {
                     let loaded = self.loaded.get(store).context("nothing is loaded")?;

@@ -200,7 +200,8 @@ pub(super) fn deliver(tx: &mut dyn Tx, home: u32, carrier: i64) -> Done<()> {
         })?;
         let Some(id) = oldest else { continue };
         let at = key(&[home, of, id]);
-        // In a store whose scans take no locks, another thread may have delivered this order since the scan.
+        // In a store whose scans take no locks, another thread may have delivered this order since the scan. Then
+        // run the transaction again.
         if tx.get_for_update(NEW_ORDERS, &at)?.is_none() {
             return Err(Fail::Retry);
         }

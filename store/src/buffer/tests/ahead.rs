@@ -54,8 +54,8 @@ impl Tried {
         self.running.engine.pager.pool.tallies.ahead.load(Ordering::Relaxed)
     }
 
-    /// Reads `rows` rows through a snapshot or a transaction: from the row `from` on, or, if `is_reverse`, backwards
-    /// from before it.
+    /// Reads `rows` rows through a snapshot or a transaction. Begins with the row `from`, or, if `is_reverse`, reads
+    /// backwards from the row before `from`.
     fn read(&self, from: u64, rows: u64, is_reverse: bool, by_snapshot: bool) {
         let key = from.to_be_bytes();
         let range = match is_reverse {

@@ -97,8 +97,8 @@ fn a_scan_of_ten_times_the_cache_leaves_what_is_used_in_it() {
     let left = tried.running.engine.pager.pool.inner_left.load(Ordering::Relaxed);
     assert_eq!(tried.scan() as u64, FRAMES * 12 * ROWS_OF_A_LEAF);
     let after = tried.read_hot();
-    // `READY` hot pages may already have been ready for eviction. Two more leaves may differ: the one where the scan
-    // began, and one where a batch of rows ended, because the scan used them once more.
+    // `READY` hot pages may already have been ready for eviction. Two more misses may come from the scan, which used
+    // two leaves once more than the others: the leaf where it began, and one where a batch of rows ended.
     assert!(after <= before + READY + 2, "{before} misses before the scan, {after} after it");
     assert_eq!(tried.running.engine.pager.pool.inner_left.load(Ordering::Relaxed), left, "inner pages left");
 }

@@ -2,8 +2,8 @@
 //!
 //! Invariant 33: a batch begins at a block boundary, at a place that only grows, so no write touches blocks that are
 //! already durable. A batch counts only if it is whole, is at the place that it names, and continues the batch before
-//! it. It must also be of the newest epoch; a batch before the place where that epoch began may be of an earlier epoch.
-//! So what a recovery has cut off never comes back.
+//! it. The batch must also be of the newest epoch, unless its place is before the place where that epoch began. In that
+//! case it must be of an earlier epoch. So what a recovery has cut off never comes back.
 
 mod buffer;
 mod circle;
@@ -28,8 +28,8 @@ use crate::poison::Poison;
 
 /// A batch is closed once it has this many bytes; its last object may exceed the limit.
 const BATCH_BYTES: u64 = 1 << 20;
-/// A batch takes at most one part in this many of the circular area. The reason is that the space of up to one batch
-/// may be lost at the end of the area.
+/// A batch takes at most one part in this many of the circular area. The limit keeps the loss small, because the space
+/// of up to one batch may be lost at the end of the area.
 const BATCHES: u64 = 16;
 /// A batch is never closed below this size, however little memory there is.
 const FEWEST_BATCH_BYTES: u64 = 64 << 10;
@@ -50,7 +50,8 @@ pub(crate) enum Grouping {
     Central,
     /// A slot for each object, and one writer at a time, which writes for all transactions.
     Grouped,
-    /// A slot for each object. Each transaction writes the objects up to its own commit, at the same time as others.
+    /// A slot for each object. Each transaction writes the objects up to its own commit, while other transactions write
+    /// theirs.
     Apart,
 }
 
@@ -190,8 +191,8 @@ impl DiskLog {
         objects.clear();
         let next = self.buffer.take(from, to, self.batch_bytes, objects);
         let placed = self.place(&mut state.circle, objects, from, next);
-        // `space` reads these two numbers in the opposite order. So at every moment it counts the group's bytes as
-        // taken in at least one of them.
+        // `space` reads these two numbers in the opposite order. So whenever it reads them, at least one of them counts
+        // the group's bytes as taken.
         self.free.store(state.circle.free_bytes(), Ordering::SeqCst);
         self.waiting_bytes.fetch_sub(objects.len() as u64, Ordering::SeqCst);
         state.writers += 1;
@@ -283,8 +284,8 @@ impl Log for DiskLog {
     fn append(&self, object: &mut [u8]) -> Result<Lsn, Error> {
         self.poison.check()?;
         let next = self.buffer.next();
-        // Other threads may have appended since `next` was read. Their objects may be durable by now, so that `durable`
-        // may exceed `next`.
+        // Other threads may have appended since `next` was read. Their objects may be durable by now, so `durable` may
+        // exceed `next`.
         let waits = next.saturating_sub(self.durable()) > buffer::MOST / 2
             || self.waiting_bytes.load(Ordering::Relaxed) > self.batch_bytes * PENDING_BATCHES;
         if waits && next > self.durable() {
@@ -372,8 +373,8 @@ impl Log for DiskLog {
     fn space(&self) -> Space {
         let waiting = self.waiting_bytes.load(Ordering::SeqCst);
         let free = self.free.load(Ordering::SeqCst);
-        // Not all free space can be used: a batch may not fit at the end of the circular area, and each batch is padded
-        // to whole blocks.
+        // Not all free space can be used, because a batch may not fit at the end of the circular area, and each batch
+        // is padded to whole blocks.
         let kept = self.batch_bytes + LARGEST_OBJECT;
         let sure = |bytes: u64| bytes.saturating_sub(kept) / 4 * 3;
         Space {
@@ -388,8 +389,8 @@ impl Log for DiskLog {
     fn persist_some(&self) {
         let next = self.buffer.next();
         if self.waiting_bytes.load(Ordering::Relaxed) > self.batch_bytes && next > self.durable() {
-            // A failure poisons the store. So any thread that waits for durability gets the error, and it can be
-            // ignored here.
+            // The error can be ignored here, because it has poisoned the store. So any thread that waits for durability
+            // gets it too.
             let _ = self.force(next - 1);
         }
     }

@@ -16,8 +16,7 @@ use crate::log::BEYOND;
 use crate::log::damage::{Beyond, Damage, OnDamage, PIECE};
 use crate::poison::Poison;
 
-/// How many of the last batches are written again when the log is opened. So many can never have been in flight at
-/// once.
+/// How many of the last batches are written again when the log is opened. There were never so many in flight at once.
 const REWRITTEN: usize = 256;
 
 impl DiskLog {
@@ -98,8 +97,9 @@ impl DiskLog {
                     let last = batch.first_lsn + u64::from(batch.objects);
                     let continues = batch.first_lsn == circle.next;
                     let has_head = is_first && batch.first_lsn < slot.head && last > slot.head;
-                    // A batch that an earlier recovery cut off is still on the disk. It may happen to continue a batch
-                    // that was written later in place of another one, so its epoch has to be checked.
+                    // A batch that an earlier recovery cut off is still on the disk. Such a batch may seem to continue
+                    // a batch that was written later, in the place of another batch that was cut off. So its epoch has
+                    // to be checked.
                     let is_of_epoch = if place < slot.began {
                         batch.epoch >= epoch && batch.epoch < slot.epoch
                     } else {
@@ -156,8 +156,8 @@ impl DiskLog {
         }
     }
 
-    /// The whole batches beyond the end, in the rest of the circular area. Some may be of a later turn than the slot
-    /// knows, which means that a newer slot is damaged.
+    /// The whole batches beyond the end, in the rest of the circular area. If a batch shows that the log has wrapped
+    /// around since the slot was written, a newer slot is damaged.
     fn beyond(&self, circle: &Circle) -> Result<Beyond, Error> {
         let circle_bytes = self.head.circle_bytes;
         let block_bytes = self.head.block_bytes as usize;
@@ -186,8 +186,8 @@ impl DiskLog {
         Ok(beyond)
     }
 
-    /// Writes the last batches again. They may be only in the system's cache, because the process died before it
-    /// flushed them, or because a flush failed.
+    /// Writes the last batches again. They may be only in the system's cache, because the process that wrote them died
+    /// before it flushed them, or because its flush failed.
     fn make_durable(&self, batches: &VecDeque<Placed>) -> Result<(), Error> {
         let mut aligned = AlignedBuf::default();
         for placed in batches.iter().rev().take(REWRITTEN) {

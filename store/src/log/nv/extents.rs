@@ -1,7 +1,7 @@
 //! Memory for objects, in extents. Each extent is filled from its beginning by the threads of one stripe.
 //!
-//! The allocation itself is not stored durably. When the log is opened, those extents count as used that contain
-//! objects in the index.
+//! The allocation itself is not stored durably. When the log is opened, the extents that contain objects in the index
+//! count as used.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -108,7 +108,7 @@ impl Extents {
     }
 
     /// How many bytes are sure to fit, whatever the sizes of the objects. Up to a quarter of each extent may be lost at
-    /// its end.
+    /// its end, so only three quarters count.
     pub(super) fn free_bytes(&self) -> u64 {
         let kept = self.stripes.len() as u64;
         self.free.load(Ordering::Relaxed).saturating_sub(kept) * self.extent_bytes / 4 * 3

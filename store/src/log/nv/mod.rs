@@ -31,8 +31,8 @@ use crate::poison::Poison;
 const BYTES_PER_ENTRY: u64 = 128;
 const FEWEST_ENTRIES: u64 = 1024;
 /// How many slots the log has for objects that have a number but may not be persistent yet. A thread that finds half of
-/// them taken makes older objects persistent before it takes a number. The other half is for threads that check this at
-/// the same moment.
+/// them taken makes older objects persistent before it takes a number. The other half is for threads that have already
+/// checked, but have not taken their numbers yet.
 const MOST_WAITING: u64 = 16384;
 
 /// When the log makes objects persistent.
@@ -120,8 +120,8 @@ impl NvLog {
         let mut it = Self::over(nvm, layout, flush, poison, (head, head, epoch));
         let end = it.find_end(head, on_damage)?;
         let nvm = &it.nvm;
-        // The values that were just read may not be durable yet, so both words are stored and flushed again. Each has a
-        // cache line of its own.
+        // The values that were just read may not be durable yet, so both words are stored and flushed again. They are
+        // in different cache lines, and one flush covers both lines.
         nvm.store_u64(HEAD_OFFSET, head);
         nvm.store_u64(EPOCH_OFFSET, epoch.into());
         nvm.flush(HEAD_OFFSET, EPOCH_OFFSET + 8 - HEAD_OFFSET);
@@ -189,8 +189,7 @@ impl NvLog {
         Ok(lsn)
     }
 
-    /// Flushes the newest objects and entries. The process may have died after it stored them, but before it flushed
-    /// them.
+    /// Flushes the newest objects and entries. The process that stored them may have died before it flushed them.
     fn flush_found(&self, found: &[(u64, Lsn)]) {
         for (at, last) in found.iter().rev().take(4096) {
             let mut header = [0; OBJECT_HEADER_BYTES];

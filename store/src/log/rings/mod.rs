@@ -3,8 +3,8 @@
 //!
 //! Threads store objects without flushing them. A thread that commits flushes its own log and fences, and then does the
 //! same for other logs that are behind. It can do so because a flush covers what another processor has stored, while a
-//! fence covers only the flushes of its own processor. A checksum shows whether an object is valid. Its seed depends on
-//! the object's place, and places only grow.
+//! fence covers only the flushes of its own processor. A checksum shows whether an object is valid. The seed of the
+//! checksum depends on the object's place, and places only grow, so what is left of older objects is not valid.
 //!
 //! Invariant 30 holds as for all logs: recovery finds one run of objects over all rings together.
 
@@ -104,12 +104,12 @@ impl RingsLog {
         }
     }
 
-    /// Makes all objects durable that a ring has so far.
+    /// Makes durable all objects that a ring has so far.
     fn persist(&self, at: usize) {
         let unflushed = {
             let mut ring = self.rings[at].lock();
-            // Holds the mutex only while it takes the list. A thread that finds the list empty waits until the window
-            // counts the objects as done. That takes only as long as the flush below.
+            // Holds the mutex only while it takes the list. Another thread that finds the list empty waits until the
+            // window counts the objects as done, which takes only as long as the flush below.
             std::mem::take(&mut ring.unflushed)
         };
         if unflushed.is_empty() {
@@ -126,8 +126,8 @@ impl RingsLog {
         thread_number() % self.rings.len()
     }
 
-    /// The seed of the checksum of an object at this place. Each turn of the ring has new places, so objects of earlier
-    /// turns are not valid.
+    /// The seed of the checksum of an object at this place. Whenever the ring wraps around, the places go on to grow,
+    /// so older objects are not valid.
     fn seed_at(&self, ring: u64, place: u64) -> u64 {
         self.layout.seed ^ place.rotate_left(20) ^ ring.rotate_left(56)
     }
@@ -210,8 +210,8 @@ impl Log for RingsLog {
                 return Err(damaged());
             }
             let epoch = object.header.epoch;
-            // In a ring, the seed depends on the object's place. Outside of it, the object is sealed with the log's
-            // seed.
+            // In a ring, the seed of an object's checksum depends on the object's place. `visit` does not know the
+            // place, so seal the object again with the log's seed.
             seal_object(&mut bytes, lsn, epoch, self.layout.seed);
             visit(lsn, &bytes)?;
         }
@@ -223,8 +223,8 @@ impl Log for RingsLog {
         if head <= self.head() {
             return Ok(());
         }
-        // The head is made durable before the words of the rings. If a ring's word got ahead of the head, there would
-        // be a gap.
+        // The head is made durable before the words of the rings. If a crash left a ring's word ahead of the head, the
+        // log would have a gap after the head.
         self.nvm.store_u64(HEAD_OFFSET, head);
         self.nvm.flush(HEAD_OFFSET, 8);
         self.nvm.fence();
@@ -243,7 +243,7 @@ impl Log for RingsLog {
     }
 
     fn space(&self) -> Space {
-        // Not all free space can be used: an object may not fit at the end of a ring.
+        // Not all free space can be used, because an object may not fit at the end of a ring.
         let kept = self.layout.rings * self.largest;
         let used = self.window.next() - self.head();
         Space {

@@ -123,7 +123,7 @@ impl RingsLog {
         Some(())
     }
 
-    /// Begins the epoch: first records that from the object `first` on only objects of this epoch count, and then that
+    /// Begins the epoch. First records that only objects of this epoch count from the object `first` on, and then that
     /// the epoch has begun. Durable on return, together with everything that was flushed before.
     pub(super) fn begin_epoch(&self, first: Lsn) {
         let began_at = self.layout.began_at(self.epoch);
@@ -192,7 +192,7 @@ impl RingsLog {
         self.nvm.store_u64(self.layout.word_at(number), ring.begin);
         self.nvm.flush(self.layout.word_at(number), 8);
         // An object that is cut off here may be valid, and follow the kept objects directly. The next object may not
-        // overwrite it, but begin at the next turn. So clear it.
+        // overwrite it, but go to the ring's beginning instead. So clear the object that is cut off.
         let end = self.layout.offset(number, ring.end);
         self.nvm.store_u64(end, 0);
         self.nvm.flush(end, 8);
@@ -211,7 +211,8 @@ struct Epoch {
 
 impl Epoch {
     /// Whether an object of this epoch can be part of the log. An object that an earlier recovery cut off is still in
-    /// memory. It may happen to follow an object that was written later in place of another one.
+    /// memory. Such an object may seem to follow an object that was written later, in the place of another object that
+    /// was cut off. So the epoch decides whether it counts.
     fn counts(self, lsn: Lsn, epoch: u32) -> bool {
         if lsn < self.began { epoch < self.number } else { epoch == self.number }
     }

@@ -73,7 +73,8 @@ fn inv48_a_batch_that_a_later_one_has_seen_durable_is_missed() {
     assert_eq!(open(bytes).1.unwrap().next(), 3);
 }
 
-/// The newest slot is damaged. The older one does not know of the turn that the log has made since.
+/// One of the two slots is damaged. If it is the newer one, the older one is from before the log wrapped around. The
+/// log may then be reported as damaged, but it must not end early.
 #[test]
 fn inv48_a_damaged_slot_is_no_end_of_the_log() {
     let block = Arc::new(RecordingBlock::new(4096));

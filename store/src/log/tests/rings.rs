@@ -50,8 +50,8 @@ fn lose(bytes: &mut [u8], lsn: Lsn) {
     bytes[at..at + 64].fill(0);
 }
 
-/// The bytes of a log with `objects` objects. The last two are from different threads, and were in flight at once. The
-/// first of these two is lost.
+/// The bytes of a log with `objects` objects. The last two are from different threads, and were in flight at once. Of
+/// these two, only the second is left.
 fn with_a_gap(objects: u64) -> Vec<u8> {
     loop {
         let (nvm, log) = create();
@@ -61,7 +61,8 @@ fn with_a_gap(objects: u64) -> Vec<u8> {
         append_only(&log);
         append_only(&log);
         let mut bytes = nvm.to_bytes();
-        // Objects of one thread lie close together. So if these two are far apart, they are from different threads.
+        // Objects of one thread lie close together. So if the last two objects are far apart, they are from different
+        // threads.
         if find(&bytes, objects).abs_diff(find(&bytes, objects - 1)) > 4096 {
             lose(&mut bytes, objects - 1);
             return bytes;

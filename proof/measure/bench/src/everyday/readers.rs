@@ -103,8 +103,8 @@ fn crowd(dir: &Path, parameters: Option<&str>, effort: Effort) -> Result<Crowd> 
     Ok(Crowd { alone: median(alone), beside: median(beside), commits: median(commits) })
 }
 
-/// A hundred reading threads, alone and beside sixteen writing threads, on `waldio` and on stock SQLite. On
-/// both, a commit costs a reader the same: SQLite discards the pages that the reader has cached.
+/// A hundred reading threads, alone and beside sixteen writing threads, on `waldio` and on stock SQLite. A
+/// commit costs a reader the same on both, because SQLite then discards the pages that the reader has cached.
 ///
 /// # Errors
 /// An error of SQLite.

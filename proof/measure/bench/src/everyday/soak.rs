@@ -13,7 +13,7 @@ use crate::concurrent;
 use crate::nvwal::Effort;
 use crate::workload::status;
 
-/// How long the writers write in a full run, and at least in a shorter one.
+/// How long the writers write in a full run, and how long they write at least in a shorter run.
 const SOAK: Duration = Duration::from_secs(120);
 const LEAST: Duration = Duration::from_secs(5);
 const WRITERS: usize = 16;

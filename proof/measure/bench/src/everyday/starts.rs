@@ -30,7 +30,7 @@ fn milliseconds(task: &str, uri: &str) -> Result<f64> {
 }
 
 /// Runs each task on stock SQLite, on `waldio`, on `nvwal`, and on `waldio` with a log that each process
-/// keeps for the next. These take turns.
+/// keeps for the next. The four take turns.
 ///
 /// # Errors
 /// An error of SQLite, or of starting a process.

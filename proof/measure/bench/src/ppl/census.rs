@@ -33,8 +33,8 @@ pub struct Census {
     pub writing: usize,
     /// Pages that SQLite writes to its log, per transaction.
     pub pages_per_transaction: f64,
-    /// The number of different pages among those. A log that is checkpointed only once, at the end, writes
-    /// this many pages home.
+    /// The number of different pages that the workload writes to the log. A log that is checkpointed only
+    /// once, at the end, writes this many pages home.
     pub different_pages: usize,
     /// Size of the database at the end, in megabytes of 1,048,576 bytes.
     pub megabytes: f64,

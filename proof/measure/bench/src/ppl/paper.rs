@@ -155,7 +155,7 @@ pub const ANDROBENCH: Trace = Trace {
 pub const PCM_WRITE_NS: u32 = 2 * 7500;
 /// A line takes two reads, as above.
 pub const PCM_READ_NS: u32 = 2 * 408;
-/// The paper names no barrier. Its write latency includes all waiting.
+/// The paper names no cost of a barrier. Its write latency includes all waiting, so a fence adds nothing.
 pub const PCM_FENCE_NS: u32 = 0;
 /// The size of the line to which [`PCM_WRITE_NS`] and [`PCM_READ_NS`] apply.
 pub const PCM_LINE_BYTES: u64 = 64;

@@ -1,4 +1,4 @@
-//! Runs statements, and kills itself at a chosen step: `die N` says which.
+//! Runs statements, and kills itself at the step that `die N` chooses.
 
 use duralite_testkit::die_at_step;
 

@@ -1,4 +1,4 @@
-//! Transactions on lists and registers. They append to lists; they write registers, and find them by a
+//! Transactions on lists and registers. They append to lists, write registers, and find registers by a
 //! property.
 //!
 //! A list is a text of numbers in one row. A register is a row with a number; the row's `tag` column,
@@ -81,7 +81,8 @@ fn single_statement(session: &mut Session<'_>) {
     }
     let (key, element) = (session.rng.below(session.plan.keys), session.fresh());
     let ops = [Op::Append(key, element)];
-    // From here on the transaction may be committed, even if the process dies before it reports the end.
+    // From here on the transaction may be committed, even if the process dies before it reports the end. So
+    // report the transaction now.
     session.report.tell(&commits(number, begin, &ops));
     let done = append(session, key, element);
     let fate = done.map_or(Fate::Aborted, |()| Fate::Committed);
@@ -128,7 +129,8 @@ fn transaction(session: &mut Session<'_>) {
         session.roll_back();
         return tell(session, number, begin, &ops, Fate::Aborted, now());
     }
-    // From here on the transaction may be committed, even if the process dies before it reports the end.
+    // From here on the transaction may be committed, even if the process dies before it reports the end. So
+    // report the transaction now.
     session.report.tell(&commits(number, begin, &ops));
     let (is_there, end) = session.commit();
     let fate = if is_there { Fate::Committed } else { Fate::Aborted };
@@ -202,9 +204,9 @@ fn operation(session: &mut Session<'_>, ops: &mut Vec<Op>) -> Result<(), Overtak
     }
 }
 
-/// One operation of a transaction that reads on another connection. The transaction uses each key once:
-/// the other connection does not see what the transaction wrote, and what it read may have changed since.
-/// So each single read is right, but the transaction as a whole is not.
+/// One operation of a transaction that reads on another connection. The transaction uses each key only once,
+/// because the other connection does not see what the transaction wrote, and may see a later value than an
+/// earlier read. So each single read is right, but the transaction as a whole is not.
 fn torn(session: &mut Session<'_>, key: u64, ops: &mut Vec<Op>) -> Result<(), Overtaken> {
     let uses = |op: &Op| matches!(op, Op::Append(of, _) | Op::Read(of, _) | Op::Write(of, _) | Op::Look(of, _) if *of == key);
     if ops.iter().any(uses) {

@@ -143,8 +143,8 @@ fn transaction(session: &mut Session<'_>) {
         session.roll_back();
         return session.report.tell(&format!("ended\t{number}\taborted\t{}\n", now()));
     }
-    // From here on the transaction may be committed, even if the process dies before it reports the
-    // end.
+    // From here on the transaction may be committed, even if the process dies before it reports the end. So
+    // report the transaction now.
     tell(session, number, &did);
     let (is_there, end) = commit(session);
     let fate = if is_there { "committed" } else { "aborted" };

@@ -84,7 +84,7 @@ impl<'a> Session<'a> {
         step(|| self.conn.execute_batch(sql))
     }
 
-    /// Commits. Returns when the outcome was known, and whether the transaction is committed.
+    /// Commits. Returns whether the transaction is committed, and the time at which that was known.
     pub fn commit(&self) -> (bool, u64) {
         let is_done = self.execute("COMMIT").is_ok();
         let end = now();
@@ -102,7 +102,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Runs `what`, and again while it finds the database busy.
+/// Runs `what`, and repeats it while the database is busy.
 pub fn step<T>(mut what: impl FnMut() -> Result<T, Error>) -> Result<T, Overtaken> {
     for nth in 1.. {
         let error = match what() {

@@ -13,7 +13,8 @@ use place::{Place, at_every_lock, insert};
 const STOCK: bool = true;
 const OURS: bool = false;
 
-/// A connection that leaves WAL mode may go on with outdated pages in SQLite's cache, so it drops them first.
+/// A connection that leaves WAL mode may go on with outdated pages in SQLite's cache, so a test makes SQLite
+/// drop them before that.
 const FORGET: &str = "PRAGMA shrink_memory";
 const LEAVE: &str = "PRAGMA journal_mode=DELETE";
 /// Changes more pages than a small cache holds, so that the database file changes before the commit.
@@ -57,7 +58,7 @@ fn inv02_stock_sqlite_leaves_wal_mode_while_a_log_is_opened() {
 #[test]
 fn inv02_a_hot_journal_is_left_while_a_log_is_opened() {
     // Stock SQLite writes the journal's header, one page of the journal in three parts, the journal's page
-    // count, and the page of the database.
+    // count, and the page of the database. The seventh step is the deletion, before which it dies.
     const BEFORE_DELETION: u32 = 7;
     let deaths = Cell::new(0);
     at_every_lock("", 4, |place, ours| {
@@ -108,8 +109,8 @@ fn inv02_stock_sqlite_comes_while_an_exclusive_connection_opens_a_log() {
         }
         for _ in 0..2 {
             place.insert(&mut stock, STOCK);
-            // This statement may checkpoint what stock SQLite has just written. A later statement may believe
-            // that no process needs the `-wal`.
+            // This statement may checkpoint what stock SQLite has just written. After that, a later statement
+            // may wrongly take the `-wal` for unused, although stock SQLite has it open.
             place.insert_by(ours);
             let n = place.next();
             let begun = stock.run("BEGIN IMMEDIATE") + &stock.run(&insert(n));

@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use duralite_testkit::{Actor, Fixture, VERSIONS};
 
 const NAME: &str = "t.db";
-/// A few times the number of locks that an open takes if it has to wait and try again.
+/// How many locks are tried. This is a few times the number that an open takes if it has to wait and try
+/// again.
 const LOCKS: u64 = 48;
 
 /// A database, its acknowledged rows, and the errors that the test found.
@@ -111,7 +112,7 @@ impl Place {
         }
     }
 
-    /// Checks a reader's answer to `SELECT n FROM t`: every acknowledged row must be there.
+    /// Checks that a reader's answer to `SELECT n FROM t` has every acknowledged row.
     pub fn has_all(&mut self, answer: &str, who: &str) {
         let found: BTreeSet<i64> = answer.split_whitespace().filter_map(|row| row.parse().ok()).collect();
         let lost: Vec<_> = self.acknowledged.difference(&found).collect();

@@ -7,7 +7,8 @@ use rusqlite::{Connection, ffi};
 
 use super::{BUSY, MODES, OK, OVERTAKEN, codes, open, rows, with_rows};
 
-/// Whether `PRAGMA wal_checkpoint` says that it was kept from its work; its code where it fails.
+/// Whether `PRAGMA wal_checkpoint` reports that something kept it from its work. If the pragma fails, the error
+/// is its code.
 fn checkpoint(conn: &Connection, how: &str) -> Result<bool, i32> {
     let rows = run(conn, &format!("PRAGMA wal_checkpoint({how})"));
     rows.map(|rows| rows[0][0] == rusqlite::types::Value::Integer(1))
@@ -16,7 +17,7 @@ fn checkpoint(conn: &Connection, how: &str) -> Result<bool, i32> {
 
 const KINDS: [&str; 4] = ["PASSIVE", "FULL", "RESTART", "TRUNCATE"];
 
-/// Checkpoints of every kind in every situation: whether each was kept from its work.
+/// Runs checkpoints of every kind in every situation. Returns for each whether something kept it from its work.
 fn situations(connect: &dyn Fn() -> Connection) -> Vec<(&'static str, &'static str, Result<bool, i32>)> {
     let mut found = Vec::new();
     for kind in KINDS {
@@ -95,7 +96,7 @@ fn the_log_starts_over_under_concurrent_connections_alone() {
     }
     let mut most = 0;
     for round in 0..300 {
-        // Of two transactions at least one is open at any time, as far as one thread can have it.
+        // At least one of two transactions is open at any time, as far as a single thread can arrange that.
         let k = round % 40;
         assert_eq!(codes(&a, &format!("BEGIN; UPDATE t SET v=v+1 WHERE k={k}")), OK);
         if round > 0 {
@@ -147,7 +148,8 @@ fn inv10_the_log_starts_over_while_transactions_of_threads_overlap() {
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     assert_eq!(one::<u32>(&watch, "SELECT sum(v) FROM t"), THREADS * COMMITS);
-    // All of them together write more than 7,200 frames. The log may have 1,000 before it is too large.
+    // The transactions write more than 7,200 frames in all. From 1,000 frames on the log is too large, so it
+    // must have started over in between.
     assert!(most < 4000, "{most}");
     integrity(&watch);
 }
@@ -183,7 +185,8 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
         // A statement that writes could be left half done.
         assert_eq!(codes(conn, "UPDATE t SET v=-1 WHERE k IN (2, 60)"), OK);
         assert_eq!(codes(conn, "SELECT count(pad) FROM t"), OVERTAKEN);
-        // It is told once. Everything works as before, and what it has written can be undone.
+        // The writer is asked to end only once. After that everything works as before, and what the transaction
+        // has written can be undone.
         assert!(!conn.is_autocommit());
         assert_eq!(codes(conn, look), OK);
         assert_eq!(one::<i64>(conn, "SELECT v FROM t WHERE k=1"), -1);
@@ -192,7 +195,7 @@ fn inv10_who_writes_for_long_is_asked_to_end_and_who_only_reads_is_not() {
         grow(by, 2_000);
         assert!(frames(by) < 2_000, "{}", frames(by));
     }
-    // Nobody is asked for what others were.
+    // A transaction that begins now is not asked to end because an earlier one was.
     assert_eq!(codes(&old, "BEGIN; UPDATE t SET v=5 WHERE k=1; SELECT count(pad) FROM t; COMMIT"), OK);
     assert_eq!(one::<i64>(&plain, "SELECT v FROM t WHERE k=1"), 5);
     integrity(&new);

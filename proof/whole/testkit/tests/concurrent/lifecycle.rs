@@ -113,8 +113,8 @@ fn what_a_killed_process_has_committed_is_found_by_whoever_opens_it() {
     }
 }
 
-/// Tears the header of the wal-index, as a process does that dies while it writes the header: the two copies
-/// differ.
+/// Tears the header of the wal-index, so that its two copies differ, as if a process had died while it wrote
+/// the header.
 fn tear_header(fixture: &Fixture) {
     let version = 3_007_000_u32.to_ne_bytes();
     let mut torn = 0;

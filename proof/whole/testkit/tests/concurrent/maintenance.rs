@@ -233,8 +233,8 @@ fn inv61_data_version_moves_with_the_commits_of_others_alone() {
         moves(true, "another one's commit");
         assert_eq!(codes(&b, "BEGIN; UPDATE t SET v=4 WHERE k=1; ROLLBACK"), OK);
         moves(false, "another one's rollback");
-        // Another connection commits after the snapshot and before the commit: the upgrade absorbs that
-        // commit, or the merge does.
+        // Another connection commits after the snapshot and before the commit. Either the upgrade or the
+        // merge absorbs the other connection's commit.
         assert_eq!(codes(&a, "BEGIN; SELECT v FROM t WHERE k=1"), OK);
         assert_eq!(codes(&b, "UPDATE t SET v=5 WHERE k=99"), OK);
         assert_eq!(codes(&a, "UPDATE t SET v=5 WHERE k=1; COMMIT"), OK);

@@ -94,7 +94,8 @@ fn a_savepoint_that_is_rolled_back_leaves_no_conflict_behind_it_unnoticed() {
 }
 
 /// If a RELEASE fails, SQLite keeps the savepoint, whatever has become of the transaction. If Duralite ended
-/// the transaction, a second RELEASE would succeed although nothing is committed.
+/// the transaction, a second RELEASE would succeed although nothing is committed. So Duralite must leave the
+/// transaction open.
 #[test]
 fn the_last_release_fails_until_there_is_a_rollback() {
     for release in ["RELEASE s", "  -- again\n/* and */ release SAVEPOINT s"] {

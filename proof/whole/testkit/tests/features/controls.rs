@@ -42,7 +42,7 @@ fn inv01_a_vfs_above_may_fill_reserved_bytes_on_the_way_home() {
     const RESERVED: usize = 8;
     let fixture = Fixture::new();
     if fixture.engine() == Engine::PPL {
-        // `ppl` refuses such a database: see `an_engine_that_writes_pages_by_itself_refuses_reserved_bytes`.
+        // `ppl` refuses such a database (see `an_engine_that_writes_pages_by_itself_refuses_reserved_bytes`).
         return;
     }
     let conn = stock(&fixture.path("c.db"));
@@ -56,7 +56,7 @@ fn inv01_a_vfs_above_may_fill_reserved_bytes_on_the_way_home() {
     let conn = fixture.open("c.db");
     run(&conn, "INSERT INTO t VALUES(1)").unwrap();
     assert_eq!(one::<i64>(&conn, "PRAGMA wal_checkpoint(PASSIVE)"), 0);
-    // Writes into the reserved bytes, as a VFS does that keeps checksums there.
+    // Writes into the reserved bytes, as a VFS that keeps checksums there would.
     let file = std::fs::OpenOptions::new().write(true).open(fixture.path("c.db")).unwrap();
     for page in 1..=2 {
         file.write_all_at(b"checksum", page * 4096 - RESERVED as u64).unwrap();
@@ -107,7 +107,7 @@ fn pages_with_reserved_bytes_go_home_by_sqlite_only() {
 fn an_ordinary_wal_with_reserved_bytes_goes_home_by_its_users_only() {
     let fixture = Fixture::new();
     if fixture.engine() == Engine::PPL {
-        // `ppl` refuses such a database: see `an_engine_that_writes_pages_by_itself_refuses_reserved_bytes`.
+        // `ppl` refuses such a database (see `an_engine_that_writes_pages_by_itself_refuses_reserved_bytes`).
         return;
     }
     let path = fixture.path("c.db");

@@ -324,8 +324,8 @@ fn the_background_thread_goes_by_what_is_in_force() {
     conn.busy_timeout(std::time::Duration::from_secs(20)).unwrap();
     run(&conn, "PRAGMA wal_autocheckpoint=0").unwrap();
     fill(&conn, 10);
-    // The background thread's connections must ask for the setting in force: they would be refused if they
-    // asked for the original one.
+    // The background thread's connections must ask for the setting in force, because they would be refused if
+    // they asked for the original setting.
     assert_eq!(one::<String>(&conn, "PRAGMA duralite_on_close=drain"), "drain");
     let restarts = number(&conn, "log_restarts");
     let start = std::time::Instant::now();

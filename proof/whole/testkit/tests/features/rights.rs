@@ -193,7 +193,8 @@ fn inv13_a_writer_that_comes_and_dies_between_two_transactions_is_not_overlooked
     let mut live = writer(&fixture);
     assert_eq!(reader.run(COUNT), "17");
     live.kill();
-    // By now the reader has mapped the index that the other processes share, in which no process has a slot.
+    // By now the reader has mapped the index that the other processes share. No process has a slot in it, but
+    // the reader must still notice the next writer.
     for count in 17..22 {
         assert_eq!(reader.run(COUNT), count.to_string());
         writer(&fixture).kill();

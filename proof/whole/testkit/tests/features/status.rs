@@ -102,8 +102,8 @@ fn guarantee_in(databases: &Path, logs: &Path) -> (String, Option<String>) {
     (guarantee, status.remove("guarantee_reason"))
 }
 
-/// With `durability=normal` a commit writes, and does not flush. Through the page cache, a crash of the
-/// system may lose the commit.
+/// With `durability=normal` a commit writes, and does not flush. If it writes to the page cache, a crash of
+/// the system may lose the commit, so the guarantee must not promise more.
 #[test]
 fn normal_durability_through_the_page_cache_does_not_promise_to_survive_a_system_crash() {
     let fixture = Fixture::on(Engine::WALDIO);

@@ -81,8 +81,8 @@ fn inv09_nothing_more_is_committed_to_a_log_that_was_deleted() {
     fixture.assert_plain("d.db");
 }
 
-/// Whether a checkpoint writes pages to the database file. With `ppl`, and with a home that holds pages,
-/// they stay in or beside the log until it is closed.
+/// Whether a checkpoint writes pages to the database file. With `ppl`, and with a home that holds pages, the
+/// pages stay in or beside the log until the log is closed.
 fn goes_home_at_once() -> bool {
     !["ppl", "side", "sideundo"].contains(&Engine::under_test().name())
 }
@@ -217,8 +217,8 @@ fn inv07_a_deleted_log_can_be_copied_from_the_process_that_has_it() {
     delete(&log);
     let found = find_deleted(id).unwrap().unwrap();
     assert_eq!((found.process, found.path.parent()), (writer.pid(), log.parent()));
-    // The copy must not get the log's own name: other processes would open the copy, while this process
-    // still has the deleted log.
+    // The copy must not get the log's own name, because other processes would open the copy while this
+    // process still has the deleted log.
     found.copy(&log, &db, None).unwrap_err();
     assert!(!log.exists());
     let copy = fixture.log_dir().join("salvaged");

@@ -36,7 +36,7 @@ fn inv02_busy_also_when_the_stock_connection_has_nothing_in_its_wal() {
     run(&theirs, "INSERT INTO t VALUES(1)").unwrap();
 }
 
-/// Leaves a database as a killed process does: the committed rows are only in the `-wal`.
+/// Leaves a database as a killed process does, with the committed rows only in the `-wal`.
 fn leave_wal(fixture: &Fixture) {
     let theirs = stock(&fixture.path("live.db"));
     theirs.execute_batch("PRAGMA journal_mode=WAL; CREATE TABLE t(a); INSERT INTO t VALUES(1), (2)").unwrap();
@@ -74,7 +74,7 @@ fn inv44_a_wal_that_a_stock_program_left_is_taken_over_in_exclusive_locking_mode
     takes_the_wal_over(&fixture, conn);
 }
 
-/// Leaves a database and its rollback journal as a process does that was killed in a large transaction.
+/// Leaves a database and its rollback journal, as a process that is killed in a large transaction does.
 fn leave_journal(fixture: &Fixture) {
     let theirs = stock(&fixture.path("live.db"));
     theirs

@@ -14,7 +14,8 @@ mod refusals;
 use duralite_testkit::{Actor, Fixture, run};
 use rusqlite::Error;
 
-/// Makes a database that a killed process has left: it is guarded, and only the log has its rows 1 to 3.
+/// Makes a database that a killed process has left. The database is guarded, and its rows 1 to 3 are only in
+/// the log.
 fn abandoned(fixture: &Fixture, name: &str) {
     let mut actor = Actor::sql(&fixture.uri(name, ""));
     assert_eq!(actor.run("PRAGMA journal_mode=WAL"), "wal");

@@ -97,8 +97,8 @@ fn remove_memory(fixture: &Fixture) {
     }
 }
 
-/// Only a power loss can have torn the log. Making another log needs EXCLUSIVE, which a connection that opens
-/// at the same time prevents.
+/// Only a power loss can have torn the log. Where that is excluded, the log is used again, because making
+/// another log needs EXCLUSIVE, which a connection that opens at the same time prevents.
 #[test]
 fn a_log_goes_on_that_no_power_loss_can_have_torn() {
     for engine in [Engine::WALDIO, Engine::NVWAL, Engine::PPL] {
@@ -226,8 +226,8 @@ fn inv01_a_rollback_journal_is_played_back_over_a_provisional_guard() {
     assert_eq!(one::<i64>(&stock(&hot), "SELECT sum(a) FROM t"), 7);
 }
 
-/// The same while the log still exists: once the guard has been rolled back, SQLite must not open this log's
-/// WAL.
+/// As in the test above, but the log still exists. Once the guard has been rolled back, SQLite must not open
+/// this log's WAL.
 #[test]
 fn inv01_a_log_whose_guard_was_rolled_back_gets_no_commits() {
     for engine in [Engine::NVWAL, Engine::WALDIO] {
@@ -251,7 +251,7 @@ fn inv01_a_log_whose_guard_was_rolled_back_gets_no_commits() {
         assert_eq!(one::<i64>(&conn, "SELECT sum(a) FROM t"), 3);
         assert_eq!(one::<String>(&conn, "PRAGMA journal_mode"), "delete");
         run(&conn, "INSERT INTO t VALUES(4)").unwrap();
-        // A connection that opens the database now sees the row: the database is an ordinary one.
+        // A connection that opens the database now sees the row, because the database is an ordinary one.
         assert_eq!(one::<i64>(&stock(&hot), "SELECT sum(a) FROM t"), 7);
         let mut other = Actor::sql(&fixture.uri("hot.db", ""));
         assert_eq!(other.run("SELECT sum(a) FROM t"), "7");

@@ -1,5 +1,6 @@
 //! Processes with sessions are killed at any moment. Nobody knows whether the last transaction of each
-//! session is committed. If it is, it must be there as a whole, and fit what all others saw.
+//! session is committed. A transaction that is committed must be there as a whole, and fit what all other
+//! sessions saw.
 
 use duralite_testkit::{Actor, Fixture, Reads, Rng, SessionPlan, Work};
 

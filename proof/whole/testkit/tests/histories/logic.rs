@@ -1,5 +1,6 @@
-//! SQL with constraints, a trigger and an index. The log gives the order of the transactions. Run one by one
-//! on stock SQLite in that order, they must answer the same and leave the same rows.
+//! SQL with constraints, a trigger and an index. The log gives the order of the transactions. If the
+//! transactions run one by one on stock SQLite in that order, they must give the same answers and leave the
+//! same rows.
 
 use std::time::Duration;
 

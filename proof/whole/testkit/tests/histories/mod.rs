@@ -2,7 +2,7 @@
 //! of them saw.
 //!
 //! The sessions are threads of child processes (`duralite-actor sessions`). This process only judges their
-//! reports. It does not know how the database isolates them.
+//! reports. This process does not know how the database isolates the sessions.
 //!
 //! `TESTKIT_CONCURRENT_SECONDS` lets each test run for so many seconds, with one seed after another.
 //! `TESTKIT_CONCURRENT_SETTINGS` replaces the settings of the sessions: `a=1&b=2;c=3` means two settings,

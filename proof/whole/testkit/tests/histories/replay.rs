@@ -14,8 +14,8 @@ pub fn replay(conn: &Connection, dids: &[Did], order: &[u64]) -> Result<(), Stri
     let (log, others) = places(dids, order)?;
     let mut open = others;
     open.sort_by_key(|did| did.span.0);
-    // The state that such a transaction saw comes after all transactions that ended before it began, and
-    // before all that began after it had ended.
+    // The state that one of the `others` saw comes after all transactions in the log that ended before that
+    // one began, and before all that began after that one had ended.
     let first = |did: &Did| log.iter().rposition(|other| other.span.1 < did.span.0).map_or(0, |nth| nth + 1);
     let last = |did: &Did| log.iter().position(|other| other.span.0 > did.span.1).unwrap_or(log.len());
     let mut open: Vec<(&Did, usize, usize)> =

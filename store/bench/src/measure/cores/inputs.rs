@@ -48,7 +48,8 @@ fn machine_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let fields = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
     let ticks: Vec<f64> = fields.filter_map(|field| field.parse().ok()).collect();
-    // Everything except idle time and waiting for a disk. Guest time is already part of other fields.
+    // Everything except idle time and waiting for a disk. Guest time is left out, because other fields already contain
+    // it.
     ticks
         .iter()
         .take(8)
@@ -161,7 +162,8 @@ impl Recorded {
     /// a transaction takes the time `mean` on average.
     fn scripts(&self, change: f64, mean: f64, clock: f64) -> Vec<Vec<Script>> {
         let typical = self.typical(clock);
-        // If an operation took far longer than usual, it was disturbed. So limit its time.
+        // An operation that took far longer than usual was disturbed. So its time counts as at most three times the
+        // usual one.
         let of = |op: &Traced| {
             self.rest(op.kind, (op.ns - clock).min(typical[&(op.table, op.kind as usize)] * 3.0))
         };
@@ -195,7 +197,7 @@ impl Recorded {
     }
 
     /// How long a transaction takes to end, without the wait for its objects: its time minus that of its operations.
-    /// Limited, in case it was disturbed.
+    /// The result is limited, because the transaction may have been disturbed.
     fn end(&self, trace: &Trace) -> f64 {
         let ops: f64 = trace.ops.iter().map(|op| op.ns).sum();
         let is_change = trace.ops.iter().any(|op| op.kind == Kind::Change);

@@ -1,5 +1,5 @@
 //! The schemes on more cores than this machine has. Shows what was measured, what the model derives from that, and how
-//! far the model is off where both are possible.
+//! far the model is off where the machine has enough cores to check it.
 
 mod inputs;
 mod pieces;
@@ -116,7 +116,8 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures and models one row. `cleaning` is the background work of the last scheme whose log has none of its own.
+    /// Measures and models one row. `cleaning` is the background work that was measured with the last scheme whose log
+    /// has no daemon, so it is all page cleaning.
     fn row(&self, setup: &Setup, added: Added, is_checked: bool, cleaning: &mut f64) -> Result<Row> {
         let scheme = setup.options.scheme;
         let mut setup = setup.clone();

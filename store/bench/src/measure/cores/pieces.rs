@@ -26,8 +26,8 @@ pub(super) struct Parts {
     pub(super) mutex: f64,
     /// The processor time that it takes to wake a sleeping thread, and to be woken.
     pub(super) switch: f64,
-    /// How long after a wake-up call the woken thread runs, without that processor time, if both cores are otherwise
-    /// idle.
+    /// How long it takes after a wake-up call until the woken thread runs, if both cores are otherwise idle. Does
+    /// not include the processor time `switch`.
     pub(super) idle_wake: f64,
     /// An atomic increment of a cache line that no other core uses, and of one that another core increments all the
     /// time.
@@ -139,7 +139,7 @@ pub(super) fn parts() -> Parts {
         switch: least(|| switches(200).0),
         idle_wake: least(|| switches(200).1),
         alone: least(|| per_call(5000, add)),
-        // Takes the median: the minimum would be from a moment at which the other thread did not run.
+        // Takes the median, because the minimum would be from a moment at which the other thread did not run.
         contended: median([(); ROUNDS].map(|()| contended(5000, add))),
         transfer: least(|| transfer(500)),
         clock: least(|| per_call(5000, read_clock)),

@@ -12,8 +12,8 @@ const KEYS: i64 = 20_000;
 /// The distance between the first keys of neighbouring writers.
 const REACH: i64 = 1 << 32;
 
-/// Each writer has its own rows. Between the rows of two writers lies a row that fills a leaf, so that they
-/// share none.
+/// Each writer has its own rows. Between the rows of two writers lies a row that fills a leaf, so that the
+/// two share no leaf.
 pub(super) struct Own {
     pub(super) reads: u64,
     pub(super) updates: u64,

@@ -9,7 +9,7 @@ use crate::writers::client::{Client, Done};
 /// How much a transaction adds to the answer of each query in [`Workload::sums`].
 pub type Effects = [i64; 4];
 
-/// Expressions for a hundred bytes, and for three thousand: a row with the longer one has a leaf of its own.
+/// Expressions for a hundred bytes, and for three thousand, which give a row a leaf of its own.
 pub(super) const SHORT: &str = "substr(hex(zeroblob(50)),1,100)";
 pub(super) const LONG: &str = "substr(hex(zeroblob(1500)),1,3000)";
 
