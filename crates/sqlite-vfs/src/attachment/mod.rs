@@ -62,12 +62,12 @@ struct Key {
     log: LogId,
 }
 
-/// The attachment of one log. The mutex is held while the attachment is being made, so that threads that want
-/// this log wait, and threads that want another one do not.
+/// The attachment of one log. The mutex is held while the attachment is being made, so that only the threads
+/// that want this log wait.
 type Slot = Arc<Mutex<Weak<Attachment>>>;
 
-/// The attachments of this process, which may hold two copies of SQLite that share them. A child begins with
-/// none.
+/// The attachments of this process. Two copies of SQLite in one process may load this library; they share
+/// these attachments. A forked child begins with none.
 static ATTACHED: PerProcess<Mutex<HashMap<Key, Slot>>> = PerProcess::new();
 
 fn attached() -> MutexGuard<'static, HashMap<Key, Slot>> {
@@ -91,7 +91,8 @@ enum Access {
     /// Read and write. A commit waits for durability with this waiter, without the mutex of the log; `None`
     /// if the engine makes transactions durable when they are sealed.
     Full(Option<Arc<dyn DurabilityWaiter>>),
-    /// Read. Such a user can make nothing durable, and cannot wait for a process that does.
+    /// Read. Such a user can make nothing durable, and cannot wait for a process that does, so it has no
+    /// waiter.
     Outside(Arc<Outside>),
 }
 
@@ -105,8 +106,7 @@ pub struct Attachment {
     journal: Option<Arc<dyn RollbackJournal>>,
     /// The home through which the database file is accessed, if the log has one.
     home: Mutex<Option<Arc<dyn Home>>>,
-    /// Set when the file was truncated under the home's mapping: the error that every commit gets from then
-    /// on.
+    /// The error that every commit gets once the database file was truncated under the home's mapping.
     home_cut: OnceLock<String>,
     /// The counters of this process's use of the log.
     recorder: Option<Arc<Recorder>>,
@@ -214,8 +214,8 @@ impl Attachment {
         }
     }
 
-    /// Whether the log can start over. Asked by the holder of the WRITE lock. After an error the answer is
-    /// `true`: the write that starts the log over meets the error again, and can report it.
+    /// Whether the log can start over. The holder of the WRITE lock asks this. After an error the answer is
+    /// `true`, because the write that starts the log over meets the same error and can report it.
     pub fn may_start_over(&self) -> bool {
         let settled = self.durability_waiter().is_none_or(|waiter| waiter.settle().unwrap_or(true));
         settled && self.log().may_start_over().unwrap_or(true)
@@ -238,14 +238,14 @@ impl Attachment {
         hot.map(|hot| hot.unwrap_or(false)).map_err(|error| Failure::of(&error, During::Delete))
     }
 
-    /// Whether the log has commits, or a rollback journal that may be hot. Such a log must stay: the next
-    /// reader of the database needs what a crash has left.
+    /// Whether the log has commits, or a rollback journal that may be hot. The caller must keep such a log,
+    /// because the next reader of the database needs what a crash may have left there.
     pub fn holds_anything(&self) -> Result<bool, Failure> {
         let pages = self.log().db_pages().map_err(|error| Failure::of(&error, During::Delete))?;
         Ok(pages > 0 || self.has_hot_journal()?)
     }
 
-    /// As [`Log::look_again`]. The home may be another one afterwards.
+    /// As [`Log::look_again`]. The log may have another home afterwards, so this renews [`Self::home`].
     pub fn look_again(&self, pause: Pause<'_>) -> Result<bool, LogError> {
         let mut log = self.log();
         let is_live = log.look_again(pause)?;
@@ -358,8 +358,8 @@ impl Attachment {
         TimedTurn { segment: &*self.segment, word: RESTART_UNTIL }
     }
 
-    /// A second turn of the same kind. While a connection has it, transactions of concurrent connections do
-    /// not begin.
+    /// A turn like [`Self::restart_turn`], also for one connection of all processes. While a connection has
+    /// it, transactions of concurrent connections do not begin.
     pub fn gate(&self) -> TimedTurn<'_> {
         TimedTurn { segment: &*self.segment, word: BEGINS_AFTER }
     }
