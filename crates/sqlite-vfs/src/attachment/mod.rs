@@ -331,8 +331,8 @@ impl Attachment {
     }
 
     /// Notes that the file was truncated under the home that has it mapped, for the reason `why`. From now on
-    /// nothing is written here. Once the log has been attached again, all committed pages must be written
-    /// again, into a mapping of the present file.
+    /// commits to the WAL and checkpoints fail. Once the log has been attached again, all committed pages
+    /// must be written again, into a mapping of the present file; [`Self::home_failed`] sees to that.
     pub fn home_cut(&self, why: &str) {
         if self.home_cut.set(why.to_owned()).is_ok() {
             self.home_failed();

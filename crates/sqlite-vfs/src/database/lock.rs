@@ -64,9 +64,9 @@ pub fn unlock(db: &Db, level: Level) -> c_int {
     }
     let leaves_wal = db.end_leaving_wal() && level == Level::Shared;
     let code = if leaves_wal {
-        // SQLite is about to change the mode in the header. Before it does, it would let other connections
-        // in, which would make a `-wal` that this SQLite no longer looks for. So the lock is kept until
-        // SQLite has ended the transaction that changes the mode (invariant 46).
+        // SQLite is about to change the mode in the header. If this unlocked now, other connections could
+        // open the database before the change, and make a `-wal` that this SQLite no longer looks for. So the
+        // lock is kept until SQLite has ended the transaction that changes the mode (invariant 46).
         db.lock.keep_for_sqlite(level);
         ffi::OK
     } else {

@@ -22,7 +22,8 @@ use crate::sqlite::connection::BusyWait;
 
 /// A connection that was refused WRITE.
 struct Refused {
-    /// The process that it belongs to. In a child of that process the lock's memory is not mapped.
+    /// The process that the connection belongs to. In a child of that process the lock's memory is not
+    /// mapped.
     process: ProcessId,
     holder: Weak<Holder>,
     /// Whether the connection tries again within its read transaction.
@@ -105,7 +106,8 @@ pub fn sleep(limit: Duration) -> bool {
 }
 
 /// How a connection of the VFS's own waits. For the WRITE lock it queues like any writer, for at most
-/// `queued`. For readers it polls, for at most `polling`: then it holds WRITE itself.
+/// `queued`. For readers it polls, for at most `polling`. The second limit is separate because the connection
+/// holds WRITE, and so keeps writers out, while it polls.
 pub fn in_queue(polling: Duration, queued: Duration) -> BusyWait {
     BusyWait { polling, queued, queue: sleep }
 }
