@@ -3,8 +3,8 @@
 //! When SQLite has rolled back one of several databases, it deletes the super-journal unless the journal of
 //! another database still names it. If SQLite deleted the super-journal too early, the transaction would
 //! count as committed in the other database (invariant 23). SQLite looks for the other database's journal by
-//! its path, and that database may not be open. So this module looks at the database file beside that path:
-//! its guard says whether the journal is in a log.
+//! its path, and that database may not be open. So this module looks at the database file beside that path.
+//! The guard of that file says whether the journal is in a log.
 
 use std::cell::Cell;
 use std::ffi::{CString, OsStr, c_int};
