@@ -1,7 +1,7 @@
 //! The functions that programs call instead of SQLite's, and what this library does when it is loaded.
 //!
-//! Each function begins with instructions that pass its return address on as an additional argument. The
-//! address tells who has called.
+//! Each function begins with instructions that pass its return address on as an additional argument. From
+//! that address the library learns which code has called, and so which SQLite it means.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::catch_unwind;

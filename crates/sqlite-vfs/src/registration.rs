@@ -32,11 +32,11 @@ struct Databases {
 }
 
 /// Releases the locks that the base VFS believes this child to hold for its parent's connections. The base
-/// VFS counts the locks of a process itself. As long as it counts the parent's, it would take no lock from
+/// VFS itself counts the locks of a process. As long as it counts the parent's locks, it takes no lock from
 /// the kernel for the child's own connections.
 fn disown(parents: &'static Mutex<Databases>) {
-    // If the mutex was locked at the fork, it stays locked: the thread that could unlock it is not in the
-    // child.
+    // If the mutex was locked at the fork, it stays locked, because the thread that could unlock it is not in
+    // the child. Then nothing is released.
     if let Ok(databases) = parents.try_lock() {
         for db in databases.by_wal.values() {
             // This fails only if the lock was not taken.

@@ -46,7 +46,8 @@ pub fn lift_kept(db: &Db) {
 
 /// Releases a lock for SQLite, down to `level`.
 pub fn unlock(db: &Db, level: Level) -> c_int {
-    // When SQLite closes the database it releases its whole lock at once. If it keeps SHARED, it goes on.
+    // When SQLite closes the database it releases its whole lock at once. If it keeps SHARED, it is not
+    // closing the database.
     if level > Level::None && db.is_kept() {
         lift_kept(db);
     }
@@ -86,7 +87,8 @@ fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
     {
         maintenance.stop();
     }
-    // `detach` drops the last reference, while the background thread does not use the log.
+    // This reference is dropped first, so that `detach` drops the last one while the background thread does
+    // not use the log.
     drop(attachment);
     db.detach();
     if lifted.is_ok() {

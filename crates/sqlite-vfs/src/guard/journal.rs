@@ -199,7 +199,7 @@ pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
 /// Deletes the rollback journal; this deletion is SQLite's commit. `false` if the base VFS has to delete it.
 pub fn delete(db: &Db) -> Result<bool, Failure> {
     if db.journal.forget_closed() {
-        // A file of the base VFS may be left from before there was a guard. It holds nothing that is needed.
+        // The base VFS may have a journal file from before there was a guard. Nothing needs it any more.
         let _ = db.sqlite.parent.delete(db.names.journal.as_ptr(), 0);
         return Ok(true);
     }
@@ -225,8 +225,9 @@ pub fn close(db: &Db) {
                 maintenance.stop();
             }
         }
-        // Other connections have the log attached. The last of them to close lifts the guard. If all close at
-        // once, each may refuse the others; then the one that looks last after its close lifts the guard.
+        // Other connections have the log attached. The last of them to close lifts the guard. If all close at once,
+        // each may keep the others from being the last. So each looks again after its close, and whichever looks
+        // last lifts the guard.
         Ok(false) => db.set_refused_exclusive(attachment.log().segment_path().to_path_buf()),
         Err(failure) => db.sqlite.report(ffi::WARNING, &failure.message),
     }

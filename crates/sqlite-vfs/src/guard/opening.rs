@@ -88,7 +88,7 @@ pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
 
 /// What a database needs before SQLite may read it.
 enum Need<'h, 'd> {
-    /// Nothing more. If SQLite opens a WAL, it is served by this.
+    /// Nothing more. If SQLite opens a WAL, this serves the WAL.
     Served(Concluded<'h, Prepared>),
     /// Nothing: its log is attached when SQLite looks for the rollback journal.
     Journal,
@@ -109,7 +109,7 @@ enum Need<'h, 'd> {
     Look,
 }
 
-/// Decides what the database needs: the table above. Changes nothing, but attaches a log that it finds.
+/// Decides by the table above what the database needs. Changes nothing, but attaches a log that it finds.
 fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, 'd>, Failure> {
     let base = || Need::Served(held.conclude(Prepared::Base));
     // Is there a guard?
@@ -364,9 +364,9 @@ impl Opening<'_> {
         }
     }
 
-    /// Has SQLite play a hot rollback journal back in another connection of this VFS. In this connection
-    /// SQLite would go on under the same lock after that, and open an ordinary `-wal` if there is one. If the
-    /// other connection fails, SQLite plays the journal back in this one, as stock SQLite does.
+    /// Has SQLite play a hot rollback journal back in another connection of this VFS. If SQLite played it back in this connection, it would
+    /// keep its lock and might then open an ordinary `-wal` under that lock. It does so, as stock SQLite does, only if the other connection
+    /// fails.
     fn play_back(&mut self, own: Own<'_, BaseFile>) -> Step {
         drop(own);
         self.writer =
@@ -438,7 +438,7 @@ fn lift_empty(db: &Db, old: &Attachment, alone: &Alone<'_>) -> Result<(), Failur
 pub fn has_wal(db: &Db) -> Result<Option<bool>, Failure> {
     match db.prepared_log() {
         Some(true) => return Ok(Some(true)),
-        // No guard is on, and none can go on while SQLite holds its lock.
+        // Without a prepared log no guard was on, and none can go on while SQLite holds its lock.
         Some(false) => return Ok(None),
         None => {}
     }
@@ -459,12 +459,12 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
         return Ok(served);
     }
     let mut held = db.lock.sqlites().ok_or_else(|| out_of_date(db))?;
-    // In exclusive locking mode SQLite opens a WAL again if it could not checkpoint it. The log has stayed
-    // attached for the deletion of that WAL, which does not come now.
+    // In exclusive locking mode SQLite opens a WAL again if it could not checkpoint it. The log has stayed attached because SQLite was
+    // about to delete that WAL. SQLite does not delete it now, so the log is detached.
     db.detach_lingering();
     db.set_leaving_wal(false);
-    // If SQLite could not leave WAL mode, it goes on in that mode. The lock that was kept for the change of
-    // mode would keep all other connections out.
+    // If SQLite could not leave WAL mode, it goes on in that mode. The lock that was kept for the change of mode would then keep all other
+    // connections out, so it is no longer kept.
     db.lock.end_keeping();
     match db.take_prepared() {
         Some(Prepared::Log(used)) => return serve(db, used),

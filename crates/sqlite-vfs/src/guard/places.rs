@@ -196,8 +196,9 @@ pub fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
         found => found.map(|found| found.placement),
     };
     let pause = |tries| db.patience.pause(tries);
-    // If the database cannot be written, recovery of the pages is left to SQLite. So it is if the pages have
-    // reserved bytes, since SQLite writes them through the VFS above this one that fills those bytes.
+    // If the database cannot be written, this VFS leaves the recovery of its pages to SQLite. The VFS also
+    // does so if the pages have reserved bytes, because SQLite writes such pages through the VFS above this
+    // one that fills those bytes.
     let attach = if db.read_only || db.reserves_bytes()? { Log::attach } else { duralite_wal::log::recover };
     let attach = || {
         attach(&db.mappable(), &placement?, &settings.options, &identity, id, &pause)
