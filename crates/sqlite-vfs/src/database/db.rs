@@ -8,9 +8,10 @@
 //! | lingering | has closed the WAL under EXCLUSIVE, and is about to delete it | [`Db::wal_closed`], [`Db::attach`] | [`Db::detach`] |
 //! | journal | has its rollback journals in the log, or has looked for one | [`Db::attach`] | [`Db::leave_journal`], [`Db::end_outside`], [`Db::detach`] |
 //!
-//! Only [`Db::change_state`] changes the state. Four facts that every call of SQLite needs are also kept as bits, so that a call can read
-//! them without the mutex of the state. A user who may only read the log ([`Attachment::outside`]) attaches it for the WAL or for journals.
-//! The log never lingers for such a user, since EXCLUSIVE is refused beside a log.
+//! Only [`Db::change_state`] changes the state. Four facts that every call of SQLite needs are also kept as
+//! bits, so that a call can read them without the mutex of the state. A user who may only read the log
+//! ([`Attachment::outside`]) attaches it for the WAL or for journals. The log never lingers for such a user,
+//! since EXCLUSIVE is refused beside a log.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -79,11 +80,13 @@ struct Opened {
 struct Mode {
     /// Whether SQLite has deleted the WAL, and has done nothing since.
     leaving_wal: AtomicBool,
-    /// Whether SQLite has left WAL mode and has not checked its cache since. [`Db::show_change`] answers that check, which is a read of the
-    /// change counter. In exclusive locking mode that read is the first thing that SQLite does after it has left WAL mode.
+    /// Whether SQLite has left WAL mode and has not checked its cache since. [`Db::show_change`] answers that
+    /// check, which is a read of the change counter. In exclusive locking mode that read is the first thing
+    /// that SQLite does after it has left WAL mode.
     doubts_cache: AtomicBool,
-    /// Whether a guard was seen that says that the rollback journal is in a log. That log may belong to an engine other than the one that
-    /// the settings name, so the settings do not tell whether to look for such a guard.
+    /// Whether a guard was seen that says that the rollback journal is in a log. That log may belong to an
+    /// engine other than the one that the settings name, so the settings do not tell whether to look for such
+    /// a guard.
     saw_rollback_guard: AtomicBool,
     /// Set after a failed sync, when it is not known whether the guard is on disk.
     header_in_doubt: AtomicBool,
@@ -152,7 +155,8 @@ pub enum Serving {
 /// An attached log.
 struct Attached {
     used: Use,
-    /// Whether SQLite's accesses to the database file go through a home. That never changes for an attached log.
+    /// Whether SQLite's accesses to the database file go through a home. That never changes for an attached
+    /// log.
     has_home: bool,
 }
 
@@ -215,8 +219,8 @@ impl State {
         }
     }
 
-    /// Detaches the log while the background thread does not use it. So the log is released on return, and the next connection that opens
-    /// the database does not find it in use by this one.
+    /// Detaches the log while the background thread does not use it. So the log is released on return, and
+    /// the next connection that opens the database does not find it in use by this one.
     fn let_go(self) {
         let Some(log) = self.attached() else { return };
         let _turn = log.used.maintenance().and_then(Maintenance::turn);
@@ -531,8 +535,8 @@ impl Db {
         }
     }
 
-    /// Notes that this connection could not have the database to itself, as the last one to close must, because other connections use the
-    /// log. `segment` is the path of the log's shared memory.
+    /// Notes that this connection could not have the database to itself, as the last one to close must,
+    /// because other connections use the log. `segment` is the path of the log's shared memory.
     pub fn set_refused_exclusive(&self, segment: PathBuf) {
         *locked(&self.service.past) = Past::Refused(segment);
     }
@@ -550,8 +554,8 @@ impl Db {
         !matches!(*locked(&self.service.past), Past::Unserved)
     }
 
-    /// Notes that SQLite has closed the WAL. Under EXCLUSIVE the log stays attached, because SQLite deletes the WAL next. Otherwise the log
-    /// is detached.
+    /// Notes that SQLite has closed the WAL. Under EXCLUSIVE the log stays attached, because SQLite deletes
+    /// the WAL next. Otherwise the log is detached.
     pub fn wal_closed(&self) {
         if self.lock.believed() < Level::Exclusive {
             self.detach();
@@ -565,8 +569,8 @@ impl Db {
         });
     }
 
-    /// Detaches the log. If the database file has no name any more, the last user also removes the log, because SQLite neither checkpoints
-    /// nor deletes the WAL of a deleted database.
+    /// Detaches the log. If the database file has no name any more, the last user also removes the log,
+    /// because SQLite neither checkpoints nor deletes the WAL of a deleted database.
     pub fn detach(&self) {
         let previous = self.change_state(std::mem::take);
         // A ticket of this log means nothing to the next one.
@@ -708,9 +712,10 @@ impl Db {
         Ok(())
     }
 
-    /// Waits until the transaction that this connection sealed last is as durable as the log's `durability` makes it, and acknowledges it.
-    /// By now SQLite has released WRITE (except in exclusive locking mode). SQLite returns an error from here to the committer. A
-    /// transaction with a rollback journal is durable already, so this does not wait for it.
+    /// Waits until the transaction that this connection sealed last is as durable as the log's `durability`
+    /// makes it, and acknowledges it. By now SQLite has released WRITE (except in exclusive locking mode).
+    /// SQLite returns an error from here to the committer. A transaction with a rollback journal is durable
+    /// already, so this does not wait for it.
     pub fn wait_durable(&self) -> Result<(), Failure> {
         let sealed = locked(&self.commit.sealed).take();
         let Some((sealed, attachment)) = sealed.zip(self.attached()) else {
@@ -757,9 +762,10 @@ pub struct CommitClock {
 }
 
 impl CommitClock {
-    /// Notes that SQLite writes at this offset of the WAL. If a transaction begins to commit with this write, asks for the time and returns
-    /// it. Such a write is the first one after a commit, or it goes back to an offset that was written before. Going back means that the
-    /// earlier transaction was rolled back, which SQLite does not tell the VFS in exclusive locking mode.
+    /// Notes that SQLite writes at this offset of the WAL. If a transaction begins to commit with this write,
+    /// asks for the time and returns it. Such a write is the first one after a commit, or it goes back to an
+    /// offset that was written before. Going back means that the earlier transaction was rolled back, which
+    /// SQLite does not tell the VFS in exclusive locking mode.
     pub fn written(&self, offset: u64, clock_ns: impl FnOnce() -> u64) -> Option<u64> {
         if self.began.load(Ordering::Relaxed) != 0 && offset > self.offset.load(Ordering::Relaxed) {
             return None;

@@ -225,9 +225,9 @@ pub fn close(db: &Db) {
                 maintenance.stop();
             }
         }
-        // Other connections have the log attached. The last of them to close lifts the guard. If all close at once,
-        // each may keep the others from being the last. So each looks again after its close, and whichever looks
-        // last lifts the guard.
+        // Other connections have the log attached. The last of them to close lifts the guard. If all close at
+        // once, each may keep the others from being the last. So each looks again after its close, and
+        // whichever looks last lifts the guard.
         Ok(false) => db.set_refused_exclusive(attachment.log().segment_path().to_path_buf()),
         Err(failure) => db.sqlite.report(ffi::WARNING, &failure.message),
     }

@@ -364,9 +364,9 @@ impl Opening<'_> {
         }
     }
 
-    /// Has SQLite play a hot rollback journal back in another connection of this VFS. If SQLite played it back in this connection, it would
-    /// keep its lock and might then open an ordinary `-wal` under that lock. It does so, as stock SQLite does, only if the other connection
-    /// fails.
+    /// Has SQLite play a hot rollback journal back in another connection of this VFS. If SQLite played it
+    /// back in this connection, it would keep its lock and might then open an ordinary `-wal` under that
+    /// lock. It does so, as stock SQLite does, only if the other connection fails.
     fn play_back(&mut self, own: Own<'_, BaseFile>) -> Step {
         drop(own);
         self.writer =
@@ -459,12 +459,13 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
         return Ok(served);
     }
     let mut held = db.lock.sqlites().ok_or_else(|| out_of_date(db))?;
-    // In exclusive locking mode SQLite opens a WAL again if it could not checkpoint it. The log has stayed attached because SQLite was
-    // about to delete that WAL. SQLite does not delete it now, so the log is detached.
+    // In exclusive locking mode SQLite opens a WAL again if it could not checkpoint it. The log has stayed
+    // attached because SQLite was about to delete that WAL. SQLite does not delete it now, so the log is
+    // detached.
     db.detach_lingering();
     db.set_leaving_wal(false);
-    // If SQLite could not leave WAL mode, it goes on in that mode. The lock that was kept for the change of mode would then keep all other
-    // connections out, so it is no longer kept.
+    // If SQLite could not leave WAL mode, it goes on in that mode. The lock that was kept for the change of
+    // mode would then keep all other connections out, so it is no longer kept.
     db.lock.end_keeping();
     match db.take_prepared() {
         Some(Prepared::Log(used)) => return serve(db, used),

@@ -285,7 +285,8 @@ impl Unconfirmed<'_> {
 
 /// Makes a final guard durable, and notes for all processes that it is confirmed.
 fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
-    // Until the sync the file counts as not synced. If this process dies before the sync, the next process therefore syncs the file.
+    // Until the sync the file counts as not synced. If this process dies before the sync, the next process
+    // therefore syncs the file.
     attachment.home_in_doubt();
     let writes = attachment.home_writes();
     write_header(db, header)?;
@@ -355,8 +356,8 @@ fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<()
         header[VERSIONS].copy_from_slice(&versions);
     }
     let lifted = write_header(db, &header);
-    // If a final guard was not lifted durably, it may still be on disk, so its log must stay. A provisional guard may come back after a
-    // power loss too, but it needs no log.
+    // If a final guard was not lifted durably, it may still be on disk, so its log must stay. A provisional
+    // guard may come back after a power loss too, but it needs no log.
     if lifted.is_ok() || is_provisional {
         log.unlink().map_err(failed)?;
     }
@@ -435,10 +436,11 @@ fn compare(
 
 /// Writes and syncs the header. Everything else in the file is durable already.
 ///
-/// Even after an error SQLite goes on in the mode that the header shows, so a failed sync is tried again. If it is not known whether the
-/// guard is on disk, a rollback journal may be useless, because after a power loss the guard would keep SQLite from rolling it back. A
-/// second sync that succeeds proves something here, because the bytes are written again before it. If the second sync fails too, this
-/// connection gets no rollback journal any more.
+/// Even after an error SQLite goes on in the mode that the header shows, so a failed sync is tried again. If
+/// it is not known whether the guard is on disk, a rollback journal may be useless, because after a power
+/// loss the guard would keep SQLite from rolling it back. A second sync that succeeds proves something here,
+/// because the bytes are written again before it. If the second sync fails too, this connection gets no
+/// rollback journal any more.
 fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
     put_header(db, header)?;
     if db.base.sync(ffi::SYNC_FULL) == ffi::OK {
