@@ -1,5 +1,5 @@
-//! An account of which engine has served each database that this process opened, and of how many commits. It
-//! is reported at the process's end (`duralite run`).
+//! An account of which engine has served each database that this process opened, and how many commits it
+//! served. The process reports the account at its end (`duralite run`).
 //!
 //! Nothing is recorded before [`begin`]. A child of the process begins with an empty account.
 

@@ -51,8 +51,8 @@ impl Registration {
         Self { sqlite, databases: PerProcess::new() }
     }
 
-    /// Must be called before anything else is done in this process: in a child it releases what the base VFS
-    /// counts for the parent's connections.
+    /// Must be called before anything else is done in this process, because in a child it releases what the
+    /// base VFS counts for the parent's connections.
     pub fn enter(&self) {
         drop(self.databases());
     }

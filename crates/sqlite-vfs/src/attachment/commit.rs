@@ -1,5 +1,5 @@
-//! What a commit needs from a log: a place to write, durability, and the acknowledgement. In between it
-//! checks that the log is still where the next open of the database would find it.
+//! What a commit needs from a log: a place to write, durability, and the acknowledgement. In between, a
+//! commit checks that the log is still where the next open of the database would find it.
 //!
 //! People delete files. A process that has a deleted log open could go on writing to it, and everything that
 //! it commits would be lost when it dies. So each process looks now and then whether its log still has a
@@ -109,7 +109,7 @@ impl Attachment {
     }
 
     /// Looks whether the log has been deleted, unless this process has looked within the last tenth of a
-    /// second. If the database itself `has_no_name`, a deleted log is ignored: the files of a deleted
+    /// second. If the database itself `has_no_name`, a deleted log is ignored, because the files of a deleted
     /// database go with its last user, as with stock SQLite.
     pub fn look_for_log(&self, now_ns: u64, has_no_name: impl FnOnce() -> bool) {
         if is_due(&self.looked_ns, now_ns) {

@@ -123,7 +123,7 @@ pub struct Attachment {
     room: Room,
     /// When this process last looked whether the log was deleted, by the segment's clock.
     looked_ns: AtomicU64,
-    /// When this process last tried to save a deleted log to the database file, by the same clock.
+    /// When this process last tried to save a deleted log to the database file, by the segment's clock.
     saved_ns: AtomicU64,
     maintenance: OnceLock<Arc<Maintenance>>,
     in_force: Mutex<Settings>,

@@ -33,7 +33,8 @@ pub struct Bound {
     failures: AtomicU32,
 }
 
-/// After so many tries in vain, writers that stay are in the way for too long.
+/// After this many failed tries in a row, the connection that starts the log over asks transactions that have
+/// been writing for long to end.
 const PATIENT_TRIES: u32 = 3;
 
 impl Bound {

@@ -111,7 +111,7 @@ enum Past {
     #[default]
     Unserved,
     Served,
-    /// This connection was refused EXCLUSIVE, so it was not the last to close: other connections use the log.
+    /// Other connections use the log: this connection was refused EXCLUSIVE, so it was not the last to close.
     /// The path is that of the log's shared memory.
     Refused(PathBuf),
 }
@@ -356,8 +356,8 @@ impl Db {
         }
     }
 
-    /// Whether the VFS has to look for a guard that says that the rollback journal is in a log: the engine of
-    /// this database keeps rollback journals, or such a guard has been seen.
+    /// Whether the VFS has to look for a guard that says that the rollback journal is in a log. It has to if
+    /// the engine of this database keeps rollback journals, or if such a guard has been seen.
     pub fn looks_for_rollback_guard(&self) -> bool {
         self.mode.saw_rollback_guard.load(Ordering::Relaxed) || self.may_keep_rollback_journals()
     }
@@ -516,8 +516,8 @@ impl Db {
     }
 
     /// Notes that a connection has attached this database to a main database of another VFS. That VFS opens
-    /// the super-journals, and this one cannot see whether one is open. So every transaction is made durable
-    /// when it is sealed.
+    /// the super-journals, so this VFS cannot see whether a super-journal is open. Every transaction is
+    /// therefore made durable when it is sealed.
     pub fn set_main_elsewhere(&self) {
         self.commit.has_main_elsewhere.store(true, Ordering::Relaxed);
     }
@@ -669,8 +669,8 @@ impl Db {
         self.journal.write(data, offset)
     }
 
-    /// Refuses to begin a transaction whose rollback journal would be in a deleted log: after a crash nobody
-    /// could find the journal to roll it back.
+    /// Refuses to begin a transaction whose rollback journal would be in a deleted log, because after a crash
+    /// nobody could find the journal to roll it back.
     fn check_log(&self) -> Result<(), Failure> {
         let Some(attachment) = self.attached() else { return Ok(()) };
         attachment.look_for_log(attachment.clock_ns(), || self.has_no_name());
@@ -691,8 +691,9 @@ impl Db {
             }
         });
         let sealed = written?;
-        // The log may have changed even if nothing was sealed: it has started over, or the write has found
-        // commits of other processes. Then the background thread must learn its size too.
+        // The log may have changed even if nothing was sealed: it may have started over, or the write may
+        // have found commits of other processes. In both cases the background thread must learn the log's
+        // size too.
         if sealed.is_none() && log.version() == before {
             return Ok(());
         }

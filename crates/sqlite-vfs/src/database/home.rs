@@ -112,7 +112,7 @@ impl Db {
             JournalKind::of_guard(buf.get(at..at + 2).unwrap_or_default())
         } else if offset >= VERSIONS.end && end <= guard::LOG_ID.start as u64 {
             // Every transaction begins with this read, of the change counter. So the guard's kind must come
-            // from memory: a second read would slow every transaction down.
+            // from memory, because a second read would slow every transaction down.
             match self.attached_for(Serving::Journal) {
                 Some(attachment) => Some(self.guard_kind(&attachment)?),
                 None => None,
@@ -352,11 +352,11 @@ impl Db {
         self.sync(flags)
     }
 
-    /// Whether a later sync covers what a checkpoint has just written. It does while connections queue for
+    /// Whether a later sync covers what a checkpoint has just written. That is so while connections queue for
     /// WRITE, and when the database is being closed. A close shows as EXCLUSIVE with a mapped wal-index,
     /// since SQLite maps no wal-index with `locking_mode=EXCLUSIVE`. The answer is `false` for a log that a
-    /// power loss destroys (`process-crash`): only what was checkpointed survives, so each checkpoint is
-    /// synced.
+    /// power loss destroys (`process-crash`). Of such a log only what was checkpointed survives, so each
+    /// checkpoint is synced.
     fn is_synced_later(&self, log: &Attachment) -> bool {
         let begun_later =
             log.locks().has_waiters() || self.lock.believed() >= Level::Exclusive && self.index.is_mapped();

@@ -2,9 +2,9 @@
 //!
 //! SQLite makes a journal under RESERVED, while others still read, and changes the database under EXCLUSIVE.
 //! A guard goes on only under EXCLUSIVE (invariant 2). So where no guard is on yet, the VFS keeps in memory
-//! what SQLite writes to the journal before it has EXCLUSIVE. Nothing can be lost with that memory: until
-//! SQLite changes the database there is nothing to roll back. The journal takes about as much memory as the
-//! changed pages that SQLite keeps in its cache at that time.
+//! what SQLite writes to the journal before it has EXCLUSIVE. A crash that loses this memory does no harm,
+//! because until SQLite changes the database there is nothing to roll back. The journal takes about as much
+//! memory as the changed pages that SQLite keeps in its cache at that time.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -22,8 +22,8 @@ pub fn lock(db: &Db, level: Level) -> c_int {
 }
 
 /// Takes EXCLUSIVE for SQLite. A connection that has the WAL open must also be the log's only user by the
-/// log's own account ([`Attachment::take_alone`]). The base VFS's bookkeeping is not enough: it is wrong in a
-/// child of a process that had the database open.
+/// log's own account ([`Attachment::take_alone`]). The base VFS's bookkeeping is not enough, because it is
+/// wrong in a child of a process that had the database open.
 ///
 /// [`Attachment::take_alone`]: crate::attachment::Attachment::take_alone
 fn lock_exclusive(db: &Db) -> c_int {

@@ -299,7 +299,8 @@ impl Db {
         ffi::OK
     }
 
-    /// Forgets what belongs to this connection's previous transaction, because one has just got WRITE.
+    /// Forgets what belongs to this connection's previous transaction, because the next one has just got
+    /// WRITE.
     pub(in crate::database) fn begins_to_write(&self) {
         super_journal::forget();
         self.commit.clock.forget();

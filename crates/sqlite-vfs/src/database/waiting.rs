@@ -43,7 +43,7 @@ enum Room {
     /// `xShmLock` has just returned busy for this reason.
     Wanted,
     /// The busy handler's sleep was skipped, and the transaction begins again. The value is how long the
-    /// sleep would have been: the wait for room may last as long.
+    /// sleep would have been. The wait for room may last as long.
     Awaited(Duration),
 }
 
@@ -81,14 +81,14 @@ fn note_refused(holder: &Arc<Holder>, in_transaction: bool) {
     let _ = REFUSED.try_with(|before| before.replace(Some(refused)));
 }
 
-/// Forgets the refusal: the thread goes on with something else.
+/// Forgets the refusal, because the thread goes on with something else.
 pub fn forget() {
     let _ = REFUSED.try_with(RefCell::take);
 }
 
-/// Waits in the queue for at most `limit`, if this thread was refused the WRITE lock, and returns whether it
-/// waited; returns `false` at once otherwise. A thread that must begin its transaction again does not sleep
-/// here: it waits for room when the transaction begins. For that thread the answer is `true` too.
+/// If this thread was refused the WRITE lock, waits in the queue for at most `limit`, and returns whether it
+/// waited. Otherwise returns `false` at once. A thread that must begin its transaction again does not sleep
+/// here, because it waits for room when the transaction begins. For that thread the answer is `true` too.
 pub fn sleep(limit: Duration) -> bool {
     if ROOM.try_with(|room| room.replace(Room::Unwanted) == Room::Wanted).unwrap_or(false) {
         let _ = ROOM.try_with(|room| room.set(Room::Awaited(limit)));
@@ -167,7 +167,7 @@ impl Patience {
         self.waited_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// A try has succeeded: counts from 0 again.
+    /// Counts from 0 again, because a try has succeeded.
     pub fn renew(&self) {
         self.waited_us.store(0, Ordering::Relaxed);
     }

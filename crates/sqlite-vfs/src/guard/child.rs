@@ -53,7 +53,7 @@ pub fn database_of(journal: &Path) -> Option<PathBuf> {
 pub struct ChildJournal {
     journal: Arc<dyn RollbackJournal>,
     registration: &'static Registration,
-    /// Keeps the log attached. It is dropped before the file.
+    /// Keeps the log attached. Declared before the file, so the log is detached before the file is closed.
     _used: Use,
     _file: OwnFile,
 }

@@ -33,8 +33,8 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
 }
 
 /// Lifts the guard of a log that was kept. SQLite has deleted the WAL and goes on with the database, so it is
-/// not closing it but leaving WAL mode. It still holds EXCLUSIVE, so the guard can come off. If lifting it
-/// fails, guard and log stay, as they do when [`delete_wal`] fails.
+/// not closing the database but leaving WAL mode. SQLite still holds EXCLUSIVE, so the guard can come off. If
+/// lifting it fails, guard and log stay, as they do when [`delete_wal`] fails.
 #[cold]
 pub fn lift_kept(db: &Db) {
     if db.end_keeping()

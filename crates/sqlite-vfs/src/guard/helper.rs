@@ -6,11 +6,11 @@
 //! that makes the log, if this user may write, as stock SQLite makes `-wal` and `-shm` for a reader. After
 //! the reader has closed, another such connection closes the log and so deletes it.
 //!
-//! Such a connection also closes a log whose last users have closed at the same time: each of them kept the
-//! others from EXCLUSIVE, so that none of them was the last.
+//! Such a connection also closes a log whose last users have closed at the same time. Each of them kept the
+//! others from EXCLUSIVE, so none of them could close the log.
 //!
-//! If pages end in reserved bytes, no such connection is opened: its checkpoint would bypass the VFS that
-//! fills those bytes.
+//! If pages end in reserved bytes, no such connection is opened, because its checkpoint would bypass the VFS
+//! that fills those bytes.
 //!
 //! An ordinary `-wal` that a program without Duralite has left is checkpointed by stock SQLite itself, in a
 //! connection through the base VFS.

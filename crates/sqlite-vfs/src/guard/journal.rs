@@ -45,7 +45,7 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
         };
         let attachment = match attach(db, log_id) {
             Ok(attachment) => attachment,
-            // The log's last user has just closed it.
+            // The log's last user has just closed the log, so the database is looked at again.
             Err(_) if !is_guarded_by(db, log_id)? && db.patience.pause(tries) => continue,
             Err(failure) => return Err(failure),
         };

@@ -138,7 +138,7 @@ fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, '
             Ok(log) if !fits(db, &log, page_bytes)? => Ok(Need::PutAway(log)),
             Ok(log) => Ok(Need::Served(held.conclude(Prepared::Log(log.enter(Entering::Wal)?)))),
             // The log's last user has just closed it, or has replaced it by another log. SQLite's locks do
-            // not keep that from happening here.
+            // not keep that from happening here, so the database is looked at again.
             Err(_) if !is_guarded_by(db, log_id)? => Ok(Need::Look),
             Err(failure) if !provisional || failure.code & 0xff == ffi::BUSY => Err(failure),
             Err(failure) if db.read_only => Ok(Need::Writer(Some(failure))),
@@ -153,8 +153,8 @@ fn has_base_wal(db: &Db) -> Result<bool, Failure> {
 }
 
 /// Whether stock SQLite can checkpoint the ordinary `-wal` for this connection. It must not do so if pages
-/// end in reserved bytes: then the application's SQLite checkpoints the `-wal`, through the VFS above this
-/// one that fills those bytes.
+/// end in reserved bytes, because only the application's SQLite checkpoints through the VFS above this one
+/// that fills those bytes.
 fn can_absorb(db: &Db) -> Result<bool, Failure> {
     Ok(!db.reserves_bytes()? && helper::may_write_base_wal(db))
 }
@@ -389,7 +389,7 @@ impl Opening<'_> {
         }
         drop(own);
         // Another connection is in the way. If the guard is still on when patience has run out, that
-        // connection uses the database with other settings, and the error of attaching the log tells more
+        // connection uses the database with other settings. The error of attaching the log then tells more
         // than busy. If the guard is gone, that connection has taken it off.
         self.again(tries).or_else(|busy| Err(if is_guarded_by(db, id)? { refused } else { busy }))
     }
@@ -515,10 +515,10 @@ fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
     Ok(Prepared::Log(used))
 }
 
-/// Whether an ordinary `-wal` has commits while the log has none. When a guard is put on there is no such
-/// file, and under a guard none can come to be. So a process has lifted the guard and died before that was
-/// durable, stock SQLite has used the database since, and a power loss has brought the guard back. The log
-/// was retired before the guard was lifted, so it has nothing to lose.
+/// Whether an ordinary `-wal` has commits while the log has none. No such file exists when a guard is put on,
+/// and none can be made under a guard. So if there is one, a process has lifted the guard and died before
+/// that was durable, stock SQLite has used the database since, and a power loss has brought the guard back.
+/// The log was retired before the guard was lifted, so it has nothing to lose.
 fn is_outdated(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     let may_be = !db.read_only && attachment.outside().is_none();
     let has_none = may_be && (!attachment.log().was_begun() || Guard::of(db, attachment)?.is_provisional());

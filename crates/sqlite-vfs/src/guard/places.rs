@@ -27,9 +27,9 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
 }
 
 /// Calls `check` with what `look` finds. If the check fails, calls both again as long as `look` finds
-/// something else than before: no lock is held here, and another connection may be writing the log home or
-/// closing it. When `pause` allows no more tries, the failure's code becomes `SQLITE_BUSY`, and its text
-/// stays.
+/// something else than before, because no lock is held here, and another connection may be writing the log
+/// home or closing it. When `pause` allows no more tries, the failure's code becomes `SQLITE_BUSY`, and its
+/// text stays.
 fn once_settled<Seen: PartialEq + Copy>(
     mut look: impl FnMut() -> Result<Seen, Failure>,
     mut check: impl FnMut(Seen) -> Result<(), Failure>,

@@ -277,8 +277,8 @@ impl Unconfirmed<'_> {
         if matches!(found, DatabaseHeader::Guarded { log_id, .. } if log_id == attachment.id()) {
             return confirm(db, attachment, &header);
         }
-        // A checkpoint may be just writing the first page, so that the header looked damaged. `is_guarded_by`
-        // reads it until it does not.
+        // The header may have looked damaged because a checkpoint was just writing the first page.
+        // `is_guarded_by` reads the header again until it no longer looks damaged.
         if is_guarded_by(db, attachment.id())? { Ok(()) } else { Err(places::unguarded(db)) }
     }
 }
@@ -330,7 +330,7 @@ fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<()
     let mut log = attachment.log();
     let versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset))?;
     // A log in which no transaction has ever begun holds nothing. A log that has no commits any more may
-    // still hold what a process wrote before it died. That must never be found again, so such a log is
+    // still hold what a process wrote before it died. No later open may find those remains, so such a log is
     // retired.
     let holds_anything =
         !is_provisional && (log.was_begun() || db.has_home() || attachment.rollback_journal().is_some());

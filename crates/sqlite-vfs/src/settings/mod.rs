@@ -1,5 +1,5 @@
-//! Reading the settings. A URI parameter wins over what the program sets for all its databases, that over an
-//! environment variable, and that over the default.
+//! Reading the settings. If several places give a setting, the first of these wins: a URI parameter, what the
+//! program sets for all its databases, an environment variable, the default.
 
 mod names;
 mod table;

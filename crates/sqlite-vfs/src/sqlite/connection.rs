@@ -31,8 +31,8 @@ pub fn is_opening() -> bool {
 pub struct BusyWait {
     /// How long one statement polls for a lock, at short intervals.
     pub polling: Duration,
-    /// How long the statement waits in addition in the queue for a lock, where it keeps no other connection
-    /// waiting.
+    /// How long the statement waits in the queue for a lock, in addition. While it is in the queue, it keeps
+    /// no other connection waiting.
     pub queued: Duration,
     /// Waits in that queue for at most the given time. Returns `false` at once if the lock that was refused
     /// has no queue.
