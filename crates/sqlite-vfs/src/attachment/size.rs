@@ -87,7 +87,8 @@ impl Bound {
         self.limit().is_some_and(|limit| self.frames.load(Ordering::Relaxed) > limit.max(postponed))
     }
 
-    /// Whether the log has grown so far, because readers stay, that those who also write had better end.
+    /// Whether so many tries have failed because a reader stays that transactions that have been writing for
+    /// long are asked to end.
     pub fn is_far_outgrown(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= PATIENT_TRIES
     }
