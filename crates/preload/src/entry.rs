@@ -120,7 +120,8 @@ fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
     };
     let begun = Instant::now();
     let mut code = exec(c"PRAGMA journal_mode=WAL");
-    // The program has set no busy handler yet, and another thread or process may be setting the mode.
+    // Another thread or process may be setting the mode. The program has set no busy handler yet that would
+    // wait for it, so this tries again itself.
     while code == ffi::BUSY && begun.elapsed() < PATIENCE {
         std::thread::sleep(PAUSE);
         code = exec(c"PRAGMA journal_mode=WAL");

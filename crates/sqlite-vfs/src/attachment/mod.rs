@@ -147,7 +147,8 @@ impl Attachment {
         if let Some(found) = place.upgrade() {
             drop(place);
             let conflict = settings.conflict_with(&found.in_force());
-            // The background thread's own connections do not ask for a thread, and must not turn it off.
+            // A connection of the background thread's own has no such setting, and must not turn the thread
+            // off.
             if conflict.is_none() && settings.background_checkpoint > 0 {
                 found.in_force().background_checkpoint = settings.background_checkpoint;
             }

@@ -20,7 +20,7 @@ const LEAST_FRAMES: u32 = 1000;
 /// What a process knows of the size of a log.
 #[derive(Default)]
 pub struct Bound {
-    /// Committed frames, as last seen here.
+    /// The number of committed frames that this process saw last.
     frames: AtomicU32,
     /// How many frames the log had when a connection first checkpointed after the log last started over; 0 if
     /// none has.

@@ -344,7 +344,7 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
             unsafe { *arg.cast::<c_int>() = 0 };
             ffi::OK
         }),
-        // The home decides how large the file is.
+        // A home decides how large the file is, so the base VFS does not get the hint.
         ffi::FCNTL_SIZE_HINT => db.has_home().then(|| {
             // SAFETY: SQLite passes the size.
             let bytes = unsafe { arg.cast::<i64>().as_ref() };

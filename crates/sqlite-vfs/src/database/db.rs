@@ -177,7 +177,7 @@ enum State {
     Journal(Attached),
 }
 
-/// [`State::at_a_glance`]: the WAL is open, and is a log's.
+/// [`State::at_a_glance`]: the WAL is open and served by a log.
 const WAL_IS_OPEN: u8 = 1;
 /// The attached log has a home.
 const HAS_HOME: u8 = 2;
@@ -455,7 +455,7 @@ impl Db {
         self.attached_for(Serving::Wal)
     }
 
-    /// Whether the WAL is open, and is a log's.
+    /// Whether the WAL is open and served by a log.
     #[inline]
     pub fn is_active(&self) -> bool {
         self.is_so_at_a_glance(WAL_IS_OPEN)
@@ -573,7 +573,7 @@ impl Db {
     /// because SQLite neither checkpoints nor deletes the WAL of a deleted database.
     pub fn detach(&self) {
         let previous = self.change_state(std::mem::take);
-        // A ticket of this log means nothing to the next one.
+        // A ticket of this log means nothing to the next log, so it is forgotten.
         *locked(&self.commit.sealed) = None;
         let Some(Attached { used, .. }) = previous.attached() else { return };
         used.flush_acknowledged();

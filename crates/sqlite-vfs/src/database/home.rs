@@ -507,7 +507,7 @@ impl Db {
     /// The size of the base VFS's `-wal` file; `None` when there is none.
     pub fn base_wal_bytes(&self) -> Result<Option<u64>, Failure> {
         let name = self.beside("-wal");
-        // The base VFS is asked second, because it answers for an empty file that there is none.
+        // The base VFS is asked second, because it says of an empty file that the file does not exist.
         if let Ok(metadata) = std::fs::metadata(name) {
             return Ok(Some(metadata.len()));
         }

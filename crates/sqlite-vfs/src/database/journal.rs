@@ -186,7 +186,7 @@ pub enum JournalStore {
     /// has its journal there, since there is no page yet that could carry a guard. In exclusive locking mode
     /// SQLite keeps the file open for the next transaction.
     Base(BaseFile),
-    /// In memory: SQLite does not have EXCLUSIVE yet, and the database has no guard.
+    /// In memory, while SQLite does not have EXCLUSIVE yet and the database has no guard.
     Memory(Vec<u8>),
     /// In the log.
     Log(Arc<dyn RollbackJournal>),
@@ -240,7 +240,7 @@ impl JournalStore {
     /// Makes the journal durable if anything depends on it.
     pub fn sync(&self) -> Result<(), LogError> {
         match self {
-            // Nothing in the database depends on it yet.
+            // Nothing in the database depends on the journal yet, so it need not be durable.
             Self::Memory(_) => Ok(()),
             Self::Log(journal) => journal.sync(),
             Self::Base(file) => DatabaseFile::sync(file),

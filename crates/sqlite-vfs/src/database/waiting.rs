@@ -40,7 +40,7 @@ thread_local! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
     Unwanted,
-    /// `xShmLock` has just returned busy for this reason.
+    /// `xShmLock` has just returned busy because the log is short of room.
     Wanted,
     /// The busy handler's sleep was skipped, and the transaction begins again. The value is how long the
     /// sleep would have been. The wait for room may last as long.

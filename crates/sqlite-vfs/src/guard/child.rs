@@ -80,7 +80,8 @@ impl ChildJournal {
             return Err(Failure::new(code, format!("cannot read the header of {}", database.display())));
         }
         let id = match guard::inspect(&header) {
-            // The log of a provisional guard has no journal, and may not exist.
+            // The log of a provisional guard has no journal, and may not exist. So there is no journal to
+            // find.
             DatabaseHeader::Guarded { provisional: true, .. } => return Ok(None),
             DatabaseHeader::Guarded { log_id, .. } => log_id,
             DatabaseHeader::Damaged => {

@@ -54,8 +54,8 @@ pub fn unlock(db: &Db, level: Level) -> c_int {
     lock::unlock(db, level)
 }
 
-/// As [`lift_kept`], but fails if the guard stays: SQLite is about to open a rollback journal, which must
-/// never meet the guard.
+/// As [`lift_kept`], but fails if the guard stays, because SQLite is about to open a rollback journal, which
+/// must never meet the guard.
 pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
     lift_kept(db);
     match db.header()? {

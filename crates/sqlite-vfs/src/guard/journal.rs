@@ -39,7 +39,8 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
         return Ok(None);
     }
     for tries in 0.. {
-        // Under a provisional guard the log has no journal, and a power loss may have left no log at all.
+        // Under a provisional guard the log has no journal, and a power loss may have left no log at all. So
+        // there is no journal to find.
         let DatabaseHeader::Guarded { log_id, provisional: false, .. } = db.header()? else {
             return Ok(None);
         };
@@ -50,10 +51,12 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
             Err(failure) => return Err(failure),
         };
         let Some(journal) = attachment.rollback_journal() else { return Ok(None) };
-        // The log may have other users, whatever lock SQLite holds.
+        // The log may have other users whatever lock SQLite holds, so this connection enters as one of
+        // several.
         match attachment.enter(Entering::Journal) {
             Ok(used) => db.attach(used, Serving::Journal),
-            // Another connection is about to close the log, and will find that this one has SHARED.
+            // Another connection is about to close the log. It will find that this connection has SHARED, so
+            // this connection tries again.
             Err(failure) if failure.code == ffi::BUSY && db.patience.pause(tries) => continue,
             Err(failure) => return Err(failure),
         }
@@ -69,7 +72,8 @@ pub fn renew(db: &Db) -> Result<(), Failure> {
     let replaced = db.attached_for(Serving::Journal).filter(|attachment| attachment.may_be_replaced());
     let Some(attachment) = replaced else { return Ok(()) };
     if is_guarded_by(db, attachment.id())? {
-        // The connection that was about to replace the log has died, or has failed to do it.
+        // The connection that was about to replace the log has died, or has failed to do so. So this log
+        // stays in use.
         attachment.set_guard_kind(None);
         return Ok(());
     }
@@ -154,7 +158,8 @@ pub fn begin(db: &Db) -> Result<(), Failure> {
         if !can_carry_guard(&header, page_bytes) {
             return Ok(());
         }
-        // The file is closed and deleted before the guard goes on.
+        // The base VFS's file is closed here, and deleted before the guard goes on, because SQLite would roll
+        // such a file back over the log.
         db.journal.leave_base();
         db.journal.set_makes_database(false);
     }

@@ -315,7 +315,7 @@ impl Opening<'_> {
         let Some(alone) = take_alone(db, own.held_mut())? else { return Ok(None) };
         self.is_in_use = false;
         let Raised::Log(attachment) = raise(db, &alone, placement)? else { return Ok(None) };
-        // From here on SHARED keeps the guard on.
+        // SHARED is enough from here on to keep the guard on, so EXCLUSIVE is released.
         drop(alone);
         db.prepare(Prepared::Log(attachment.enter(Entering::Wal)?));
         Ok(Some(own))

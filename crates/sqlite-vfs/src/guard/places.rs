@@ -157,7 +157,7 @@ fn check_log_dir(settings: &Settings, placement: Result<&LogPlacement, &str>) ->
         Err(why) if matches!(settings.journal, Journal::Engine(_)) => {
             return Err(Failure::cannot_open(why));
         }
-        // SQLite's own log serves the database, and `PRAGMA duralite` says why.
+        // No log can be made here, so SQLite's own `-wal` serves the database. `PRAGMA duralite` says why.
         Err(_) => return Ok(()),
     };
     placement.check().map_err(Failure::cannot_open)

@@ -305,7 +305,7 @@ mod tests {
         assert!(eager.conflict_with(&lazy).unwrap().contains("sync=lazy"));
     }
 
-    /// Name, values and star of every row of the table in the documentation.
+    /// The name, the values and whether there is a star, for every row of the table in the documentation.
     fn documented() -> Vec<(String, String, bool)> {
         let page = include_str!("../../../../docs/settings.md");
         let section = page.split("\n## ").next().unwrap();
