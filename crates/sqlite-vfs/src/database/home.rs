@@ -491,8 +491,8 @@ impl Db {
         Ok(())
     }
 
-    /// Refuses this rollback journal if it is not known whether the guard of the database is on disk. After a
-    /// power loss such a guard might be there, and would keep SQLite from rolling the journal back.
+    /// Refuses to open this rollback journal if it is not known whether the guard of the database is on disk.
+    /// After a power loss such a guard might be there, and would keep SQLite from rolling the journal back.
     pub fn check_journal(&self, journal: &Path) -> Result<(), Failure> {
         if !self.header_is_in_doubt() || journal != self.beside("-journal") {
             return Ok(());

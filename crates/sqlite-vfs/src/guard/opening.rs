@@ -90,10 +90,10 @@ pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
 enum Need<'h, 'd> {
     /// Nothing more. If SQLite opens a WAL, this serves the WAL.
     Served(Concluded<'h, Prepared>),
-    /// Nothing: its log is attached when SQLite looks for the rollback journal.
+    /// Nothing. The database's log is attached when SQLite looks for the rollback journal.
     Journal,
-    /// Nothing yet: SQLite first plays back the rollback journal that exists. The failure says why the open
-    /// cannot go on without that.
+    /// Nothing yet, because SQLite first plays back the rollback journal that exists. The failure says why
+    /// the open cannot go on without that.
     Playback(Failure),
     /// A new log in this place.
     NewLog(&'d LogPlacement),
@@ -101,11 +101,11 @@ enum Need<'h, 'd> {
     Absorb,
     /// A connection that may write. If a guard names a log that cannot be attached, the failure says why.
     Writer(Option<Failure>),
-    /// That the provisional guard of this log is taken off. The failure says why the log cannot be attached.
+    /// The removal of the provisional guard of this log. The failure says why the log cannot be attached.
     Forget(LogId, Failure),
-    /// That this log, which holds nothing and does not fit the database, is deleted.
+    /// The deletion of this log, which holds nothing and does not fit the database.
     PutAway(Arc<Attachment>),
-    /// Another look: the guard has changed just now.
+    /// Another look, because the guard has changed just now.
     Look,
 }
 

@@ -34,7 +34,7 @@ use crate::settings::Settings;
 
 /// The guard of an attached log, as this process finds it.
 pub enum Guard<'a> {
-    /// The guard is provisional: the log has no commits, and nothing in it or in the database needs a sync
+    /// The guard is provisional. The log has no commits, and nothing in it or in the database needs a sync
     /// yet.
     Provisional(Provisional<'a>),
     /// The guard is final, but may not be durable.
@@ -99,7 +99,7 @@ struct Plain {
 }
 
 impl Plain {
-    /// `None` if the database cannot get a guard now: another connection has changed the header.
+    /// `None` if the database cannot get a guard now, because another connection has changed the header.
     fn of(db: &Db) -> Result<Option<Self>, Failure> {
         let (header, len) = db.raw_header()?;
         let DatabaseHeader::Plain { page_bytes, .. } = guard::inspect(&header[..len]) else {
