@@ -12,8 +12,8 @@ pub struct HotPage {
     /// How many transactions were overtaken there.
     pub count: u64,
     pub page: u32,
-    /// The table or index that owned the page when a connection last looked it up; `None` if that is not
-    /// known.
+    /// What the page belonged to when a connection last looked it up, such as a table or an index; `None` if
+    /// that is not known.
     pub owner: Option<String>,
 }
 
