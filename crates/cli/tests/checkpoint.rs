@@ -51,7 +51,7 @@ fn a_log_is_put_home_by_its_own_name() {
     assert_home(&fixture);
 }
 
-/// The power failed while a reader was connected: the database had a guard, and its log was not yet durable.
+/// The power failed while a reader was connected, when the database had a guard and its log was not yet durable.
 #[test]
 fn inv01_a_database_without_commits_needs_no_log_to_be_plain_again() {
     let left = |log: &Path, len: Option<u64>| match len {

@@ -19,8 +19,8 @@ impl Failure {
         Self { code, message: message.into(), reason: None }
     }
 
-    /// Gives this failure a reason that is the same at each try. Its message is not, because it has details
-    /// that may or may not be known at the moment.
+    /// Gives this failure a reason that is the same at each try. The message is not the same, because it has
+    /// details that may or may not be known at the moment.
     pub fn because_of(self, reason: impl Into<String>) -> Self {
         Self { reason: Some(reason.into()), ..self }
     }

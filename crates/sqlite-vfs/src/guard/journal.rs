@@ -55,8 +55,8 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
         // several.
         match attachment.enter(Entering::Journal) {
             Ok(used) => db.attach(used, Serving::Journal),
-            // Another connection is about to close the log. It will find that this connection has SHARED, so
-            // this connection tries again.
+            // Another connection is about to close the log. It will be refused EXCLUSIVE, because this
+            // connection has SHARED. So this connection tries again.
             Err(failure) if failure.code == ffi::BUSY && db.patience.pause(tries) => continue,
             Err(failure) => return Err(failure),
         }
