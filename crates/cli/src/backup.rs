@@ -50,7 +50,7 @@ const TURN: Duration = Duration::from_millis(5);
 const BEGINNINGS: u32 = 4;
 /// How long the backup waits for a lock that another process holds.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The same for the first attempt to open, which finds out whether programs without Duralite have the database open.
+/// How long the first attempt to open waits for a lock. That attempt finds out whether programs without Duralite have the database open.
 const SHORTLY: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -90,8 +90,8 @@ fn check(database: &Path, out: &Path) -> Result<()> {
     }
 }
 
-/// Opens a connection that sees every commit. While programs without Duralite have a plain database open, Duralite refuses to open it.
-/// Nothing is in a log then, and SQLite's own VFS sees every commit.
+/// Opens a connection that sees every commit. While programs without Duralite have a plain database open, Duralite refuses to open it. No
+/// commit is in a log then, so this opens a plain database through SQLite's own VFS if Duralite refuses it.
 fn open(database: &Path, settings: &Settings) -> Result<Connection> {
     settings.variables()?;
     let mut given = settings.pairs()?;
@@ -135,7 +135,7 @@ fn copy(source: &Connection, to: &Path) -> Result<u64> {
     let how_far = || HowFar::of(done.load(Ordering::Relaxed), all.load(Ordering::Relaxed), "pages");
     progress::with("copying", how_far, || -> Result<()> {
         if is_wal {
-            // All steps read one snapshot. It blocks no writer; it only keeps the log from starting over.
+            // With this snapshot all steps read one state. The snapshot blocks no writer; it only keeps the log from starting over.
             hold(source)?;
         }
         let backup = Backup::new(source, &mut copy)?;

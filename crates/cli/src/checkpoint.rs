@@ -120,7 +120,8 @@ fn of_log(target: &Target, wanted: Wanted) -> Result<ExitCode> {
 
 fn checkpoint(target: &Target, database: &Path, log: &FoundLog, adopt: bool) -> Result<ExitCode> {
     let identity = DatabaseIdentity::of(database)?;
-    // If a database was copied together with its log, no other database uses that log.
+    // If the database was copied together with its log, no other database needs the copied log. So without `adopt` the log is deleted after
+    // the checkpoint.
     let copied = placement::claim(log, &identity)? == Claim::Copy;
     let checkpointed = progress::with("checkpointing", HowFar::default, || {
         if copied && !adopt {

@@ -38,14 +38,15 @@ pub(crate) fn in_words(holder: &Value) -> String {
 /// As [`Watch::open`].
 pub(crate) fn of(log: &Path) -> Result<Vec<Holder>> {
     let id = placement::describe(log)?.id;
-    // The database may have moved since, but the log has the same mode and owner.
+    // The database may have moved since. The log has the same mode and owner, so its identity serves here.
     let Some(watch) = Watch::open(log, id, &DatabaseIdentity::of(log)?)? else { return Ok(Vec::new()) };
     let Some(glance) = watch.look()? else { return Ok(Vec::new()) };
     let living = glance.processes.iter().filter(|process| process.is_alive);
     Ok(living.map(|process| Holder { pid: process.pid, program: program(process.pid, log) }).collect())
 }
 
-/// The program of a process that has the file open. A pid is valid in its own namespace only: here another process may have the same pid.
+/// The program of a process that has the file open. A pid is valid in its own namespace only, so another process may have the same pid
+/// here. Only a process that has the file open counts.
 fn program(pid: u64, file: &Path) -> Option<String> {
     // By inode, because `/proc` does not show the present name of a file that was created without one.
     let number = |meta: fs::Metadata| (meta.dev(), meta.ino());

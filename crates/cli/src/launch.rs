@@ -119,8 +119,8 @@ fn preloaded(library: &Path) -> Result<OsString> {
     Ok(list)
 }
 
-/// The path of one of the project's libraries. It is in the directory of the library that `DURALITE_LIBRARY` names; without that variable,
-/// beside this command or where packages install it.
+/// The path of one of the project's libraries. It is in the directory of the library that `DURALITE_LIBRARY` names. Without that variable,
+/// it is beside this command or where packages install it.
 fn library(name: &str) -> Result<PathBuf> {
     let own = env::current_exe()?;
     let beside = own.parent().unwrap_or(Path::new("/"));

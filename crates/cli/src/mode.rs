@@ -126,8 +126,8 @@ pub(crate) fn set(database: &Path, mode: &str, settings: &Settings) -> Result<St
     Ok(Status { rows: rows.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() })
 }
 
-/// Why this user cannot change the journal mode, or why the file system does not allow it: SQLite's own text does not say this clearly.
-/// `None` if the user may write both the database and its directory.
+/// Why this user cannot change the journal mode, or why the file system does not allow it, since SQLite's own text does not say this
+/// clearly. `None` if the user may write both the database and its directory.
 fn not_writable(database: &Path) -> Option<String> {
     let directory = match database.parent()? {
         nothing if nothing.as_os_str().is_empty() => Path::new("."),

@@ -1,4 +1,4 @@
-//! The commands that `duralite-proof` and other programs provide: users who run a database need no benchmarks and no test rigs.
+//! The commands that `duralite-proof` and other programs provide, because users who run a database need no benchmarks and no test rigs.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;

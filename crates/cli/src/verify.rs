@@ -25,7 +25,7 @@ pub(crate) fn run(target: &Target, frames: bool) -> Result<ExitCode> {
     let walked = AtomicU64::new(0);
     let how_far = || HowFar::counted(walked.load(Ordering::Relaxed), "transactions");
     let found = RefCell::new((&mut transactions, &mut text));
-    // Nothing is printed until the whole log is read: while other processes write the log, it may have to be read again.
+    // Nothing is printed until the whole log is read, because the log may have to be read again while other processes write it.
     let result = progress::with("verifying", how_far, || {
         let mut begin = || {
             let (transactions, text) = &mut *found.borrow_mut();

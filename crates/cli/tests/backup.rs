@@ -33,8 +33,8 @@ fn temporary_files(dir: &Path) -> usize {
     names.filter(|name| name.to_string_lossy().contains("duralite-backup")).count()
 }
 
-/// Each transaction adds a row to both tables. So if a backup is of one moment, it has as many rows in one table as in the other. It also
-/// has every commit that was acknowledged before it began.
+/// Each transaction adds a row to both tables. So if a backup is of one moment, it has as many rows in one table as in the other. A backup
+/// also has every commit that was acknowledged before the backup began.
 #[test]
 fn a_backup_beside_a_writer_is_of_one_moment_and_has_every_acknowledged_commit() {
     for engine in Engine::all() {
@@ -91,7 +91,7 @@ fn a_backup_of_what_a_crash_has_left_has_every_commit_and_replaces_nothing() {
     }
 }
 
-/// The database has no guard: in rollback mode, in WAL mode, and while a program without Duralite has it open.
+/// A database without a guard: in rollback mode, in WAL mode, and while a program without Duralite has it open.
 #[test]
 fn a_backup_of_a_plain_database_has_its_mode() {
     for (mode, versions) in [("delete", [1, 1]), ("wal", [2, 2])] {

@@ -51,7 +51,7 @@ fn a_log_is_put_home_by_its_own_name() {
     assert_home(&fixture);
 }
 
-/// The power failed while a reader was connected: the database had a guard, and its log was not yet durable.
+/// The power failed while a reader was connected, when the database had a guard and its log was not yet durable.
 #[test]
 fn inv01_a_database_without_commits_needs_no_log_to_be_plain_again() {
     let left = |log: &Path, len: Option<u64>| match len {
@@ -110,7 +110,7 @@ fn a_log_that_adopting_would_empty_stays_its_own_databases() {
     assert_home(&fixture);
 }
 
-/// No process has died: the last close kept the log.
+/// No process has died. The log exists because the last close kept it.
 #[test]
 fn a_kept_database_of_ppl_is_told_verified_and_put_home() {
     let fixture = Fixture::on(Engine::PPL);
@@ -213,7 +213,7 @@ fn given_up(engine: Engine) -> String {
     let logs = fixture.log_dir().to_str().unwrap().to_owned();
     let (done, said) = checkpoint(&["--discard-log", "--yes", "--log-dir", &logs], &path);
     assert!(!done && said.contains("the log is not lost"), "{said}");
-    // The newest transaction would not do: a crash may have torn it, so recovery would drop it without calling the log damaged.
+    // The newest transaction would not do, because a crash may have torn it. Recovery would drop it without calling the log damaged.
     let walked = Command::new(env!("CARGO_BIN_EXE_duralite"))
         .args(["verify", "--json", "--frames", "--log-dir", &logs])
         .arg(&path)

@@ -137,7 +137,7 @@ fn every_command_has_an_example_in_its_help() {
         let help = place.duralite(&[command, "--help"]).out;
         assert!(help.contains(&format!(":\n  duralite {command} ")), "{command}: {help}");
     }
-    // `store bench` is left out: it belongs to another program, with its own help.
+    // `store bench` is left out, because it belongs to another program with its own help.
     for command in ["info", "verify", "dump", "load", "backup", "salvage", "restore"] {
         let help = place.duralite(&["store", command, "--help"]).out;
         assert!(help.contains(&format!(":\n  duralite store {command} ")), "store {command}: {help}");

@@ -55,7 +55,8 @@ fn can_unshare() -> bool {
     can
 }
 
-/// Both containers have a process 1: pids are valid in their own namespace only, so no code may identify a process by its pid.
+/// Each container has a process 1, because pids are valid in their own namespace only. So no code may identify a process by
+/// its pid.
 #[test]
 fn containers_share_a_database_and_one_that_is_killed_loses_no_commit() {
     if !can_unshare() {

@@ -98,7 +98,7 @@ fn inv09_what_a_process_has_committed_to_a_deleted_log_is_saved() {
                 before,
                 "{what}: the database was changed"
             );
-            // The process must not commit any more: such a commit would be neither in the copy nor in a log that can be found.
+            // The process must not commit any more, because such a commit would be neither in the copy nor in a log that can be found.
             assert!(insert(&mut actor, ROWS + 1).is_some(), "{what}: acknowledged after the copy was made");
             actor.kill();
             // The copy is an ordinary log, and recovery can use it.
@@ -168,7 +168,7 @@ fn inv26_a_transaction_that_is_open_in_a_deleted_log_is_not_in_what_is_saved() {
     std::fs::remove_file(fixture.log()).unwrap();
     let saved = salvage(&fixture, actor.pid());
     assert_has_rows(&stock(&saved.out), (ROWS, ROWS), "a spilled transaction");
-    // The commit must fail: otherwise it would be acknowledged, but missing from what was saved.
+    // The commit must fail, because otherwise it would be acknowledged but missing from what was saved.
     let answer = actor.run("COMMIT");
     assert!(answer.contains("I/O error"), "{answer}");
     actor.kill();

@@ -305,7 +305,7 @@ fn where_a_checkpoint_went_beyond_the_damage_the_file_alone_may_be_what_is_whole
         (14..=TRANSACTIONS).for_each(|number| ran(&mut actor, number));
         actor.kill();
         reader.kill();
-        // `verify` reports no offsets while processes use the log, so both must be gone.
+        // `verify` reports no offsets while processes use the log, so both processes must be gone.
         let found = transactions(&fixture);
         assert_eq!(found.len(), TRANSACTIONS, "{engine:?}");
         change(&medium(&fixture), at(&found[5]) + 16, 1, |byte| byte ^ 0x40);

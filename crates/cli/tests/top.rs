@@ -235,7 +235,7 @@ fn a_watcher_goes_on_while_the_database_is_closed_opened_and_replaced() {
     let mut watcher = Watcher::start(top(&fixture, &["--json", "--interval", "0.02"]));
     watcher.until(|seen| seen["commits"] == 1);
     insert(&mut first, 3);
-    // Two looks may have seen a part of the commits each.
+    // The commits may be spread over several looks, so the counts are added up.
     let mut recent = 0;
     while recent < 3 {
         let seen = watcher.until(|seen| seen["recent"]["commits"].as_u64() > Some(0));

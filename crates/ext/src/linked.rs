@@ -24,10 +24,10 @@ pub fn register() -> Result<(), RegisterError> {
 /// if they are in WAL mode.
 ///
 /// `settings` are for all databases of this process. They win over environment variables, and a URI wins over
-/// both. `strict` is `on` unless `settings` say otherwise: a database that is not in WAL mode can be read,
-/// but a write is refused until `PRAGMA journal_mode=WAL`, and opening a file through another VFS is refused.
-/// A process has one set of settings, which the first call decides. A database that was opened before the
-/// call stays as it was.
+/// both. `strict` is `on` unless `settings` say otherwise. With `strict`, a database that is not in WAL mode
+/// can be read, but a write is refused until `PRAGMA journal_mode=WAL`. Opening a file through another VFS is
+/// refused too. A process has one set of settings, which the first call decides. A database that was opened
+/// before the call stays as it was.
 ///
 /// # Errors
 /// As [`register`]. Also when a setting is unknown or has a value that it does not take, or when an earlier

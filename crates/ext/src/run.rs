@@ -18,7 +18,7 @@ const PAUSE: u64 = 2000;
 ///
 /// `transaction` begins as [`Attempts`] says, works, and commits. If it fails, it must roll back, as drivers
 /// do when their transaction object is dropped. It may run several times, so it should change nothing but the
-/// database. `code` returns SQLite's result code, extended or not, of an error of the driver.
+/// database. `code` takes an error of the driver and returns SQLite's result code, extended or not.
 ///
 /// ```
 /// use rusqlite::{Connection, TransactionBehavior};

@@ -30,8 +30,8 @@ pub fn uri(path: impl AsRef<Path>, settings: &[(&str, &str)]) -> String {
     text
 }
 
-/// Encodes every byte that has a meaning in a URI. A zero byte stays: encoded, it would make SQLite drop the
-/// rest of the path.
+/// Encodes every byte that has a meaning in a URI. A zero byte stays as it is, because SQLite would drop the
+/// rest of the path after an encoded zero.
 fn encode(text: &mut String, bytes: &[u8]) {
     for byte in bytes {
         match byte {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::orders::orders;
 
-/// A text that every file contains that is linked to SQLite's library.
+/// Every file that is linked to SQLite's library contains this text.
 const LIBRARY: &[u8] = b"libsqlite3.so";
 /// Files larger than this are not searched for the text.
 const MOST_BYTES: u64 = 64 << 20;

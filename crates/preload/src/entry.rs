@@ -1,7 +1,7 @@
 //! The functions that programs call instead of SQLite's, and what this library does when it is loaded.
 //!
-//! Each function begins with instructions that pass its return address on as an additional argument. The
-//! address tells who has called.
+//! Each function begins with instructions that pass its return address on as an additional argument. From
+//! that address the library learns which code has called, and so which SQLite it means.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::catch_unwind;
@@ -120,7 +120,8 @@ fn set_wal(sqlite: &Sqlite, db: *mut Connection) {
     };
     let begun = Instant::now();
     let mut code = exec(c"PRAGMA journal_mode=WAL");
-    // The program has set no busy handler yet, and another thread or process may be setting the mode.
+    // Another thread or process may be setting the mode. The program has set no busy handler yet that would
+    // wait for it, so this tries again itself.
     while code == ffi::BUSY && begun.elapsed() < PATIENCE {
         std::thread::sleep(PAUSE);
         code = exec(c"PRAGMA journal_mode=WAL");

@@ -15,7 +15,7 @@ pub struct Orders {
     pub wal: bool,
     /// Whether to leave out the report at the end.
     pub quiet: bool,
-    /// The id of the process that `duralite run` has started, which its children have too.
+    /// The id of the process that `duralite run` has started. The children of that process see the same id.
     pub pid: Option<u32>,
 }
 

@@ -1,7 +1,7 @@
 //! Makes Duralite the default VFS of a SQLite.
 //!
-//! This asks SQLite at each open which VFS is its default, and remembers nothing: after `sqlite3_shutdown`
-//! SQLite's own VFS is the default again.
+//! This asks SQLite at each open which VFS is its default, and remembers nothing, because after
+//! `sqlite3_shutdown` SQLite's own VFS is the default again.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -19,8 +19,8 @@ const STOCK: &CStr = c"unix";
 /// [`entered`] makes of it.
 const OLDEST: c_int = 3_031_000;
 
-/// The real `sqlite3_open_v2` of the SQLite that [`enter`] works with, for [`entered`]: SQLite passes no
-/// argument to an automatic extension.
+/// The real `sqlite3_open_v2` of the SQLite that [`enter`] works with. [`entered`] takes it from here,
+/// because SQLite passes no argument to an automatic extension.
 static ENTERING: Mutex<Option<OpenV2>> = Mutex::new(None);
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -87,8 +87,8 @@ unsafe extern "C" fn entered(
     }
     // SAFETY: a SQLite of this version has the whole table, which holds only words.
     let mut own = unsafe { ptr::read(routines) };
-    // SQLite's table has the preloaded function instead of SQLite's own, since the linker finds that one
-    // first.
+    // The linker finds the preloaded function before SQLite's own, so SQLite's table has the preloaded one.
+    // The library must call SQLite's own.
     own.open_v2 = Some(open_v2);
     // SAFETY: SQLite's own arguments; the library copies what it needs of the table.
     as_auto_extension(unsafe { (library.enter)(db, message, &raw const own) })

@@ -22,7 +22,7 @@ pub fn say(line: &str) {
 }
 
 /// Prints a line for each database. If this process has opened none, it says so only if `duralite run` has
-/// started it directly; its children print nothing.
+/// started it directly. The children of such a process print nothing then.
 pub fn at_exit() {
     let orders = orders();
     if !orders.are_given || orders.quiet {

@@ -87,8 +87,8 @@ fn object_of(address: *const c_void) -> Option<&'static CStr> {
 }
 
 impl Sqlite {
-    /// The SQLite that the code at `caller` is linked to. It is in the caller's own object or in one of that
-    /// object's libraries; if it is in neither, it is the first in the process after this library.
+    /// The SQLite that the code at `caller` is linked to, in the caller's own object or in one of that
+    /// object's libraries. If neither has a SQLite, this is the first one in the process after this library.
     pub fn of(caller: *const c_void) -> Option<Self> {
         let object = object_of(caller).and_then(|name| {
             // SAFETY: a text. Nothing is loaded. The handle is never closed, which only leaves a reference

@@ -37,8 +37,8 @@ pub type CreateModule = unsafe extern "C" fn(
 type Unused<const N: usize> = [*const c_void; N];
 
 /// The function that SQLite calls when another connection holds a lock. Its arguments are the pointer that
-/// was given with it, and how often SQLite has called it for the same lock before. The result 0 means: give
-/// up.
+/// was passed when it was set, and how often SQLite has called it for the same lock before. If it returns 0,
+/// SQLite gives up.
 pub type BusyHandler = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 
 /// `sqlite3_api_routines` up to `filename_wal` (3.31). Entries that Duralite does not use are kept as unnamed
@@ -120,7 +120,7 @@ pub struct ApiRoutines {
     _186: Unused<3>,
     pub uri_parameter: Option<unsafe extern "C" fn(*const c_char, *const c_char) -> *const c_char>,
     _190: Unused<2>,
-    /// The header declares the argument as a function without arguments. SQLite calls it as an
+    /// The header declares the argument as a function without arguments, but SQLite calls it as an
     /// [`EntryPoint`].
     pub auto_extension: Option<unsafe extern "C" fn(EntryPoint) -> c_int>,
     _193: Unused<52>,

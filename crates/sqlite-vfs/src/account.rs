@@ -1,5 +1,5 @@
-//! An account of which engine has served each database that this process opened, and of how many commits. It
-//! is reported at the process's end (`duralite run`).
+//! An account of which engine has served each database that this process opened, and how many commits it
+//! served. The process reports the account at its end (`duralite run`).
 //!
 //! Nothing is recorded before [`begin`]. A child of the process begins with an empty account.
 
@@ -86,8 +86,8 @@ pub fn is_on() -> bool {
 #[must_use]
 pub fn text() -> String {
     let mut text = String::new();
-    // Declared before `account`, so dropped after it: if an attachment's last use ends here, the attachment
-    // locks the account to add to it.
+    // Declared before `account`, so dropped after the account is unlocked. If the last use of an attachment
+    // ends with this drop, the attachment locks the account to add its commits.
     let mut in_use = Vec::new();
     let account = account();
     for (path, fate) in &account.databases {
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// One test only: the process has a single account.
+    /// One test only, because the process has a single account.
     #[test]
     fn commits_of_ended_and_living_logs_are_added_up() {
         let summary = |commits| Summary { engine: "waldio", guarantee: "power-loss", commits };

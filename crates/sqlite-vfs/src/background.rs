@@ -104,8 +104,8 @@ impl Worker {
     /// was added in between. The next writer then starts the log over.
     fn checkpoint(&self) -> Result<(), Failure> {
         let Some(_turn) = self.maintenance.own_turn(true) else { return Ok(()) };
-        // Forks wait: a child that is forked during SQLite's work could find SQLite's allocator locked for
-        // good.
+        // Forks wait for the end of the checkpoint. A child that is forked during SQLite's work could find
+        // SQLite's allocator locked for good.
         let _forks = ForksWait::begin();
         // The settings are read now, since some can be changed while the log is in use.
         let Some(settings) = self.attachment.upgrade().map(|attachment| attachment.in_force().clone()) else {

@@ -19,7 +19,7 @@ impl Failure {
         Self { code, message: message.into(), reason: None }
     }
 
-    /// Gives this failure a reason that is the same at each try, because its message is not: the message has
+    /// Gives this failure a reason that is the same at each try. The message is not the same, because it has
     /// details that may or may not be known at the moment.
     pub fn because_of(self, reason: impl Into<String>) -> Self {
         Self { reason: Some(reason.into()), ..self }
@@ -45,9 +45,10 @@ impl Failure {
 }
 
 impl Failure {
-    /// The failure of a read of a page, told while a statement may have written a part of what it writes. SQLite
-    /// rolls such a statement back after an I/O error. After `SQLITE_BUSY` and the like it does so only where it has
-    /// kept a statement journal, and the transaction would go on with half of an insert.
+    /// This failure of a page read, for a statement that may have written a part of its changes.
+    /// `SQLITE_BUSY` and the like become an I/O error, because SQLite always rolls the statement back after
+    /// an I/O error. After those codes it does so only where it has kept a statement journal; without one the
+    /// transaction would go on with half of an insert.
     pub fn amid_writes(self) -> Self {
         match self.code & 0xff {
             ffi::BUSY | ffi::CANTOPEN | ffi::READONLY | ffi::PROTOCOL => {

@@ -2,8 +2,8 @@
 //! file".
 //!
 //! The reason is kept for each thread, since a program asks on the thread whose call failed. It is also kept
-//! for the process, since a thread of the library's own may have been refused. Copies of SQLite that share
-//! the library share it.
+//! for the process, since a thread of the library's own may have been refused. If several copies of SQLite
+//! use this library, they have these reasons in common.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -111,7 +111,7 @@ mod tests {
             .map(|text| text.to_str().unwrap().to_owned())
     }
 
-    /// One test only: the process has a single last refusal.
+    /// One test only, because the process has a single last refusal.
     #[test]
     fn a_thread_sees_its_own_refusal_and_else_the_last_of_the_process() {
         assert_eq!((last_error(), as_c_sees_it(), last_refusal()), (None, None, 0));

@@ -32,11 +32,11 @@ struct Databases {
 }
 
 /// Releases the locks that the base VFS believes this child to hold for its parent's connections. The base
-/// VFS counts the locks of a process itself. As long as it counts the parent's, it would take no lock from
+/// VFS itself counts the locks of a process. As long as it counts the parent's locks, it takes no lock from
 /// the kernel for the child's own connections.
 fn disown(parents: &'static Mutex<Databases>) {
-    // If the mutex was locked at the fork, it stays locked: the thread that could unlock it is not in the
-    // child.
+    // If the mutex was locked at the fork, it stays locked, because the thread that could unlock it is not in
+    // the child. Then nothing is released.
     if let Ok(databases) = parents.try_lock() {
         for db in databases.by_wal.values() {
             // This fails only if the lock was not taken.
@@ -51,8 +51,8 @@ impl Registration {
         Self { sqlite, databases: PerProcess::new() }
     }
 
-    /// Must be called before anything else is done in this process: in a child it releases what the base VFS
-    /// counts for the parent's connections.
+    /// Must be called before anything else is done in this process, because in a child it releases what the
+    /// base VFS counts for the parent's connections.
     pub fn enter(&self) {
         drop(self.databases());
     }

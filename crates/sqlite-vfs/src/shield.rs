@@ -1,5 +1,5 @@
-//! Protection from panics: a panic must not cross into C, and must not leave a mark on a thread that says
-//! what the thread is doing.
+//! Protection from panics. A panic must not cross into C. It also must not leave this library's mark on a
+//! thread, which says what the thread is doing.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -8,8 +8,8 @@ use crate::account;
 use crate::database::Db;
 use crate::settings::{self, Settings};
 
-/// Names and values; no name occurs twice. `docs/status.md` says for each count whether it covers one process
-/// or all.
+/// Names and values. No name occurs twice. For each count, `docs/status.md` says whether it covers one
+/// process or all.
 pub type Status = Vec<(&'static str, String)>;
 
 /// The counts of what became of this process's concurrent transactions.

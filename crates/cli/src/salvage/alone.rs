@@ -28,7 +28,7 @@ pub(super) fn save(
     let written =
         progress::with("writing", HowFar::default, || salvage::write_file_alone(&file_alone, (&file, out)));
     if written.is_err() {
-        // This command has just created the file, and nothing in it is complete.
+        // This command has just created the file, and nothing in it is complete, so the file is removed.
         drop(std::fs::remove_file(out));
     }
     let db_pages = written?;

@@ -11,7 +11,7 @@ use duralite_wal::engine::salvage::{LaterTransaction, Salvaged};
 
 use super::report::in_utc;
 
-/// The directory of the later transactions. The first of them creates it.
+/// The directory for the transactions after the damage. The first of these transactions creates it.
 pub(super) struct Apart {
     dir: PathBuf,
     list: Option<File>,

@@ -51,7 +51,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let file = salvage::create(out)?;
     let saved = save(&from, (&file, out), apart);
     if saved.is_err() {
-        // This command has just created the file, and nothing in it is complete.
+        // This command has just created the file, and nothing in it is complete, so the file is removed.
         drop(std::fs::remove_file(out));
     }
     match saved.with_context(|| from.what_stays()) {

@@ -32,7 +32,7 @@ pub(super) struct Copied {
     deleted: DeletedLog,
     /// The copy of the log. It is kept, because soon nothing else of the log may be left.
     pub(super) log: PathBuf,
-    /// The copy of the database file; the process goes on writing pages to the original. This copy is temporary.
+    /// The copy of the database file, made because the process goes on writing pages to the original. This copy is temporary.
     database: NamedTempFile,
 }
 

@@ -30,7 +30,7 @@ pub(super) fn info(place: &Place) -> Result<ExitCode> {
 }
 
 /// Opens and verifies the store. The inner result is what verifying found: the store's contents or its damage. Any other failure is the
-/// outer error, because it says nothing about either.
+/// outer error, because it says nothing about the contents or damage.
 fn look(place: &Place) -> Result<Result<(Verified, u64), StoreError>> {
     let damaged = |error: Error| match error.downcast::<StoreError>() {
         Ok(error @ StoreError::Corrupt { .. }) => Ok(Err(error)),

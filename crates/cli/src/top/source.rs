@@ -107,7 +107,7 @@ fn plain(database: &Path, header: DatabaseHeader) -> Result<State> {
 /// What shared memory says now; `None` if no process uses it any more.
 fn read(watch: &Watch) -> Result<Option<Reading>> {
     let segment = watch.segment();
-    // Read before the metrics: a process that joins in between is then in neither list, rather than in one of them only.
+    // The locks are read before the metrics. So a process that joins in between is in neither list, rather than in one of them only.
     let locks = observe(segment, LOCKS_OFFSET);
     let Some(glance) = watch.look()? else { return Ok(None) };
     let mut index = [0; WAL_INDEX_BYTES];

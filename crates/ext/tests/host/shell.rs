@@ -80,7 +80,7 @@ impl Host {
         said(shell.args(commands).output().unwrap())
     }
 
-    /// Runs the shell alone, with environment variables.
+    /// Runs the shell with environment variables, without loading the library.
     pub fn shell_with(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Said {
         let mut shell = self.command();
         said(shell.envs(environment.iter().copied()).args(arguments).output().unwrap())

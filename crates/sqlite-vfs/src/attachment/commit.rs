@@ -1,12 +1,12 @@
-//! What a commit needs from a log: a place to write, durability, and the acknowledgement. In between it
-//! checks that the log is still where the next open of the database would find it.
+//! What a commit needs from a log: a place to write, durability, and the acknowledgement. In between, a
+//! commit checks that the log is still where the next open of the database would find it.
 //!
-//! People delete files. A process that has a deleted log open could go on with it, and everything that it
-//! commits would be lost when it dies. So each process looks now and then whether its log still has a name.
-//! If it has none, the process sets a word of the segment, and so does whoever copies the log to save it.
-//! Every connection loads that word before it writes a commit and before it acknowledges one. Once the word
-//! is set, nothing is committed or acknowledged (invariant 9). Readers, checkpoints and the last close still
-//! work, so that everything committed gets into the database file.
+//! People delete files. A process that has a deleted log open could go on writing to it, and everything that
+//! it commits would be lost when it dies. So each process looks now and then whether its log still has a
+//! name. If the log has none, the process sets a word of the segment. Whoever copies the log to save it sets
+//! that word too. Every connection loads the word before it writes a commit and before it acknowledges one.
+//! Once the word is set, nothing is committed or acknowledged (invariant 9). Readers, checkpoints and the
+//! last close still work, so that everything committed gets into the database file.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, MutexGuard};
@@ -21,12 +21,12 @@ use duralite_wal::{DatabaseIdentity, Log, LogError};
 
 use super::{Attachment, Key, attached};
 
-/// The time between two looks. Commits in between cost no system call, and are acknowledged even if the log
-/// has just been deleted.
+/// The least time between two looks for the log. Commits between two looks cost no system call, so they are
+/// acknowledged even if the log has just been deleted.
 const LOOK_EVERY_NS: u64 = 100_000_000;
 
-/// Whether it is time to look again, and notes the look if so. Of threads that ask at the same time only one
-/// gets `true`.
+/// Whether [`LOOK_EVERY_NS`] have passed since the time in `last`. If so, stores `now_ns` there. Of threads
+/// that ask at the same time only one gets `true`, so only one of them acts.
 fn is_due(last: &AtomicU64, now_ns: u64) -> bool {
     let before = last.load(Ordering::Relaxed);
     now_ns.saturating_sub(before) >= LOOK_EVERY_NS
@@ -35,7 +35,7 @@ fn is_due(last: &AtomicU64, now_ns: u64) -> bool {
 
 impl Attachment {
     /// The log, locked for a write of `bytes` bytes by the holder of the WRITE lock. If the write has to wait
-    /// for a flush, it waits here, without the mutex of the log, which readers need.
+    /// for a flush, this waits before it locks the log, because readers need the mutex too.
     pub fn log_for_write(&self, bytes: usize) -> Result<MutexGuard<'_, Log>, LogError> {
         self.check_home()?;
         self.check_found()?;
@@ -89,8 +89,8 @@ impl Attachment {
         }
     }
 
-    /// Makes durable what Group Synch has acknowledged. Until then those commits are only in memory, which is
-    /// gone when the last process ends.
+    /// Makes durable what Group Synch has acknowledged. Until this is done those commits are only in memory,
+    /// and that memory is gone when the last process ends.
     pub fn flush_acknowledged(&self) {
         if self.flush_interval.is_some()
             && let Some(waiter) = self.durability_waiter()
@@ -109,7 +109,7 @@ impl Attachment {
     }
 
     /// Looks whether the log has been deleted, unless this process has looked within the last tenth of a
-    /// second. If the database itself `has_no_name`, a deleted log is ignored: the files of a deleted
+    /// second. If the database itself `has_no_name`, a deleted log is ignored, because the files of a deleted
     /// database go with its last user, as with stock SQLite.
     pub fn look_for_log(&self, now_ns: u64, has_no_name: impl FnOnce() -> bool) {
         if is_due(&self.looked_ns, now_ns) {
@@ -160,9 +160,9 @@ impl Attachment {
         LogError::Deleted(self.log().path().to_path_buf())
     }
 
-    /// Whether this thread should try now to write a deleted log home. Asked each time that a commit is
-    /// refused, since readers may have kept earlier tries from writing everything. `true` at most once in a
-    /// tenth of a second.
+    /// Whether this thread should try now to write a deleted log home. The caller asks each time that a
+    /// commit is refused, because readers may have kept earlier tries from writing everything. The answer is
+    /// `true` at most once in a tenth of a second.
     pub fn is_to_be_saved(&self) -> bool {
         is_due(&self.saved_ns, self.clock_ns())
     }

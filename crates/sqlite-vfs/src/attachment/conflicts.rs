@@ -12,7 +12,8 @@ pub struct HotPage {
     /// How many transactions were overtaken there.
     pub count: u64,
     pub page: u32,
-    /// What the page belonged to when somebody last looked; `None` if that is not known.
+    /// What the page belonged to when a connection last looked it up, such as a table or an index; `None` if
+    /// that is not known.
     pub owner: Option<String>,
 }
 
@@ -38,8 +39,8 @@ impl Conflicts {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a conflict on a page, and returns what is known about the page. If no more pages can be
-    /// remembered, the page replaces the one with the fewest conflicts.
+    /// Counts a conflict on a page, and returns what is known about the page. A new page takes the place of
+    /// the one with the fewest conflicts, if as many pages are remembered as can be.
     pub fn add(&self, page: u32) -> HotPage {
         let mut pages = self.pages();
         if let Some(hot) = pages.iter_mut().find(|hot| hot.page == page) {

@@ -114,8 +114,9 @@ impl Maintenance {
         Some(HoldOff(Arc::clone(self)))
     }
 
-    /// Takes the turn for the background thread, which calls this. `None` when the thread must stop, or when
-    /// it wants to checkpoint and checkpoints are held off; the next commit then asks for one again.
+    /// Takes the turn for the background thread, which calls this. `None` when the thread must stop. `None`
+    /// also when it wants to checkpoint while checkpoints are held off; the next commit then asks for a
+    /// checkpoint again.
     pub fn own_turn(self: &Arc<Self>, checkpoint: bool) -> Option<Turn> {
         let mut needed = self.wait_while(|needed| needed.turn && !needed.stop);
         if needed.stop || checkpoint && needed.holding_off > 0 {
@@ -129,8 +130,8 @@ impl Maintenance {
         self.freed.wait_while(self.needed(), condition).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the background thread is about to flush. A transaction that is sealed from now on asks
-    /// again.
+    /// Notes that the background thread is about to flush. A transaction that is sealed from now on asks for
+    /// another flush.
     pub fn begin_flush(&self) {
         self.needed().flush = false;
     }

@@ -62,12 +62,12 @@ struct Key {
     log: LogId,
 }
 
-/// The attachment of one log. The mutex is held while the attachment is being made, so that threads that want
-/// this log wait, and threads that want another one do not.
+/// The attachment of one log. The mutex is held while the attachment is being made, so that only the threads
+/// that want this log wait.
 type Slot = Arc<Mutex<Weak<Attachment>>>;
 
-/// The attachments of this process, which may hold two copies of SQLite that share them. A child begins with
-/// none.
+/// The attachments of this process. Two copies of SQLite in one process may load this library; they share
+/// these attachments. A forked child begins with none.
 static ATTACHED: PerProcess<Mutex<HashMap<Key, Slot>>> = PerProcess::new();
 
 fn attached() -> MutexGuard<'static, HashMap<Key, Slot>> {
@@ -91,7 +91,8 @@ enum Access {
     /// Read and write. A commit waits for durability with this waiter, without the mutex of the log; `None`
     /// if the engine makes transactions durable when they are sealed.
     Full(Option<Arc<dyn DurabilityWaiter>>),
-    /// Read. Such a user can make nothing durable, and cannot wait for a process that does.
+    /// Read. Such a user can make nothing durable, and cannot wait for a process that does, so it has no
+    /// waiter.
     Outside(Arc<Outside>),
 }
 
@@ -105,8 +106,7 @@ pub struct Attachment {
     journal: Option<Arc<dyn RollbackJournal>>,
     /// The home through which the database file is accessed, if the log has one.
     home: Mutex<Option<Arc<dyn Home>>>,
-    /// Set when the file was truncated under the home's mapping: the error that every commit gets from then
-    /// on.
+    /// The error that every commit gets once the database file was truncated under the home's mapping.
     home_cut: OnceLock<String>,
     /// The counters of this process's use of the log.
     recorder: Option<Arc<Recorder>>,
@@ -123,7 +123,7 @@ pub struct Attachment {
     room: Room,
     /// When this process last looked whether the log was deleted, by the segment's clock.
     looked_ns: AtomicU64,
-    /// When this process last tried to save a deleted log to the database file, by the same clock.
+    /// When this process last tried to save a deleted log to the database file, by the segment's clock.
     saved_ns: AtomicU64,
     maintenance: OnceLock<Arc<Maintenance>>,
     in_force: Mutex<Settings>,
@@ -147,7 +147,8 @@ impl Attachment {
         if let Some(found) = place.upgrade() {
             drop(place);
             let conflict = settings.conflict_with(&found.in_force());
-            // The background thread's own connections do not ask for a thread, and must not turn it off.
+            // A connection of the background thread's own has no such setting, and must not turn the thread
+            // off.
             if conflict.is_none() && settings.background_checkpoint > 0 {
                 found.in_force().background_checkpoint = settings.background_checkpoint;
             }
@@ -214,8 +215,8 @@ impl Attachment {
         }
     }
 
-    /// Whether the log can start over. Asked by the holder of the WRITE lock. After an error the answer is
-    /// `true`: the write that starts the log over meets the error again, and can report it.
+    /// Whether the log can start over. The holder of the WRITE lock asks this. After an error the answer is
+    /// `true`, because the write that starts the log over meets the same error and can report it.
     pub fn may_start_over(&self) -> bool {
         let settled = self.durability_waiter().is_none_or(|waiter| waiter.settle().unwrap_or(true));
         settled && self.log().may_start_over().unwrap_or(true)
@@ -238,14 +239,14 @@ impl Attachment {
         hot.map(|hot| hot.unwrap_or(false)).map_err(|error| Failure::of(&error, During::Delete))
     }
 
-    /// Whether the log has commits, or a rollback journal that may be hot. Such a log must stay: the next
-    /// reader of the database needs what a crash has left.
+    /// Whether the log has commits, or a rollback journal that may be hot. The caller must keep such a log,
+    /// because the next reader of the database needs what a crash may have left there.
     pub fn holds_anything(&self) -> Result<bool, Failure> {
         let pages = self.log().db_pages().map_err(|error| Failure::of(&error, During::Delete))?;
         Ok(pages > 0 || self.has_hot_journal()?)
     }
 
-    /// As [`Log::look_again`]. The home may be another one afterwards.
+    /// As [`Log::look_again`]. The log may have another home afterwards, so this renews [`Self::home`].
     pub fn look_again(&self, pause: Pause<'_>) -> Result<bool, LogError> {
         let mut log = self.log();
         let is_live = log.look_again(pause)?;
@@ -331,8 +332,8 @@ impl Attachment {
     }
 
     /// Notes that the file was truncated under the home that has it mapped, for the reason `why`. From now on
-    /// nothing is written here. Once the log has been attached again, all committed pages must be written
-    /// again, into a mapping of the present file.
+    /// commits to the WAL and checkpoints fail. Once the log has been attached again, all committed pages
+    /// must be written again, into a mapping of the present file; [`Self::home_failed`] sees to that.
     pub fn home_cut(&self, why: &str) {
         if self.home_cut.set(why.to_owned()).is_ok() {
             self.home_failed();
@@ -358,8 +359,8 @@ impl Attachment {
         TimedTurn { segment: &*self.segment, word: RESTART_UNTIL }
     }
 
-    /// A second turn of the same kind. While a connection has it, transactions of concurrent connections do
-    /// not begin.
+    /// A turn like [`Self::restart_turn`], also for one connection of all processes. While a connection has
+    /// it, transactions of concurrent connections do not begin.
     pub fn gate(&self) -> TimedTurn<'_> {
         TimedTurn { segment: &*self.segment, word: BEGINS_AFTER }
     }

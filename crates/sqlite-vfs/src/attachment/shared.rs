@@ -76,8 +76,9 @@ impl Attachment {
         self.segment.fetch_add(HOME_FAILURES, 1);
     }
 
-    /// Notes that the database file has been written to. A process that dies between the write and this note
-    /// has not finished its checkpoint, and the next checkpoint writes the page again.
+    /// Notes that the database file has been written to. A process may die between the write and this note.
+    /// The note is not missed then: the checkpoint is unfinished, so the next checkpoint writes the page
+    /// again.
     pub fn home_written(&self) {
         self.segment.fetch_add(HOME_WRITES, 1);
     }
@@ -99,7 +100,7 @@ impl Attachment {
     }
 
     /// Whether everything in the database file is durable, including the guard. `false` at first in shared
-    /// memory that was set up again: another process may have died before its sync.
+    /// memory that was set up again, because another process may have died before its sync.
     pub fn home_is_synced(&self) -> bool {
         self.home_failures() == 0 && self.segment.load(HOME_SYNCED) == self.home_writes() + 1
     }
@@ -116,8 +117,8 @@ impl Attachment {
         self.segment.index_region(number, extend)
     }
 
-    /// How often the database has been changed, by SQLite's count. SQLite compares this count to see that a
-    /// snapshot is old.
+    /// How often the database has been changed, by SQLite's count. SQLite takes a snapshot to be old if this
+    /// count has changed since.
     pub fn changes(&self) -> u32 {
         self.word_of_index(CHANGES)
     }

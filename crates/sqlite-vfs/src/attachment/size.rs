@@ -1,11 +1,11 @@
 //! The size of a log: what a process knows of it, when it is time to make room or to start the log over, and
 //! whose turn that is (invariant 10).
 //!
-//! A checkpoint, after which the log starts over, makes room. SQLite runs one when the log has a certain
-//! number of frames. The size at which connections begin to checkpoint shows how large a log the application
-//! wants: [`Bound`]. If no connection ever checkpoints (`wal_autocheckpoint=0`), bounding the log is left to the
-//! application. A small log may never have that many frames, and without checkpoints of SQLite's it fills up
-//! as well: [`Room`].
+//! A checkpoint makes room, because the log can start over after it. SQLite checkpoints when the log has a
+//! certain number of frames. From the size at which connections begin to checkpoint, [`Bound`] learns how
+//! large a log the application wants. If no connection ever checkpoints (`wal_autocheckpoint=0`), the
+//! application itself has to bound the log. A small log may be full before it has the number of frames at
+//! which SQLite checkpoints; [`Room`] watches for that.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -20,20 +20,21 @@ const LEAST_FRAMES: u32 = 1000;
 /// What a process knows of the size of a log.
 #[derive(Default)]
 pub struct Bound {
-    /// Committed frames, as last seen here.
+    /// The number of committed frames that this process saw last.
     frames: AtomicU32,
     /// How many frames the log had when a connection first checkpointed after the log last started over; 0 if
     /// none has.
     checkpointed: AtomicU32,
-    /// The number of frames at which to try again, after a try in vain.
+    /// The number of frames at which to try again, after a failed try.
     postponed: AtomicU32,
     /// How many frames the log had when a concurrent connection last checkpointed it.
     tried: AtomicU32,
-    /// How many tries in a row were in vain because a reader stayed.
+    /// How many tries in a row have failed because a reader stayed.
     failures: AtomicU32,
 }
 
-/// After so many tries in vain, writers that stay are in the way for too long.
+/// After this many failed tries in a row, the connection that starts the log over asks transactions that have
+/// been writing for long to end.
 const PATIENT_TRIES: u32 = 3;
 
 impl Bound {
@@ -47,16 +48,19 @@ impl Bound {
         }
     }
 
-    /// Whether a commit of a concurrent connection, whose SQLite does not see the log's length, has to
-    /// checkpoint a log that may have this many frames. After a try the next one comes a quarter of them later.
+    /// Whether a commit of a concurrent connection has to checkpoint now a log that should have at most
+    /// `frames` frames. The SQLite of such a connection does not see how long the log is, so it does not
+    /// begin a checkpoint. After one try, the next is due when the log has grown by another quarter of
+    /// `frames`.
     pub fn is_due(&self, frames: u32) -> bool {
         let (now, tried) = (self.frames.load(Ordering::Relaxed), self.tried.load(Ordering::Relaxed));
         let next = if tried == 0 { frames } else { tried.saturating_add(frames / 4).max(frames) };
         now >= next && self.tried.compare_exchange(tried, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Notes how many frames the wal-index has, as all processes see it: another process may have started the
-    /// log over. A commit that is just sealed appears there a moment later. That difference does not matter.
+    /// Notes how many frames the wal-index has. All processes see that number, so it shows if another process
+    /// has started the log over. A commit that was just sealed appears there a moment later, which does not
+    /// matter here.
     pub fn indexed(&self, frames: u32) {
         if frames < self.checkpointed.load(Ordering::Relaxed) {
             self.committed(frames);
@@ -83,13 +87,14 @@ impl Bound {
         self.limit().is_some_and(|limit| self.frames.load(Ordering::Relaxed) > limit.max(postponed))
     }
 
-    /// Whether the log has grown so far, because readers stay, that those who also write had better end.
+    /// Whether so many tries have failed because a reader stays that transactions that have been writing for
+    /// long are asked to end.
     pub fn is_far_outgrown(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= PATIENT_TRIES
     }
 
-    /// Notes a try in vain. If a reader stays, the next tries come at ever longer distances. If a crowd of
-    /// readers was in the way, which comes and goes, the next try comes soon.
+    /// Notes a failed try. If a reader stays, the next tries come at ever longer distances. If many short
+    /// readers were in the way, the next try comes soon, because such readers come and go.
     pub fn postpone(&self, reader_stays: bool) {
         let limit = self.limit().unwrap_or(LEAST_FRAMES);
         let distance = if reader_stays {
@@ -102,10 +107,10 @@ impl Bound {
     }
 }
 
-/// After a try in vain the next one comes when this part of the log has been filled since.
+/// After a failed try, the next one comes when another eighth of the log has been filled.
 const DISTANCE: u64 = 8;
-/// After a write has found no room, each transaction that begins makes a try. Only one of them per this time
-/// waits for connections that are in the way.
+/// After a write has found no room, each transaction that begins tries to make room. Unless the log has
+/// filled up further, only one try in this time waits for connections that are in the way.
 const PATIENT_EVERY_NS: u64 = 1_000_000_000;
 
 /// What a process knows of the room in a log.
@@ -120,7 +125,7 @@ pub struct Room {
     is_refused: AtomicBool,
     /// The number of bytes in use at which to try again.
     postponed: AtomicU64,
-    /// When a try last waited for others, in vain; 0 if none has since there was room.
+    /// When a try last waited for others and failed; 0 if none has since there was room.
     patient_at: AtomicU64,
 }
 
@@ -150,8 +155,8 @@ impl Room {
             && self.used.load(Ordering::Relaxed) >= self.postponed.load(Ordering::Relaxed)
     }
 
-    /// Whether so little is left that a writer has to wait until room has been made. `false` after a try in
-    /// vain.
+    /// Whether so little is left that a writer has to wait until room has been made. `false` after a failed
+    /// try, until the next one is due.
     pub fn is_scarce(&self) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         self.is_due() && self.used.load(Ordering::Relaxed) >= limit / 4 * 3
@@ -170,8 +175,8 @@ impl Room {
         self.patient_at.store(0, Ordering::Relaxed);
     }
 
-    /// Notes a try in vain: a reader holds what would have to go. `patient_at` is the time of the try, if it
-    /// waited for others.
+    /// Notes a failed try, in which a reader still needed what would have to go. `patient_at` is the time of
+    /// the try, if the try waited for others.
     pub fn postpone(&self, patient_at: Option<u64>) {
         let distance = self.limit.load(Ordering::Relaxed) / DISTANCE;
         let used = self.used.load(Ordering::Relaxed);
@@ -182,8 +187,8 @@ impl Room {
     }
 }
 
-/// The process slot that has the turn stands in the lowest bits of the time at which the turn ends. They are
-/// less than a microsecond.
+/// The lowest bits of a turn's word, which hold the process slot that has the turn. The other bits are the
+/// time in nanoseconds at which the turn ends. The slot replaces less than a microsecond of that time.
 const SLOT: u64 = PROCESS_SLOTS as u64 - 1;
 const _: () = assert!(PROCESS_SLOTS.is_power_of_two());
 
@@ -196,8 +201,8 @@ pub struct TimedTurn<'a> {
 }
 
 impl TimedTurn<'_> {
-    /// Takes the turn for this thread, for at most `limit_ns`. Returns the word that ends it, if this thread
-    /// has the turn now.
+    /// Takes the turn for this thread, for at most `limit_ns`. If this thread has the turn now, returns the
+    /// word with which [`Self::end`] ends it.
     pub fn take(&self, limit_ns: u64) -> Option<u64> {
         let found = self.segment.load(self.word);
         let until = self.segment.clock_ns().saturating_add(limit_ns) & !SLOT;
@@ -216,7 +221,8 @@ impl TimedTurn<'_> {
         let _ = self.segment.compare_exchange(self.word, turn, 0);
     }
 
-    /// Whether the turn in this word lasts. A process counts as alive if the kernel does not tell.
+    /// Whether the turn in this word lasts. If the kernel does not tell whether a process lives, it counts as
+    /// alive.
     fn is_held(&self, word: u64) -> bool {
         let is_on = word != 0 && word & !SLOT > self.segment.clock_ns();
         is_on && self.segment.is_alive((word & SLOT) as usize).unwrap_or(true)

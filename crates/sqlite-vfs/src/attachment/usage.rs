@@ -1,9 +1,9 @@
-//! Who uses a log: the connections of this process by an account in memory, all processes by locks of the
-//! segment.
+//! Which connections and processes use a log. The connections of this process are counted in memory;
+//! processes see each other through locks of the segment.
 //!
-//! SQLite's locks of the database file do not answer that. They belong to the process, and SQLite keeps
-//! account of which connection holds which. A child inherits that account although it has no locks, and two
-//! copies of SQLite in one process do not share it.
+//! SQLite's locks of the database file cannot tell who uses a log. They belong to the process, and SQLite
+//! itself keeps account of which connection holds which. A forked child inherits that account although it has
+//! no locks, and two copies of SQLite in one process do not share it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -132,7 +132,7 @@ impl Usage {
             let users = kinds.of(kind);
             if *users == Users::Alone {
                 *users = Users::Shared { others: 0 };
-                // This cannot fail: an exclusive lock that is held becomes a shared one.
+                // This cannot fail, because an exclusive lock that is held can always become a shared one.
                 let _ = self.segment.share_use(kind);
             }
         }

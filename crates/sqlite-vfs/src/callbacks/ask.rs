@@ -1,6 +1,6 @@
-//! How the library gets from a connection to the [`Db`] of one of its schemas: by a file control of its own.
-//! The pointer to the connection's file is not enough, since the file may belong to another VFS above this
-//! one. Such a VFS passes on file controls that it does not know.
+//! A file control of this library's own, by which the library gets from a connection to the [`Db`] of one of
+//! the connection's schemas. The pointer to the connection's file is not enough, since the file may belong to
+//! another VFS above this one. Such a VFS passes on file controls that it does not know.
 #![allow(unsafe_code)] // calls SQLite, and is called back through it
 
 use std::ffi::{CStr, c_int, c_void};
@@ -16,8 +16,8 @@ use crate::sqlite::{Sqlite, plain};
 /// The number of the file control: the letters "Dura". SQLite's own numbers are below 100.
 pub const OPERATION: c_int = 0x4475_7261;
 
-/// The address of this value marks a question of this copy of the library. The layout of a question from
-/// another copy may differ.
+/// The address of this value marks a question of this copy of the library. Another copy's question may have
+/// another layout, so it is not answered.
 static MARK: u8 = 1;
 
 #[repr(C)]

@@ -114,8 +114,9 @@ macro_rules! with_db {
     };
 }
 
-/// As [`with_db`], for calls that SQLite does not make while it closes the database, after it has deleted the
-/// WAL. Such a call shows that SQLite goes on, so a guard that was kept for the close is lifted first.
+/// As [`with_db`], for the calls that SQLite never makes between deleting the WAL and closing the database.
+/// Such a call shows that SQLite goes on with the database, so a guard that was kept for the close is lifted
+/// first.
 macro_rules! with_open_db {
     ($file:ident, $default:expr, |$db:ident| $body:expr) => {
         with_db!($file, $default, |$db| {
@@ -334,16 +335,16 @@ unsafe fn control(db: &Db, op: c_int, arg: *mut c_void) -> Option<c_int> {
             unsafe { *arg.cast::<c_int>() = c_int::from(answer) };
             ffi::OK
         }),
-        // SQLite asks this before the checkpoint of the last close, and leaves that checkpoint out if the
-        // file has moved: the `-wal` at the path may belong to another database. A log belongs to the file
-        // itself, wherever the file is, and without the checkpoint the file would stay guarded. So the answer
-        // is no.
+        // SQLite asks this before the checkpoint of the last close. If the file has moved, SQLite leaves that
+        // checkpoint out, because the `-wal` at the path may belong to another database. A log belongs to the
+        // file itself, wherever the file is, and without the checkpoint the file would stay guarded. So the
+        // answer is no.
         ffi::FCNTL_HAS_MOVED => db.has_log_for_wal().then(|| {
             // SAFETY: SQLite passes a place for the answer.
             unsafe { *arg.cast::<c_int>() = 0 };
             ffi::OK
         }),
-        // The home decides how large the file is.
+        // A home decides how large the file is, so the base VFS does not get the hint.
         ffi::FCNTL_SIZE_HINT => db.has_home().then(|| {
             // SAFETY: SQLite passes the size.
             let bytes = unsafe { arg.cast::<i64>().as_ref() };
@@ -431,10 +432,10 @@ unsafe extern "C" fn fetch(file: *mut File, offset: i64, len: c_int, out: *mut *
         let guard_end = i64::try_from(duralite_format::guard::HEADER_BYTES).unwrap_or(i64::MAX);
         let is_concurrent = db.concurrent().is_some();
         if offset < guard_end && db.is_capable() || db.is_outside() || db.has_home() || is_concurrent {
-            // A null address makes SQLite read the page instead. It must read the page with the guard, so
-            // that the guard is removed from what it sees. For a user who may only read the log, each read is
-            // checked afterwards. What a home holds is not in the file, and a concurrent connection reads its
-            // own snapshot. SAFETY: SQLite passes where it wants the address.
+            // A null address makes SQLite read the page by `xRead` instead. A mapped page would be wrong in
+            // four cases: the first page has the guard, which `xRead` removes; for a user who may only read
+            // the log, each read is checked afterwards; pages in a home are not in the file; a concurrent
+            // connection reads its own snapshot. SAFETY: SQLite passes where it wants the address.
             unsafe { *out = ptr::null_mut() };
             return ffi::OK;
         }

@@ -49,8 +49,8 @@ unsafe extern "C" fn file_control(_file: *mut File, _op: c_int, _arg: *mut c_voi
     ffi::NOTFOUND
 }
 
-/// The buffer that SQLite wants filled, zeroed, and the position to read at. `None` if the position or the
-/// length is negative.
+/// SQLite's buffer to fill, zeroed here, and the position to read at. `None` if the position or the length is
+/// negative.
 ///
 /// # Safety
 /// `buf` has room for `len` bytes, which no other code reads or writes as long as the result is used.

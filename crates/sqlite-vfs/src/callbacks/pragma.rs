@@ -66,8 +66,8 @@ pub unsafe fn answer(db: &Db, words: *mut *mut c_char) -> c_int {
 }
 
 /// Notes the value of `PRAGMA journal_size_limit`, which SQLite also carries out itself. SQLite compares the
-/// limit with the size of the log's content, which is not that of the file, so it would never ask to truncate
-/// the file. The log applies the limit instead.
+/// limit with the size of the log's content. The log's file may be larger, so SQLite would never ask to
+/// truncate the file. The log applies the limit instead.
 fn limit_size(db: &Db, value: Option<&str>) {
     let Some(limit) = value.and_then(|value| value.trim().parse::<i64>().ok()) else { return };
     let limit = u64::try_from(limit).ok();

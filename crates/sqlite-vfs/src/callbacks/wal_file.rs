@@ -73,8 +73,8 @@ impl Wal {
         result.unwrap_or_else(|error| self.db.sqlite.fail(&Failure::of(&error, during)))
     }
 
-    /// Takes what SQLite writes to the WAL. A concurrent connection keeps it, and writes it to the log when
-    /// it commits.
+    /// Takes what SQLite writes to the WAL. On a concurrent connection this keeps the data in memory until
+    /// SQLite commits, and then writes it to the log.
     fn write_for_sqlite(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
         match self.db.concurrent() {
             None => self.write(offset, data),
@@ -82,8 +82,8 @@ impl Wal {
         }
     }
 
-    /// Writes to the log. Before a commit frame, makes room for it in the wal-index: once the frame is
-    /// written, the transaction is sealed.
+    /// Writes to the log. A commit frame seals the transaction, so the wal-index must have room for the frame
+    /// before it is written.
     fn write(&self, offset: u64, data: &[u8]) -> Result<c_int, Failure> {
         if offset == 0 {
             return self.begin(data);
@@ -94,8 +94,9 @@ impl Wal {
         Ok(self.take(offset, data))
     }
 
-    /// Takes the header with which the WAL begins. Also makes the guard final and durable if it is not known
-    /// to be. If the log may have had commits, first makes sure that it may start over.
+    /// Takes the header with which the WAL begins. Also makes the guard final and durable, unless it is known
+    /// to be so. If the guard was not provisional, the log may have had commits, so this first makes sure
+    /// that the log may start over.
     fn begin(&self, data: &[u8]) -> Result<c_int, Failure> {
         self.attachment.look_for_log_now(|| self.db.has_no_name());
         if self.attachment.is_deleted() {
@@ -129,14 +130,15 @@ impl Wal {
         if !self.attachment.may_start_over() {
             return Err(ffi::BUSY);
         }
-        // The file has been synced already when SQLite locked the read marks, except in exclusive locking
-        // mode, where SQLite takes no such locks.
+        // SQLite has locked the read marks before, and the file was synced then, so there is nothing left to
+        // sync. In exclusive locking mode SQLite takes no such locks, so the file is synced here.
         let synced = self.db.sync_home(&self.attachment, None, ffi::SYNC_NORMAL);
         synced.map_err(|failure| self.db.sqlite.fail(&failure))
     }
 }
 
-/// Whether this is the header of a commit frame: it gives the size of the database, which is 0 in others.
+/// Whether this is the header of a commit frame. Only a commit frame gives the size of the database; other
+/// frames have 0 there.
 fn is_commit_header(data: &[u8]) -> bool {
     data.len() == FRAME_HEADER_BYTES && data[4..8] != [0; 4]
 }
@@ -153,8 +155,8 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
             return ffi::OK;
         }
         let Wal { db, attachment } = *wal;
-        // The database holds the last reference, and drops it in `wal_closed`, while the background thread
-        // does not use the log.
+        // This reference is dropped first, so that the database has the last one. `wal_closed` drops that one
+        // while the background thread does not use the log.
         drop(attachment);
         db.wal_closed();
         // SAFETY: SQLite keeps this memory alive until `close` returns.

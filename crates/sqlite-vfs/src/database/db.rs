@@ -9,9 +9,9 @@
 //! | journal | has its rollback journals in the log, or has looked for one | [`Db::attach`] | [`Db::leave_journal`], [`Db::end_outside`], [`Db::detach`] |
 //!
 //! Only [`Db::change_state`] changes the state. Four facts that every call of SQLite needs are also kept as
-//! bits, which can be read without the mutex of the state. A user who may only read the log
-//! ([`Attachment::outside`]) attaches it for the WAL or for journals. For this user it never lingers, since
-//! EXCLUSIVE is refused beside a log.
+//! bits, so that a call can read them without the mutex of the state. A user who may only read the log
+//! ([`Attachment::outside`]) attaches it for the WAL or for journals. The log never lingers for such a user,
+//! since EXCLUSIVE is refused beside a log.
 
 use std::ffi::c_int;
 use std::path::PathBuf;
@@ -80,11 +80,13 @@ struct Opened {
 struct Mode {
     /// Whether SQLite has deleted the WAL, and has done nothing since.
     leaving_wal: AtomicBool,
-    /// Whether SQLite has left WAL mode, and has not read the change counter since. In exclusive locking mode
-    /// reading the counter is the first thing that SQLite does then.
+    /// Whether SQLite has left WAL mode and has not checked its cache since. [`Db::show_change`] answers that
+    /// check, which is a read of the change counter. In exclusive locking mode that read is the first thing
+    /// that SQLite does after it has left WAL mode.
     doubts_cache: AtomicBool,
-    /// Whether a guard was seen that says that the rollback journal is in a log. The log may belong to an
-    /// engine other than the one that the settings name.
+    /// Whether a guard was seen that says that the rollback journal is in a log. That log may belong to an
+    /// engine other than the one that the settings name, so the settings do not tell whether to look for such
+    /// a guard.
     saw_rollback_guard: AtomicBool,
     /// Set after a failed sync, when it is not known whether the guard is on disk.
     header_in_doubt: AtomicBool,
@@ -109,7 +111,7 @@ enum Past {
     #[default]
     Unserved,
     Served,
-    /// This connection was refused EXCLUSIVE, so it was not the last to close: other connections use the log.
+    /// Other connections use the log: this connection was refused EXCLUSIVE, so it was not the last to close.
     /// The path is that of the log's shared memory.
     Refused(PathBuf),
 }
@@ -153,7 +155,8 @@ pub enum Serving {
 /// An attached log.
 struct Attached {
     used: Use,
-    /// Whether SQLite's accesses to the database file go through a home. That never changes.
+    /// Whether SQLite's accesses to the database file go through a home. That never changes for an attached
+    /// log.
     has_home: bool,
 }
 
@@ -164,7 +167,7 @@ enum State {
     Without,
     /// The WAL is open.
     Wal(Attached),
-    /// The WAL is closed. SQLite holds EXCLUSIVE and will delete the WAL next, which needs the log again.
+    /// The WAL is closed. SQLite holds EXCLUSIVE and will delete the WAL next. The deletion needs the log.
     Lingering {
         log: Attached,
         /// Whether SQLite has deleted the WAL, but guard and log stay if SQLite closes the database next.
@@ -174,7 +177,7 @@ enum State {
     Journal(Attached),
 }
 
-/// [`State::at_a_glance`]: the WAL is open, and is a log's.
+/// [`State::at_a_glance`]: the WAL is open and served by a log.
 const WAL_IS_OPEN: u8 = 1;
 /// The attached log has a home.
 const HAS_HOME: u8 = 2;
@@ -216,8 +219,8 @@ impl State {
         }
     }
 
-    /// Detaches the log while the background thread does not use it, so that the log is released on return
-    /// and the next connection that opens the database finds it so.
+    /// Detaches the log while the background thread does not use it. So the log is released on return, and
+    /// the next connection that opens the database does not find it in use by this one.
     fn let_go(self) {
         let Some(log) = self.attached() else { return };
         let _turn = log.used.maintenance().and_then(Maintenance::turn);
@@ -353,8 +356,8 @@ impl Db {
         }
     }
 
-    /// Whether the VFS has to look for a guard that says that the rollback journal is in a log: the engine of
-    /// this database keeps rollback journals, or such a guard has been seen.
+    /// Whether the VFS has to look for a guard that says that the rollback journal is in a log. It has to if
+    /// the engine of this database keeps rollback journals, or if such a guard has been seen.
     pub fn looks_for_rollback_guard(&self) -> bool {
         self.mode.saw_rollback_guard.load(Ordering::Relaxed) || self.may_keep_rollback_journals()
     }
@@ -452,7 +455,7 @@ impl Db {
         self.attached_for(Serving::Wal)
     }
 
-    /// Whether the WAL is open, and is a log's.
+    /// Whether the WAL is open and served by a log.
     #[inline]
     pub fn is_active(&self) -> bool {
         self.is_so_at_a_glance(WAL_IS_OPEN)
@@ -513,8 +516,8 @@ impl Db {
     }
 
     /// Notes that a connection has attached this database to a main database of another VFS. That VFS opens
-    /// the super-journals, and this one cannot see whether one is open. So every transaction is made durable
-    /// when it is sealed.
+    /// the super-journals, so this VFS cannot see whether a super-journal is open. Every transaction is
+    /// therefore made durable when it is sealed.
     pub fn set_main_elsewhere(&self) {
         self.commit.has_main_elsewhere.store(true, Ordering::Relaxed);
     }
@@ -532,8 +535,8 @@ impl Db {
         }
     }
 
-    /// Notes that other connections use the log, so that this one could not have the database to itself, as
-    /// the last one to close must. `segment` is the path of the log's shared memory.
+    /// Notes that this connection could not have the database to itself, as the last one to close must,
+    /// because other connections use the log. `segment` is the path of the log's shared memory.
     pub fn set_refused_exclusive(&self, segment: PathBuf) {
         *locked(&self.service.past) = Past::Refused(segment);
     }
@@ -551,8 +554,8 @@ impl Db {
         !matches!(*locked(&self.service.past), Past::Unserved)
     }
 
-    /// Notes that SQLite has closed the WAL. Under EXCLUSIVE the log stays attached, for the deletion that
-    /// follows.
+    /// Notes that SQLite has closed the WAL. Under EXCLUSIVE the log stays attached, because SQLite deletes
+    /// the WAL next. Otherwise the log is detached.
     pub fn wal_closed(&self) {
         if self.lock.believed() < Level::Exclusive {
             self.detach();
@@ -566,11 +569,11 @@ impl Db {
         });
     }
 
-    /// Detaches the log. If the database file has no name any more, this also removes the log with its last
-    /// user: SQLite neither checkpoints nor deletes the WAL of a deleted database.
+    /// Detaches the log. If the database file has no name any more, the last user also removes the log,
+    /// because SQLite neither checkpoints nor deletes the WAL of a deleted database.
     pub fn detach(&self) {
         let previous = self.change_state(std::mem::take);
-        // A ticket of this log means nothing to the next one.
+        // A ticket of this log means nothing to the next log, so it is forgotten.
         *locked(&self.commit.sealed) = None;
         let Some(Attached { used, .. }) = previous.attached() else { return };
         used.flush_acknowledged();
@@ -666,8 +669,8 @@ impl Db {
         self.journal.write(data, offset)
     }
 
-    /// Refuses to begin a transaction whose rollback journal would be in a deleted log: after a crash nobody
-    /// could find the journal to roll it back.
+    /// Refuses to begin a transaction whose rollback journal would be in a deleted log, because after a crash
+    /// nobody could find the journal to roll it back.
     fn check_log(&self) -> Result<(), Failure> {
         let Some(attachment) = self.attached() else { return Ok(()) };
         attachment.look_for_log(attachment.clock_ns(), || self.has_no_name());
@@ -688,8 +691,9 @@ impl Db {
             }
         });
         let sealed = written?;
-        // The log may have changed even if nothing was sealed: it has started over, or the write has found
-        // commits of other processes. Then the background thread must learn its size too.
+        // The log may have changed even if nothing was sealed: it may have started over, or the write may
+        // have found commits of other processes. In both cases the background thread must learn the log's
+        // size too.
         if sealed.is_none() && log.version() == before {
             return Ok(());
         }
@@ -710,8 +714,9 @@ impl Db {
     }
 
     /// Waits until the transaction that this connection sealed last is as durable as the log's `durability`
-    /// makes it, and acknowledges it. By now SQLite has released WRITE (except in exclusive locking mode). It
-    /// returns an error from here to the committer. A transaction with a rollback journal is durable already.
+    /// makes it, and acknowledges it. By now SQLite has released WRITE (except in exclusive locking mode).
+    /// SQLite returns an error from here to the committer. A transaction with a rollback journal is durable
+    /// already, so this does not wait for it.
     pub fn wait_durable(&self) -> Result<(), Failure> {
         let sealed = locked(&self.commit.sealed).take();
         let Some((sealed, attachment)) = sealed.zip(self.attached()) else {
@@ -759,9 +764,9 @@ pub struct CommitClock {
 
 impl CommitClock {
     /// Notes that SQLite writes at this offset of the WAL. If a transaction begins to commit with this write,
-    /// asks for the time and returns it. Such a write is the first one after a commit, or goes back to an
-    /// offset that was written before: the earlier transaction was rolled back, which SQLite does not tell
-    /// the VFS in exclusive locking mode.
+    /// asks for the time and returns it. Such a write is the first one after a commit, or it goes back to an
+    /// offset that was written before. Going back means that the earlier transaction was rolled back, which
+    /// SQLite does not tell the VFS in exclusive locking mode.
     pub fn written(&self, offset: u64, clock_ns: impl FnOnce() -> u64) -> Option<u64> {
         if self.began.load(Ordering::Relaxed) != 0 && offset > self.offset.load(Ordering::Relaxed) {
             return None;

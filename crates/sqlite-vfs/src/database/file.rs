@@ -62,16 +62,16 @@ impl OpenedFile {
         links.is_some_and(|stat| stat.st_nlink == 0)
     }
 
-    /// The file, for code that attaches a log and may map the file. A mapping takes a descriptor, which stays
-    /// open until some connection to the same file is closed.
+    /// The file, for code that attaches a log and may map the file. A mapping needs a descriptor, which stays
+    /// open until some connection to the same file is closed ([`Self::close_left_mapping`]).
     pub fn mappable<'a>(&'a self, base: BaseFile, path: &'a Path) -> Mappable<'a> {
         Mappable { base, file: self, path }
     }
 
-    /// Closes the descriptor that a mapping of the file has left, unless a connection holds a lock of the
-    /// file. Closing any descriptor of a file releases all POSIX locks that this process holds on it. Called
-    /// by a connection that is being closed and holds no lock. If any connection holds a lock, in this
-    /// process or another, the descriptor stays until another connection is closed.
+    /// Closes the descriptor that a mapping of the file has left. A connection that is being closed and holds
+    /// no lock calls this. Closing any descriptor of a file releases all POSIX locks that this process holds
+    /// on it. So if any connection holds a lock, in this process or another, the descriptor stays until
+    /// another connection is closed.
     pub fn close_left_mapping(&self, lock: &FileLock<BaseFile>, was_served: bool) {
         let may_have_mapped = was_served || self.mapped.load(Ordering::Relaxed);
         let Some(file) = self.descriptor().filter(|_| may_have_mapped) else { return };
@@ -136,8 +136,8 @@ impl DatabaseFile for Mappable<'_> {
     }
 }
 
-/// The file, used through SQLite's own descriptor. Opening and closing another one would release SQLite's
-/// locks.
+/// The file, used through SQLite's own descriptor. Closing another descriptor of the file would release
+/// SQLite's locks.
 impl DatabaseFile for BaseFile {
     fn read(&self, buf: &mut [u8], offset: u64) -> Result<usize, LogError> {
         match (*self).read(buf, offset) {

@@ -22,8 +22,8 @@ use crate::errors::{During, Failure};
 
 /// The bytes of page 1 that show whether a guard is on.
 const VERSIONS: std::ops::Range<u64> = guard::VERSIONS.start as u64..guard::VERSIONS.end as u64;
-/// How often a damaged header is read again: a header that another process is just writing looks damaged for
-/// a moment.
+/// How often a damaged header is read again, because a header looks damaged for a moment while another
+/// process writes it.
 const HEADER_TRIES: u32 = 5;
 const HEADER_PAUSE_US: c_int = 1000;
 
@@ -45,7 +45,8 @@ impl Db {
             ffi::OK => Ok((header, HEADER_BYTES)),
             ffi::IOERR_SHORT_READ => {
                 let size = self.base.size().map_err(failed)?;
-                // If the file has grown since the read, it still counts as what was read: not yet a database.
+                // The read found no whole header. Even if the file has grown since, it counts as not yet a
+                // database.
                 Ok((header, usize::try_from(size).map_or(0, |size| size.min(HEADER_BYTES - 1))))
             }
             code => Err(failed(code)),
@@ -66,8 +67,8 @@ impl Db {
     }
 
     /// Whether pages end in reserved bytes. A VFS above this one fills them, with checksums for example, when
-    /// SQLite writes pages to the database file. A page that a connection of this library's own writes there
-    /// would bypass that VFS.
+    /// SQLite writes pages to the database file. This library's own connections would bypass that VFS, so
+    /// they must not write pages if the answer is `true`.
     pub fn reserves_bytes(&self) -> Result<bool, Failure> {
         let (header, len) = self.raw_header()?;
         Ok(header[..len].get(guard::RESERVED_BYTES).is_some_and(|bytes| *bytes > 0))
@@ -94,7 +95,8 @@ impl Db {
                 }
                 Ok(kind)
             }
-            // No guard is on: putting it on or lifting it has failed. SQLite's next operation reports that.
+            // No guard is on, because putting it on or lifting it has failed. SQLite's next operation reports
+            // that failure, so any answer does here.
             _ => Ok(JournalKind::Wal),
         }
     }
@@ -110,7 +112,7 @@ impl Db {
             JournalKind::of_guard(buf.get(at..at + 2).unwrap_or_default())
         } else if offset >= VERSIONS.end && end <= guard::LOG_ID.start as u64 {
             // Every transaction begins with this read, of the change counter. So the guard's kind must come
-            // from memory: a second read would slow every transaction down.
+            // from memory, because a second read would slow every transaction down.
             match self.attached_for(Serving::Journal) {
                 Some(attachment) => Some(self.guard_kind(&attachment)?),
                 None => None,
@@ -129,7 +131,8 @@ impl Db {
 
     /// Shows SQLite, once after it has left WAL mode, a change counter that it has never seen, so that it
     /// drops its cache (invariant 46). Commits to the WAL need not have moved the counter, so SQLite would
-    /// trust a cache that is out of date. SQLite reads the counter alone only to check its cache.
+    /// trust a cache that is out of date. Only the check of the cache reads the counter without the rest of
+    /// the header, so no other read is changed.
     pub fn show_change(&self, offset: u64, buf: &mut [u8]) {
         if offset == guard::COUNTER.start as u64
             && buf.len() < HEADER_BYTES
@@ -140,9 +143,9 @@ impl Db {
         }
     }
 
-    /// Refuses to read a database whose guard names a rollback journal in a log, if that log is not attached:
-    /// the guard was put on after the database was opened, and the journal may be hot. The next transaction
-    /// looks for it.
+    /// Refuses to read a database whose guard names a rollback journal in a log, if that log is not attached.
+    /// Somebody has put that guard on since this connection opened the database, and the journal may be hot.
+    /// The next transaction looks for the journal.
     fn check_rollback_guard(&self, kind: JournalKind) -> Result<(), Failure> {
         if kind == JournalKind::Wal || self.lock.believed() < Level::Shared || self.attached().is_some() {
             return Ok(());
@@ -227,10 +230,10 @@ impl Db {
         self.put(&masked, offset)
     }
 
-    /// Refuses a write over the guard while no log is attached. Under EXCLUSIVE SQLite may overwrite a
-    /// provisional guard: a power loss has brought back the rollback journal of a transaction from before the
-    /// log, and SQLite is rolling it back. The log has no commits. It exists but must not serve the WAL, so
-    /// the note that it will is forgotten.
+    /// Refuses a write over the guard while no log is attached. Only a provisional guard may be overwritten,
+    /// and only under EXCLUSIVE. SQLite does so if a power loss has brought back the rollback journal of a
+    /// transaction from before the log, and SQLite rolls it back. The log of that guard has no commits, and
+    /// must not serve the WAL after the guard is gone. So this forgets the note that the log will serve it.
     fn check_overwrites_guard(&self) -> Result<(), Failure> {
         let has_all = self.lock.sqlites_exclusive().is_some();
         if let DatabaseHeader::Guarded { provisional, .. } = self.header()?
@@ -283,7 +286,7 @@ impl Db {
             return self.cut(size);
         }
         if size <= 0 {
-            // SQLite rolls back the transaction that made the database, by cutting the file to nothing. That
+            // SQLite rolls back the transaction that made the database by cutting the file to nothing. That
             // removes the guard as well.
             self.check_overwrites_guard()?;
         }
@@ -342,10 +345,10 @@ impl Db {
 
     /// SQLite's `xSync`. In WAL mode SQLite calls it at the end of a checkpoint, when the log still holds all
     /// that the checkpoint has written. [`Db::sync_home`] syncs the file before the log starts over or is
-    /// deleted, so this sync is left out in two cases: while connections queue for WRITE, since checkpoints
-    /// then follow one another long before the log starts over; and at the last close, where that sync
-    /// follows at once. The VFS's own connections do sync. They checkpoint beside the writers, which would
-    /// otherwise wait for the sync later.
+    /// deleted, so this sync is left out in two cases. While connections queue for WRITE, many checkpoints
+    /// follow one another before the log starts over, and one sync covers them all. At the last close, the
+    /// sync by [`Db::sync_home`] follows at once. The VFS's own connections always sync. They checkpoint
+    /// while others write, and without their sync the writers would have to wait for one later.
     pub fn sync_for_sqlite(&self, flags: c_int) -> c_int {
         if !self.is_helper()
             && !self.has_home()
@@ -356,17 +359,18 @@ impl Db {
         self.sync(flags)
     }
 
-    /// Whether a later sync covers what a checkpoint has just written: connections queue for WRITE, or the
-    /// database is being closed. A close shows as EXCLUSIVE with a mapped wal-index, since SQLite maps none
-    /// with `locking_mode=EXCLUSIVE`. `false` for a log that a power loss destroys (`process-crash`): only
-    /// what was checkpointed survives, so each checkpoint is synced.
+    /// Whether a later sync covers what a checkpoint has just written. That is so while connections queue for
+    /// WRITE, and when the database is being closed. A close shows as EXCLUSIVE with a mapped wal-index,
+    /// since SQLite maps no wal-index with `locking_mode=EXCLUSIVE`. The answer is `false` for a log that a
+    /// power loss destroys (`process-crash`). Of such a log only what was checkpointed survives, so each
+    /// checkpoint is synced.
     fn is_synced_later(&self, log: &Attachment) -> bool {
         let begun_later =
             log.locks().has_waiters() || self.lock.believed() >= Level::Exclusive && self.index.is_mapped();
         begun_later && log.log().guarantee() != Guarantee::ProcessCrash
     }
 
-    /// Syncs the database file. A failure counts for every user of the log: the kernel reports a failure only
+    /// Syncs the database file. A failure counts for every user of the log. The kernel reports a failure only
     /// once, so a later sync that succeeds proves nothing (invariants 6 and 9).
     pub fn sync(&self, flags: c_int) -> c_int {
         match self.homed() {
@@ -397,8 +401,8 @@ impl Db {
         code
     }
 
-    /// Makes the home write everything into the file. All of it is durable on return. Returns whether there
-    /// is a home. The caller has the database to itself, because the guard is about to be lifted.
+    /// Makes the home write everything into the file, durable on return. Returns whether there is a home. The
+    /// caller is about to lift the guard, so it must have the database to itself.
     pub fn drain(&self) -> Result<bool, Failure> {
         let Some(homed) = self.homed() else { return Ok(false) };
         homed.drain().map_err(|error| {
@@ -463,7 +467,8 @@ impl Db {
     }
 
     /// Writes everything committed in a deleted log to the database file, and syncs the file. For exclusive
-    /// locking mode, where no other connection could checkpoint, and none reads an older state.
+    /// locking mode, because there no other connection could checkpoint the log, and none reads an older
+    /// state.
     pub fn save_alone(&self, attachment: &Attachment) -> Result<(), Failure> {
         attachment.before_home_write().map_err(|error| Failure::of(&error, During::Write))?;
         self.write_all_home(attachment, &mut attachment.log())?;
@@ -493,8 +498,8 @@ impl Db {
         Ok(())
     }
 
-    /// Refuses this rollback journal if it is not known whether the guard of the database is on disk. After a
-    /// power loss such a guard might be there, and would keep SQLite from rolling the journal back.
+    /// Refuses to open this rollback journal if it is not known whether the guard of the database is on disk.
+    /// After a power loss such a guard might be there, and would keep SQLite from rolling the journal back.
     pub fn check_journal(&self, journal: &Path) -> Result<(), Failure> {
         if !self.header_is_in_doubt() || journal != self.beside("-journal") {
             return Ok(());
@@ -509,13 +514,13 @@ impl Db {
     /// The size of the base VFS's `-wal` file; `None` when there is none.
     pub fn base_wal_bytes(&self) -> Result<Option<u64>, Failure> {
         let name = self.beside("-wal");
-        // The base VFS is asked second, because it says that an empty file does not exist.
+        // The base VFS is asked second, because it says of an empty file that the file does not exist.
         if let Ok(metadata) = std::fs::metadata(name) {
             return Ok(Some(metadata.len()));
         }
         match self.sqlite.parent.exists(self.names.wal.as_ptr()) {
-            // The base VFS keeps the file elsewhere. Its size is unknown, so it counts as not empty, and
-            // stock SQLite has to look into it.
+            // The base VFS keeps the file elsewhere, so its size is unknown. The file counts as not empty,
+            // and stock SQLite has to look into it.
             Ok(true) => Ok(Some(u64::MAX)),
             Ok(false) => Ok(None),
             Err(code) => {

@@ -2,9 +2,9 @@
 //!
 //! SQLite makes a journal under RESERVED, while others still read, and changes the database under EXCLUSIVE.
 //! A guard goes on only under EXCLUSIVE (invariant 2). So where no guard is on yet, the VFS keeps in memory
-//! what SQLite writes to the journal before it has EXCLUSIVE. Nothing can be lost with that memory: until
-//! SQLite changes the database there is nothing to roll back. The journal takes about as much memory as the
-//! changed pages that SQLite keeps in its cache at that time.
+//! what SQLite writes to the journal before it has EXCLUSIVE. A crash that loses this memory does no harm,
+//! because until SQLite changes the database there is nothing to roll back. The journal takes about as much
+//! memory as the changed pages that SQLite keeps in its cache at that time.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +18,9 @@ use duralite_wal::engine::rollback::RollbackJournal;
 use crate::errors::{During, Failure};
 use crate::sqlite::base::BaseFile;
 
-/// The size of the smallest header with which SQLite begins a journal: one sector. SQLite makes shorter
-/// writes at the beginning for other reasons: when it syncs the journal, and when it ends one by zeroing its
-/// first bytes.
+/// The size of the smallest header with which SQLite begins a journal: one sector. A shorter write at the
+/// beginning does not begin a journal. SQLite makes such writes when it syncs a journal, and when it ends one
+/// by zeroing its first bytes.
 const HEADER_BYTES: usize = 512;
 
 /// Whether this write by SQLite begins a journal, so that the journal now belongs to a new transaction.
@@ -68,8 +68,8 @@ impl Journal {
         *state = State::Closed { was_in_memory };
     }
 
-    /// Whether the journal that was open last was in memory. SQLite closes a journal before it deletes it,
-    /// and a journal in memory is gone once it is closed, so there is nothing to delete. `true` only once.
+    /// Whether the journal that was open last was in memory. SQLite closes a journal before it deletes it. A
+    /// journal in memory is gone once it is closed, so the base VFS has nothing to delete. `true` only once.
     pub fn forget_closed(&self) -> bool {
         match &mut *self.state() {
             State::Closed { was_in_memory } => std::mem::take(was_in_memory),
@@ -112,15 +112,15 @@ impl Journal {
         file.map_or(ffi::OK, BaseFile::close)
     }
 
-    /// Moves the journal from memory into the log, which has none yet. After an error the journal is still in
-    /// memory, and the log has none.
+    /// Moves the journal from memory into the log, in place of any journal that is left there. After an error
+    /// the journal is still in memory, and the log may have a copy of it, which does no harm.
     pub fn pour(&self, journal: Arc<dyn RollbackJournal>) -> Result<(), LogError> {
         let mut state = self.state();
         let State::Open(JournalStore::Memory(bytes)) = &*state else { return Ok(()) };
         let poured = journal.delete().and_then(|()| journal.create()).and_then(|()| journal.write(bytes, 0));
         if let Err(error) = poured {
-            // If the deletion fails, the journal is left hot. That does no harm: it rolls the database back
-            // to its present state.
+            // If this deletion fails, a hot journal may be left in the log. It rolls the database back to its
+            // present state, because SQLite has changed nothing yet.
             let _ = journal.delete();
             return Err(error);
         }
@@ -169,7 +169,7 @@ impl Journal {
     }
 
     /// Notes whether the transaction that begins makes the database. The base VFS keeps the journal of such a
-    /// transaction, since there is no page yet that could carry a guard.
+    /// transaction in a file, because there is no page yet that could carry a guard.
     pub fn set_makes_database(&self, makes: bool) {
         self.makes_database.store(makes, Ordering::Relaxed);
     }
@@ -186,7 +186,7 @@ pub enum JournalStore {
     /// has its journal there, since there is no page yet that could carry a guard. In exclusive locking mode
     /// SQLite keeps the file open for the next transaction.
     Base(BaseFile),
-    /// In memory: SQLite does not have EXCLUSIVE yet, and the database has no guard.
+    /// In memory, while SQLite does not have EXCLUSIVE yet and the database has no guard.
     Memory(Vec<u8>),
     /// In the log.
     Log(Arc<dyn RollbackJournal>),
@@ -240,7 +240,7 @@ impl JournalStore {
     /// Makes the journal durable if anything depends on it.
     pub fn sync(&self) -> Result<(), LogError> {
         match self {
-            // Nothing in the database depends on it yet.
+            // Nothing in the database depends on the journal yet, so it need not be durable.
             Self::Memory(_) => Ok(()),
             Self::Log(journal) => journal.sync(),
             Self::Base(file) => DatabaseFile::sync(file),

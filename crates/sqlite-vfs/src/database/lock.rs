@@ -22,8 +22,8 @@ pub fn lock(db: &Db, level: Level) -> c_int {
 }
 
 /// Takes EXCLUSIVE for SQLite. A connection that has the WAL open must also be the log's only user by the
-/// log's own account ([`Attachment::take_alone`]). The base VFS's bookkeeping is not enough: it is wrong in a
-/// child of a process that had the database open.
+/// log's own account ([`Attachment::take_alone`]). The base VFS's bookkeeping is not enough, because it is
+/// wrong in a child of a process that had the database open.
 ///
 /// [`Attachment::take_alone`]: crate::attachment::Attachment::take_alone
 fn lock_exclusive(db: &Db) -> c_int {
@@ -64,9 +64,9 @@ pub fn unlock(db: &Db, level: Level) -> c_int {
     }
     let leaves_wal = db.end_leaving_wal() && level == Level::Shared;
     let code = if leaves_wal {
-        // SQLite is about to change the mode in the header. Before it does, it would let other connections
-        // in, which would make a `-wal` that this SQLite no longer looks for. So the lock is kept until
-        // SQLite has ended the transaction that changes the mode (invariant 46).
+        // SQLite is about to change the mode in the header. If this unlocked now, other connections could
+        // open the database before the change, and make a `-wal` that this SQLite no longer looks for. So the
+        // lock is kept until SQLite has ended the transaction that changes the mode (invariant 46).
         db.lock.keep_for_sqlite(level);
         ffi::OK
     } else {

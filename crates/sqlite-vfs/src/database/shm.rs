@@ -34,8 +34,9 @@ impl Db {
         let mut code = ffi::OK;
         if attachment.outside().is_some() {
             code = ffi::READONLY;
-            // If SQLite has made an index of its own, it asks for the first region again once it holds a read
-            // mark. By then other processes may use the log.
+            // If the log has no users who may write, SQLite makes an index of its own. It asks for the first
+            // region again once it holds a read mark. Other processes may use the log by then, so this looks
+            // at the log again.
             match if number == 0 { self.look_again(&attachment) } else { Ok(true) } {
                 Ok(true) => {}
                 Ok(false) => return Some(Ok((ffi::READONLY_CANTINIT, std::ptr::null_mut()))),
@@ -87,8 +88,8 @@ impl Db {
     /// report a failed commit, and the transaction would exist all the same.
     pub fn make_room_in_index(&self, attachment: &Attachment, offset: u64) -> Result<(), Failure> {
         let region = region_of(offset, attachment.log().page_bytes());
-        // SQLite maps the first region before it writes, so that one exists. In exclusive locking mode it
-        // maps no region at all.
+        // The first region needs no room: SQLite maps it before it writes. In exclusive locking mode SQLite
+        // maps no region at all, so it cannot run out of room there.
         if region == 0 || !self.index.is_mapped() {
             return Ok(());
         }
@@ -121,9 +122,9 @@ impl Db {
         self.index.unmap() || own.is_some()
     }
 
-    /// The locks of the log, if the WAL is open. This writes only to memory of this connection: it does not
-    /// change the reference count of the attachment, which all connections share. The cache line of that
-    /// count would move from processor to processor with each transaction that reads.
+    /// The locks of the log, if the WAL is open. This writes only to memory of this connection. The
+    /// attachment has a reference count, which all connections share. If this changed the count, its cache
+    /// line would move from processor to processor with each transaction that reads.
     pub(in crate::database) fn index_locks(&self) -> Option<Arc<IndexLocks>> {
         let mut held = self.index.locks();
         self.with_active(|attachment| {
@@ -172,11 +173,13 @@ impl Db {
         }
         if asked.is_mark() && holder.begins() {
             // If everything has just been checkpointed, the log can start over. SQLite chose this mark before
-            // that, and under it would go on appending to the log. So it must choose again.
+            // the checkpoint, and with this mark it would go on appending to the log. So SQLite must choose a
+            // mark again.
             return restart::start_over_if_due(self, attachment) && asked.first > FIRST_READ;
         }
         if (asked.first, asked.count) == (CHECKPOINT, 1) {
-            // SQLite takes this lock alone for a checkpoint. To recover it takes this lock with others.
+            // A request for this lock and no other is a checkpoint. For recovery SQLite requests it together
+            // with others.
             attachment.bound().checkpoints();
             return restart::is_in_the_way(attachment);
         }
@@ -240,8 +243,8 @@ impl Db {
         self.answer(synced.map(|()| ffi::OK))
     }
 
-    /// Looks at the log again, for a user who may only read it: others may have opened it, changed it or
-    /// gone. Returns whether processes that may write use the log now.
+    /// Looks at the log again, for a user who may only read it, because others may have opened it, changed it
+    /// or gone. Returns whether processes that may write use the log now.
     fn look_again(&self, attachment: &Attachment) -> Result<bool, LogError> {
         let looked = attachment.look_again(&|tries| self.patience.pause(tries))?;
         self.patience.renew();
@@ -249,8 +252,8 @@ impl Db {
     }
 
     /// Begins a transaction of a user who may only read the log and has just taken a read mark. The shared
-    /// memory may have been set up again since this user's last transaction. The mark keeps that from
-    /// happening during the transaction.
+    /// memory may have been set up again since this user's last transaction; then this transaction must not
+    /// begin. As long as the mark is held, the memory is not set up again.
     fn begin_outside(&self, attachment: &Attachment, holder: &Holder, mark: usize) -> c_int {
         let begun = attachment.outside().map_or(Ok(true), Outside::may_begin);
         if matches!(begun, Ok(true)) {
@@ -288,15 +291,16 @@ impl Db {
         }
         attachment.set_writer(true);
         self.begins_to_write();
-        // If the database has changed, SQLite is about to find its snapshot old and to release the lock. The
-        // thread then queues for WRITE as if the lock had been refused.
+        // If the database has changed, SQLite is about to find its snapshot old and to release WRITE. The
+        // thread will then queue for WRITE, as if the lock had been refused.
         if self.index.seen_changes() != attachment.changes() {
             waiting::refused(holder);
         }
         ffi::OK
     }
 
-    /// Forgets what belongs to this connection's previous transaction, because one has just got WRITE.
+    /// Forgets what belongs to this connection's previous transaction, because the next one has just got
+    /// WRITE.
     pub(in crate::database) fn begins_to_write(&self) {
         super_journal::forget();
         self.commit.clock.forget();
@@ -315,8 +319,8 @@ impl Db {
     }
 
     /// Whether the wal-index, which SQLite has just seen half written or empty, is complete by now or soon
-    /// will be. SQLite takes WRITE to learn whether a writer is at work. It has got the lock, so a writer has
-    /// just finished, or one that has just opened the log will complete the wal-index soon.
+    /// will be. SQLite takes WRITE to learn whether a writer is at work. SQLite has just got WRITE. So either
+    /// a writer has finished the wal-index, or a process that has just opened the log is about to.
     fn will_be_whole(&self, outside: &Outside) -> bool {
         self.index.first_is_whole() || outside.has_processes().unwrap_or(false)
     }
@@ -388,8 +392,8 @@ impl Asked {
             attachment.set_writer(false);
         }
         if self.first == CHECKPOINT {
-            // A checkpoint that was refused WRITE has done its waiting within the checkpoint, and does not
-            // begin again. The thread's next sleep must not queue for it.
+            // If this checkpoint was refused WRITE, it has waited within the checkpoint and will not begin
+            // again. So the thread's next sleep must not queue for WRITE.
             waiting::forget();
         }
         holder.unlock_exclusive(self.first, self.count);

@@ -88,7 +88,7 @@ pub fn check_journal(db: &Db, journal: &Path) -> Result<(), Failure> {
 }
 
 /// Refuses the first write of a transaction with a rollback journal, unless the transaction sets WAL mode.
-/// When SQLite then rolls back, it writes what the file holds already, so such a write is let pass.
+/// After the refusal SQLite rolls back and writes what the file holds already; such a write is let pass.
 pub fn check_write(db: &Db, offset: u64, data: &[u8]) -> Result<(), Failure> {
     if !db.is_strict()
         || !db.lock.in_rollback_transaction()

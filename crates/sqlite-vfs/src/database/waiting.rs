@@ -22,7 +22,8 @@ use crate::sqlite::connection::BusyWait;
 
 /// A connection that was refused WRITE.
 struct Refused {
-    /// The process that it belongs to. In a child of that process the lock's memory is not mapped.
+    /// The process that the connection belongs to. In a child of that process the lock's memory is not
+    /// mapped.
     process: ProcessId,
     holder: Weak<Holder>,
     /// Whether the connection tries again within its read transaction.
@@ -39,10 +40,10 @@ thread_local! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
     Unwanted,
-    /// `xShmLock` has just returned busy for this reason.
+    /// `xShmLock` has just returned busy because the log is short of room.
     Wanted,
     /// The busy handler's sleep was skipped, and the transaction begins again. The value is how long the
-    /// sleep would have been: the wait for room may last as long.
+    /// sleep would have been. The wait for room may last as long.
     Awaited(Duration),
 }
 
@@ -80,14 +81,14 @@ fn note_refused(holder: &Arc<Holder>, in_transaction: bool) {
     let _ = REFUSED.try_with(|before| before.replace(Some(refused)));
 }
 
-/// Forgets the refusal: the thread goes on with something else.
+/// Forgets the refusal, because the thread goes on with something else.
 pub fn forget() {
     let _ = REFUSED.try_with(RefCell::take);
 }
 
-/// Waits in the queue for at most `limit`, if this thread was refused the WRITE lock, and returns whether it
-/// waited; returns `false` at once otherwise. A thread that must begin its transaction again does not sleep
-/// here: it waits for room when the transaction begins. For that thread the answer is `true` too.
+/// If this thread was refused the WRITE lock, waits in the queue for at most `limit`, and returns whether it
+/// waited. Otherwise returns `false` at once. A thread that must begin its transaction again does not sleep
+/// here, because it waits for room when the transaction begins. For that thread the answer is `true` too.
 pub fn sleep(limit: Duration) -> bool {
     if ROOM.try_with(|room| room.replace(Room::Unwanted) == Room::Wanted).unwrap_or(false) {
         let _ = ROOM.try_with(|room| room.set(Room::Awaited(limit)));
@@ -105,7 +106,8 @@ pub fn sleep(limit: Duration) -> bool {
 }
 
 /// How a connection of the VFS's own waits. For the WRITE lock it queues like any writer, for at most
-/// `queued`. For readers it polls, for at most `polling`: then it holds WRITE itself.
+/// `queued`. For readers it polls, for at most `polling`. The second limit is separate because the connection
+/// holds WRITE, and so keeps writers out, while it polls.
 pub fn in_queue(polling: Duration, queued: Duration) -> BusyWait {
     BusyWait { polling, queued, queue: sleep }
 }
@@ -165,7 +167,7 @@ impl Patience {
         self.waited_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// A try has succeeded: counts from 0 again.
+    /// Counts from 0 again, because a try has succeeded.
     pub fn renew(&self) {
         self.waited_us.store(0, Ordering::Relaxed);
     }

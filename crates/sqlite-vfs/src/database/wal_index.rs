@@ -130,8 +130,8 @@ impl Index {
     }
 }
 
-/// The mapping of the wal-index of this log. Drops the mapping of an earlier log: SQLite is done with it
-/// before it maps this log's wal-index.
+/// The mapping of this log's wal-index. Drops the mapping of an earlier log, which SQLite no longer uses once
+/// it maps this one.
 fn mapping(mapped: &mut Option<Mapped>, attachment: Arc<Attachment>) -> &mut Mapped {
     drop(mapped.take_if(|mapped| !Arc::ptr_eq(&mapped.attachment, &attachment)));
     mapped.get_or_insert(Mapped { attachment, first: None })
@@ -198,8 +198,8 @@ impl FirstRegion {
             std::hint::spin_loop();
         }
         fence(Ordering::SeqCst);
-        // The head was read first. All that it refers to was stored before it, so the words read now are at
-        // least as new.
+        // The head was read before these words. A writer stores everything that the head refers to before the
+        // head, so these words are at least as new.
         for at in 0..WORDS {
             let word = head.get(at).copied().unwrap_or_else(|| self.word(at));
             self.words[at].store(word, Ordering::Relaxed);

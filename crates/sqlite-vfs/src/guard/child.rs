@@ -3,8 +3,8 @@
 //! When SQLite has rolled back one of several databases, it deletes the super-journal unless the journal of
 //! another database still names it. If SQLite deleted the super-journal too early, the transaction would
 //! count as committed in the other database (invariant 23). SQLite looks for the other database's journal by
-//! its path, and that database may not be open. So this module looks at the database file beside that path:
-//! its guard says whether the journal is in a log.
+//! its path, and that database may not be open. So this module looks at the database file beside that path.
+//! The guard of that file says whether the journal is in a log.
 
 use std::cell::Cell;
 use std::ffi::{CString, OsStr, c_int};
@@ -53,7 +53,7 @@ pub fn database_of(journal: &Path) -> Option<PathBuf> {
 pub struct ChildJournal {
     journal: Arc<dyn RollbackJournal>,
     registration: &'static Registration,
-    /// Keeps the log attached. It is dropped before the file.
+    /// Keeps the log attached. Declared before the file, so the log is detached before the file is closed.
     _used: Use,
     _file: OwnFile,
 }
@@ -80,7 +80,8 @@ impl ChildJournal {
             return Err(Failure::new(code, format!("cannot read the header of {}", database.display())));
         }
         let id = match guard::inspect(&header) {
-            // The log of a provisional guard has no journal, and may not exist.
+            // The log of a provisional guard has no journal, and may not exist. So there is no journal to
+            // find.
             DatabaseHeader::Guarded { provisional: true, .. } => return Ok(None),
             DatabaseHeader::Guarded { log_id, .. } => log_id,
             DatabaseHeader::Damaged => {

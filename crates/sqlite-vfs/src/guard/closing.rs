@@ -33,8 +33,8 @@ pub fn delete_wal(db: &Db) -> Result<bool, Failure> {
 }
 
 /// Lifts the guard of a log that was kept. SQLite has deleted the WAL and goes on with the database, so it is
-/// not closing it but leaving WAL mode. It still holds EXCLUSIVE, so the guard can come off. If lifting it
-/// fails, guard and log stay, as they do when [`delete_wal`] fails.
+/// not closing the database but leaving WAL mode. SQLite still holds EXCLUSIVE, so the guard can come off. If
+/// lifting it fails, guard and log stay, as they do when [`delete_wal`] fails.
 #[cold]
 pub fn lift_kept(db: &Db) {
     if db.end_keeping()
@@ -46,15 +46,16 @@ pub fn lift_kept(db: &Db) {
 
 /// Releases a lock for SQLite, down to `level`.
 pub fn unlock(db: &Db, level: Level) -> c_int {
-    // When SQLite closes the database it releases its whole lock at once. If it keeps SHARED, it goes on.
+    // When SQLite closes the database it releases its whole lock at once. If it keeps SHARED, it is not
+    // closing the database.
     if level > Level::None && db.is_kept() {
         lift_kept(db);
     }
     lock::unlock(db, level)
 }
 
-/// As [`lift_kept`], but fails if the guard stays: SQLite is about to open a rollback journal, which must
-/// never meet the guard.
+/// As [`lift_kept`], but fails if the guard stays, because SQLite is about to open a rollback journal, which
+/// must never meet the guard.
 pub fn lift_for_journal(db: &Db) -> Result<(), Failure> {
     lift_kept(db);
     match db.header()? {
@@ -86,7 +87,8 @@ fn lift_and_detach(db: &Db) -> Result<bool, Failure> {
     {
         maintenance.stop();
     }
-    // `detach` drops the last reference, while the background thread does not use the log.
+    // This reference is dropped first, so that `detach` drops the last one while the background thread does
+    // not use the log.
     drop(attachment);
     db.detach();
     if lifted.is_ok() {

@@ -6,11 +6,11 @@
 //! that makes the log, if this user may write, as stock SQLite makes `-wal` and `-shm` for a reader. After
 //! the reader has closed, another such connection closes the log and so deletes it.
 //!
-//! Such a connection also closes a log whose last users have closed at the same time: each of them kept the
-//! others from EXCLUSIVE, so that none of them was the last.
+//! Such a connection also closes a log whose last users have closed at the same time. Each of them kept the
+//! others from EXCLUSIVE, so none of them could close the log.
 //!
-//! If pages end in reserved bytes, no such connection is opened: its checkpoint would bypass the VFS that
-//! fills those bytes.
+//! If pages end in reserved bytes, no such connection is opened, because its checkpoint would bypass the VFS
+//! that fills those bytes.
 //!
 //! An ordinary `-wal` that a program without Duralite has left is checkpointed by stock SQLite itself, in a
 //! connection through the base VFS.
@@ -33,7 +33,7 @@ use crate::shield::Said;
 use crate::sqlite::connection::{BusyWait, OwnConnection, uri_of};
 use crate::sqlite::{Sqlite, VFS_NAME};
 
-/// How long a connection of the VFS's own waits for a lock. The application's connection waits for it.
+/// How long a connection of the VFS's own waits for a lock. The application waits all that time.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long stock SQLite waits for connections that use an ordinary `-wal`.
 const STOCK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -77,20 +77,21 @@ fn may_write(db: &Db) -> bool {
     access(&db.path, Access::WRITE_OK).is_ok()
 }
 
-/// Closes a log that has lost its last user and was not checkpointed and deleted: it was made for a reader,
-/// or its last users closed at the same time. Made before the files of a connection are closed, and run
-/// after.
+/// Closes a log that has lost its last user but was not checkpointed and deleted. This happens to a log that
+/// was made for a reader, and to one whose last users closed at the same time. A `Lifter` is made before the
+/// files of a connection are closed, and run after that.
 pub struct Lifter {
     sqlite: &'static Sqlite,
     uri: CString,
-    /// The path of the log's shared memory. If it is set, nothing is done if that file shows that a process
-    /// uses the log, or if the file is gone.
+    /// The path of the log's shared memory, if a connection that may write was refused EXCLUSIVE. Then
+    /// nothing is done if that file shows that a process uses the log, or if the file is gone.
     unless_used: Option<PathBuf>,
 }
 
 impl Lifter {
-    /// `None` if there is nothing to do. There is, after a connection that has used a log and either was
-    /// read-only or was refused EXCLUSIVE.
+    /// The work that this connection leaves behind. There is such work if the connection has used a log and
+    /// either was read-only or was refused EXCLUSIVE. `None` if there is no such work, or if a connection of
+    /// the VFS's own must not do it.
     pub fn of(db: &Db) -> Option<Self> {
         let refused = db.refused_exclusive();
         if HELPING.get() || !db.was_served() || !(db.read_only || refused.is_some()) || !may_write(db) {
@@ -105,8 +106,8 @@ impl Lifter {
     }
 
     /// Opens and closes the database, so that SQLite checkpoints at the last close and the log is deleted.
-    /// Other connections that do the same at the same time may be in the way again, so this is tried several
-    /// times.
+    /// After a refused EXCLUSIVE this is tried several times, because other connections that do the same at
+    /// the same time may be in the way again.
     pub fn run(self) {
         helping(|| self.close_anew());
     }
@@ -145,8 +146,8 @@ pub fn may_write_base_wal(db: &Db) -> bool {
 pub fn checkpoint_base_wal(db: &Db) -> Result<(), Failure> {
     let name = CString::new([b"./".as_slice(), db.path.as_os_str().as_bytes()].concat())
         .map_err(|_| Failure::cannot_open("the path of the database holds a zero byte"))?;
-    // A name that begins with `file:` would be taken for a URI. An absolute path does not; a relative one
-    // gets `./` in front.
+    // SQLite would take a name that begins with `file:` for a URI. An absolute path does not begin so. A
+    // relative path gets `./` in front.
     let name = if db.path.is_absolute() { &name.as_c_str()[2..] } else { name.as_c_str() };
     let purpose = "cannot checkpoint the ordinary -wal file";
     let parent = db.sqlite.parent.name();

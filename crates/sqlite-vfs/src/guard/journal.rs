@@ -39,21 +39,24 @@ fn journal_of(db: &Db) -> Result<Option<Arc<dyn RollbackJournal>>, Failure> {
         return Ok(None);
     }
     for tries in 0.. {
-        // Under a provisional guard the log has no journal, and a power loss may have left no log at all.
+        // Under a provisional guard the log has no journal, and a power loss may have left no log at all. So
+        // there is no journal to find.
         let DatabaseHeader::Guarded { log_id, provisional: false, .. } = db.header()? else {
             return Ok(None);
         };
         let attachment = match attach(db, log_id) {
             Ok(attachment) => attachment,
-            // The log's last user has just closed it.
+            // The log's last user has just closed the log, so the database is looked at again.
             Err(_) if !is_guarded_by(db, log_id)? && db.patience.pause(tries) => continue,
             Err(failure) => return Err(failure),
         };
         let Some(journal) = attachment.rollback_journal() else { return Ok(None) };
-        // The log may have other users, whatever lock SQLite holds.
+        // The log may have other users whatever lock SQLite holds, so this connection enters as one of
+        // several.
         match attachment.enter(Entering::Journal) {
             Ok(used) => db.attach(used, Serving::Journal),
-            // Another connection is about to close the log, and will find that this one has SHARED.
+            // Another connection is about to close the log. It will be refused EXCLUSIVE, because this
+            // connection has SHARED. So this connection tries again.
             Err(failure) if failure.code == ffi::BUSY && db.patience.pause(tries) => continue,
             Err(failure) => return Err(failure),
         }
@@ -69,7 +72,8 @@ pub fn renew(db: &Db) -> Result<(), Failure> {
     let replaced = db.attached_for(Serving::Journal).filter(|attachment| attachment.may_be_replaced());
     let Some(attachment) = replaced else { return Ok(()) };
     if is_guarded_by(db, attachment.id())? {
-        // The connection that was about to replace the log has died, or has failed to do it.
+        // The connection that was about to replace the log has died, or has failed to do so. So this log
+        // stays in use.
         attachment.set_guard_kind(None);
         return Ok(());
     }
@@ -154,7 +158,8 @@ pub fn begin(db: &Db) -> Result<(), Failure> {
         if !can_carry_guard(&header, page_bytes) {
             return Ok(());
         }
-        // The file is closed and deleted before the guard goes on.
+        // The base VFS's file is closed here, and deleted before the guard goes on, because SQLite would roll
+        // such a file back over the log.
         db.journal.leave_base();
         db.journal.set_makes_database(false);
     }
@@ -199,7 +204,7 @@ pub fn raise_for_journal(db: &Db) -> Result<(), Failure> {
 /// Deletes the rollback journal; this deletion is SQLite's commit. `false` if the base VFS has to delete it.
 pub fn delete(db: &Db) -> Result<bool, Failure> {
     if db.journal.forget_closed() {
-        // A file of the base VFS may be left from before there was a guard. It holds nothing that is needed.
+        // The base VFS may have a journal file from before there was a guard. Nothing needs it any more.
         let _ = db.sqlite.parent.delete(db.names.journal.as_ptr(), 0);
         return Ok(true);
     }
@@ -226,7 +231,8 @@ pub fn close(db: &Db) {
             }
         }
         // Other connections have the log attached. The last of them to close lifts the guard. If all close at
-        // once, each may refuse the others; then the one that looks last after its close lifts the guard.
+        // once, each may keep the others from being the last. So each looks again after its close, and
+        // whichever looks last lifts the guard.
         Ok(false) => db.set_refused_exclusive(attachment.log().segment_path().to_path_buf()),
         Err(failure) => db.sqlite.report(ffi::WARNING, &failure.message),
     }

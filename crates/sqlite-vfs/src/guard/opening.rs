@@ -88,12 +88,12 @@ pub fn lock(db: &Db, level: Level) -> Result<c_int, Failure> {
 
 /// What a database needs before SQLite may read it.
 enum Need<'h, 'd> {
-    /// Nothing more. If SQLite opens a WAL, it is served by this.
+    /// Nothing more. If SQLite opens a WAL, this serves the WAL.
     Served(Concluded<'h, Prepared>),
-    /// Nothing: its log is attached when SQLite looks for the rollback journal.
+    /// Nothing. The database's log is attached when SQLite looks for the rollback journal.
     Journal,
-    /// Nothing yet: SQLite first plays back the rollback journal that exists. The failure says why the open
-    /// cannot go on without that.
+    /// Nothing yet, because SQLite first plays back the rollback journal that exists. The failure says why
+    /// the open cannot go on without that.
     Playback(Failure),
     /// A new log in this place.
     NewLog(&'d LogPlacement),
@@ -101,15 +101,15 @@ enum Need<'h, 'd> {
     Absorb,
     /// A connection that may write. If a guard names a log that cannot be attached, the failure says why.
     Writer(Option<Failure>),
-    /// That the provisional guard of this log is taken off. The failure says why the log cannot be attached.
+    /// The removal of the provisional guard of this log. The failure says why the log cannot be attached.
     Forget(LogId, Failure),
-    /// That this log, which holds nothing and does not fit the database, is deleted.
+    /// The deletion of this log, which holds nothing and does not fit the database.
     PutAway(Arc<Attachment>),
-    /// Another look: the guard has changed just now.
+    /// Another look, because the guard has changed just now.
     Look,
 }
 
-/// Decides what the database needs: the table above. Changes nothing, but attaches a log that it finds.
+/// Decides by the table above what the database needs. Changes nothing, but attaches a log that it finds.
 fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, 'd>, Failure> {
     let base = || Need::Served(held.conclude(Prepared::Base));
     // Is there a guard?
@@ -138,7 +138,7 @@ fn decide<'h, 'd>(db: &'d Db, held: &'h Held<'_, BaseFile>) -> Result<Need<'h, '
             Ok(log) if !fits(db, &log, page_bytes)? => Ok(Need::PutAway(log)),
             Ok(log) => Ok(Need::Served(held.conclude(Prepared::Log(log.enter(Entering::Wal)?)))),
             // The log's last user has just closed it, or has replaced it by another log. SQLite's locks do
-            // not keep that from happening here.
+            // not keep that from happening here, so the database is looked at again.
             Err(_) if !is_guarded_by(db, log_id)? => Ok(Need::Look),
             Err(failure) if !provisional || failure.code & 0xff == ffi::BUSY => Err(failure),
             Err(failure) if db.read_only => Ok(Need::Writer(Some(failure))),
@@ -153,8 +153,8 @@ fn has_base_wal(db: &Db) -> Result<bool, Failure> {
 }
 
 /// Whether stock SQLite can checkpoint the ordinary `-wal` for this connection. It must not do so if pages
-/// end in reserved bytes: then the application's SQLite checkpoints the `-wal`, through the VFS above this
-/// one that fills those bytes.
+/// end in reserved bytes, because only the application's SQLite checkpoints through the VFS above this one
+/// that fills those bytes.
 fn can_absorb(db: &Db) -> Result<bool, Failure> {
     Ok(!db.reserves_bytes()? && helper::may_write_base_wal(db))
 }
@@ -315,7 +315,7 @@ impl Opening<'_> {
         let Some(alone) = take_alone(db, own.held_mut())? else { return Ok(None) };
         self.is_in_use = false;
         let Raised::Log(attachment) = raise(db, &alone, placement)? else { return Ok(None) };
-        // From here on SHARED keeps the guard on.
+        // SHARED is enough from here on to keep the guard on, so EXCLUSIVE is released.
         drop(alone);
         db.prepare(Prepared::Log(attachment.enter(Entering::Wal)?));
         Ok(Some(own))
@@ -364,9 +364,9 @@ impl Opening<'_> {
         }
     }
 
-    /// Has SQLite play a hot rollback journal back in another connection of this VFS. In this connection
-    /// SQLite would go on under the same lock after that, and open an ordinary `-wal` if there is one. If the
-    /// other connection fails, SQLite plays the journal back in this one, as stock SQLite does.
+    /// Has SQLite play a hot rollback journal back in another connection of this VFS. If SQLite played it
+    /// back in this connection, it would keep its lock and might then open an ordinary `-wal` under that
+    /// lock. It does so, as stock SQLite does, only if the other connection fails.
     fn play_back(&mut self, own: Own<'_, BaseFile>) -> Step {
         drop(own);
         self.writer =
@@ -389,7 +389,7 @@ impl Opening<'_> {
         }
         drop(own);
         // Another connection is in the way. If the guard is still on when patience has run out, that
-        // connection uses the database with other settings, and the error of attaching the log tells more
+        // connection uses the database with other settings. The error of attaching the log then tells more
         // than busy. If the guard is gone, that connection has taken it off.
         self.again(tries).or_else(|busy| Err(if is_guarded_by(db, id)? { refused } else { busy }))
     }
@@ -438,7 +438,7 @@ fn lift_empty(db: &Db, old: &Attachment, alone: &Alone<'_>) -> Result<(), Failur
 pub fn has_wal(db: &Db) -> Result<Option<bool>, Failure> {
     match db.prepared_log() {
         Some(true) => return Ok(Some(true)),
-        // No guard is on, and none can go on while SQLite holds its lock.
+        // Without a prepared log no guard was on, and none can go on while SQLite holds its lock.
         Some(false) => return Ok(None),
         None => {}
     }
@@ -460,11 +460,12 @@ pub fn open_wal(db: &Db) -> Result<Prepared, Failure> {
     }
     let mut held = db.lock.sqlites().ok_or_else(|| out_of_date(db))?;
     // In exclusive locking mode SQLite opens a WAL again if it could not checkpoint it. The log has stayed
-    // attached for the deletion of that WAL, which does not come now.
+    // attached because SQLite was about to delete that WAL. SQLite does not delete it now, so the log is
+    // detached.
     db.detach_lingering();
     db.set_leaving_wal(false);
     // If SQLite could not leave WAL mode, it goes on in that mode. The lock that was kept for the change of
-    // mode would keep all other connections out.
+    // mode would then keep all other connections out, so it is no longer kept.
     db.lock.end_keeping();
     match db.take_prepared() {
         Some(Prepared::Log(used)) => return serve(db, used),
@@ -514,10 +515,10 @@ fn serve(db: &Db, used: Use) -> Result<Prepared, Failure> {
     Ok(Prepared::Log(used))
 }
 
-/// Whether an ordinary `-wal` has commits while the log has none. When a guard is put on there is no such
-/// file, and under a guard none can come to be. So a process has lifted the guard and died before that was
-/// durable, stock SQLite has used the database since, and a power loss has brought the guard back. The log
-/// was retired before the guard was lifted, so it has nothing to lose.
+/// Whether an ordinary `-wal` has commits while the log has none. No such file exists when a guard is put on,
+/// and none can be made under a guard. So if there is one, a process has lifted the guard and died before
+/// that was durable, stock SQLite has used the database since, and a power loss has brought the guard back.
+/// The log was retired before the guard was lifted, so it has nothing to lose.
 fn is_outdated(db: &Db, attachment: &Attachment) -> Result<bool, Failure> {
     let may_be = !db.read_only && attachment.outside().is_none();
     let has_none = may_be && (!attachment.log().was_begun() || Guard::of(db, attachment)?.is_provisional());

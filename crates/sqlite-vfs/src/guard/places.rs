@@ -27,9 +27,9 @@ pub fn check_open(db: &Db, ignores_wal: bool) -> Result<(), Failure> {
 }
 
 /// Calls `check` with what `look` finds. If the check fails, calls both again as long as `look` finds
-/// something else than before: no lock is held here, and another connection may be writing the log home or
-/// closing it. When `pause` allows no more tries, the failure's code becomes `SQLITE_BUSY`, and its text
-/// stays.
+/// something else than before, because no lock is held here, and another connection may be writing the log
+/// home or closing it. When `pause` allows no more tries, the failure's code becomes `SQLITE_BUSY`, and its
+/// text stays.
 fn once_settled<Seen: PartialEq + Copy>(
     mut look: impl FnMut() -> Result<Seen, Failure>,
     mut check: impl FnMut(Seen) -> Result<(), Failure>,
@@ -157,7 +157,7 @@ fn check_log_dir(settings: &Settings, placement: Result<&LogPlacement, &str>) ->
         Err(why) if matches!(settings.journal, Journal::Engine(_)) => {
             return Err(Failure::cannot_open(why));
         }
-        // SQLite's own log serves the database, and `PRAGMA duralite` says why.
+        // No log can be made here, so SQLite's own `-wal` serves the database. `PRAGMA duralite` says why.
         Err(_) => return Ok(()),
     };
     placement.check().map_err(Failure::cannot_open)
@@ -196,8 +196,9 @@ pub fn attach(db: &Db, id: LogId) -> Result<Arc<Attachment>, Failure> {
         found => found.map(|found| found.placement),
     };
     let pause = |tries| db.patience.pause(tries);
-    // If the database cannot be written, recovery of the pages is left to SQLite. So it is if the pages have
-    // reserved bytes, since SQLite writes them through the VFS above this one that fills those bytes.
+    // If the database cannot be written, this VFS leaves the recovery of its pages to SQLite. The VFS also
+    // does so if the pages have reserved bytes, because SQLite writes such pages through the VFS above this
+    // one that fills those bytes.
     let attach = if db.read_only || db.reserves_bytes()? { Log::attach } else { duralite_wal::log::recover };
     let attach = || {
         attach(&db.mappable(), &placement?, &settings.options, &identity, id, &pause)

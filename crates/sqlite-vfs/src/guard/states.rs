@@ -34,7 +34,7 @@ use crate::settings::Settings;
 
 /// The guard of an attached log, as this process finds it.
 pub enum Guard<'a> {
-    /// The guard is provisional: the log has no commits, and nothing in it or in the database needs a sync
+    /// The guard is provisional. The log has no commits, and nothing in it or in the database needs a sync
     /// yet.
     Provisional(Provisional<'a>),
     /// The guard is final, but may not be durable.
@@ -99,7 +99,7 @@ struct Plain {
 }
 
 impl Plain {
-    /// `None` if the database cannot get a guard now: another connection has changed the header.
+    /// `None` if the database cannot get a guard now, because another connection has changed the header.
     fn of(db: &Db) -> Result<Option<Self>, Failure> {
         let (header, len) = db.raw_header()?;
         let DatabaseHeader::Plain { page_bytes, .. } = guard::inspect(&header[..len]) else {
@@ -277,15 +277,16 @@ impl Unconfirmed<'_> {
         if matches!(found, DatabaseHeader::Guarded { log_id, .. } if log_id == attachment.id()) {
             return confirm(db, attachment, &header);
         }
-        // A checkpoint may be just writing the first page, so that the header looked damaged. `is_guarded_by`
-        // reads it until it does not.
+        // The header may have looked damaged because a checkpoint was just writing the first page.
+        // `is_guarded_by` reads the header again until it no longer looks damaged.
         if is_guarded_by(db, attachment.id())? { Ok(()) } else { Err(places::unguarded(db)) }
     }
 }
 
 /// Makes a final guard durable, and notes for all processes that it is confirmed.
 fn confirm(db: &Db, attachment: &Attachment, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
-    // Until the sync the file counts as not synced. So if this process dies before it, the next one syncs.
+    // Until the sync the file counts as not synced. If this process dies before the sync, the next process
+    // therefore syncs the file.
     attachment.home_in_doubt();
     let writes = attachment.home_writes();
     write_header(db, header)?;
@@ -329,7 +330,7 @@ fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<()
     let mut log = attachment.log();
     let versions = find_all(db, &mut log, |buf, offset| db.read(buf, offset))?;
     // A log in which no transaction has ever begun holds nothing. A log that has no commits any more may
-    // still hold what a process wrote before it died. That must never be found again, so such a log is
+    // still hold what a process wrote before it died. No later open may find those remains, so such a log is
     // retired.
     let holds_anything =
         !is_provisional && (log.was_begun() || db.has_home() || attachment.rollback_journal().is_some());
@@ -355,8 +356,8 @@ fn lift_alone(db: &Db, _alone: &Alone<'_>, attachment: &Attachment) -> Result<()
         header[VERSIONS].copy_from_slice(&versions);
     }
     let lifted = write_header(db, &header);
-    // Without a durable end of a final guard the log must stay. A provisional guard may come back after a
-    // power loss, but needs no log.
+    // If a final guard was not lifted durably, it may still be on disk, so its log must stay. A provisional
+    // guard may come back after a power loss too, but it needs no log.
     if lifted.is_ok() || is_provisional {
         log.unlink().map_err(failed)?;
     }
@@ -435,11 +436,11 @@ fn compare(
 
 /// Writes and syncs the header. Everything else in the file is durable already.
 ///
-/// Even after an error SQLite goes on in the mode that the header shows, so a sync that failed is tried
-/// again. If it is not known whether the guard is on disk, a rollback journal may be useless: after a power
+/// Even after an error SQLite goes on in the mode that the header shows, so a failed sync is tried again. If
+/// it is not known whether the guard is on disk, a rollback journal may be useless, because after a power
 /// loss the guard would keep SQLite from rolling it back. A second sync that succeeds proves something here,
-/// because the bytes are written again before it. If it fails too, this connection gets no rollback journal
-/// any more.
+/// because the bytes are written again before it. If the second sync fails too, this connection gets no
+/// rollback journal any more.
 fn write_header(db: &Db, header: &[u8; HEADER_BYTES]) -> Result<(), Failure> {
     put_header(db, header)?;
     if db.base.sync(ffi::SYNC_FULL) == ffi::OK {

@@ -1,7 +1,7 @@
 //! How this VFS waits while others hold locks of the database file, in addition to the application's busy
-//! handler, and the failures when it has waited for nothing. Also the turns that the threads of this process
-//! take to open a log: each thread needs EXCLUSIVE for a moment, and without turns they would keep each other
-//! from getting it.
+//! handler, and the failures that it reports when the wait has failed. Also the turns that the threads of
+//! this process take to open a log. Each thread needs EXCLUSIVE for a moment, and without turns they would
+//! keep each other from getting it.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -31,8 +31,8 @@ const PENDING_TRIES: u32 = (PENDING.as_micros() / PENDING_PAUSE.as_micros()) as 
 /// others lock and unlock, a lock may be missing from all of them.
 const LOOKS_AT_LOCKS: u32 = 8;
 
-/// Takes EXCLUSIVE. Waits a short time for connections that hold SHARED; PENDING keeps others from taking it
-/// again. `None` if a connection does not release it in that time.
+/// Takes EXCLUSIVE. Waits a short time for connections that hold SHARED; meanwhile PENDING keeps other
+/// connections from taking SHARED. `None` if a connection does not release SHARED in that time.
 pub fn take_alone<'h>(db: &Db, held: &'h mut Held<'_, BaseFile>) -> Result<Option<Alone<'h>>, Failure> {
     let pending = |tries| tries < PENDING_TRIES && db.patience.sleep(PENDING_PAUSE);
     held.exclusive(pending).map_err(cannot_lock(db))
@@ -88,7 +88,7 @@ fn in_use_by(path: &Path, who: Option<String>) -> Failure {
 }
 
 /// The other processes that hold locks of the database file. `None` if none can be seen, for example because
-/// it runs in another container.
+/// they run in another container.
 fn who_locks(db: &Db) -> Option<String> {
     let meta = std::fs::metadata(&db.path).ok()?;
     let file =

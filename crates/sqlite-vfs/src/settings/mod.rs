@@ -1,5 +1,5 @@
-//! Reading the settings. A URI parameter wins over what the program sets for all its databases, that over an
-//! environment variable, and that over the default.
+//! Reading the settings. If several places give a setting, the first of these wins: a URI parameter, what the
+//! program sets for all its databases, an environment variable, the default.
 
 mod names;
 mod table;
@@ -305,7 +305,7 @@ mod tests {
         assert!(eager.conflict_with(&lazy).unwrap().contains("sync=lazy"));
     }
 
-    /// Name, values and star of every row of the table in the documentation.
+    /// The name, the values and whether there is a star, for every row of the table in the documentation.
     fn documented() -> Vec<(String, String, bool)> {
         let page = include_str!("../../../../docs/settings.md");
         let section = page.split("\n## ").next().unwrap();

@@ -124,7 +124,8 @@ fn check_variable(variable: &str) -> Result<(), String> {
         None if prefix == own => {
             Err(format!("unknown environment variable {variable}; the settings are {}", names()))
         }
-        // The variable belongs to another program, and its name happens to look like one of Duralite's.
+        // The variable belongs to another program, and its name happens to look like one of Duralite's, so it
+        // is ignored.
         None => Ok(()),
     }
 }

@@ -150,7 +150,7 @@ pub fn find(name: &str) -> Option<Row> {
     rows().into_iter().find(|setting| setting.name() == name)
 }
 
-/// All names, for messages.
+/// The names of all settings, for messages.
 pub fn names() -> String {
     rows().iter().map(Row::name).collect::<Vec<_>>().join(", ")
 }
@@ -232,7 +232,7 @@ fn concurrency(given: &Given<'_>) -> Result<Concurrency, String> {
 }
 
 impl Concurrency {
-    /// The value as the setting has it.
+    /// The text that the setting has for this value.
     pub fn name(self) -> &'static str {
         match self {
             Self::Off => OFF,

@@ -1,7 +1,8 @@
 //! `duralite_last_error()` and `duralite_json()`.
 //!
-//! Two copies of SQLite in a process may share this library, and a function is not told which of them calls
-//! it. It would have to call SQLite to find out. So each copy of SQLite gets functions of its own.
+//! Two copies of SQLite in a process may share this library. A function must know which of them calls it,
+//! because it answers through that copy, but SQLite does not say. So each copy of SQLite gets functions of
+//! its own.
 #![allow(unsafe_code)] // registers and answers functions of SQLite's
 
 use std::ffi::{CStr, c_int};
@@ -19,8 +20,8 @@ use crate::sqlite::Sqlite;
 
 /// At most this many copies of SQLite in one process get the functions. For others the C symbols still work.
 const COPIES: usize = 8;
-/// Which SQLite each copy of the functions belongs to. Atomic pointers and no mutex: a child that is forked
-/// while a mutex is held would find it locked for good.
+/// Which SQLite each copy of the functions belongs to. These are atomic pointers and not under a mutex,
+/// because a child that is forked while a mutex is held would find it locked for good.
 static OWNERS: [AtomicPtr<Sqlite>; COPIES] = [const { AtomicPtr::new(ptr::null_mut()) }; COPIES];
 
 /// One function for each copy of SQLite.

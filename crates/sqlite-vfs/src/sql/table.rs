@@ -1,9 +1,9 @@
 //! A [`View`] as an eponymous virtual table of SQLite, which exists in every schema without `CREATE` and is
 //! read-only.
 //!
-//! Views and triggers must not use the table (`SQLITE_VTAB_DIRECTONLY`): it tells where files of this machine
-//! are, and a database with its views and triggers may come from elsewhere. SQLite protects its own tables
-//! that show how a database is stored in the same way.
+//! Views and triggers must not use the table (`SQLITE_VTAB_DIRECTONLY`), because it tells where files of this
+//! machine are, and a database with its views and triggers may come from elsewhere. In the same way SQLite
+//! protects its own tables that show how a database is stored.
 #![allow(unsafe_code)] // the functions that SQLite calls
 
 use std::ffi::{CString, c_char, c_int, c_void};

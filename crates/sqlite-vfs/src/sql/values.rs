@@ -34,7 +34,7 @@ pub unsafe fn schema(api: &Api, value: *mut Value) -> CString {
 /// `context` is that of a call, not yet returned, of the SQLite that `api` is from.
 pub unsafe fn answer(api: &Api, context: *mut Context, value: &Cell) {
     match value {
-        // If nothing is returned, SQLite takes NULL.
+        // Nothing is returned here, because SQLite then takes NULL.
         Cell::Null => {}
         // SAFETY: as promised by the caller.
         Cell::Integer(number) => unsafe { (api.result_int64)(context, *number) },

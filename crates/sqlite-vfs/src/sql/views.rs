@@ -31,7 +31,7 @@ impl Cell {
 
 /// The rows of a table, as they were at one moment.
 pub trait Rows {
-    /// How many there are.
+    /// The number of rows.
     fn count(&self) -> usize;
 
     /// The value of a column in a row, both counted from 0. `row` is less than the count, and `column` is not

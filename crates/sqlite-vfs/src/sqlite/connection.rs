@@ -31,8 +31,8 @@ pub fn is_opening() -> bool {
 pub struct BusyWait {
     /// How long one statement polls for a lock, at short intervals.
     pub polling: Duration,
-    /// How long the statement waits in addition in the queue for a lock, where it keeps no other connection
-    /// waiting.
+    /// How long the statement waits in the queue for a lock, in addition. While it is in the queue, it keeps
+    /// no other connection waiting.
     pub queued: Duration,
     /// Waits in that queue for at most the given time. Returns `false` at once if the lock that was refused
     /// has no queue.
@@ -49,9 +49,9 @@ impl BusyWait {
 /// The interval of polling.
 const PAUSE: Duration = Duration::from_micros(250);
 
-/// What the busy handler knows about the statement that waits: since when, and how much of that time it has
-/// waited in the queue. The time between two calls of the handler counts too, since opening a log, which
-/// SQLite may try then, waits itself.
+/// What the busy handler knows about the statement that waits: since when it has waited, and for how much of
+/// that time in the queue. The time between two calls of the handler counts too, because SQLite may open a
+/// log in between, which itself waits.
 struct Busy {
     wait: BusyWait,
     since: Cell<Instant>,

@@ -23,7 +23,7 @@ use crate::refusals;
 use base::BaseVfs;
 
 /// The name under which the VFS is registered. It is a static, so that its address identifies a VFS of this
-/// copy of the library: another copy has the same name at another address.
+/// copy of the library. Another copy has the same name at another address.
 pub static VFS_NAME: &CStr = c"duralite";
 /// `SQLITE_VERSION_NUMBER` of the oldest SQLite that has all functions that this library calls.
 pub const OLDEST_SQLITE: c_int = 3_031_000;
@@ -216,8 +216,8 @@ impl Sqlite {
         unsafe { (self.api.log)(code, c"%s".as_ptr(), text.as_ptr()) };
         if std::env::var_os("DURALITE_LOG").is_some_and(|value| value == "stderr") {
             // A connection that waits for a lock tries again and again, and is refused for the same reason
-            // each time, so only a new reason is printed. This does not wait for the mutex: if another thread
-            // held it at a fork, it stays locked in the child.
+            // each time, so only a new reason is printed. This does not wait for the mutex, because a mutex
+            // that another thread held at a fork stays locked in the child.
             let last = LAST_SAID.try_lock().ok();
             if last.as_ref().is_none_or(|last| **last != reason) {
                 eprintln!("duralite: {message}");
@@ -237,8 +237,8 @@ impl Sqlite {
 
     /// Whether the main database of a connection is a file of another VFS than this one, so that SQLite opens
     /// super-journals through that VFS. A main database without a name, such as one in memory, needs no
-    /// super-journals, so the answer is `false`. It is `false` too if there is no main database yet: the
-    /// database that is being opened becomes the main one.
+    /// super-journals, so the answer is `false`. If there is no main database yet, the answer is `false` too,
+    /// because the database that is being opened becomes the main one.
     ///
     /// # Safety
     /// `connection` is open, or is being opened, on this thread.
