@@ -569,8 +569,8 @@ fn in_a_crowd_nobody_is_passed_over_whose_turn_it_is() {
                 for other in 0..THREADS {
                     if waiting[other].is_some_and(|(since, _)| since < own) {
                         by_later_ones[other] += 1;
-                        // Only those pass that drew a ticket, or found themselves the oldest, before this one
-                        // came.
+                        // A connection may pass this one only if it drew its ticket, or found itself the
+                        // oldest, before this one came.
                         assert!(by_later_ones[other] < THREADS, "{other} is passed over in the queue");
                     }
                 }

@@ -23,13 +23,13 @@ const LONG_YIELD: Duration = Duration::from_micros(5);
 const GRACE: Duration = Duration::from_micros(100);
 
 impl Holder {
-    /// Sleeps until WRITE is reserved for this connection, for at most `limit`. Returns whether it is
+    /// Sleeps until WRITE is reserved for this connection, for at most `limit`. Returns whether WRITE is
     /// reserved. The connection keeps its place in the queue over several calls, until it takes the lock.
     ///
     /// SQLite's first sleeps last 1, 2 and 5 ms, and after each it tries to begin a transaction and fails.
-    /// Here they are one sleep: a call lasts at least 8 ms. The next calls return at once, until SQLite has
-    /// asked for as much sleep as the connection has had, or until the connection has done something else
-    /// for 8 ms.
+    /// Here they are one sleep: a call that does not get WRITE lasts at least 8 ms, even if `limit` is less.
+    /// The next calls return at once, until SQLite has asked for as much sleep in total as the connection has
+    /// had, or until the connection has done something else for 8 ms.
     ///
     /// # Errors
     /// `Medium`.
@@ -63,9 +63,10 @@ impl Table {
     /// time.
     ///
     /// A connection that comes back for WRITE at once wakes no waiter when it gives the lock back before its
-    /// turn is over. So it wakes the next waiter here, in advance, and that waiter sleeps no longer than the
-    /// turn. If such a connection itself has to wait, it watches the lock for a moment. In all other cases
-    /// the holder needs the processor, and wakes the next waiter when it is done.
+    /// turn is over. So such a connection wakes the next waiter here, in advance, when its own turn begins,
+    /// and that waiter then sleeps no longer than the turn. A waiter that itself comes back at once watches
+    /// the lock for a moment before it sleeps. All other waiters sleep at once, because the holder needs the
+    /// processor, and wakes the next waiter when it gives the lock back.
     fn wait_turn(&self, holder: u64, ticket: u64, at_once: bool, limit: Duration) -> Result<bool, LockError> {
         let queue = &self.queue;
         let deadline = self.clock_ns().saturating_add(limit.as_nanos() as u64);
@@ -106,8 +107,8 @@ impl Table {
                 turn if at_once && turn > 2 * EARLY => turn - EARLY,
                 turn => turn + GRACE,
             };
-            // A turn that seems to end later than any turn can was begun by another clock. So limit the
-            // sleep.
+            // A turn that seems to end later than any turn can was stamped by a clock with another origin. So
+            // limit the sleep.
             let slice = slice.min(SLICE);
             let slice = slice.min(Duration::from_nanos(left));
             match (&waiter, seen) {
@@ -125,9 +126,9 @@ impl Table {
         Ok(false)
     }
 
-    /// Reserves WRITE for the oldest waiter. Returns whether it could. A waiter that always comes back at
-    /// once watches the lock for a moment, and leaves it to the running connection until that connection's
-    /// turn is over: each hand-over costs more than that connection's next commits.
+    /// Reserves WRITE for the oldest waiter. Returns whether that succeeded. A waiter that always comes back
+    /// at once first watches the lock for a moment, and leaves it to the running connection until that
+    /// connection's turn is over, because each hand-over costs more than that connection's next commits.
     fn reserve_in_turn(&self, holder: u64, at_once: bool, turn: Duration) -> Result<bool, LockError> {
         if (!at_once || turn.is_zero()) && self.reserve(holder)? {
             return Ok(true);
@@ -135,9 +136,9 @@ impl Table {
         Ok(at_once && self.watch(turn) && self.reserve(holder)?)
     }
 
-    /// Watches WRITE for a moment, because a holder that only writes to memory is done sooner than a sleeper
-    /// wakes. Returns whether the lock is free, and not about to be taken again by the connection whose turn
-    /// it is.
+    /// Watches WRITE for a moment, because a holder that only writes to memory is done sooner than a sleeping
+    /// waiter would wake. Returns whether the lock is free, and the connection whose turn it is does not seem
+    /// about to take it again.
     fn watch(&self, turn: Duration) -> bool {
         let start = self.clock_ns();
         let until = start + (SPIN + turn.min(EARLY)).as_nanos() as u64;

@@ -48,8 +48,8 @@ fn a_fresh_segment_is_zero_and_a_short_file_is_refused() {
     assert_eq!(join(&dir, 4096, Some(8)).unwrap().load(0), 0);
 }
 
-/// Longer than any test may take. A sleep of this length never ends by itself, so a test that relies on that
-/// fails.
+/// Longer than any test may take. A sleep of this length ends only if somebody wakes it, so a test in which
+/// nobody does fails.
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
 /// Runs work that has to end. Calls `meanwhile` repeatedly until the work has ended.
