@@ -78,8 +78,9 @@ fn read_write(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).open(path).expect("file")
 }
 
-/// Begins to attach a log that another process holds alone, as a checkpoint does. Then that other process
-/// does its `work` on the log's file. Returns the result of attaching.
+/// Begins to attach a log that another process has locked for itself, as a checkpoint does. While the
+/// attaching process waits, that other process does `work` on the log's file. Returns the result of
+/// attaching.
 fn attach_while(engine: &'static Descriptor, work: impl FnOnce(&Path)) -> Result<(), LogError> {
     let place = Place::new(engine);
     let log = place.create();

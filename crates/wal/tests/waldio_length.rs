@@ -29,8 +29,8 @@ struct GrownFile {
     durable_len: AtomicU64,
     /// Number of writes that went beyond the durable length.
     trusting_writes: AtomicU64,
-    /// Whether a power loss follows the next write. That write then survives, but the size of the file does
-    /// not.
+    /// Whether a power loss follows the next write. The bytes of that write then survive, but the file's new
+    /// size does not.
     loses_power: AtomicBool,
     left: Mutex<Option<Vec<u8>>>,
 }
