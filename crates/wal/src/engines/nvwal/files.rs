@@ -73,8 +73,8 @@ fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     Ok(Box::new(engine))
 }
 
-/// Opens a log for a user who may only read it. The reader sees what other processes commit, because the
-/// log's own memory shows it.
+/// Opens a log for a user who may only read it. The reader sees what other processes commit, because it maps
+/// the same memory as they do.
 fn attach_outside(log: AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError> {
     let AttachingOutside { options, file, .. } = log;
     let superblock = superblock_of(&file)?;

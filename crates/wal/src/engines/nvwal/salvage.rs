@@ -165,7 +165,8 @@ impl Nvwal {
     }
 
     /// Passes to `later` the whole transactions after the last one applied. Returns where the first of them begins. If that
-    /// first one has the order `Ordered`, it proves that the log is damaged, even if `damage` is still `None`.
+    /// first transaction has the order `Ordered`, it proves that the log is damaged, and sets `damage` if that is still
+    /// `None`.
     fn read_behind(
         &mut self,
         has_position: bool,
