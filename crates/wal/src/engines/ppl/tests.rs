@@ -169,8 +169,8 @@ fn flip(nvm: &RecordingNvm, at: u64) {
     nvm.store(at, &[byte[0] ^ 0x55]);
 }
 
-/// While two pages are merged, both are changed again, and the record of one of them is damaged. By then the merge has moved
-/// the log of the other page. Later commits have to go to that page's old log.
+/// While two pages are merged, both are changed again, and the new record of one page is damaged. The merge fails at that
+/// record, after it has moved the log of the other page. Later commits of the other page have to go to its old log.
 #[test]
 fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
     let rig = Rig::new(2);
@@ -294,8 +294,8 @@ fn a_log_that_another_process_has_grown_is_counted_anew() {
     assert!(rig.recovered(390) == image(5) && rig.recovered(3) == image(100));
 }
 
-/// SQLite writes home a page that equals none of the page's versions. It would replace a version that was committed and not
-/// checkpointed.
+/// SQLite writes home a page that equals none of the page's versions. The write must fail as long as it would replace a
+/// version that was committed and not checkpointed.
 #[test]
 fn inv17_a_page_that_nobody_committed_never_replaces_one_that_was() {
     let rig = Rig::new(2);

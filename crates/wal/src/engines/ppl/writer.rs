@@ -1,9 +1,9 @@
 //! The open transaction (SQLite/PPL, section 3.2, log capturer). Until it is sealed, its frames are kept in memory, as changes
 //! of the committed pages.
 //!
-//! The paper stores records as SQLite changes pages. Here SQLite hands over whole pages, some of them more than once, and may
-//! withdraw them (`ROLLBACK TO`). So the engine stores records only at the commit, when it knows which frames are valid. What
-//! SQLite rolls back leaves nothing in the log.
+//! The paper stores records as SQLite changes pages. Here SQLite hands over whole pages, some of them more than once, and
+//! may withdraw them (`ROLLBACK TO`). So the engine stores records only at the commit, when it knows which frames are valid,
+//! and frames that SQLite rolls back leave nothing in the log.
 
 use duralite_format::page_change::{self, ChangeKind};
 
@@ -162,9 +162,9 @@ impl Ppl {
         self.images.remove(page_number);
     }
 
-    /// The changes that undo the transactions whose frames this transaction replaces. Those transactions were sealed, but their
-    /// writer died before any reader could see them. Pages that this transaction changes need no undo, because their changes
-    /// are relative to the newest version.
+    /// The changes that undo the transactions whose frames this transaction replaces. Those transactions were sealed, but
+    /// their writer died before any reader could see them. Pages that this transaction itself changes need no undo, because
+    /// its changes are relative to the newest version.
     fn undo_replaced(
         &mut self,
         file: &dyn DatabaseFile,

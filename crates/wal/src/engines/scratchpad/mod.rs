@@ -1,9 +1,9 @@
-//! The log of a single-level store (Xu et al., JCST 2016). The log is in a small memory in which a store is durable without a
-//! flush. The database is in ordinary persistent memory.
+//! The log of a single-level store (Xu et al., JCST 2016). The log is in a small memory in which a store is durable without
+//! a flush, and the database is in ordinary persistent memory.
 //!
-//! A transaction takes pages of a region that the logs of several databases share. It stores an entry for each database page
-//! that it changes. The mark in its last entry commits it (section 5.1). A rollback journal takes pages of the region too. The
-//! layout is `docs/format/scratchpad.md`.
+//! A transaction takes pages of a region that the logs of several databases share, and stores in them an entry for each
+//! database page that it changes. The mark in the last entry commits the transaction (section 5.1). A rollback journal takes
+//! pages of the region too. The layout is `docs/format/scratchpad.md`.
 //!
 //! | module | what it does |
 //! | --- | --- |
@@ -98,8 +98,8 @@ pub struct Scratchpad {
     diff: bool,
     /// How lines of the region become durable.
     choice: Arc<Choice>,
-    /// The database file in memory. `None` for a process that only inspects the log, or may only read it: the file has the same
-    /// bytes as the mapping.
+    /// The database file in memory. `None` for a process that only inspects the log, or may only read it. Such a process
+    /// reads the file, which has the same bytes as the mapping.
     home: Option<Arc<MappedHome>>,
     activity: Activity,
     payload: Vec<u8>,
@@ -152,8 +152,8 @@ impl Scratchpad {
     /// One step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the `active` word
     /// names. Returns that transaction, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, LogError> {
-        // Until a generation is loaded, `active` has its initial value. A damaged word that equals it must not pass for a
-        // generation.
+        // Until a generation is loaded, `in_force` has its initial value. So check the number too, because a damaged word
+        // may equal the initial `active`.
         if active != self.in_force.active || self.in_force.slot.generation == 0 {
             self.load_generation(active)?;
         }
@@ -185,8 +185,8 @@ impl Scratchpad {
         Ok(Some(found))
     }
 
-    /// The transaction after the last one applied. If there was a scan, the scan has found it; otherwise the link in the last
-    /// transaction leads to it.
+    /// The transaction after the last one applied. If a scan was made, the scan has found that transaction; otherwise the
+    /// link in the last transaction leads to it.
     fn next_transaction(&self) -> Result<Option<FoundTransaction>, LogError> {
         let expected = Expected {
             generation: self.in_force.slot.generation,

@@ -204,8 +204,8 @@ impl Scratchpad {
         Ok(())
     }
 
-    /// Flushes the lines that were stored through the cache. If non-temporal stores are used, only the headers of pages and the
-    /// last entry were.
+    /// Flushes the lines that were stored through the cache. With non-temporal stores (`through`), these are only the
+    /// headers of pages and the last entry.
     fn flush_stored(&self, open: &OpenTransaction, through: bool) {
         let nvm = &self.region.nvm;
         if nvm.is_durable_on_store() {
@@ -236,8 +236,8 @@ impl Scratchpad {
         let entry = CommitEntry { header, generation, transaction, pages };
         let at = offset_of(open.last()) + open.offset;
         let nvm = &self.region.nvm;
-        // Store the mark before the rest of its line. A line's stores become durable in their order, so a complete line with
-        // neither mark must be damaged.
+        // Store the mark *committing* before the rest of its line. A line's stores become durable in their order, so a
+        // reader that finds the rest of the line with neither mark knows that the line is damaged.
         nvm.store_u64(at, committing_mark(self.region.id, generation, transaction));
         nvm.store(at + 8, &entry.encode(self.region.id)[8..]);
         if let Some((first, tag)) = open.pages.first() {
@@ -273,8 +273,8 @@ impl Scratchpad {
     pub(super) fn switch_generation(&mut self, header: Option<&WalHeader>, retired: bool) {
         let generation = self.in_force.slot.generation + 1;
         self.drop_staged();
-        // The new slot overwrites an older one, and a crash might go back to that one if the last switch is not durable. So
-        // make the last switch durable first.
+        // The new slot overwrites that of an older generation, to which a crash might go back if the last switch is not
+        // durable. So make the last switch durable first.
         self.settle_doubtful();
         let slot = Slot {
             generation,
