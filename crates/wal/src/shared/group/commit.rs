@@ -337,13 +337,13 @@ impl Group {
         }
     }
 
-    /// Makes durable everything that is sealed at the call.
+    /// Returns when everything that is sealed at the call is as durable as the log's `durability` makes it.
     pub(crate) fn drain(&self) -> Result<(), LogError> {
         self.wait_for(self.tail())
     }
 
-    /// Makes durable everything that is sealed at the call, even if commits are acknowledged before they are durable
-    /// (invariant 5).
+    /// Makes everything that is sealed at the call survive a power loss, even if commits are acknowledged before they
+    /// do (invariant 5).
     pub(crate) fn force(&self) -> Result<(), LogError> {
         self.drain()?;
         if self.get(FLUSHED) >= self.durable().position {
