@@ -257,7 +257,7 @@ fn id_check(id: LogId) -> u32 {
     (xxh3_64(&id.0) & 0xffff_ffff) as u32
 }
 
-/// Copies that part of `patch` which lies in `buf`. `buf` is at `offset` of the file, `patch` at `patch_at`.
+/// Copies into `buf` the part of `patch` that overlaps it. `buf` is at `offset` of the file, `patch` at `patch_at`.
 fn overlay(offset: u64, buf: &mut [u8], patch_at: usize, patch: &[u8]) {
     each_of(offset, buf, patch_at, patch, |byte, new| *byte = new);
 }

@@ -1,4 +1,4 @@
-//! Processes whose locks are in the way and that may be dead.
+//! Checks whether processes whose locks are in the way are dead, and frees the locks of the dead ones.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) const SUSPICION_AT_ONCE: Duration = Duration::from_micros(200);
 /// Finds dead processes, and frees the locks that they have left.
 pub(crate) struct Deaths {
     words: Words,
-    /// How many times this process has freed something of a dead process.
+    /// How many times this process has freed what a dead process held.
     pub(crate) recovered: AtomicU64,
 }
 

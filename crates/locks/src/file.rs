@@ -2,15 +2,15 @@
 //! holds, and what may be concluded from them (invariant 44).
 //!
 //! SQLite takes SHARED before it reads. Everything that SQLite concludes is valid until SQLite gives SHARED
-//! back. So while SQLite believes that it holds SHARED or EXCLUSIVE, the file holds that lock without a gap:
-//! this type has no operation that gives it back. (RESERVED only announces a transaction, and under SHARED no
-//! other connection can commit one: see [`FileLock::refuse_exclusive`].) Sometimes this library must give up
-//! its lock, because another connection needs the file for itself. It does so only while SQLite believes that
-//! it holds nothing, under an [`Own`] lock.
+//! back. So while SQLite believes that it holds SHARED or EXCLUSIVE, the file holds that lock without a gap,
+//! because this type has no operation that gives it back. (That need not hold for RESERVED, which only
+//! announces a transaction, because under SHARED no other connection can commit one. See
+//! [`FileLock::refuse_exclusive`].) Sometimes this library must give up its lock, because another connection
+//! needs the file for itself. It does so only while SQLite believes that it holds nothing, under an [`Own`]
+//! lock.
 //!
-//! What this library itself concludes under a lock borrows from that lock: a [`Concluded`] value cannot
-//! outlive the lock under which it was drawn. The compiler refuses to use such a value after the lock was
-//! given back:
+//! What this library itself concludes under a lock is a [`Concluded`] value, which borrows from that lock,
+//! and so cannot outlive it. The compiler refuses to use such a value after the lock was given back:
 //!
 //! ```compile_fail,E0505
 //! # use duralite_locks::file::{FileLock, LockedFile};
@@ -119,7 +119,7 @@ pub struct FileLock<F> {
     file: F,
     /// The lock that SQLite believes it holds.
     believed: AtomicU8,
-    /// The lock that was last taken and not given back. Needed for a file that does not report its lock.
+    /// The lock that was last taken and not given back. It is stored for files that do not report their lock.
     taken: AtomicU8,
     /// Whether SQLite has taken RESERVED since it had SHARED.
     reserved: AtomicBool,
@@ -236,7 +236,8 @@ impl<F: LockedFile> FileLock<F> {
         (self.held() >= Level::Exclusive).then_some(Exclusive { lock: self, goes_back: false })
     }
 
-    /// EXCLUSIVE, if SQLite believes that it holds it, even if it does not: a fault that a test has to find.
+    /// EXCLUSIVE, as SQLite believes that it holds it, even if the file does not. This is a fault that a test
+    /// has to find.
     #[cfg(feature = "controls")]
     pub fn believed_exclusive(&self) -> Exclusive<'_, F> {
         Exclusive { lock: self, goes_back: false }

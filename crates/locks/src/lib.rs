@@ -1,9 +1,9 @@
 //! The eight locks of SQLite's wal-index, in memory that the processes of a database share.
 //!
-//! **State.** There is no global lock state. Each process has one word: which locks it holds shared, which it
-//! holds exclusively, and which it claims. Within a process the table counts the connections ([`Holder`]s)
-//! that share a lock. Only the first of them to take the lock, and the last to give it back, change the word,
-//! under a mutex. The others take no mutex.
+//! **State.** There is no global lock state. Each process has one word, which says which locks the process
+//! holds shared, which it holds exclusively, and which it claims. Within a process the table counts the
+//! connections ([`Holder`]s) that share a lock. Only the first of them to take the lock, and the last to give
+//! it back, change the word, under a mutex. The others take no mutex.
 //!
 //! **Mutual exclusion.** Each process announces itself before it looks. A process that wants a lock sets its
 //! bit and then reads the words of all others. Every operation is sequentially consistent, so of two
@@ -55,10 +55,10 @@
 //! then asks the kernel for such readers. Asking each time would cost a system call in every transaction that
 //! moves its own mark. So a process asks only in three cases:
 //!
-//! 1. It takes *several marks at once*: the log is about to start over, and readers may be reading its
-//!    frames.
-//! 2. It takes *a mark while any process holds CHECKPOINT*, itself included: a checkpoint relies on the
-//!    marks.
+//! 1. It takes *several marks at once*, because then the log is about to start over, and readers may be
+//!    reading its frames.
+//! 2. It takes *a mark while any process holds CHECKPOINT*, itself included, because a checkpoint relies on
+//!    the marks.
 //! 3. It takes *CHECKPOINT itself*, which is refused while such a reader holds any mark.
 //!
 //! So a process may move the mark of such a reader while no connection checkpoints. At such a time nothing
@@ -71,11 +71,11 @@
 //!
 //! Each side, the process and the reader, announces itself first and then looks, with a barrier in between;
 //! [`Segment::has_outside_readers`] and [`Segment::hold_mark`] contain the barrier. Recovery of the wal-index
-//! takes CHECKPOINT together with RECOVER, and need not wait for such readers: it writes nothing to the
-//! database, and does not change a mark that is taken according to rule 2.
+//! takes CHECKPOINT together with RECOVER, and need not wait for such readers, because it writes nothing to
+//! the database, and changes no mark that rule 2 finds taken.
 //!
-//! The price: a reader of this kind that stays long prevents all checkpoints. Any other reader holds back
-//! only the frames that it reads.
+//! The price is that a reader of this kind that stays long prevents all checkpoints, whereas any other reader
+//! holds back only the frames that it reads.
 //!
 //! [`Segment::has_outside_readers`]: duralite_medium::Segment::has_outside_readers
 //! [`Segment::hold_mark`]: duralite_medium::Segment::hold_mark

@@ -3,8 +3,8 @@
 //! A waiter has a place in shared memory. One word of the place holds both the waiter's ticket and its
 //! process. So the waiter is either completely in the queue or not in it at all, at whatever point its
 //! process dies. A waiter stamps its place at least once a slice, awake or asleep. A waiter that has not
-//! stamped its place for [`PRESENCE`] is dead or stopped: the others stop waiting for it. If it continues, it
-//! has its old place in the order again.
+//! stamped its place for [`PRESENCE`] is dead or stopped, so the others stop waiting for it. If a stopped
+//! waiter continues, it has its old place in the order again.
 
 use std::cell::LazyCell;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -84,7 +84,8 @@ struct Local {
 #[derive(Default)]
 pub(crate) struct Shares([Count; SLOTS]);
 
-/// A count on a cache line of its own, because threads take different locks at the same time.
+/// A count on a cache line of its own, so that threads that take different locks at the same time do not slow
+/// each other down.
 #[derive(Default)]
 #[repr(align(64))]
 struct Count(AtomicU32);
@@ -665,7 +666,7 @@ impl Table {
         local.reserved = true;
         let until = self.clock_ns() + RESERVATION.as_nanos() as u64;
         self.words.store(self.own + RESERVED_UNTIL, until);
-        // Advance the epoch: a process that saw an earlier reservation expire must not end this one.
+        // Advance the epoch, because a process that saw an earlier reservation expire must not end this one.
         self.words.fetch_add(self.own, EPOCH);
         self.words.fetch_or(self.own, RESERVED);
         Ok(true)

@@ -125,7 +125,7 @@ impl ProcessSlot {
                 if !std::thread::panicking() {
                     resume_unwind(Box::new(Death));
                 }
-                // The process is dead: what it does while it unwinds has no effect.
+                // The process is dead, so what it does while it unwinds must have no effect.
                 return T::default();
             }
             Some(left) => *left -= 1,
@@ -577,8 +577,8 @@ fn in_a_crowd_nobody_is_passed_over_whose_turn_it_is() {
             }
             Event::PassedOver(before_waiters) => {
                 passed_over += usize::from(before_waiters);
-                // Each of the others may pass once: it may have looked for waiters before this one began to
-                // wait.
+                // Each of the others may pass once, because it may have looked for waiters before this one
+                // began to wait.
                 assert!(passed_over < THREADS, "{passed_over} times between two turns");
             }
         }

@@ -19,7 +19,8 @@ pub(crate) const GONE: Duration = Duration::from_micros(10);
 /// A yield that takes longer than this has let another thread run.
 const LONG_YIELD: Duration = Duration::from_micros(5);
 
-/// How long the first transaction after a turn may overrun before the oldest waiter looks for itself.
+/// How long after the end of a turn the oldest waiter looks for itself, so that a transaction in progress at
+/// that time can end first.
 const GRACE: Duration = Duration::from_micros(100);
 
 impl Holder {
@@ -81,8 +82,8 @@ impl Table {
                 waiter.show();
                 waiter.wakes()
             });
-            // Read the turn before the lock: a connection that gives the lock back after the turn wakes this
-            // waiter.
+            // Read the turn before the lock. A connection that gives the lock back after the turn wakes this
+            // waiter, so the waiter does not miss a lock that becomes free in between.
             let turn = queue.left_of_turn();
             let oldest = queue.oldest().map(|(at, _)| at);
             let its_turn = oldest.is_none() || oldest == waiter.as_ref().map(|waiter| waiter.at);

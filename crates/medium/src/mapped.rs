@@ -217,7 +217,7 @@ impl FileNvm {
     /// Backs `from..to`, makes the file's size durable, and publishes the new length.
     fn back(&self, from: u64, to: u64) -> Result<(), MediumError> {
         let stat = rustix::fs::fstat(&*self.file).map_err(|errno| MediumError::from_errno("fstat", errno))?;
-        // Map first: blocks without addresses would be of no use.
+        // Map first, because blocks without addresses would be of no use.
         self.cover(to)?;
         self.fallocate(FallocateFlags::empty(), from, to - from)?;
         if self.dax {

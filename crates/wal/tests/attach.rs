@@ -19,7 +19,7 @@ use duralite_wal::log::offline;
 use duralite_wal::placement::{FileStep, Hook, LOG_DELETED, find_deleted, hook, pause_for};
 use duralite_wal::{DatabaseIdentity, Descriptor, EngineOptions, ErrorKind, Log, LogError, LogPlacement};
 
-/// Only a safety net: no test takes this long.
+/// Only a safety net, because no test takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Place {

@@ -88,7 +88,7 @@ impl Block for GrownFile {
         if durability == Durability::Normal { Ok(()) } else { self.flush() }
     }
     fn flush(&self) -> Result<(), MediumError> {
-        // A flush does not make the size durable: only preallocation promises that.
+        // A flush does not make the size durable, because only preallocation promises that.
         self.inner.flush()
     }
     fn counters(&self) -> BlockCounters {

@@ -39,7 +39,8 @@ pub(super) struct Tree<B> {
 }
 
 impl<B: Deref<Target = [u8]>> Tree<B> {
-    /// The page, if it looks like a b-tree page: it has a known type, and its pointers end before its content begins.
+    /// The page, if it looks like a b-tree page, which means that it has a known type, and that its pointers end before
+    /// its content begins.
     pub(super) fn new(bytes: B, header: usize) -> Option<Self> {
         let tree = Self { bytes, header };
         let known = matches!(tree.kind(), INDEX_INTERIOR | TABLE_INTERIOR | INDEX_LEAF | TABLE_LEAF);

@@ -50,7 +50,7 @@ impl Direct {
             }
             None => match scratch(dir) {
                 Some(file) => tried_alignment(&reopen(&file, dir, OFlags::DIRECT)?)?,
-                // Try the largest alignment: no device in use requires more.
+                // Try the largest alignment first, because no device in use requires more.
                 None => (LARGEST_SECTOR, LARGEST_SECTOR),
             },
         };

@@ -271,7 +271,7 @@ impl FileBlock {
                 self.no_dsync.store(true, Ordering::Relaxed);
                 Ok(false)
             }
-            // Do not fall back: a second write might succeed, but would prove nothing.
+            // Do not fall back on another kind of write, which might succeed, but would prove nothing.
             Err(errno) => Err(MediumError::from_errno("pwritev2", errno)),
         }
     }
@@ -388,7 +388,8 @@ impl Block for FileBlock {
             *self.sure.lock().unwrap_or_else(PoisonError::into_inner) = Some(length);
             let extended = self.extend(length, len);
             if extended.is_err() {
-                // Give the space back: if the file cannot hold the log, it should not hold the space either.
+                // Give the space back, because a file that cannot hold the log should not hold the space
+                // either.
                 let _ = rustix::fs::ftruncate(&self.file, length);
             }
             *self.sure.lock().unwrap_or_else(PoisonError::into_inner) = None;
@@ -467,7 +468,7 @@ impl Block for FileBlock {
         let len = parts.iter().map(|part| part.len() as u64).sum();
         checked_end(at, len, self.len())?;
         self.read_bytes.fetch_add(len, Ordering::Relaxed);
-        // Read through the page cache, as for single pages: the kernel then reads ahead.
+        // Read through the page cache, as for single pages, because the kernel then reads ahead.
         let mut slices: Vec<IoSliceMut<'_>> = parts.iter_mut().map(|part| IoSliceMut::new(part)).collect();
         let mut left = &mut slices[..];
         while !left.is_empty() {
@@ -488,7 +489,7 @@ impl Block for FileBlock {
     fn will_read(&self, at: u64, len: u64) {
         // A length of 0 would mean the rest of the file.
         if let Some(len) = NonZeroU64::new(len) {
-            // Ignore an error: then the bytes are read only when they are needed.
+            // Ignore an error, because the bytes are then only read when they are needed.
             let _ = rustix::fs::fadvise(&self.file, at, Some(len), Advice::WillNeed);
         }
     }

@@ -130,7 +130,7 @@ impl FileSegment {
             })
             .unwrap_or(Err(MediumError::Crowded { most: PROCESS_SLOTS }))?;
         if fresh.is_some() {
-            // Clear the index while holding a process slot: a reader that finds the index empty then waits
+            // Clear the index while holding a process slot, so that a reader that finds the index empty waits
             // for this process.
             index.clear()?;
         }
@@ -381,7 +381,8 @@ impl Segment for FileSegment {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()),
         };
-        // Woken, another value, interrupted or timed out: the caller checks again in any case.
+        // Ignore why the sleep ended (woken, another value, interrupted or timed out), because the caller
+        // checks again in any case.
         let _ = futex::wait(self.half(at), futex::Flags::empty(), expected, Some(&timeout));
     }
 

@@ -1,10 +1,10 @@
 //! The home: the layer through which this library and SQLite read and write the pages of a database. The home is the
 //! database file, or what an engine puts in front of that file.
 //!
-//! Most engines put nothing in front of the file: SQLite and this library then read and write the file itself. Some
-//! engines store pages, or parts of pages, outside the file: in log sectors that are applied to pages as they are read,
-//! or in a mapping of the file in persistent memory. Such an engine supplies a [`Home`], and every access to pages goes
-//! through that home ([`Homed`]):
+//! Most engines put nothing in front of the file, so SQLite and this library read and write the file itself. Some engines
+//! store pages, or parts of pages, outside the file: in log sectors that are applied to pages as they are read, or in a
+//! mapping of the file in persistent memory. Such an engine supplies a [`Home`], and every access to pages goes through that
+//! home ([`Homed`]):
 //!
 //! | who | calls | holding |
 //! | --- | --- | --- |

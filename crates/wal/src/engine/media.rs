@@ -378,7 +378,8 @@ fn cannot_use(dir: &Path, error: &std::io::Error) -> String {
     format!("cannot use directory {}: {}", dir.display(), in_words(error))
 }
 
-/// Checks that a directory exists. If it does not, the caller fails: no engine may fall back on another medium.
+/// Checks that a directory exists. If it does not, the caller must fail, because no engine may fall back on another
+/// medium.
 pub(crate) fn check_directory(dir: &Path) -> Result<(), String> {
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     let found = dir.metadata().map_err(|error| cannot_use(dir, &error))?;

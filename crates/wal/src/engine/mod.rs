@@ -8,9 +8,9 @@
 //! An engine may store a page as a difference from the page in the database file. So every method that stores, reads or
 //! drops frames is given that `file`. It is the file itself, without a home in front of it, and the guard is visible in
 //! it. The file belongs to the connection, and an engine never keeps it. Nor does an engine open the file a second
-//! time: inside SQLite, closing a second descriptor would release the locks held through the first. The engine reads
-//! the file under the same locks as a [`crate::engine::home`] does, on any thread, while other processes may write
-//! other pages.
+//! time, because inside SQLite, closing a second descriptor would release the locks held through the first. The engine
+//! reads the file under the same locks as a [`crate::engine::home`] does, on any thread, while other processes may
+//! write other pages.
 
 pub mod checksums;
 pub mod descriptor;

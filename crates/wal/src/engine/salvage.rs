@@ -283,7 +283,7 @@ impl Images {
         Self { page_bytes: page_bytes as usize, known: FxHashMap::default(), order: Vec::new() }
     }
 
-    /// Drops all images: transactions are missing here, and they may have changed the pages.
+    /// Drops all images, because transactions are missing here that may have changed the pages.
     pub(crate) fn clear(&mut self) {
         self.known.clear();
         self.order.clear();
@@ -444,7 +444,7 @@ impl Salvaged {
         let file = file.try_clone().map_err(|error| LogError::io("open", out, &error))?;
         let file = OpenDatabase::new(file, out);
         let played = play_back(&Kept(journal), &file, id);
-        // `play_back` has put the guard of the log on page 1: lift it.
+        // `play_back` has put the guard of the log on page 1, so lift it.
         let mut header = [0; HEADER_BYTES];
         if file.read(&mut header, 0)? == HEADER_BYTES {
             guard::lift(&mut header);

@@ -279,7 +279,8 @@ impl Drop for Follower {
 fn is_final(engine: &dyn Engine, last_frame: u32, acknowledged: u64) -> bool {
     let generation = engine.origin().generation & 0xffff_ffff;
     let frames = if acknowledged >> 32 == generation { acknowledged & 0xffff_ffff } else { 0 };
-    // Settled by a later commit: the process that made that commit had this transaction in its snapshot.
+    // A later commit settles a transaction, because the process that made that commit had this transaction in its
+    // snapshot.
     let settled = last_frame < engine.committed() || u64::from(last_frame) <= frames;
     settled && engine.is_durable(last_frame)
 }

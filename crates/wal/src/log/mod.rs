@@ -345,7 +345,7 @@ impl Log {
             stream.write(file, offset, data)
         });
         if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::Full) {
-            // Let the log start over: losing a follower's place is better than refusing every commit.
+            // Let the log start over, because losing a follower's place is better than refusing every commit.
             self.pins.press(self.stream.engine().origin().position);
         }
         written
@@ -367,7 +367,7 @@ impl Log {
         self.stream.limit_size(bytes);
     }
 
-    /// Called when SQLite releases the WRITE lock: frees the space of a transaction that was rolled back.
+    /// Frees the space of a transaction that was rolled back. Called when SQLite releases the WRITE lock.
     pub fn end_write(&mut self) {
         if self.stream.engine().has_staged() {
             // An error here is ignored, because it occurs again in the next writer's operation.
@@ -574,7 +574,7 @@ impl Log {
         };
         log_file::remove(&path, &placement::segment_path(&path, self.id()))
             .map_err(|error| LogError::io("delete", &path, &error))?;
-        // Make the deletion durable: other logs may already use the space that this log had in a region.
+        // Make the deletion durable, because other logs may already use the space that this log had in a region.
         if self.rollback_journal().is_some() { placement::sync_names(&path) } else { Ok(()) }
     }
 

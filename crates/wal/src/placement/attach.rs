@@ -69,7 +69,7 @@ pub(crate) fn attach(
     if alone && placement.is_dax() {
         sync_what_was_emulated(&path, &file)?;
     }
-    // Both files may be gone by now: a process that checkpoints the log may have deleted them.
+    // Both files may be gone by now, because a process that checkpoints the log may have deleted them.
     let segment = segment::open_again(&place.segment_path, &attaching)?.ok_or_else(gone)?;
     let segment = place.join(segment, alone)?;
     let mut log = place.open(
@@ -285,7 +285,7 @@ impl<'a> Place<'a> {
             is_new,
             left,
         })?;
-        // This store has to be the last step: from here on other processes may join.
+        // This store has to be the last step, because from here on other processes may join.
         if alone {
             segment::complete(&segment);
         }

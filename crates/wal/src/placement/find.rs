@@ -84,7 +84,7 @@ fn scan(
         match read_head(&path) {
             Ok(Some(head)) if is_it(&head) => return Ok(Some(path)),
             Ok(None) if is_of_other_version(&path, placement.engine, id) => return Ok(Some(path)),
-            // Skip logs that this user may not read: they may be other databases', and unreadable on purpose.
+            // Skip logs that this user may not read, because they may be other databases', and unreadable on purpose.
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::ReadOnly => {}
             Err(error) => return Err(error),
@@ -269,7 +269,7 @@ pub(super) fn free_plain_name(
     if !file.metadata().is_ok_and(|meta| db.trusts(&meta)) {
         return Ok(None);
     }
-    // Do not move the log if another process holds it: that process is about to delete the log by this name.
+    // Do not move the log if another process holds it, because that process is about to delete the log by this name.
     if head.is_of(db) && file.try_lock().is_err() {
         return Ok(None);
     }

@@ -207,7 +207,7 @@ impl Outside {
             if !held {
                 return Ok(false);
             }
-            // The process that holds the lock is dying, or only inspects the log: try again.
+            // The process that holds the lock is dying, or only inspects the log. So try again.
             if !pause(tries) {
                 break;
             }

@@ -65,7 +65,7 @@ pub const HOME_SYNCED: u64 = 64;
 /// the guard is final. This word says nothing about single commits.
 pub const GUARD_CONFIRMED: u64 = 80;
 
-/// Not 0 once a process has seen that the log was deleted while in use: from then on no process commits to the log.
+/// Not 0 once a process has seen that the log was deleted while in use. From then on no process commits to the log.
 pub const LOG_DELETED: u64 = 88;
 /// The bit of [`LOG_DELETED`] that a process sets after it has seen the deletion.
 pub const DELETION_SEEN: u64 = 1;

@@ -194,7 +194,7 @@ impl Signs {
 
 /// What becomes of a log in the log directory of a database that names no log.
 pub(super) enum Fate {
-    /// The log stays as it is: another database may need it.
+    /// The log stays as it is, because another database may need it.
     Stays,
     /// The log is deleted if no process uses it and it holds no commits. If the log is a copy, everything outside its
     /// file that it refers to belongs to the original log, and stays.

@@ -155,7 +155,7 @@ impl DeltaChains {
     ) -> bool {
         let RecordHeader { page_number, base, .. } = *header;
         let Some(Staged { number, before, .. }) = self.apply(at, header) else { return false };
-        // An error is dropped here: reading the page reports a wrong record.
+        // Ignore an error here, because reading the page reports a wrong record.
         if self.keeps_images && base == Base::Zeros {
             let mut page = self.zeros.clone();
             match change(&mut page) {
@@ -554,7 +554,7 @@ impl Index {
         number: RecordNumber,
         since: Option<RecordNumber>,
     ) -> Result<(bool, Vec<&Record>), LogError> {
-        // Usually no record follows `since`: do not allocate.
+        // Usually no record follows `since`, so do not allocate memory in advance.
         let mut chain = Vec::new();
         let mut next = Some(number);
         while let Some(number) = next.filter(|_| next != since) {

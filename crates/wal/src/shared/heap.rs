@@ -253,7 +253,7 @@ impl Heap {
         }
         let mut at = 0;
         while at < self.grown {
-            // Skip holes in the table: a damaged log may claim far more blocks than it has.
+            // Skip holes in the table, because a damaged log may claim far more blocks than it has.
             let skipped = self.nvm.next_data(self.geometry.state_offset(at)) - self.geometry.states_offset;
             at = skipped.min(u64::from(self.grown)) as u32;
             let count = ((self.grown - at) as usize).min(TABLE_STEP);

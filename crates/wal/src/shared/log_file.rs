@@ -104,7 +104,8 @@ fn fill_standard_streams() -> io::Result<Vec<File>> {
 
 fn keep(file: OwnFile) {
     let Ok(meta) = file.metadata() else {
-        // This hardly ever fails for an open file. Whatever the file is, keep it open: closing it might release locks.
+        // This hardly ever fails for an open file. Whatever the file is, keep it open, because closing it might release
+        // locks.
         std::mem::forget(file);
         return;
     };

@@ -55,7 +55,7 @@ const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 /// Runs work that has to end. Calls `meanwhile` repeatedly until the work has ended.
 fn must_end(work: impl FnOnce() + Send + 'static, meanwhile: impl Fn()) {
     let (tell, told) = std::sync::mpsc::channel();
-    // Do not join the thread: work that never ends must not keep the test from failing.
+    // Do not join the thread, because work that never ends must not keep the test from failing.
     std::thread::spawn(move || {
         work();
         tell.send(()).unwrap();

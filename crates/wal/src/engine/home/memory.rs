@@ -136,7 +136,7 @@ pub(super) fn map_open(
         ..MapOptions::default()
     };
     match FileNvm::map_open(Arc::clone(file), path, &options(wide)) {
-        // The process may not reserve that much: try with only as much address space as is necessary.
+        // The process may not reserve that much, so try with only as much address space as is necessary.
         Err(MediumError::Io { op: "mmap", source: Errno::NOMEM }) => {
             FileNvm::map_open(Arc::clone(file), path, &options(len.max(LEAST_FALLBACK)))
         }

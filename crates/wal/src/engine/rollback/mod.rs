@@ -113,7 +113,7 @@ pub struct PlayedBack {
     /// Size of the database in pages. `None` if nothing was rolled back, because the transaction is committed or the journal is
     /// not valid.
     pub db_pages: Option<u32>,
-    /// The super-journal that the journal named. The super-journal stays: another database may need it.
+    /// The super-journal that the journal named. The super-journal stays, because another database may need it.
     pub super_journal: Option<PathBuf>,
 }
 

@@ -88,7 +88,7 @@ impl Nvwal {
             let Some(next) = next.filter(|_| left > 0) else { break };
             (block, from) = (*next, BLOCK_HEADER_BYTES);
         }
-        // Also look at blocks in no list: the link to such a block may be lost.
+        // Also look at blocks in no list, because the link to such a block may be lost.
         for block in self.heap.taken() {
             if !self.blocks.contains(block)
                 && !near.contains(block)

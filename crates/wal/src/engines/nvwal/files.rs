@@ -31,7 +31,7 @@ pub static DESCRIPTOR: Descriptor = Descriptor {
     settings: SETTINGS,
     rollback_journals: false,
     writes_home: false,
-    // Processes share no segment: all state that they share is in the log itself.
+    // Processes share no part of the segment, because all state that they share is in the log itself.
     shared: SharedBytes { zeroed: 0, all: 0 },
     format,
     attach,

@@ -240,7 +240,7 @@ impl Nvwal {
     /// One step of [`LogReader::refresh`]: applies the next committed transaction of the generation that the `active` word
     /// names. Returns that transaction, if there is one.
     fn follow(&mut self, active: u64) -> Result<Option<FoundTransaction>, LogError> {
-        // Until a generation is loaded, its `active` is 0. A damaged word that is 0 must not pass for it.
+        // Until a generation is loaded, `in_force.active` is 0. So check the number too, because a damaged word may be 0.
         if active != self.in_force.active || self.in_force.slot.generation == 0 {
             self.load_generation(active)?;
         }
@@ -472,7 +472,7 @@ impl LogReader for Nvwal {
             match self.follow(active) {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(()),
-                // The generation changed during the scan, which may have read recycled blocks: scan again.
+                // The generation changed during the scan, which may have read recycled blocks. So scan again.
                 Err(_) if self.heap.nvm.load_u64(ACTIVE_OFFSET) != active => {}
                 Err(error) => return Err(error),
             }

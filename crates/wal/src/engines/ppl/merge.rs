@@ -167,7 +167,7 @@ impl Store {
             Ok(if is_kept { Published { batch: Vec::new(), ..published } } else { published })
         });
         if published.as_ref().map_or(true, |published| published.batch.is_empty()) {
-            // Erase the slots: after a crash, a slot that no chain names would be taken for the image of its page.
+            // Erase the slots, because after a crash, a slot that no chain names would be taken for the image of its page.
             self.erase_slots(stored.into_iter());
             return published;
         }

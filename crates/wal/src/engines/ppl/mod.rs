@@ -278,7 +278,7 @@ impl LogFile for Ppl {
         self.start_over(file, None)
     }
 
-    /// Never: chains keep their sectors across generations, so there is no tail of the file to cut off.
+    /// Always `false`, because chains keep their sectors across generations, so there is no tail of the file to cut off.
     fn has_surplus(&self, _keep_bytes: u64) -> bool {
         false
     }

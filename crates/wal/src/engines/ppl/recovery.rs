@@ -175,7 +175,7 @@ fn scan_all(
             Some((_, end)) if end.bytes == 0 && slot.is_none() => scanned.litter.extend(extents),
             None => scanned.litter.extend(extents),
             Some((mut chain, end)) => {
-                // A chain that was being dropped ends before its last extents: they are not needed.
+                // A chain that was being dropped ends before its last extents, which are not needed any more.
                 scanned.litter.extend(chain.extents.drain(end.at.0 + 1..));
                 scanned.chains.insert(page_number, (chain, end));
             }

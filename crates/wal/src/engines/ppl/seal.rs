@@ -166,7 +166,8 @@ impl Store {
             .ok_or(LogError::Unexpected("a page for which there is no room"))?;
         let header = ExtentHeader { page_number, order: 0, taken_by: number };
         self.area.store_header(first, &header, 0);
-        // No flush here: the header is flushed together with the first record, which begins in the same line.
+        // No flush is needed here, because the header is flushed together with the first record, which begins in the same
+        // line.
         self.begin_chain(first);
         self.area.enter_chain(page_number, first);
         Ok(first)
@@ -174,8 +175,8 @@ impl Store {
 
     /// Whether the newest version of a page is beyond its home position, and the page not beyond `end`. Once SQLite has
     /// checkpointed everything that it published, such a version belongs to a transaction that was sealed but never
-    /// published, because its writer died. A page beyond the end needs no undo: if the database grows again, the page's next
-    /// record is a whole page.
+    /// published, because its writer died. A page beyond the end needs no undo, because if the database grows again, the
+    /// page's next record is a whole page.
     pub(super) fn is_unseen(&self, page_number: u32, first: Extent, end: u64) -> bool {
         u64::from(page_number) <= end && self.is_ahead(first)
     }

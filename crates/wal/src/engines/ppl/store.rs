@@ -251,7 +251,7 @@ impl Store {
         Ok(found)
     }
 
-    /// The header of a slot. It need not be checked here: recovery checked it, or a living process stored it.
+    /// The header of a slot. It need not be checked here, because recovery checked it, or a living process stored it.
     pub(super) fn slot_header(&self, slot: u32) -> Result<SlotHeader, LogError> {
         let at = self.area.geometry.slot_offset(slot);
         if slot >= self.area.geometry.slots {

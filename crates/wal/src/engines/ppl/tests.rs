@@ -192,7 +192,7 @@ fn inv17_a_merge_whose_end_fails_leaves_no_moved_log() {
     flip(&rig.nvm, damaged.load(std::sync::atomic::Ordering::Relaxed));
     commit(&mut log, &rig.file, &[(2, 5)], PAGES).unwrap();
     assert!(rig.recovered(2) == image(5) && rig.recovered(3) == image(4));
-    // The failed merge also gives up its slots: the next merge continues with them, in this process as in any other.
+    // The failed merge also gives up its slots, so the next merge continues with them, in this process as in any other.
     assert_eq!(slots_used(&log), 2);
     log.home().unwrap().checkpointed(&rig.file).unwrap();
     assert_eq!(slots_used(&log), 0);
@@ -272,7 +272,8 @@ fn pages_beyond_the_end_are_left_alone_when_the_log_starts_over() {
     assert!(rig.recovered(1) == image(3));
 }
 
-/// Another process has grown the log and filled it beyond the part that this process knows.
+/// Another process has grown the log and filled it beyond the part that this process knows. This process must count the new
+/// part too.
 #[test]
 fn a_log_that_another_process_has_grown_is_counted_anew() {
     let rig = Rig::new(20);

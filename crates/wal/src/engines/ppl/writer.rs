@@ -19,7 +19,7 @@ use crate::engine::home::DatabaseFile;
 
 /// The version number of an image that is on flash only. Such an image is valid only until the open transaction is sealed.
 const ON_FLASH: u64 = 0;
-/// No version: the change is a whole page, and needs no earlier image.
+/// Stands for no version, because the change is a whole page, and needs no earlier image.
 const NO_IMAGE: u64 = u64::MAX;
 
 impl Ppl {
@@ -110,8 +110,8 @@ impl Ppl {
         let undone = changes.len();
         let mut versions = Vec::with_capacity(bases.len());
         for at in bases {
-            // A page that was written unchanged needs no record. Neither does a page beyond the end of the database: SQLite
-            // spilled it into the log because its cache was full.
+            // A page that was written unchanged needs no record. Neither does a page beyond the end of the database, which
+            // SQLite spilled into the log because its cache was full.
             if let Some(StagedFrame { page_number, base, payload }) = self.staged.take(at)
                 && !page_change::is_empty(&payload)
                 && page_number <= db_pages

@@ -89,7 +89,8 @@ pub struct Scratchpad {
     open: Option<OpenTransaction>,
     /// The page list of an earlier transaction, kept for reuse.
     spare: Vec<(u32, u32)>,
-    /// Offset of the last commit's mark, if another process stored it: it is visible, but may not be durable.
+    /// Offset of the last commit's mark, if another process stored the mark, so that the mark is visible, but may not be
+    /// durable.
     doubtful: Option<u64>,
     /// Whether another process began the generation, so that it is visible but may not be durable.
     doubtful_generation: bool,
@@ -263,7 +264,8 @@ fn apply_from<'a>(
     }
 }
 
-/// Gives back the pages of a transaction that is staged and not sealed: nobody needs them when this process closes the log.
+/// Gives back the pages of a transaction that is staged and not sealed, because nobody needs them when this process closes
+/// the log.
 impl Drop for Scratchpad {
     fn drop(&mut self) {
         if let Some(open) = self.open.take() {
@@ -295,7 +297,7 @@ impl LogFile for Scratchpad {
         self.superblock.head.page_bytes
     }
 
-    /// The home counts too: a page at home is only as safe as the file that holds it.
+    /// The guarantee of the home counts too, because a page at home is only as safe as the file that holds it.
     fn guarantee(&self) -> Guarantee {
         let region = self.region.nvm.guarantee();
         match &self.home {
@@ -361,7 +363,8 @@ impl LogFile for Scratchpad {
         self.clock = clock;
     }
 
-    /// The region is shared: this log cannot use the pages of other logs, and its own checkpoints do not give those pages back.
+    /// Counts only this log's pages and the free ones, because this log cannot use the pages of other logs, and its own
+    /// checkpoints do not give those pages back.
     fn fill(&self) -> Fill {
         let used_bytes = self.pages.len() as u64 * PAGE_BYTES;
         let pages = u64::from(self.region.superblock.limit_pages).saturating_sub(1);
@@ -373,7 +376,7 @@ impl LogFile for Scratchpad {
         Fill { used_bytes, limit_bytes }
     }
 
-    /// Never for an empty log, because a checkpoint would free nothing.
+    /// Always `false` for an empty log, because a checkpoint would free nothing.
     fn is_short(&self) -> bool {
         let fill = self.fill();
         fill.used_bytes > 0 && fill.used_bytes >= fill.limit_bytes / 2
@@ -382,7 +385,7 @@ impl LogFile for Scratchpad {
     fn retire(&mut self) -> Result<(), LogError> {
         self.refresh()?;
         self.switch_generation(None, true);
-        // A journal that is still here is not hot: journal mode PERSIST leaves such journals.
+        // A journal that is still here is not hot, but one that journal mode PERSIST has left. So delete it.
         self.rollback.delete()?;
         // No other process uses the log, so all its pages can be given back.
         room::release(&self.region, &*self.nvm);
@@ -405,7 +408,7 @@ impl LogFile for Scratchpad {
         self.start_over(None)
     }
 
-    /// Never: the log gives its pages back to the region whenever it starts over.
+    /// Always `false`, because the log gives its pages back to the region whenever it starts over.
     fn has_surplus(&self, _keep_bytes: u64) -> bool {
         false
     }
@@ -451,7 +454,8 @@ impl LogReader for Scratchpad {
             match self.follow(active) {
                 Ok(Some(_)) => {}
                 Ok(None) => return Ok(()),
-                // The generation changed during the scan, so the pages that it read may have been reused: scan again.
+                // The generation changed during the scan, so the pages that the scan read may have been reused. So scan
+                // again.
                 Err(_) if self.active_now() != active => {}
                 Err(error) => return Err(error),
             }

@@ -24,7 +24,7 @@ impl Scratchpad {
                 found = self.follow(active).map(|found| found.is_some());
             }
             match found.and_then(|_| self.check_nothing_follows()) {
-                // A running process has started the log over during the scan: scan again.
+                // A running process has started the log over during the scan, so scan again.
                 _ if self.active_now() != active => {}
                 done => return done,
             }

@@ -327,7 +327,8 @@ pub(super) fn find(
     for _ in 0..RegionFile::TRIES {
         match find_in(&searched, superblock, &db, write)? {
             Found::Open(found) => return Ok(*found),
-            // Try again: a process that closes the region holds it exclusively for a moment, to check whether any log needs it.
+            // Try again, because a process that closes the region holds it exclusively for a moment, to check whether any
+            // log needs it.
             Found::Taken => std::thread::sleep(RegionFile::PAUSE),
             Found::Nowhere => break,
         }

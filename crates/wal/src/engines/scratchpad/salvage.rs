@@ -102,7 +102,7 @@ impl Scratchpad {
             for part in &found.records {
                 record.resize(part.header.record_bytes as usize, 0);
                 self.region.read_stream(part.at, &mut record)?;
-                // Ignore an error: a page that these records do not determine completely stays unknown.
+                // Ignore an error, because a page that these records do not determine completely just stays unknown.
                 images.lay(&record).ok();
             }
             before = sequence;

@@ -223,7 +223,7 @@ impl UndoLog {
             return Ok(());
         }
         self.page(known, chain, have - 1)?;
-        // A writer linked further pages, but the length never included them: give them back.
+        // A writer linked further pages, but the length never included them. So give them back.
         let stale = known.pages.split_off(have);
         self.region.give_back(stale);
         for index in have..count {
@@ -243,7 +243,7 @@ impl UndoLog {
             self.region.nvm.flush(offset_of(page), HEADER_BYTES);
             known.pages.push(page);
         }
-        // No fence here: the pages become durable with the fence before the length that includes them.
+        // No fence is needed here, because the pages become durable with the fence before the length that includes them.
         Ok(())
     }
 
@@ -261,7 +261,8 @@ impl UndoLog {
             if self.region.nvm.load_u64(at).to_le_bytes() == MAGIC {
                 self.region.nvm.store_u64(at, 0);
             }
-            // Flush even if there is no header: the visible word may not be durable, and the durable word may be a header.
+            // Flush even if there is no header, because the visible word may not be durable, and the durable word may be a
+            // header.
             self.region.nvm.flush(at, 8);
         }
     }

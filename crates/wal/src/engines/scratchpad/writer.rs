@@ -114,7 +114,8 @@ impl Scratchpad {
             match self.take_page(open) {
                 Ok(page) => open.pages.push(page),
                 Err(error) => {
-                    // The link to these pages does no harm: it is replaced later, or no process ever follows it.
+                    // The link to these pages stays. It does no harm, because it is replaced later, or no process ever
+                    // follows it.
                     self.region.give_back(open.pages.drain(before..).map(|(page, _)| page));
                     return Err(error);
                 }
@@ -247,7 +248,8 @@ impl Scratchpad {
         at
     }
 
-    /// Stores where the next transaction is, for running processes. Not durable: recovery scans the region instead.
+    /// Stores where the next transaction is, for running processes. Not durable, because recovery scans the region instead
+    /// of following links.
     pub(super) fn store_follow(&self, first: u32) {
         let (id, generation) = (self.region.id, self.in_force.slot.generation);
         let (page, tag) = self.newest;
@@ -284,7 +286,7 @@ impl Scratchpad {
         };
         let origin = Origin { generation, position: self.position(), time_ms: (self.clock)() };
         let in_force = InForce { active: active_word(generation), slot, origin, wal_header: header.copied() };
-        // Clear the old link in this place: it leads to the first transaction of the generation before the last.
+        // Clear the old link in this place, because it leads to the first transaction of the generation before the last.
         self.nvm.store_u64(first_link_offset(generation), 0);
         in_force.store(self.nvm.as_ref(), self.region.id);
         let old = std::mem::take(&mut self.pages);

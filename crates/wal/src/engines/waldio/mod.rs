@@ -470,7 +470,7 @@ impl LogReader for Waldio {
             let followed = followed.and_then(|()| self.follow());
             match followed {
                 _ if self.group.generation() != generation => {
-                    // The log started over during the reads, and what was read may have been overwritten: begin again.
+                    // The log started over during the reads, and what was read may have been overwritten. So begin again.
                     self.generation = 0;
                 }
                 result => return result,
@@ -552,7 +552,7 @@ impl LogWriter for Waldio {
         self.refresh()?;
         let group = Arc::clone(&self.group);
         let failed = |source| self.failed(source);
-        // Write the head again: the sync of the process that wrote it may have failed, and the process may have died.
+        // Write the head again, because the process that wrote it may have died, or its sync may have failed.
         let mut head = vec![0; DATA_OFFSET as usize];
         group.block().read(0, &mut head).map_err(failed)?;
         if !group.has_blocks() {

@@ -166,7 +166,7 @@ impl<'a> Scan<'a> {
             time_ms: 0,
         };
         let candidates: Box<dyn Iterator<Item = Slot>> = match slot {
-            // The slot may be right after all: perhaps the file is only shorter than the slot says.
+            // The slot may be right after all, and the file only shorter than the slot says.
             Some(slot) => Box::new([unknown(slot.generation + 1), slot].into_iter()),
             None => Box::new((1..=GENERATIONS_TRIED).map(unknown)),
         };
@@ -434,7 +434,8 @@ impl Scan<'_> {
     /// these groups is ordered.
     fn behind(&self, end: u64) -> Result<Vec<u64>, LogError> {
         let mut stale = Vec::new();
-        // Start after the block at the end: a group that begins there is torn, and the next group overwrites it.
+        // Start after the block at the end, because a group that begins in that block is torn, and the next group overwrites
+        // it.
         let mut at = end.next_multiple_of(self.unit()) + self.unit();
         let overlap = self.longest_frame().max(GROUP_HEADER_BYTES);
         let mut bytes = Vec::new();

@@ -52,7 +52,7 @@ impl Group {
         self.set(INTENT, generation);
         self.finish_switch(&leader)?;
         if let Some(keep) = keep {
-            // Shrinking may fail: then the file only takes more space.
+            // Ignore an error, because the file then only takes more space.
             let _ = self.block.shrink(keep);
         }
         Ok(generation)
@@ -62,7 +62,8 @@ impl Group {
     /// decided it, and no process may apply the old generation any more. A switch whose process is alive is left to
     /// that process.
     pub(crate) fn adopt_switch(&self) -> Result<(), LogError> {
-        // A user who may only read leaves the switch to others: it needs no frame of a log that is about to start over.
+        // A user who may only read leaves the switch to others, because such a user needs no frame of a log that is
+        // about to start over.
         if self.get(INTENT) == self.get(GENERATION) || self.segment.is_read_only() {
             return Ok(());
         }

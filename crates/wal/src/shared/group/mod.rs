@@ -137,7 +137,7 @@ struct Mark {
     closed: bool,
 }
 
-/// Group numbers wrap: at most two groups are not durable at any time.
+/// Group numbers wrap, which is safe because at most two groups are not durable at any time.
 const GROUP_NUMBERS: u64 = 1 << 6;
 
 impl Mark {

@@ -368,7 +368,7 @@ impl Home for MappedHome {
         }
         self.size.store(bytes, Ordering::Release);
         self.nvm.shrink(bytes).map_err(failed)?;
-        // Sync now: another process may do the next sync, and does not know of this truncation.
+        // Sync now, because another process may do the next sync, and does not know of this truncation.
         if self.survives_power_loss() { file.sync() } else { Ok(()) }
     }
 
@@ -411,7 +411,7 @@ impl Dirty {
         fresh
     }
 
-    /// Records a non-temporal store of bytes: the lines that it covers completely need no flush any more.
+    /// Records a non-temporal store of bytes. The lines that the store covers completely need no flush any more.
     fn streamed(&mut self, range: Range<u64>) {
         for line in range.start.div_ceil(LINE_BYTES)..range.end / LINE_BYTES {
             if let Some(lines) = self.0.get_mut(&(line / LINES)) {
