@@ -1,8 +1,8 @@
 //! Generations of a log: their numbers, their slots, the word that says which one is in force, and their origins.
 //!
 //! A log starts over at most a few thousand times a second, so numbers of 60 bits do not run out. Many fields store only the
-//! low bits of the number. The seed of a checksum then includes the high bits, and as long as these are 0, they do not
-//! change the seed.
+//! low bits of the number, and the seed of the checksum over such a field includes the high bits. As long as the high bits
+//! are 0, they do not change the seed.
 //!
 //! The *slot* of a generation is the state in which it begins. Its *origin* is its place in the history of the log: how many
 //! transactions were sealed before it, and when it began. A slot has no space for the origin, so the origin is stored

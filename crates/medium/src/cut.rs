@@ -157,8 +157,8 @@ fn install() {
 }
 
 extern "C" fn on_sigbus(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes valid pointers, and a fault has an address. A signal sent by a process has a
-    // code that is not positive.
+    // SAFETY: the kernel passes valid pointers, and a fault has an address. A signal sent by a process has
+    // none, but its code is not positive, so the address is not read.
     let fault = unsafe {
         let info = &*info;
         (info.si_code > 0).then(|| info.si_addr().addr())

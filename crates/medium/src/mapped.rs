@@ -77,8 +77,8 @@ impl FileNvm {
         Self::map_open(Arc::new(file.into()), path, options)
     }
 
-    /// Maps a file that has other handles, and stays open as long as one of them exists. (Closing any
-    /// descriptor of a file releases the POSIX locks that the process has on the file.)
+    /// Maps a file that has other handles. The descriptor stays open until the last handle is dropped,
+    /// because closing any descriptor of a file releases the POSIX locks that the process has on the file.
     ///
     /// # Errors
     ///

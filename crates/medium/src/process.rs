@@ -62,8 +62,8 @@ static WORD: AtomicPtr<u64> = AtomicPtr::new(ptr::null_mut());
 /// Set if the kernel cannot clear the page in a child. The code then asks the kernel for the process's id
 /// instead of reading the page.
 static ASKS_KERNEL: AtomicBool = AtomicBool::new(false);
-/// The last number that was given to a process. A child inherits it, so a child's number is larger than its
-/// parent's.
+/// The last number that was given to a process. A child inherits this value and counts on from it, so a
+/// child's number is larger than its parent's.
 static LAST: AtomicU64 = AtomicU64::new(0);
 /// The id of the process that the number belongs to. Used only if the kernel does not clear the page.
 static KERNEL_PID: AtomicU32 = AtomicU32::new(0);
@@ -422,9 +422,9 @@ impl Drop for Opening {
     }
 }
 
-/// Exists while a thread that this library has started, unknown to the application, works. A `fork` by the
-/// application waits until this value is dropped, for at most two seconds. Otherwise a lock that the thread
-/// holds, such as the lock of SQLite's allocator, would never be released in the child.
+/// Exists while a thread works that this library has started without the application's knowledge. A `fork` by
+/// the application waits until this value is dropped, for at most two seconds. Otherwise a lock that the
+/// thread holds, such as the lock of SQLite's allocator, would never be released in the child.
 #[derive(Debug)]
 #[must_use]
 pub struct ForksWait(());

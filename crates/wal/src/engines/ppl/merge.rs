@@ -281,8 +281,8 @@ impl Store {
         Ok(upto > self.merge_limit()?)
     }
 
-    /// The transaction beyond which no page may be merged, because a follower has pinned later transactions. If the log is
-    /// nearly full, pins are ignored.
+    /// The transaction beyond which no page may be merged, because a follower has pinned the transactions after it. There is
+    /// no limit if nothing is pinned. If the log is nearly full, pins are ignored.
     fn merge_limit(&self) -> Result<u64, LogError> {
         let Some(pins) = &self.pins else { return Ok(u64::MAX) };
         let Some(pinned) = pins.oldest().map_err(|source| self.area.medium(source))? else {

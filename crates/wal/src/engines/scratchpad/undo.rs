@@ -315,8 +315,8 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Stores bytes. Stores whole lines in the way that was chosen as the faster one (through the cache, or with
-    /// non-temporal stores), because whole lines are not stored again soon.
+    /// Stores bytes. Stores whole lines in the way that `choice` prescribes (through the cache, or with non-temporal
+    /// stores), because whole lines are not stored again soon.
     fn put(&self, known: &mut Known, at: u64, bytes: &[u8]) {
         let nvm = &self.region.nvm;
         let work = known.work.get_or_insert_with(|| self.choice.begin());

@@ -5,8 +5,8 @@
 //! of whole blocks and one flush. Frames are page images with their header inside (4.2,
 //! `embedded`), or differences packed into blocks (`delta`). The layout is `docs/format/waldio.md`.
 //!
-//! Invariants kept here: 4, 5, 7, 9, 10, 11, 12. The state that processes share is in [`crate::shared::group`]. Each process rebuilds the
-//! fields of [`Waldio`] by scanning the log.
+//! Invariants kept here: 4, 5, 7, 9, 10, 11, 12. The state that processes share is in [`crate::shared::group`]. Each process
+//! rebuilds the fields of [`Waldio`] by scanning the log.
 
 mod ahead;
 mod files;

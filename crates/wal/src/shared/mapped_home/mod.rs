@@ -236,8 +236,8 @@ impl MappedHome {
     }
 
     /// Makes durable what this process has stored. Returns whether no other process has stored anything. The word that names
-    /// the writers changes while the state is locked, so a thread of this process that stores something later enters the
-    /// process's name again after that change.
+    /// the writers changes while the state is locked. So if a thread of this process stores something later, it enters the
+    /// process's name after that change, and the name is not lost.
     fn flush(&self, state: &mut State) -> Result<bool, LogError> {
         let start = state.is_timed().then(Instant::now);
         state.dirty.flush(&*self.nvm);
