@@ -24,7 +24,7 @@ pub struct MapOptions {
     /// Whether the process survives a truncation of the file by another program.
     /// [`Nvm::check`](crate::Nvm::check) then reports the truncation.
     pub watched: bool,
-    /// Whether the mapping is only for reading. Then a caller must not store, flush or grow.
+    /// Whether the mapping is only for reading. If so, the caller must not store, flush or grow.
     pub read_only: bool,
 }
 

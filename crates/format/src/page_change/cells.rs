@@ -344,7 +344,7 @@ impl Step {
     }
 }
 
-/// If there are more steps than this, the page may have been packed. Then all places differ, but few cells do.
+/// If there are more steps than this, the page may have been packed. On a packed page all places differ, but few cells do.
 const FEW: usize = 6;
 
 /// The largest number of consecutive cells that may have been inserted or deleted on a packed page.

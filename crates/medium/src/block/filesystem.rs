@@ -86,7 +86,7 @@ pub fn check_filesystem(path: &Path) -> Result<FileSystem, MediumError> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mount {
     id: Option<u64>,
-    /// A number that no other mount ever gets. The `id` and `device` alone would not do, because a later
+    /// A number that no other mount ever gets. The `id` and `device` would not be enough, because a later
     /// mount may get those of a mount that is gone.
     unique: Option<u64>,
     device: u64,

@@ -47,7 +47,7 @@ pub struct Descriptor {
     /// medium guarantees. A log on blocks is durable once the file has been synced, or after
     /// [`harden`](crate::engine::LogWriter::harden).
     pub format: fn(&NewLog<'_>) -> Result<(), LogError>,
-    /// Opens a log. A process that attaches the log alone also recovers it.
+    /// Opens a log. If no other process uses the log, also recovers it.
     pub attach: fn(Attaching<'_>) -> Result<Box<dyn Engine>, LogError>,
     /// Opens a log for a user who may only read it. Changes nothing.
     pub attach_outside: fn(AttachingOutside<'_>) -> Result<Box<dyn Engine>, LogError>,

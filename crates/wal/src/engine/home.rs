@@ -120,7 +120,7 @@ pub trait DatabaseFile {
 /// Where the header of a database with a home is: see [this module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Header {
-    /// In the file. It never belongs to the home.
+    /// In the file. The header never belongs to the home.
     File,
     /// In the home, like the pages. The file has an older header.
     Held,
@@ -138,7 +138,7 @@ pub enum Header {
 /// With a home, SQLite maps no part of the file, because `xFetch` answers that there is no mapping, and SQLite then reads.
 /// The VFS passes SQLite's hints about the size of the file to the home, not to the file.
 pub trait Home: Send + Sync {
-    /// Where the header is: see [this module](self). It never changes for a log.
+    /// Where the header is: see [this module](self). The answer never changes for a log.
     fn header(&self) -> Header;
 
     /// Fills `buf` from byte `offset` on with what was written last, as far as [`Home::size`] reaches. Returns how many
@@ -193,7 +193,7 @@ pub trait Home: Send + Sync {
     fn truncate(&self, file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError>;
 
     /// Writes to `file` everything that `read` shows and the file lacks, and makes the file durable. On return the file
-    /// alone is the whole database, with the same size, for a program without this library, and survives a power loss. The
+    /// holds the whole database, with the same size, for a program without this library, and survives a power loss. The
     /// guard in `file` stays, because a home that holds the header writes it with [`write_past_guard`]. The caller excludes
     /// all other users of the database. A crash during the call leaves what `read` shows unchanged, and a second call
     /// changes nothing. After the call the home may discard its own copy of what `file` now has. So the home of a log that

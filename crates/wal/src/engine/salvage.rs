@@ -337,7 +337,7 @@ impl Images {
 pub enum Contents {
     /// The database file, and over it the pages that the log holds as of the last transaction before the damage.
     BeforeDamage,
-    /// The database file alone, without the guard: the result of the last checkpoint, if that checkpoint was completed.
+    /// Only the database file, without the guard. It is the result of the last checkpoint, if that checkpoint was completed.
     FileAlone,
 }
 

@@ -110,7 +110,7 @@ impl Follower {
         if log.outside().is_some() {
             return Err(busy("only a user who may write its log can follow it"));
         }
-        // From here on this process uses the log, so no other process can be alone with it and delete it.
+        // From here on this process uses the log, so no other process can be the only user of the log and delete it.
         let failed = |source| LogError::Medium { path: log.segment_path().to_path_buf(), source };
         let used = |kind| log.segment().share_use(kind).map_err(failed);
         if !used(SegmentUse::Any)? || !used(SegmentUse::Wal)? || log.path_now()?.is_none() {

@@ -1,7 +1,7 @@
 //! Attaching a log: find its file, wait for other processes that attach it, lock it, and enter it alone or join the
 //! processes that use it. [`attach`] takes these steps in order. [`super::whose`] decides whose the log is, and
-//! [`how_to_enter`] whether this process is alone. After a process has entered alone, `log/recover.rs` decides who
-//! recovers the log. `create` opens a new log with the same [`Place`].
+//! [`how_to_enter`] whether any other process uses the log. If none does, `log/recover.rs` then decides who recovers
+//! the log. `create` opens a new log with the same [`Place`].
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -121,9 +121,9 @@ enum Entry {
 /// A process that gets the exclusive lock reads no state older than what was acknowledged. Every descriptor through
 /// which an engine writes is a duplicate of the descriptor that holds the lock. So the lock of a dead process is
 /// released only with the last of these duplicates, when none of the process's operations is still running. The dead
-/// process had flushed everything that it acknowledged (or, under Group Synch, flushed it when it closed the log). It
-/// may then still hold the shared memory, whose locks have been released, and the lock of its own process slot. No
-/// other process takes that slot before it is free. A process that does not get the exclusive lock joins the shared
+/// process had flushed everything that it acknowledged (or, under Group Synch, flushed it when it closed the log). The
+/// dead process may still hold the shared memory, whose locks have been released, and the lock of its own process slot.
+/// No other process takes that slot before it is free. A process that does not get the exclusive lock joins the shared
 /// state as it is. The last other process that uses this state may end at any time, because transactions that it sealed
 /// and did not flush stay in the ring for the next leader.
 fn how_to_enter(
@@ -262,7 +262,7 @@ impl<'a> Place<'a> {
         segment::join(self.placement, &self.segment_path, self.id, file, alone)
     }
 
-    /// Opens the log itself. If this process is alone, it recovers the log.
+    /// Opens the log itself. If no other process uses the log, recovers it.
     pub(super) fn open(
         self,
         options: &EngineOptions,

@@ -55,7 +55,7 @@ pub(super) fn attach(
     denied: LogError,
     pause: Pause<'_>,
 ) -> Result<(Outside, Box<dyn Engine>), LogError> {
-    // Perhaps this user may not read the log either. Then `denied` is the better answer.
+    // Perhaps this user may not read the log either. In that case `denied` is the better answer.
     let Ok(file) = open_log(path, false) else { return Err(denied) };
     check_owner(path, &file, db, id, false)?;
     let segment_path = names::segment(path, id);

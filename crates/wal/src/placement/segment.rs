@@ -145,7 +145,8 @@ fn boot() -> u64 {
     *BOOT.get_or_init(|| std::fs::read_to_string(BOOT_ID).map_or(0, |id| number(&id)))
 }
 
-/// The first 64 of the id's 128 bits. They include the UUID's version, which is not random; that does no harm.
+/// The first 64 of the id's 128 bits. They include the UUID's version, which is not random. That does no harm, because
+/// the other bits are.
 fn number(id: &str) -> u64 {
     let digits: String = id.chars().filter(char::is_ascii_hexdigit).take(16).collect();
     u64::from_str_radix(&digits, 16).unwrap_or(0)
@@ -240,7 +241,7 @@ pub(super) fn lock(path: &Path, db: &DatabaseIdentity, pause: Pause<'_>) -> Resu
             return Err(LogError::Busy { path: db.path.clone(), what: ATTACHING });
         }
         let links = file.metadata().map_err(|error| LogError::io("examine", path, &error))?.nlink();
-        // Another process may have deleted the file before this process locked it. Then try again.
+        // Another process may have deleted the file before this process locked it. If so, try again.
         if links > 0 {
             return Ok(file);
         }
@@ -332,7 +333,7 @@ pub(super) fn join(
     Ok(segment)
 }
 
-/// Lets other processes join. This is the last step of a process that attaches the log alone.
+/// Lets other processes join. This is the last step of a process that attaches a log that no other process uses.
 pub(super) fn complete(segment: &FileSegment) {
     segment.store(0, MAGIC);
 }

@@ -371,7 +371,7 @@ static LOG_DIR: EngineSetting = EngineSetting::new(
 /// What the last connection does with the log when it closes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnClose {
-    /// Writes everything home and lifts the guard. The database file alone is then the database.
+    /// Writes everything home and lifts the guard. After that the database file holds the whole database.
     #[default]
     Drain,
     /// Leaves the guard and the log to the next connection that opens the database.

@@ -60,7 +60,7 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     Nvwal::format(nvm.as_ref(), &superblock)
 }
 
-/// Maps and opens a log. A process that is alone with the log repairs its heap.
+/// Maps and opens a log. If no other process uses the log, repairs its heap.
 fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let Attaching { placement, options, file, alone, .. } = log;
     let superblock = superblock_of(&file)?;

@@ -138,7 +138,7 @@ impl Area {
         self.nvm.store(at, &bytes[..8]);
     }
 
-    /// Takes an extent out of its chain by erasing the extent's header. That is durable once the caller has fenced.
+    /// Takes an extent out of its chain by erasing the extent's header. The erasure is durable once the caller has fenced.
     pub(super) fn erase_header(&self, extent: Extent) {
         let at = self.at(extent, 0);
         self.nvm.store_u64(at, 0);

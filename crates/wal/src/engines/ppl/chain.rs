@@ -279,7 +279,7 @@ impl Area {
         Ok(())
     }
 
-    /// Ends a chain at a place. That is durable once the caller has fenced.
+    /// Ends a chain at a place. The new end is durable once the caller has fenced.
     pub(super) fn cut(&self, extent: Extent, offset: u32) {
         if self.geometry.extent_bytes(extent) - offset >= RECORD_HEADER_BYTES {
             let at = self.at(extent, offset);

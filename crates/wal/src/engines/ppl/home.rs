@@ -138,7 +138,7 @@ impl Store {
             self.words.store(HOME_PAGES, u64::from(page_number));
         }
         if let Found::After(number) = found
-            // A page that has no chain any more was merged in the meantime, and is home.
+            // A page that has no chain any more has been merged since it was searched, and is home.
             && let Some(first) = self.area.find_chain(page_number)?
             && self.area.state(first, State::Home) < number
         {

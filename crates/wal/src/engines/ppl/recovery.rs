@@ -300,7 +300,8 @@ fn walk(
 }
 
 impl Store {
-    /// Derives all words that processes share from the log, and drops what is not committed. The caller is alone with the log.
+    /// Derives all words that processes share from the log, and drops what is not committed. No other process may use the
+    /// log.
     pub(super) fn recover(&self) -> Result<(), LogError> {
         let turn = self.words.lock().map_err(|source| self.area.medium(source))?;
         let turn = turn.ok_or(LogError::Unexpected("a lock in new memory"))?;

@@ -175,7 +175,7 @@ impl Store {
                     return read;
                 }
             } else if tries % SPINS == SPINS - 1 && !self.words.segment().is_read_only() {
-                // The process that was rebuilding the page table may have died. Then taking the lock repairs the table.
+                // The process that was rebuilding the page table may have died. If so, taking the lock repairs the table.
                 drop(self.lock()?);
             }
             if tries > SPINS {

@@ -22,7 +22,7 @@ pub(super) const EPOCH: u64 = 8;
 pub(super) const SEALED: u64 = 16;
 /// The transaction that is being stored, or 0.
 pub(super) const OPEN: u64 = 24;
-/// The generation: 1 when a process attaches the log alone, and one more each time the log starts over.
+/// The generation: 1 when a process attaches a log that no other process uses, and one more each time the log starts over.
 pub(super) const GENERATION: u64 = 32;
 /// Every page is home up to this transaction at least.
 pub(super) const FLOOR: u64 = 40;
@@ -45,7 +45,8 @@ pub(super) const LOST: u64 = 120;
 /// generation's frames.
 const ORIGINS: u64 = 128;
 const ORIGIN_BYTES: u64 = 64;
-/// Counts since a process attached the log alone: pages merged, with a word for each cause; pages checkpointed; frames.
+/// Counts since a process attached the log while no other process used it: pages merged, with a word for each cause; pages
+/// checkpointed; frames.
 pub(super) const MERGED: u64 = 256;
 pub(super) const CHECKPOINTED: u64 = 288;
 pub(super) const FRAMES: u64 = 296;
@@ -60,7 +61,7 @@ pub(super) const SLOTS: u64 = MOST_SLOTS as u64;
 const SLEEPERS: u64 = SLOT_OWNERS + 8 * SLOTS;
 /// 1 if, since a process last checked, a page's log may have become full or a merge was not completed.
 pub(super) const DUE: u64 = SLEEPERS + 8;
-/// 1 if the database file was synced since a process attached the log alone.
+/// 1 if the database file was synced since a process attached the log while no other process used it.
 pub(super) const FILE_SYNCED: u64 = DUE + 8;
 /// How often a process has attached the log.
 const ATTACHED: u64 = FILE_SYNCED + 8;

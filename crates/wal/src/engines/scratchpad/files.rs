@@ -222,7 +222,7 @@ impl Role {
     }
 }
 
-/// Maps and opens a log. A process that is alone with the log recovers it.
+/// Maps and opens a log. If no other process uses the log, recovers it.
 fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let Attaching { placement, options, database, file, segment, base, alone, of_another, .. } = log;
     let mapping = Mapping::of(placement, &options.media);

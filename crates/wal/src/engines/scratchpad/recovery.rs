@@ -74,8 +74,8 @@ impl Scratchpad {
     }
 
     /// Clears the link to the first transaction if no first transaction is committed. An uncommitted one may own pages, so
-    /// the link has to be cleared before these pages are given back. The caller holds the WRITE lock, or is alone with the
-    /// log.
+    /// the link has to be cleared before these pages are given back. The caller holds the WRITE lock, or no other process
+    /// uses the log.
     pub(super) fn forget_first(&self) {
         let at = first_link_offset(self.in_force.slot.generation);
         if self.sequence == 0 && self.nvm.load_u64(at) != 0 {
@@ -86,7 +86,7 @@ impl Scratchpad {
     }
 
     /// Repairs the region after a crash: gives back pages that nothing committed refers to, and stores the links from each
-    /// transaction to the next. The caller is alone with the log. After a crash at any point, recovery can run again.
+    /// transaction to the next. No other process may use the log. After a crash at any point, recovery can run again.
     ///
     /// # Errors
     /// `Corrupt`.

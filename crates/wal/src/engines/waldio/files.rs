@@ -61,7 +61,7 @@ fn format(new: &NewLog<'_>) -> Result<(), LogError> {
     Waldio::format(block.as_ref(), &superblock)
 }
 
-/// Attaches a log. A process that is alone with the log recovers it.
+/// Attaches a log. If no other process uses the log, recovers it.
 fn attach(log: Attaching<'_>) -> Result<Box<dyn Engine>, LogError> {
     let Attaching { file, segment, base, alone, is_new, left, .. } = log;
     let options = WaldioOptions::of(log.options);

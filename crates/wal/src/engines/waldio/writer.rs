@@ -192,7 +192,7 @@ impl Waldio {
 
     /// Writes the blocks that complete a group that bypasses the ring, and makes the whole group durable.
     fn write_whole(&mut self, group: &Group, offset: u64, blocks: &[u8]) -> Result<(), LogError> {
-        // FUA would make this write durable, but not the group's earlier writes. They need a flush.
+        // FUA would make this write durable, but not the group's earlier writes, which need a flush.
         let durability = match self.options.durability {
             Durability::Normal => Durability::Normal,
             Durability::Full | Durability::Fua => Durability::Full,

@@ -120,7 +120,7 @@ impl MappedHome {
     }
 
     /// On a medium that survives a power loss, makes durable what dead processes may have stored but not flushed. Durable on
-    /// return. The caller attaches the log alone.
+    /// return. No other process may use the log yet.
     ///
     /// # Errors
     /// The error of syncing `file`.
