@@ -71,8 +71,8 @@
 //!
 //! Each side, the process and the reader, announces itself first and then looks, with a barrier in between;
 //! [`Segment::has_outside_readers`] and [`Segment::hold_mark`] contain the barrier. Recovery of the wal-index
-//! takes CHECKPOINT together with RECOVER, and need not wait for such readers, because it writes nothing to
-//! the database, and changes no mark that rule 2 finds taken.
+//! takes CHECKPOINT together with RECOVER, but need not wait for such readers. It writes nothing to the
+//! database, and changes no mark that rule 2 finds taken.
 //!
 //! The price is that a reader of this kind that stays long prevents all checkpoints, whereas any other reader
 //! holds back only the frames that it reads.

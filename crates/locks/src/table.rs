@@ -430,8 +430,8 @@ impl Table {
                 }
                 // Of two exclusive claims, the one with the lower slot goes on, so this process gives way to
                 // a lower slot. A process with a higher slot sees this process's bits and withdraws, or it
-                // looked earlier and holds the lock by now, or it was stopped in between, possibly for long.
-                // `patience` ends the wait for a stopped process.
+                // looked earlier and holds the lock by now. It may also have been stopped in between,
+                // possibly for long, and `patience` ends the wait for such a process.
                 if exclusive && process < own || patience == 0 {
                     return Ok(false);
                 }

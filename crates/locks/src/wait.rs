@@ -128,8 +128,9 @@ impl Table {
     }
 
     /// Reserves WRITE for the oldest waiter. Returns whether that succeeded. A waiter that always comes back
-    /// at once first watches the lock for a moment, and leaves it to the running connection until that
-    /// connection's turn is over, because each hand-over costs more than that connection's next commits.
+    /// at once first watches the lock for a moment, and leaves the lock to the running connection until that
+    /// connection's turn is over. It does so because each hand-over costs more than the running connection's
+    /// next commits.
     fn reserve_in_turn(&self, holder: u64, at_once: bool, turn: Duration) -> Result<bool, LockError> {
         if (!at_once || turn.is_zero()) && self.reserve(holder)? {
             return Ok(true);

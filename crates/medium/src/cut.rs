@@ -9,9 +9,9 @@
 //! not changed. It handles only faults inside watched mappings of this process. It passes every other SIGBUS
 //! on to the action that was set before: a handler with or without `SA_SIGINFO`, which runs on the thread's
 //! signal stack if the thread has one, the default action, or none. If a host installs its own handler later,
-//! the host's handler is called first, and this handler is reached only if the host's passes on faults that
-//! it does not know. If it does not, the host has removed the protection, and SIGBUS ends the host as it
-//! would without this library.
+//! the host's handler is called first. This handler is then reached only if the host's handler passes on
+//! faults that it does not know. If it does not, the host has removed the protection, and SIGBUS ends the
+//! host as it would without this library.
 //!
 //! Everything that the handler does is allowed in a signal handler: it reads words in static memory, and
 //! makes system calls.

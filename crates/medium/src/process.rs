@@ -3,8 +3,8 @@
 //! A child has the memory and the descriptors of its parent, but none of its kernel locks. Whatever was
 //! attached before the fork belongs to the parent. So every handle remembers the [`ProcessId`] under which it
 //! was made, and before each operation compares it with the present one. The comparison takes no system call,
-//! because the present number is in a page that the kernel clears in a child, whether the child was made by
-//! `fork` or by a bare `clone`.
+//! because the present number is in a page that the kernel clears in every child, even one that a bare
+//! `clone` has made.
 //!
 //! A lock of an open file description lasts as long as any process has a descriptor of it. So a child that
 //! kept the parent's descriptors would keep the parent's locks after the parent's death. Descriptors that

@@ -199,8 +199,8 @@ fn inv12_a_file_that_was_cut_is_refused() {
 }
 
 /// A log with a range of zeros is refused, except in one case that no log can distinguish from its end. In that case
-/// the range begins at or before the mark of a transaction and covers both the mark and everything behind the mark that
-/// recovery examines, and nothing before the range was damaged.
+/// the range begins at or before the mark of a transaction, and covers both the mark and everything behind the mark
+/// that recovery examines. Nothing before the range was damaged.
 #[test]
 fn inv12_ranges_of_zeros_and_of_noise_leave_an_error_or_a_prefix() {
     for sync in [SyncMode::Lazy, SyncMode::Checksum] {

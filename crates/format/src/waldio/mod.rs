@@ -437,9 +437,9 @@ impl Mark {
 /// Where the mark of a frame may be, in the order in which writers and readers try these places.
 ///
 /// A mark inside the page replaces 32 bytes that are zero. These bytes are at the page's end (reserved bytes, or the
-/// unused end of an overflow page), or at either end of the unallocated gap of a b-tree page (SQLite file format,
-/// section 1.6). A mark in the gap does not change the page's own fields that say where the gap is, so a reader finds
-/// the mark by them.
+/// unused end of an overflow page). Or they are at either end of the unallocated gap of a b-tree page (SQLite file
+/// format, section 1.6). A mark in the gap does not change the page's own fields that say where the gap is, so a
+/// reader finds the mark by them.
 fn places(page: &[u8], first_page: bool) -> [Option<usize>; 3] {
     let gap = gap_of(page, first_page).filter(|gap| gap.len() >= MARK_BYTES);
     [

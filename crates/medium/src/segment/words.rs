@@ -33,7 +33,7 @@ unsafe impl Send for Words {}
 unsafe impl Sync for Words {}
 
 /// The number of the word at byte `at`. The rotation turns the low bits of `at` into the highest bits of the
-/// number, so if `at` is not a multiple of 8, no slice has a word of that number.
+/// number. So if `at` is not a multiple of 8, no slice has a word of that number.
 #[inline]
 fn number(at: u64) -> usize {
     usize::try_from(at.rotate_right(3)).unwrap_or(usize::MAX)

@@ -218,9 +218,9 @@ impl<'a> Homed<'a> {
         Self { file, home }
     }
 
-    /// Writes the header of a first page to the file as well, if the home holds the header, and if processes that have not
-    /// attached the log would otherwise see a wrong header. That is so after SQLite, outside of WAL mode, has changed the
-    /// page size or the mode.
+    /// Writes the header of a first page to the file as well, if the home holds the header and the file would otherwise show
+    /// a wrong one to processes that have not attached the log. That is so after SQLite, outside of WAL mode, has changed
+    /// the page size or the mode.
     fn renew_header(&self, bytes: &[u8], offset: u64) -> Result<(), LogError> {
         let Some(new) = bytes.get(..HEADER_BYTES).filter(|_| offset == 0) else { return Ok(()) };
         let mut old = [0; HEADER_BYTES];

@@ -1,8 +1,8 @@
 //! Following a log from another process: every transaction in order, through all generations.
 //!
 //! A follower describes its progress by a *position*: the number of transactions that were sealed since the log was
-//! made. The follower gets a transaction only when that transaction is durable and can no longer be replaced, namely
-//! after its commit was acknowledged, or after another transaction was committed behind it (invariant 16). A follower
+//! made. The follower gets a transaction only when that transaction is durable and can no longer be replaced. That is
+//! so once its commit was acknowledged, or once another transaction was committed behind it (invariant 16). A follower
 //! may *pin* a position. The log then keeps the transactions after that position, until it comes near its limit.
 //!
 //! A follower counts as a user of the database. So while a log is being followed, the log is not deleted, and the
@@ -66,9 +66,9 @@ pub struct Follower {
 
 impl Follower {
     /// Follows the log that a database names. Recovers the log if no other process uses it. Not for a process that has
-    /// SQLite connections to the database, because the follower opens a descriptor of the database, and closing that
-    /// descriptor would release the locks of those connections. Such a process calls [`Follower::open_log`], which
-    /// opens no descriptor.
+    /// SQLite connections to the database. The follower opens a descriptor of the database, and closing that descriptor
+    /// would release the locks of those connections. Such a process calls [`Follower::open_log`], which opens no
+    /// descriptor.
     ///
     /// # Errors
     /// `NoLog` if the database names no log, `Busy` if it is not in WAL mode; otherwise as [`Follower::open_log`].

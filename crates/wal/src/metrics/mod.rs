@@ -309,7 +309,7 @@ pub struct ProcessMetrics {
     pub is_alive: bool,
     /// When the process joined, by the segment's clock, in nanoseconds.
     pub joined_ns: u64,
-    /// Commits of this process alone.
+    /// Commits of this process, without those of the earlier processes in its slot.
     pub commits: u64,
     /// The latencies of the commits.
     pub latencies: Histogram,

@@ -49,8 +49,8 @@ pub(crate) fn attach(
     };
     let head = check_owner(&path, &file, db, id, adopt)?;
     let place = Place::new(placement, &path, id);
-    // Only one process at a time attaches. Otherwise two could both find that no other process uses the log, because
-    // the second may look after the first has looked, and before the first announces that it uses the log.
+    // Only one process at a time attaches. Otherwise two could both find that no other process uses the log: the second
+    // may look after the first has looked, and before the first announces that it uses the log.
     let attaching = segment::lock(&place.segment_path, db, pause)?;
     let gone = || {
         let what = "another process has just checkpointed its log or renamed it; open the database again";

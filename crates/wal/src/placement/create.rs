@@ -43,8 +43,8 @@ pub(crate) fn create(
     // The file may have a name already, so lock it: the lock keeps others from taking the file for the remains of a
     // power loss and deleting it.
     file.lock_shared().map_err(|error| LogError::io("lock", &path, &error))?;
-    // A log can be provisional only if everything that belongs to it is in its file, so that a power loss that destroys
-    // the file leaves nothing else of the log.
+    // A log can be provisional only if everything that belongs to it is in its file. A power loss that destroys the
+    // file then leaves nothing else of the log.
     let is_provisional = !placement.engine.rollback_journals;
     let make = || {
         // Make the segment before the log, because the log may use all the space that is left.

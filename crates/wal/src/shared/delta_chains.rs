@@ -144,9 +144,9 @@ impl DeltaChains {
         Some(staged).filter(|staged| !staged.head.is_impossible(self.zeros.len() as u32))
     }
 
-    /// Stages one record that a scan has found. Also brings the cached image of the page, if there is one, up to this record
-    /// with `change`, because the record's bytes are in memory now, and would later cost a read of the device. Returns
-    /// `false` where [`DeltaChains::found`] fails.
+    /// Stages one record that a scan has found. Also uses `change` to bring the cached image of the page, if there is one,
+    /// up to this record. That is done now because the record's bytes are in memory, and would later cost a read of the
+    /// device. Returns `false` where [`DeltaChains::found`] fails.
     pub(crate) fn found_at_hand(
         &mut self,
         at: u64,

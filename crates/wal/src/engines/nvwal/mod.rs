@@ -57,8 +57,8 @@ pub struct Activity {
 
 /// The limit in bytes of a log for which no limit is set, if the size of the file system is not known.
 const NO_LIMIT: u64 = 1 << 40;
-/// If the engine chooses the size of blocks, it allows a log at most about this many blocks, because each block costs a byte
-/// of the table of states, which has its full size from the beginning.
+/// If the engine chooses the size of blocks, it allows a log at most about this many blocks. The number is limited because
+/// each block costs a byte of the table of states, which has its full size from the beginning.
 const STATES: u64 = 1 << 20;
 const LARGEST_BLOCK: u32 = 1 << 28;
 

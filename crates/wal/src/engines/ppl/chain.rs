@@ -289,8 +289,8 @@ impl Area {
     }
 }
 
-/// The bit of an extent's order that marks the beginning of a relocated chain, namely of a chain into which a merge has
-/// moved the newest records of an older chain.
+/// The bit of an extent's order that marks the beginning of a relocated chain. A merge has moved the newest records of an
+/// older chain into such a chain.
 pub(super) const RELOCATED: u32 = 1 << 31;
 
 /// A record to be stored.

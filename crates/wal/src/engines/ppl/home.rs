@@ -107,8 +107,8 @@ impl Home for LoggedHome {
         }
     }
 
-    /// Sets only the size that the home shows. The file is truncated later, by the drain, because the database may grow
-    /// again before that, and new records may then be changes of pages that are now beyond the end.
+    /// Sets only the size that the home shows. The file is truncated later, by the drain. The database may grow again before
+    /// that, and new records may then be changes of pages that are beyond the end now.
     fn truncate(&self, _file: &dyn DatabaseFile, bytes: u64) -> Result<(), LogError> {
         let _turn = self.0.lock()?;
         self.0.words.store(HOME_PAGES, bytes.div_ceil(u64::from(self.0.page_bytes)));

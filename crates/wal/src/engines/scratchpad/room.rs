@@ -1,10 +1,10 @@
 //! Finding pages that nobody needs, and giving them back.
 //!
-//! A page is needed as long as its log may be read again. That is so as long as the log's file exists anywhere, because a
-//! log that is no longer in the region's directory may have been moved, and the region still holds what was committed to it.
-//! So only those who have the log's file may give back its pages, namely the processes that use the log, the process that
-//! deletes the file ([`release`]), and the last process that closes a file without a name. A log that merely cannot be found
-//! loses its pages only by an explicit command ([`reclaim`]).
+//! A page is needed as long as its log may be read again. That is so as long as the log's file exists anywhere. A log that
+//! is no longer in the region's directory may have been moved, and the region still holds what was committed to it. So only
+//! a process that has the log's file open may give back the log's pages: one that uses the log, the one that deletes the
+//! file ([`release`]), or the last one that closes a file without a name. A log that merely cannot be found loses its pages
+//! only by an explicit command ([`reclaim`]).
 //!
 //! Invariants kept here: 12, 14, 24.
 

@@ -98,9 +98,9 @@ impl Waldio {
             .map_err(|source| LogError::Medium { path: PathBuf::new(), source })
     }
 
-    /// Attaches a log. If no other process has the log attached (`first`), this process recovers the log and initialises the
-    /// shared state in `segment` from byte `base` on, where the segment must hold zeros. Otherwise this process joins the
-    /// processes that share the log.
+    /// Attaches a log. If no other process has the log attached (`first`), this process recovers the log. It then
+    /// initialises the shared state in `segment` from byte `base` on, where the segment must hold zeros. Otherwise this
+    /// process joins the processes that share the log.
     ///
     /// # Errors
     /// `Corrupt` for a damaged log, `Settings` if other processes use the log with other settings, `Medium`.

@@ -27,8 +27,8 @@
 //!
 //! # A file that another program truncates
 //!
-//! If a program that does not hold these locks truncates the file, the home reports an error, because after each access it
-//! checks that what it has read or stored was still in the file ([`duralite_medium::Nvm::check`]).
+//! If a program that does not hold these locks truncates the file, the home reports an error. It notices because after each
+//! access it checks that what it has read or stored was still in the file ([`duralite_medium::Nvm::check`]).
 
 mod policy;
 #[cfg(test)]
