@@ -99,7 +99,7 @@ impl Log {
 /// recovery is done.
 ///
 /// A log counts as missing if its guard is provisional and older than the last start of the system. Such a log is not
-/// attached, because it holds no commits, and a power loss may have destroyed a part of it.
+/// used, because it holds no commits, and a power loss may have destroyed a part of it.
 ///
 /// A short log that its last user kept ([`OnClose::Keep`]) is not recovered here. SQLite recovers the log itself if the
 /// database file cannot be written, or if the engine has a home or stores rollback journals. The caller must hold

@@ -45,8 +45,8 @@ pub(super) const LOST: u64 = 120;
 /// generation's frames.
 const ORIGINS: u64 = 128;
 const ORIGIN_BYTES: u64 = 64;
-/// Counts since a process attached the log while no other process used it: pages merged, with a word for each cause; pages
-/// checkpointed; frames.
+/// Counts of merged pages (a word for each cause), of checkpointed pages, and of frames. They begin at 0 when a process
+/// attaches a log that no other process uses.
 pub(super) const MERGED: u64 = 256;
 pub(super) const CHECKPOINTED: u64 = 288;
 pub(super) const FRAMES: u64 = 296;

@@ -513,7 +513,7 @@ impl Writers {
     }
 
     /// Clears the word, because everything stored is durable. With `own`, only this process had stored something, and it has
-    /// flushed its lines. Without `own`, several processes had, and the file was synced.
+    /// flushed its lines. Without `own`, several processes may have, and the file was synced.
     fn end(&self, own: bool) {
         let Some(Shared { segment, at, me }) = &self.0 else { return };
         let expected = if own { *me } else { SEVERAL };
